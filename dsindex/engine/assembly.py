@@ -6,12 +6,12 @@ removed once the ranges that need it are recorded. In a bucket, a dataset's obje
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dsindex.engine.dispatch import run_calls
 from dsindex.engine.executors import Call
 from dsindex.engine.merge import make_index, make_provenance, make_quarantine, merge_range, merge_whole
 from dsindex.engine.output import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, withdraw
@@ -177,23 +177,15 @@ def assemble(job: Job, datasets: Sequence[Dataset]) -> list[dict[str, StoredFile
         job.require_locks()
         job.ledger.record_publishing()
 
-    def on_result(key: tuple[_Assembly, MergeRange | str], value: Any) -> None:  # noqa: ANN401 - as `take`
-        assembly, what = key
-        job.reporter.advance(assembly.take(what, value), tasks=0 if isinstance(what, str) else 1)
-
     for is_last in (False, True):
-        run_calls(
-            job.executor,
-            (
-                ((assembly, what), call)
-                for assembly in (reversed(assemblies) if is_last else assemblies)
-                for what, call in assembly.calls(is_last=is_last)
-            ),
-            on_result=on_result,
-            policy=job.policy,
-            statistics=job.statistics,
-            on_idle=job.reporter.tick,
+        calls = (
+            ((assembly, what), call)
+            for assembly in (reversed(assemblies) if is_last else assemblies)
+            for what, call in assembly.calls(is_last=is_last)
         )
+        with contextlib.closing(job.dispatch(calls).run()) as results:
+            for (assembly, what), value in results:
+                job.reporter.advance(assembly.take(what, value), tasks=0 if isinstance(what, str) else 1)
     return [assembly.files for assembly in assemblies]
 
 

@@ -20,7 +20,7 @@ from dsindex.errors import DsindexError, TaskError
 from dsindex.store.storage import FULL_DISK_ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable
 
     from dsindex.engine.executors import Executor
 
@@ -70,46 +70,15 @@ class _Flight(Generic[K]):
     lost: int = 0
 
 
-def run_calls(
-    executor: Executor,
-    calls: Iterable[tuple[K, Call]],
-    *,
-    on_result: Callable[[K, Any], Iterable[tuple[K, Call]] | None],
-    policy: RetryPolicy | None = None,
-    statistics: DispatchStatistics | None = None,
-    on_idle: Callable[[], None] | None = None,
-) -> None:
-    """Run every call and hand each result to the driver once, in order of arrival.
+class Dispatch(Generic[K]):
+    """Runs every call and yields each result once, in order of arrival.
 
     Args:
         executor: The executor to run them on.
         calls: Keys and calls, consumed only as slots become free, so a million of them are never held at once.
-        on_result: Called with a call's key and its function's value; may return further calls that this result makes
-            possible, which are started before the rest of `calls`.
         policy: Budgets and deadline.
         statistics: Counters to increase.
-        on_idle: Called at least every half second, for progress displays.
-
-    Raises:
-        DsindexError: The data fault of the first such call in the job's order; earlier calls are allowed to end, so
-            that the error does not depend on timing. Calls that followed a result come last.
-        TaskError: If a call used up a budget.
-    """
-    dispatch = Dispatch(executor, calls, policy=policy, statistics=statistics, on_idle=on_idle)
-    with contextlib.closing(dispatch.run()) as results:
-        for key, value in results:
-            dispatch.release(on_result(key, value) or ())
-
-
-class Dispatch(Generic[K]):
-    """Runs calls as `run_calls` does, for a caller that takes the results at its own pace.
-
-    Args:
-        executor: The executor to run them on.
-        calls: Keys and calls, consumed as slots become free.
-        policy: Budgets and deadline.
-        statistics: Counters to increase.
-        on_idle: Called at least every half second while waiting for a result.
+        on_idle: Called at least every half second while waiting for a result, for progress displays.
     """
 
     def __init__(
@@ -147,7 +116,9 @@ class Dispatch(Generic[K]):
         No call is started while the caller handles a result. Closing the generator abandons running calls.
 
         Raises:
-            DsindexError, TaskError: As `run_calls`.
+            DsindexError: The data fault of the first such call in the job's order; earlier calls are allowed to end, so
+                that the error does not depend on timing. Calls that followed a result come last.
+            TaskError: If a call used up a budget.
         """
         looked = time.monotonic()
         try:
@@ -237,7 +208,6 @@ def run_in_order(
     calls: Iterable[Call],
     *,
     policy: RetryPolicy | None = None,
-    statistics: DispatchStatistics | None = None,
     on_idle: Callable[[], None] | None = None,
 ) -> Generator[Any]:
     """Run calls and yield their results in the order of the calls.
@@ -246,7 +216,6 @@ def run_in_order(
         executor: The executor to run them on.
         calls: The calls, consumed as slots become free and at most WINDOW per slot ahead of the results.
         policy: Budgets and deadline.
-        statistics: Counters to increase.
         on_idle: Called at least every half second while waiting for a result.
 
     Raises:
@@ -254,8 +223,7 @@ def run_in_order(
         TaskError: If a call used up a budget.
     """
     numbered = enumerate(calls)
-    first = islice(numbered, WINDOW * executor.slots)
-    dispatch = Dispatch(executor, first, policy=policy, statistics=statistics, on_idle=on_idle)
+    dispatch = Dispatch(executor, islice(numbered, WINDOW * executor.slots), policy=policy, on_idle=on_idle)
     ended: dict[int, Any] = {}
     upcoming = 0
     with contextlib.closing(dispatch.run()) as results:
@@ -265,27 +233,6 @@ def run_in_order(
                 upcoming += 1
                 dispatch.release(islice(numbered, 1))
                 yield ended.pop(upcoming - 1)
-
-
-def ordered_runner(
-    executor: Executor, *, name: str, policy: RetryPolicy | None = None
-) -> Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]:
-    """Return a function for the library's `run_tasks` arguments: it maps a function over tasks, in order.
-
-    Args:
-        executor: The executor to run tasks on.
-        name: Name of the tasks shown to users, as in `name[7]`.
-        policy: Budgets and deadline.
-    """
-
-    def run_tasks(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
-        calls = (
-            Call(name=f"{name}[{number}]", place=f"range {number}", function=function, arguments=(task,))
-            for number, task in enumerate(tasks)
-        )
-        return run_in_order(executor, calls, policy=policy)
-
-    return run_tasks
 
 
 def is_machine_fault(error: BaseException) -> bool:

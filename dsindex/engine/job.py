@@ -11,9 +11,9 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy
+from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import ClusterLostError
 from dsindex.engine.input_paths import STANDARD_INPUT
 from dsindex.engine.interrupts import raise_missed_stop
@@ -31,9 +31,9 @@ from dsindex.store.storage import holds_writes
 from dsindex.store.urls import absolute, folder_of, joined, with_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from dsindex.engine.executors import Executor
+    from dsindex.engine.executors import Call, Executor
     from dsindex.engine.manifest import Content, Run
     from dsindex.engine.output import Dataset, Output
     from dsindex.engine.plan import Plan
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dsindex.store.lock import Lock
     from dsindex.text.engines import Engine
 
+K = TypeVar("K")
 LOCK_SUFFIX = "dsindex-lock"
 
 
@@ -105,6 +106,12 @@ class Job:
         if self.outcome is None:
             raise ValueError("expected a job that is published")
         return self.outcome
+
+    def dispatch(self, calls: Iterable[tuple[K, Call]]) -> Dispatch[K]:
+        """Return what runs calls on the executor, with the job's budgets, counts and progress."""
+        return Dispatch(
+            self.executor, calls, policy=self.policy, statistics=self.statistics, on_idle=self.reporter.tick
+        )
 
     def require_locks(self) -> None:
         """Check, before anything is published, that no other driver can have taken this job over.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.amounts import count, format_size, format_speed
 from dsindex.engine.assembly import TokenFile, merge_call
-from dsindex.engine.dispatch import Dispatch
 from dsindex.engine.executors import Call
 from dsindex.engine.manifest import Content, RecordCounts, RecordedInput
 from dsindex.engine.merge import read_bad_records
@@ -30,6 +29,7 @@ from dsindex.text.compressed import require_whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from dsindex.engine.dispatch import Dispatch
     from dsindex.engine.job import Job, JobOutcome
     from dsindex.engine.manifest import Run
     from dsindex.engine.output import Output
@@ -82,9 +82,7 @@ def make_shards(
         for task in tasks
         if task.shard not in kept
     )
-    dispatch: Dispatch[Key] = Dispatch(
-        job.executor, calls, policy=job.policy, statistics=job.statistics, on_idle=job.reporter.tick
-    )
+    dispatch: Dispatch[Key] = job.dispatch(calls)
     dispatch.release(ready)
     try:
         with contextlib.closing(dispatch.run()) as results:

@@ -106,7 +106,7 @@ def _require_own(path: str) -> None:
         _make(path)
     if read_marker(path) is not None:
         return
-    foreign = sorted(_names(path))
+    foreign = sorted(name for name in _names(path) if not name.startswith(f"{MARKER_FILE}."))  # a killed driver's
     if foreign and foreign != [LOCK_FILE]:  # which is refused when it is taken, if it is no lock
         raise PlanError(
             f"{path}: expected a new, an empty or a dsindex work folder, found {foreign[0]!r} in it and no "
@@ -154,7 +154,7 @@ def remove_work_folder(path: str) -> None:
         store.delete(each.path for each in store.list(joined(path, INPUTS_FOLDER)))
     else:
         shutil.rmtree(os.path.join(path, INPUTS_FOLDER), ignore_errors=True)
-    store.delete([joined(path, MARKER_FILE)])
+    store.delete(joined(path, name) for name in _names(path) if name.startswith(MARKER_FILE))
 
 
 def _remove_empty(path: str) -> None:

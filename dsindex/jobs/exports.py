@@ -52,7 +52,7 @@ from dsindex.datasets.exports import (
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix, read_layout
 from dsindex.dtypes import starts_of
-from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy, run_in_order
+from dsindex.engine.dispatch import RetryPolicy, run_in_order
 from dsindex.engine.executors import Call
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
@@ -438,7 +438,7 @@ def _write_missing(tasks: Sequence[ExportFile], executor: Executor, config: Inst
         for task in missing
     )
     policy = RetryPolicy(deadline_seconds=config.shard_deadline)
-    for _ in run_in_order(executor, calls, policy=policy, statistics=DispatchStatistics(), on_idle=reporter.tick):
+    for _ in run_in_order(executor, calls, policy=policy, on_idle=reporter.tick):
         reporter.advance(1)
 
 

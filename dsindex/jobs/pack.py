@@ -9,7 +9,8 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.engine.assembly import assemble
-from dsindex.engine.dispatch import ordered_runner
+from dsindex.engine.dispatch import run_in_order
+from dsindex.engine.executors import Call
 from dsindex.engine.job import open_job
 from dsindex.engine.merge import read_lengths
 from dsindex.engine.output import Output
@@ -207,7 +208,8 @@ def _add_ends(job: Job, shards: Shards, output: Output, version: PbinVersion) ->
     header = PbinHeader(version=version, token_bytes=output.dtype.itemsize, data_bytes=data_bytes)
     tokens = shards.dataset(output)
     task = _Ends(parts=tokens.parts, header=header, work_dir=job.work_dir)
-    [ends] = ordered_runner(job.executor, name="pack-index", policy=job.policy)(_write_ends, [task])
+    call = Call(name="pack-index", place=output.prefix, function=_write_ends, arguments=(task,))
+    [ends] = run_in_order(job.executor, [call], policy=job.policy)
     head, tail = (Piece(path=joined(job.work_dir, file.name), offset=0, size_bytes=file.size_bytes) for file in ends)
     return replace(tokens, head=(head,), tail=(tail,))
 

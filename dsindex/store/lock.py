@@ -16,10 +16,11 @@ import socket
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, MissingObjectError, PlanError
-from dsindex.store.storage import make_folder, output_error
+from dsindex.store.storage import make_folder, writing
 from dsindex.store.store import store_of
 from dsindex.store.urls import is_url
 
@@ -32,19 +33,19 @@ MAX_LOCK_BYTES = 4096
 _NO_FLOCK = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
-class Lock:
+class Lock(ABC):
     """A lock that this driver holds or held."""
 
     def __init__(self, path: str, what: str) -> None:
         self.path, self._what = path, what
 
+    @abstractmethod
     def still_held(self) -> bool:
         """Whether no other driver can hold it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def release(self) -> None:
         """Remove the lock, unless another driver has it."""
-        raise NotImplementedError
 
     def require_held(self) -> None:
         """Refuse to go on without the lock.
@@ -164,33 +165,26 @@ def _take_file(path: str, what: str) -> _FileLock | None:
     """Lock a file; None if the file system cannot."""
     make_folder(os.path.dirname(path) or ".")
     while True:
-        try:
+        with contextlib.ExitStack() as undo, writing(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise output_error(path, error) from error
-        lock = _FileLock(path, what, descriptor)
-        try:
+            undo.callback(os.close, descriptor)
             content = os.pread(descriptor, MAX_LOCK_BYTES, 0)
-            if content.strip(b"\0") and (_owner(content) or {"lease": True}).get("lease"):
+            if content.strip(b"\0") and (_owner(content) or {"lease": True})["lease"]:
                 raise _refusal(path, what, content)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not lock.still_held():  # its former owner removed it between the two calls
-                os.close(descriptor)
-                continue
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, _self(lease=False), 0)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise _refusal(path, what, content) from None
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in _NO_FLOCK:
-                return None
-            raise output_error(path, error) from error
-        except PlanError:
-            os.close(descriptor)
-            raise
-        return lock
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise _refusal(path, what, content) from None
+            except OSError as error:
+                if error.errno in _NO_FLOCK:
+                    return None
+                raise
+            lock = _FileLock(path, what, descriptor)
+            if lock.still_held():  # otherwise its former owner removed it between the two calls
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, _self(lease=False), 0)
+                undo.pop_all()
+                return lock
 
 
 # A lease, renewed by a thread.
@@ -220,28 +214,22 @@ class _Lease(Lock):
             self._store.delete([self.path])
 
     def _take(self) -> None:
-        """Write the lease, in place of one that was not renewed while this driver watched it."""
-        version = self._write(None)
-        if version is not None and is_url(self.path) and self._store.put_if_absent(self.path, b"{}") is not None:
-            self._store.delete([self.path])
-            raise PlanError(
-                f"{self.path}: expected a store with conditional writes (If-None-Match), got one that ignores them; "
-                f"write to another store, or to a disk"
-            )
-        while version is None:
-            found = self._store.read(self.path, most_bytes=MAX_LOCK_BYTES)
-            if found is None:
-                version = self._write(None)
-                continue
-            owner = _owner(found[0])
-            left = self._seconds_left() if owner is None or not _has_ended(owner) else 0.0
-            if left > 0 or (owner is None and found[0].strip()):
-                remedy = f"; if it no longer runs, its lock lapses in {left:.0f} s"
-                raise _refusal(self.path, self._what, found[0], remedy)
-            version = self._write(found[1])
-            if version is None:
-                raise _refusal(self.path, self._what, b"")
-        self._version = version
+        """Write the lease, in place of one that was not renewed in time or whose owner has ended."""
+        if self._write(None):
+            if is_url(self.path) and self._store.put_if_absent(self.path, b"{}") is not None:
+                self._store.delete([self.path])
+                raise PlanError(
+                    f"{self.path}: expected a store with conditional writes (If-None-Match), got one that ignores "
+                    f"them; write to another store, or to a disk"
+                )
+            return
+        found = self._store.read(self.path, most_bytes=MAX_LOCK_BYTES) or (b"", "")
+        owner = _owner(found[0])
+        left = 0.0 if owner is not None and _has_ended(owner) else self._seconds_left()
+        is_foreign = owner is None and found[0].strip()
+        if left > 0 or is_foreign or not self._write(found[1]):
+            remedy = f"; if it no longer runs, its lock lapses in {left:.0f} s"
+            raise _refusal(self.path, self._what, found[0], remedy)
 
     def _seconds_left(self) -> float:
         """Return for how long a lease holds, by the time at which the store says that it was written."""
@@ -249,7 +237,8 @@ class _Lease(Lock):
             return LEASE_SECONDS - time.time() + self._store.head(self.path).modified_ns / 1e9
         return 0.0
 
-    def _write(self, version: str | None) -> str | None:
+    def _write(self, version: str | None) -> bool:
+        """Write the lease, if there is none, or in place of a version."""
         content, now = _self(lease=True), time.monotonic()
         put = (
             self._store.put_if_absent(self.path, content)
@@ -257,14 +246,12 @@ class _Lease(Lock):
             else self._store.put_if_match(self.path, content, version)
         )
         if put is not None:
-            self._content, self._renewed = content, now
-        return put
+            self._content, self._version, self._renewed = content, put, now
+        return put is not None
 
     def _renew(self) -> None:
         while not self._stop.wait(RENEWAL_SECONDS):
             with contextlib.suppress(OSError, DsindexError):
-                version = self._write(self._version)
-                if version is None:
+                if not self._write(self._version):
                     self._is_lost = True
                     return
-                self._version = version

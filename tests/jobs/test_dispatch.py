@@ -9,10 +9,10 @@ import pytest
 
 from dsindex.engine.dispatch import (
     WINDOW,
+    Dispatch,
     DispatchStatistics,
     RetryPolicy,
     is_machine_fault,
-    run_calls,
     run_in_order,
 )
 from dsindex.engine.executors import Call, Outcome
@@ -101,14 +101,10 @@ def calls_of(*functions):
 
 
 def run(executor, calls, **options):
-    results = {}
-
-    def take(number, value):
-        assert number not in results
-        results[number] = value
-
-    run_calls(executor, iter(calls), on_result=take, **{"policy": FAST, **options})
-    return results
+    dispatch = Dispatch(executor, iter(calls), **{"policy": FAST, **options})
+    results = list(dispatch.run())
+    assert len(dict(results)) == len(results)
+    return dict(results)
 
 
 @pytest.mark.parametrize("last_first", [False, True])
@@ -122,13 +118,12 @@ def test_every_call_gives_one_result_with_few_in_flight(last_first):
 def test_calls_that_follow_a_result_are_begun_before_the_rest():
     """The sum is made of the results of 0 and 1; it is begun as soon as both are there."""
     executor = FakeExecutor(slots=1, backlog=0)
+    dispatch = Dispatch(executor, calls_of(*[lambda n: n] * 4))
     results = {}
-
-    def on_result(key, value):
+    for key, value in dispatch.run():
         results[key] = value
-        return [("sum", Call(name="sum", place="", function=lambda: 0 + 1, arguments=()))] if key == 1 else []
-
-    run_calls(executor, calls_of(*[lambda n: n] * 4), on_result=on_result)
+        if key == 1:
+            dispatch.release([("sum", Call(name="sum", place="", function=lambda: 0 + 1, arguments=()))])
     assert results == {0: 0, 1: 1, "sum": 1, 2: 2, 3: 3}
     assert executor.started == ["call[0]", "call[1]", "sum", "call[2]", "call[3]"]
 
@@ -139,12 +134,12 @@ def test_fault_of_a_call_that_follows_comes_after_all_others():
     def fail(message):
         raise InputError(message)
 
-    def on_result(_, __):
-        return [(7, Call(name="next", place="", function=fail, arguments=("of the next",)))]
-
-    calls = calls_of(lambda n: n, lambda _: fail("of call 1"))
+    dispatch = Dispatch(FakeExecutor(slots=2, backlog=0), calls_of(lambda n: n, lambda _: fail("of call 1")))
+    results = dispatch.run()
+    assert next(results) == (0, 0)
+    dispatch.release([(7, Call(name="next", place="", function=fail, arguments=("of the next",)))])
     with pytest.raises(InputError, match="of call 1"):
-        run_calls(FakeExecutor(slots=2, backlog=0), calls, on_result=on_result)
+        next(results)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy, run_calls
+from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import Call, ProcessExecutor, ThreadExecutor
 from dsindex.engine.start import make_executor, wants_threads
 from dsindex.errors import BadRecordError, TaskError
@@ -110,10 +110,8 @@ def call(function, *arguments):
 
 
 def run(executor, *calls, policy=FAST):
-    results = {}
     statistics = DispatchStatistics()
-    run_calls(executor, enumerate(calls), on_result=results.__setitem__, policy=policy, statistics=statistics)
-    return results, statistics
+    return dict(Dispatch(executor, enumerate(calls), policy=policy, statistics=statistics).run()), statistics
 
 
 @pytest.fixture

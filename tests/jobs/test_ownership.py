@@ -134,16 +134,6 @@ def test_fresh_with_a_bad_line_keeps_the_old_dataset(capsys):
     assert after == before
 
 
-def test_users_file_of_the_name_of_the_progress_file_stays(capsys):
-    Path("out").mkdir()
-    Path("out/x.progress.json").write_text("mine")
-    assert build("a.jsonl") == 0
-    assert "x.progress.json: is not dsindex's" in capsys.readouterr().err
-    assert build("a.jsonl") == 0
-    assert Path("out/x.progress.json").read_text() == "mine"
-    assert not list(Path("out").glob("*.partial*"))
-
-
 def test_two_builds_to_one_output_do_not_meet(capsys, monkeypatch):
     from dsindex.engine import job
 

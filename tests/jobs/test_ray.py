@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy, run_calls
+from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import Call, ClusterLostError
 from dsindex.engine.start import JOB_VARIABLE, cluster_address, wants_ray
 from dsindex.errors import BadRecordError, InputError, TaskError
@@ -83,10 +83,8 @@ def call(function, *arguments):
 
 
 def run(executor, *calls, **options):
-    results = {}
     policy = RetryPolicy(first_pause_seconds=0.01)
-    run_calls(executor, enumerate(calls), on_result=results.__setitem__, **{"policy": policy, **options})
-    return results
+    return dict(Dispatch(executor, enumerate(calls), **{"policy": policy, **options}).run())
 
 
 @pytest.fixture
