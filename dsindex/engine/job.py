@@ -23,7 +23,7 @@ from dsindex.engine.output import find_finished, publish, refuse_inputs, remove_
 from dsindex.engine.plan import describe_changes, describe_inputs, describe_settings, id_of_plan
 from dsindex.engine.progress import ProgressFile, conclude
 from dsindex.engine.start import make_executor
-from dsindex.engine.work_folder import MARKER_FILE, hold_work_folder, remove_work, remove_work_folder, write_marker
+from dsindex.engine.work_folder import MARKER_FILE, hold_work_folder, remove_work, remove_work_folder
 from dsindex.errors import PlanError
 from dsindex.options.config import work_folder_path
 from dsindex.store.lock import hold_lock
@@ -268,7 +268,6 @@ def _take_over(job: Job, outputs: Sequence[Output]) -> None:
 def _working(job: Job, outputs: Sequence[Output]) -> Iterator[None]:
     """Give a job what it needs to work, and say what is kept if it is stopped."""
     work_dir, plan, ledger, executor, reporter = job.work_dir, job.plan, job.ledger, job.executor, job.reporter
-    write_marker(work_dir, plan.plan_id)
     ledger.begin()
     ledger.record_plan(plan)
     prefix = absolute(job.config.output_prefix)

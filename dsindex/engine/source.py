@@ -14,7 +14,7 @@ from dsindex.engine.input_paths import find_paths, open_piped
 from dsindex.engine.inputs import check_shard_size, look_at_inputs, plan_shards
 from dsindex.engine.ledger import Ledger
 from dsindex.engine.manifest import RecordedOptions, RecordedTokenizer
-from dsindex.engine.work_folder import INPUTS_FOLDER, hold_work_folder, read_marker
+from dsindex.engine.work_folder import INPUTS_FOLDER, hold_work_folder, is_marked
 from dsindex.errors import InputError, TokenizerError
 from dsindex.json_text import show_name
 from dsindex.options.config import work_folder_path
@@ -340,7 +340,7 @@ def open_source(
 
 def _is_kept(work_dir: str, path: str) -> bool:
     """Tell whether an interrupted run stored its input; a finished one that kept its folder does not count."""
-    return read_marker(work_dir) is not None and find(path) is not None and not Ledger(work_dir).is_finished
+    return is_marked(work_dir) and find(path) is not None and not Ledger(work_dir).is_finished
 
 
 def _store_standard_input(work_dir: str, path: str, *, is_kept: bool, say: Callable[[str], None]) -> None:

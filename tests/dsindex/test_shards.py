@@ -108,7 +108,7 @@ def settings_in(folder):
     tokenizer = load_tokenizer(str(OWN.plain_tokenizer))
     work_dir = folder / "work"
     work_dir.mkdir(exist_ok=True)
-    write_marker(str(work_dir), "plan")
+    write_marker(str(work_dir))
     return ShardSettings(
         tokenizer=tokenizer,
         engine=choose_engine(tokenizer, "gigatoken", add_special_tokens=True),
