@@ -11,11 +11,13 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from dsindex.locations import Location
+from dsindex.locations import Location, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LONGEST_VALUE = 80
+"""Characters of a value in a message."""
 # Control characters, lone surrogates, line separators, characters that change the direction of writing, marks without
 # width, and characters that stand for tags.
 _MAYBE_SECRET = re.compile(rb"://[^\"]*[@?#]|\\/|\\u00", re.IGNORECASE)
@@ -109,6 +111,12 @@ def show_name(name: str) -> str:
     naïve\n\x1b[2J\udcff.jsonl
     """
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), name)
+
+
+def show_value(value: object) -> str:
+    """Return a value on one line for messages, without secrets, and cut off if it is long."""
+    shown = show_name(without_secrets(repr(value)))
+    return shown if len(shown) <= LONGEST_VALUE else f"{shown[:LONGEST_VALUE]}…"
 
 
 def _as_plain(value: object) -> Any:  # noqa: ANN401 - what `json` can write

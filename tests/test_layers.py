@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LEVELS = [
-    *("locations", "errors", "dtypes", "machine", "amounts", "arrow", "json_text", "option_problems"),
+    *("locations", "errors", "dtypes", "machine", "amounts", "arrow", "json_text"),
     *("store", "text", "formats", "instruction", "index", "datasets", "options"),
     *("engine", "tools", "jobs", "functions", "cli", "__main__"),
 ]

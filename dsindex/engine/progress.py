@@ -21,7 +21,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dsindex.amounts import count, format_speed, format_token_speed
+from dsindex.amounts import count, format_size, short_number
 from dsindex.engine.dispatch import DispatchStatistics
 from dsindex.engine.interrupts import TerminatedError
 from dsindex.engine.standard_streams import show_lines, utc_now
@@ -372,8 +372,8 @@ def describe(snapshot: Snapshot) -> str:
     elif snapshot.tasks_total:
         parts.append(f"{snapshot.tasks_done:,}/{snapshot.tasks_total:,} {snapshot.tasks}")
     parts += [count(snapshot.documents, "document")] if snapshot.documents else []
-    parts += [format_speed(snapshot.speed)] if snapshot.unit == "bytes" and snapshot.speed > 0 else []
-    parts += [format_token_speed(snapshot.tokens_per_second)] if snapshot.tokens_per_second > 0 else []
+    parts += [f"{format_size(snapshot.speed)}/s"] if snapshot.unit == "bytes" and snapshot.speed > 0 else []
+    parts += [f"{short_number(snapshot.tokens_per_second)} tokens/s"] if snapshot.tokens_per_second > 0 else []
     parts += [f"ETA {format_duration(snapshot.eta_seconds)}"] if snapshot.eta_seconds is not None else []
     troubles = ((snapshot.retries, "retry", "retries"), (snapshot.lost_workers, "lost worker", "lost workers"))
     parts += [f"{number:,} {one if number == 1 else many}" for number, one, many in troubles if number]

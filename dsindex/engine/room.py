@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsindex.amounts import format_room
+from dsindex.amounts import format_size
 from dsindex.errors import OutputError
 from dsindex.store.storage import can_map, free_bytes, nearest_folder
 from dsindex.store.urls import folder_of
@@ -118,7 +118,7 @@ def require_room(folder: str, needed: int, *, what: str, remedy: str) -> None:
     """
     free = free_bytes(folder)
     if needed > free:
-        wanted, there = format_room(needed, free)
+        wanted, there = format_size(needed), format_size(free)
         raise OutputError(f"{folder}: about {wanted} are needed for {what}, {there} are free; {remedy}")
 
 

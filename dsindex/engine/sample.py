@@ -140,8 +140,8 @@ def encode_piece(
     Raises:
         TokenizerError: If the engines differ.
     """
-    from dsindex.text.audit import audit, clip_texts
     from dsindex.text.encoders import encode_leniently, make_encoder
+    from dsindex.text.engines import audit, clip_texts
     from dsindex.text.parts import read_part
     from dsindex.text.records import DEFAULT_BLOCK_BYTES
     from dsindex.text.token_ids import TokenColumn

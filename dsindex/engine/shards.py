@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dsindex.amounts import count, format_size, format_speed
+from dsindex.amounts import count, format_size
 from dsindex.engine.assembly import TokenFile, merge_call
 from dsindex.engine.executors import Call
 from dsindex.engine.manifest import Content, RecordCounts, RecordedInput
@@ -389,7 +389,7 @@ class TextResult(Report):
         made = f" ({format_size(self.made_bytes)} in this run)" if 0 < self.made_bytes < self.input_bytes else ""
         facts = [
             f"done in {self.seconds:.1f} s: {format_size(self.input_bytes)} of input{made}",
-            *([format_speed(self.made_bytes / max(self.seconds, 1e-6))] if self.made_bytes else []),
+            *([f"{format_size(self.made_bytes / max(self.seconds, 1e-6))}/s"] if self.made_bytes else []),
             count(run.shards, "shard"),
             f"{run.executor} executor",
             count(run.workers, "worker"),

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dsindex.dtypes import cast_tokens, require_fit, starts_of
 from dsindex.engine.merge import ROW
 from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
 from dsindex.engine.work_folder import SHARDS_FOLDER, require_marked
-from dsindex.errors import BadRecordError, TokenizerError
+from dsindex.errors import BadRecordError
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.json_text import encode_json
 from dsindex.store.reading import fingerprint_input, require_unchanged
 from dsindex.store.storage import holds_writes, writing
 from dsindex.store.store import open_output
 from dsindex.store.urls import joined
+from dsindex.text.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 from dsindex.text.record_blocks import TextColumn, text_sizes
 from dsindex.text.sampling import ALL_RECORDS, Sample, hash_records, keep_records, sample_records
 
@@ -41,170 +41,12 @@ if TYPE_CHECKING:
 
     from dsindex.engine.tasks import ShardTask
     from dsindex.store.storage import DigestingWriter, StoredFile
-    from dsindex.text.encoders import EncodedColumn, TokenBatch
+    from dsindex.text.encoders import TokenBatch
     from dsindex.text.engines import Engine
     from dsindex.text.record_blocks import BadRecord, RecordBlock
     from dsindex.text.selection import Selection
     from dsindex.text.small_files import SmallFiles
     from dsindex.text.tokenizer import Tokenizer
-
-
-# Lay out the tokens of documents.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaidOutDocuments:
-    """A batch in its layout on disk."""
-
-    tokens: NDArray[Any]
-    """Token ids in their type on disk, including EOD; shape [tokens]."""
-    sequence_lengths: NDArray[np.int64]
-    """Tokens of each sequence including EOD, never 0; shape [sequences]."""
-    sequences_per_document: NDArray[np.int64]
-    """Sequences of each document, 0 for one without tokens; shape [documents]."""
-    num_empty: int
-    """Number of documents whose texts have no tokens."""
-    eod_in_text: int
-    is_document: NDArray[np.bool_] | None = None
-    """Which records became documents, shape [records]; None if all did."""
-
-
-def lay_out_documents(
-    batch: TokenBatch,
-    texts_per_record: NDArray[np.int64] | None,
-    *,
-    dtype: np.dtype[Any],
-    eod_id: int | None,
-    empty_documents: Literal["keep", "eod"] = "keep",
-    vocabulary_size: int | None = None,
-) -> LaidOutDocuments:
-    """Arrange encoded texts as Megatron's preprocess_data.py does: drop empty sequences, close documents with EOD.
-
-    A text without ids adds no sequence. EOD is appended to the last sequence of a document that has any token. A
-    document without tokens keeps only its boundary, or becomes EOD alone, as with preprocess_data_fast.py.
-
-    Args:
-        batch: Ids of all texts, one after the other.
-        texts_per_record: Number of texts of each document, shape [documents]; None for one each.
-        dtype: Token type on disk.
-        eod_id: The EOD token; None to append none.
-        empty_documents: What a document without tokens becomes: `keep` for an empty one, `eod` for one of EOD alone,
-            which needs `eod_id`.
-        vocabulary_size: Refuse larger token ids; None if they were checked.
-
-    Raises:
-        TokenizerError: If an id is outside the vocabulary.
-        OverflowError: If an id does not fit.
-
-    Source: docs/formats.md section 1; Megatron-LM tools/preprocess_data.py, Encoder.encode, and
-    IndexedDatasetBuilder.add_documents, which preprocess_data_fast.py calls.
-    """
-    has_tokens = batch.lengths > 0
-    lengths = batch.lengths[has_tokens]
-    if texts_per_record is None:
-        sequences_per_document = has_tokens.astype(np.int64)
-    else:
-        kept_before = starts_of(has_tokens)
-        ends = np.cumsum(texts_per_record)
-        sequences_per_document = kept_before[ends] - kept_before[ends - texts_per_record]
-    is_empty = sequences_per_document == 0
-    if empty_documents == "eod":
-        lengths = np.insert(lengths, np.cumsum(sequences_per_document)[is_empty], 0)  # each grows by EOD below
-        sequences_per_document = np.maximum(sequences_per_document, 1)
-    if eod_id is None:
-        eod_in_text = 0
-        check_ids(batch.tokens, vocabulary_size)
-        tokens = cast_tokens(batch.tokens, dtype)
-    else:
-        last_sequences = np.cumsum(sequences_per_document)[sequences_per_document > 0] - 1
-        lengths[last_sequences] += 1
-        places = np.cumsum(lengths)[last_sequences] - 1
-        tokens, eod_in_text = _insert_eod(batch.tokens, places, eod_id, dtype=dtype, vocabulary_size=vocabulary_size)
-    return LaidOutDocuments(
-        tokens=tokens,
-        sequence_lengths=lengths,
-        sequences_per_document=sequences_per_document,
-        num_empty=int(np.count_nonzero(is_empty)),
-        eod_in_text=eod_in_text,
-    )
-
-
-def lay_out_pbin_documents(
-    batch: TokenBatch, *, dtype: np.dtype[Any], eod_id: int | None, vocabulary_size: int | None = None
-) -> LaidOutDocuments:
-    """Arrange encoded texts as Modalities packs them: one sequence each, closed by EOD; empty texts are dropped.
-
-    Args:
-        batch: Ids of all texts, one text per document, one after the other.
-        dtype: Token type on disk.
-        eod_id: Appended to a document unless it is already its last token; None to append none.
-        vocabulary_size: Refuse larger token ids; None if they were checked.
-
-    Raises:
-        TokenizerError: If an id is outside the vocabulary.
-        OverflowError: If an id does not fit.
-
-    Source: docs/formats.md section 3.
-    """
-    has_tokens = batch.lengths > 0
-    lengths = batch.lengths[has_tokens]
-    if eod_id is None:
-        eod_in_text = 0
-        check_ids(batch.tokens, vocabulary_size)
-        tokens = cast_tokens(batch.tokens, dtype)
-    else:
-        lacks_eod = batch.tokens[np.cumsum(lengths) - 1] != eod_id
-        lengths = lengths + lacks_eod
-        places = np.cumsum(lengths)[lacks_eod] - 1
-        tokens, eod_in_text = _insert_eod(batch.tokens, places, eod_id, dtype=dtype, vocabulary_size=vocabulary_size)
-    return LaidOutDocuments(
-        tokens=tokens,
-        sequence_lengths=lengths,
-        sequences_per_document=np.ones(len(lengths), np.int64),
-        num_empty=int(np.count_nonzero(~has_tokens)),
-        eod_in_text=eod_in_text,
-        is_document=has_tokens,
-    )
-
-
-def _insert_eod(
-    tokens: NDArray[np.uint32],
-    places: NDArray[np.int64],
-    eod_id: int,
-    *,
-    dtype: np.dtype[Any],
-    vocabulary_size: int | None,
-) -> tuple[NDArray[Any], int]:
-    """Return the tokens, cast to `dtype`, with `eod_id` at the given places of the result.
-
-    Returns:
-        The result, and how many of the input tokens were `eod_id`.
-
-    Raises:
-        TokenizerError: If an id is outside the vocabulary.
-        OverflowError: If an id does not fit.
-    """
-    result = np.empty(len(tokens) + len(places), dtype)
-    check_ids(tokens, vocabulary_size)
-    require_fit(tokens, dtype)
-    is_text = np.ones(len(result), np.bool_)
-    is_text[places] = False
-    result[is_text] = tokens
-    result[places] = eod_id
-    return result, int(np.count_nonzero(tokens == eod_id))
-
-
-def check_ids(tokens: NDArray[np.integer[Any]], vocabulary_size: int | None) -> None:
-    """Refuse token ids outside the vocabulary; None if they were checked.
-
-    Raises:
-        TokenizerError: Naming the largest.
-    """
-    if vocabulary_size is not None and tokens.size and int(tokens.max()) >= vocabulary_size:
-        raise TokenizerError(
-            f"expected token ids below {vocabulary_size}, the size of the vocabulary, got {tokens.max()}; "
-            f"the tokenizer is damaged"
-        )
 
 
 # Settings, which are sent to every worker once.
@@ -440,40 +282,36 @@ class _Shard:
         own = (block.num_lines, block.num_blank, len(block.offsets), len(block.bad), block.num_bytes)
         self._counts = tuple(map(operator.add, self._counts, own))
 
-    def add(self, encoded: Mapping[str, EncodedColumn], block: RecordBlock, numbers: NDArray[np.int64]) -> None:
+    def add(self, encoded: Mapping[str, TokenBatch], block: RecordBlock, numbers: NDArray[np.int64]) -> None:
         """Append encoded records to the datasets to which they go; `numbers` are those of their files."""
-        from dsindex.text.encoders import split_encoded
-
         if block.bad and not self._settings.quarantine:
             raise self._bad_record(block.bad[0])
         for record in block.bad:
             self._quarantine = self._quarantine or self._attempt.open("quarantine")
             self._quarantine.write(quarantine_line(record))
-        samples = self._settings.samples
-        if len(samples) == 1:
-            self._add_to(samples[0], encoded, block, numbers)
+        if len(self._settings.samples) == 1:
+            self._add_to(self._settings.samples[0], encoded, block, numbers)
             return
         hashes = hash_records(block)
-        groups = [np.flatnonzero(sample.holds(hashes)) for sample in samples]
-        split = {key: split_encoded(column, groups) for key, column in encoded.items()}
-        for at, (sample, records) in enumerate(zip(samples, groups, strict=True)):
-            is_own = np.zeros(len(block.offsets), np.bool_)
-            is_own[records] = True
-            own = {key: parts[at] for key, parts in split.items()}
-            self._add_to(sample, own, keep_records(block, is_own), numbers[records])
+        for sample in self._settings.samples:
+            kept = sample.holds(hashes)
+            records = np.flatnonzero(kept)
+            own = {key: batch.take(records) for key, batch in encoded.items()}
+            self._add_to(sample, own, keep_records(block, kept), numbers[records])
 
     def _add_to(
-        self, sample: Sample, encoded: Mapping[str, EncodedColumn], block: RecordBlock, numbers: NDArray[np.int64]
+        self, sample: Sample, encoded: Mapping[str, TokenBatch], block: RecordBlock, numbers: NDArray[np.int64]
     ) -> None:
         settings, num_files = self._settings, len(self._task.inputs)
         self._kept[sample] += np.bincount(numbers, minlength=num_files)
         is_document = None
         for key in settings.keys:
             column, part = block.columns[key], (sample, key)
-            if isinstance(column, TextColumn):
-                sizes = text_sizes(column)
-                self._tokenized[part] += np.bincount(numbers, sizes, num_files).astype(np.int64)
-            documents = self._lay_out(*encoded[key])
+            if num_files == 1 and len(settings.samples) == 1:
+                self._tokenized[part] += encoded[key].text_bytes
+            elif isinstance(column, TextColumn):
+                self._tokenized[part] += np.bincount(numbers, text_sizes(column), num_files).astype(np.int64)
+            documents = self._lay_out(encoded[key])
             self._parts[part].add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
             self._facts[part].update(num_empty_documents=documents.num_empty, eod_in_text=documents.eod_in_text)
             is_document = documents.is_document
@@ -482,7 +320,7 @@ class _Shard:
             kept = slice(None) if is_document is None else is_document  # None but in a layout with one key
             rows.write(provenance_rows(block.offsets[kept], block.lines[kept], numbers[kept]))
 
-    def _lay_out(self, batch: TokenBatch, texts_per_record: NDArray[np.int64] | None) -> LaidOutDocuments:
+    def _lay_out(self, batch: TokenBatch) -> LaidOutDocuments:
         settings = self._settings
         common: dict[str, Any] = {
             "dtype": self._dtype,
@@ -491,7 +329,7 @@ class _Shard:
         }
         if settings.layout == "pbin":
             return lay_out_pbin_documents(batch, **common)
-        return lay_out_documents(batch, texts_per_record, empty_documents=settings.empty_documents, **common)
+        return lay_out_documents(batch, empty_documents=settings.empty_documents, **common)
 
     def _bad_record(self, record: BadRecord) -> BadRecordError:
         task = self._task

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dsindex.errors import LimitError
-from dsindex.option_problems import show_value
+from dsindex.json_text import show_value
 
 if TYPE_CHECKING:
     from fractions import Fraction

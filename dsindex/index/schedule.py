@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.errors import InputError
-from dsindex.option_problems import show_value
+from dsindex.json_text import show_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,9 +21,9 @@ import xxhash
 from dsindex.dtypes import starts_of
 from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.instruction.records import check_text
-from dsindex.text.agreement import FIXED_PROBES, adds_prefix_space, probes_of
-from dsindex.text.encoders import make_encoder
-from dsindex.text.tokenizer import LibraryError, encode_all, library_errors
+from dsindex.text.encoders import encode_all, make_encoder
+from dsindex.text.engines import FIXED_PROBES, adds_prefix_space, probes_of
+from dsindex.text.tokenizer import LibraryError, library_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

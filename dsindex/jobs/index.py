@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from dsindex.amounts import count, format_room, format_size
+from dsindex.amounts import count, format_size
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
@@ -405,7 +405,7 @@ def _check_room(caches: Sequence[Cache]) -> None:
     for folder, size_bytes in needed.items():
         free = free_bytes(folder)
         if size_bytes > free:
-            wanted, there = format_room(size_bytes, free)
+            wanted, there = format_size(size_bytes), format_size(free)
             remedy = "make room, or choose another --data-cache-path"
             raise OutputError(f"{folder}: the caches need {wanted}, but {there} are free; {remedy}")
 

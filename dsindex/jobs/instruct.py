@@ -37,7 +37,7 @@ from dsindex.jobs.instruct_shards import (
     split_prefix,
 )
 from dsindex.jobs.packs import Packings
-from dsindex.option_problems import name_kind
+from dsindex.json_text import show_value
 from dsindex.options.config import UsageError, validated, work_folder_path
 from dsindex.options.instruct import InstructConfig, as_text_config
 from dsindex.store.config_files import option_names
@@ -308,7 +308,7 @@ def join_job(
     loaded = option_names(dict(settings), source=source)
     job: Any = loaded.pop("job", {})
     if not isinstance(job, dict):
-        msg = f"{source}: expected the section job to be a mapping of options to values, got {name_kind(job)}"
+        msg = f"{source}: expected the section job to be a mapping of options to values, got {show_value(job)}"
         raise InputError(msg)
     merged = option_names(job, source=f"{source}: job") | dict(flags)
     config = validated(merged, InstructConfig)

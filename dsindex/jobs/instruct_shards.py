@@ -19,7 +19,7 @@ from dsindex.dtypes import cast_tokens
 from dsindex.engine.manifest import Content
 from dsindex.engine.output import Dataset, Output
 from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
-from dsindex.engine.worker import Attempt, check_ids, check_unchanged, provenance_rows, quarantine_line
+from dsindex.engine.worker import Attempt, check_unchanged, provenance_rows, quarantine_line
 from dsindex.errors import BadRecordError, RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
@@ -27,6 +27,7 @@ from dsindex.instruction.statistics import InstructionStatistics, statistics_of
 from dsindex.store.reading import fingerprint_input
 from dsindex.store.urls import absolute, with_suffix
 from dsindex.text.fields import JSON_WHITESPACE
+from dsindex.text.layout import check_ids
 from dsindex.text.parts import read_part_lines
 from dsindex.text.record_blocks import BadRecord, describe_long_line
 from dsindex.text.streams import LongLine, cut_large

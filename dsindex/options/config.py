@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from dsindex.datasets.subjects import PBIN_SUFFIX as PBIN_SUFFIX
 from dsindex.datasets.subjects import AnyDataset, AnyPath, Caches, tokenizer_path
 from dsindex.errors import UsageError as UsageError
-from dsindex.option_problems import show_value
+from dsindex.json_text import show_value
 from dsindex.options.model import Model, Options, Parsed, option
 from dsindex.options.numbers import MAX_WORKERS, parse_shard_size, parse_size
 from dsindex.store.urls import absolute, locate, locate_output, refuse_url, with_suffix

@@ -13,7 +13,7 @@ from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
 from dsindex.errors import InputError
 from dsindex.index.job import FIM_CLASS, MID_LEVEL_SURPLUS, RELEASES, JobTokenizer, Release
 from dsindex.index.pretrain_command import TOKENIZER_NAMES, JobCommand, merge_command, take_command
-from dsindex.option_problems import show_value
+from dsindex.json_text import show_value
 from dsindex.options.config import ExecutorConfig, OptionalPath, TrainingLength, local_output
 from dsindex.options.model import Options, Parsed, convert, option
 from dsindex.options.numbers import MEGATRON_COUNT

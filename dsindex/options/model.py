@@ -14,6 +14,7 @@ import ast
 import difflib
 import math
 import numbers
+import operator
 import os
 import re
 import sys
@@ -38,7 +39,7 @@ from typing import (
 )
 
 from dsindex.errors import InputError, UsageError
-from dsindex.option_problems import show_value
+from dsindex.json_text import show_value
 
 MAX_NUMBER = 2**63 - 1
 """The largest integer that plans, ledgers and manifests can store."""
@@ -103,27 +104,24 @@ class Option:
             raise ValueError("expected a value, got an empty text")
         if value is None and self.default is not ...:
             return self.default
-        if self.parse is not None:
-            value = self.parse(value)
-        return self._in_range(convert(value, self.kind))
-
-    def _in_range(self, value: object) -> object:
+        value = convert(value if self.parse is None else self.parse(value), self.kind)
         for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, int | float):
-                self._check_number(number, value)
+            self._check_range(number, value)
         return value
 
-    def _check_number(self, number: float, shown: object) -> None:
-        if isinstance(number, int) and abs(number) > MAX_NUMBER:
-            raise ValueError(f"expected at most {MAX_NUMBER}, got {show_value(shown)}")
-        if self.ge is not None and number < self.ge:
-            raise ValueError(f"expected at least {self.ge}, got {show_value(shown)}")
-        if self.gt is not None and number <= self.gt:
-            raise ValueError(f"expected more than {self.gt}, got {show_value(shown)}")
-        if self.le is not None and number > self.le:
-            raise ValueError(f"expected at most {self.le}, got {show_value(shown)}")
-        if self.lt is not None and number >= self.lt:
-            raise ValueError(f"expected less than {self.lt}, got {show_value(shown)}")
+    def _check_range(self, number: object, shown: object) -> None:
+        if not isinstance(number, int | float):
+            return
+        most = min(self.le or MAX_NUMBER, MAX_NUMBER) if isinstance(number, int) else self.le
+        limits = (
+            (self.ge, operator.ge, "at least"),
+            (self.gt, operator.gt, "more than"),
+            (most, operator.le, "at most"),
+            (self.lt, operator.lt, "less than"),
+        )
+        for limit, holds, words in limits:
+            if limit is not None and not holds(number, limit):
+                raise ValueError(f"expected {words} {limit}, got {show_value(shown)}")
 
 
 def option(
@@ -195,20 +193,6 @@ class Options:
         copy.__dict__.update(self.__dict__, **changes)
         return copy
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.values() == getattr(other, "values", dict)()
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.values().items()))
-
-    def __repr__(self) -> str:
-        changed = (f"{name}={value!r}" for name, value in self.values().items() if name in self.given)
-        return f"{type(self).__name__}({', '.join(changed)})"
-
-    def values(self) -> dict[str, Any]:
-        """Return all options by name."""
-        return {name: getattr(self, name) for name in options_of(type(self))}
-
 
 Model = TypeVar("Model", bound=Options)
 
@@ -224,16 +208,14 @@ def options_of(model: type[Options]) -> dict[str, Option]:
 
 
 def _find_options(model: type[Options]) -> dict[str, Option]:
-    kinds, found = get_type_hints(model), dict[str, Option]()
-    lineage = model.__mro__
-    for place in reversed(range(len(lineage))):
-        annotations = vars(lineage[place]).get("__annotations__", {})
-        for name, annotation in annotations.items():
-            own = vars(lineage[place]).get(name)
+    kinds, found, lineage = get_type_hints(model), dict[str, Option](), model.__mro__
+    for place, kind in reversed(list(enumerate(lineage))):
+        for name, annotation in vars(kind).get("__annotations__", {}).items():
+            own = vars(kind).get(name)
             if isinstance(own, Option):
-                groups = (vars(kind).get("group") for kind in reversed(lineage[: place + 1]))
+                groups = (vars(each).get("group") for each in reversed(lineage[: place + 1]))
                 group = own.group if own.group is not None else next(filter(None, groups), "")
-                help = helps_of(lineage[place].__module__).get((lineage[place].__name__, name), "")
+                help = helps_of(kind.__module__).get((kind.__name__, name), "")
                 found[name] = replace(own, kind=kinds[name], annotation=str(annotation), group=group, help=help)
     return found
 
@@ -283,15 +265,13 @@ def convert(value: Any, kind: Any) -> Any:  # noqa: ANN401 - any value, any anno
     if origin is Parsed:
         return convert(value, arguments[1])
     if origin in {Union, types.UnionType}:
-        if value is None and types.NoneType in arguments:
-            return None
         [kind, *others] = [each for each in arguments if each is not types.NoneType]
-        return value if others else convert(value, kind)
+        return value if others or (value is None and types.NoneType in arguments) else convert(value, kind)
     if origin is Literal:
         if value not in arguments:
-            raise ValueError(
-                f"expected {'one of ' if len(arguments) > 1 else ''}{_listed(arguments)}, got {show_value(value)}"
-            )
+            *first, last = map(str, arguments)
+            words = f"one of {', '.join(first)} or {last}" if first else last
+            raise ValueError(f"expected {words}, got {show_value(value)}")
         return value
     if origin is tuple:
         return _convert_all(value, arguments)
@@ -299,17 +279,10 @@ def convert(value: Any, kind: Any) -> Any:  # noqa: ANN401 - any value, any anno
     return value if reader is None else reader(value)
 
 
-def _listed(words: Iterable[object]) -> str:
-    *first, last = map(str, words)
-    return f"{', '.join(first)} or {last}" if first else last
-
-
 def _convert_all(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - any value
-    if isinstance(value, str | os.PathLike) or not isinstance(value, Iterable) or isinstance(value, Mapping | bytes):
-        if isinstance(value, Mapping | bytes) or value is None:
-            raise ValueError(f"expected a list, got {show_value(value)}")
-        value = (value,)
-    values = tuple(value)
+    if value is None or isinstance(value, Mapping | bytes):
+        raise ValueError(f"expected a list, got {show_value(value)}")
+    values = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | os.PathLike) else (value,)
     if "" in values:
         raise ValueError("expected a value, got an empty text")
     if kinds[-1] is ...:
@@ -351,9 +324,9 @@ def _read_integer(value: object) -> int:
 
 def _read_number(value: object) -> float:
     try:
-        number = float("nan") if isinstance(value, bool) else float(value)  # type: ignore[arg-type]  # or a TypeError
+        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]  # or a TypeError
     except (TypeError, ValueError, OverflowError):
-        number = float("nan")
+        number = math.nan
     if not math.isfinite(number):
         raise ValueError(f"expected a number, got {show_value(value)}")
     return number

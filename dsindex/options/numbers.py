@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from dsindex.option_problems import show_value
+from dsindex.json_text import show_value
 
 MAX_WORKERS = 1 << 20
 MAX_DIGITS = 25

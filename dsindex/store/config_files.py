@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from dsindex.errors import InputError
-from dsindex.option_problems import name_kind
+from dsindex.json_text import show_value
 from dsindex.store.storage import open_configuration, open_file
 from dsindex.store.urls import ONLY_INPUTS, is_url
 
@@ -82,7 +82,7 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
         msg = f"{source}: expected YAML, got a value that cannot be read ({str(error).splitlines()[0]})"
         raise InputError(msg) from error
     if not isinstance(loaded, dict):
-        raise InputError(f"{source}: expected a mapping of options to values, got {name_kind(loaded)}")
+        raise InputError(f"{source}: expected a mapping of options to values, got {show_value(loaded)}")
     return loaded
 
 

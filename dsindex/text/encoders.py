@@ -1,119 +1,181 @@
-"""Encode batches of texts as batches of tokens: one protocol, and an encoder for each engine."""
+"""Texts to token ids: one call for a block, by gigatoken or by the library that defines the tokenizer's format.
+
+gigatoken returns the tokens of one text as an array, and those of many as an array of awkward, lists or padded rows. So
+texts are joined by a special token of the tokenizer and encoded as one: text is split at special tokens before all
+else. They are passed as a BytesSource, since gigatoken imports awkward to look at a list: 0.3 s of CPU time. A block is
+so small that gigatoken encodes it in the calling thread; it holds no lock meanwhile.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import functools
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+import itertools
+import os
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 from dsindex.dtypes import starts_of
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.text.engines import Engine, choose_engine
-from dsindex.text.fast_tokenizers import fast_tokenizer
-from dsindex.text.record_blocks import TextColumn
 from dsindex.text.sampling import set_aside
 from dsindex.text.token_ids import TokenColumn
-from dsindex.text.tokenizer import LibraryError, library_errors, reference_of
+from dsindex.text.tokenizer import (
+    LibraryError,
+    library_errors,
+    shared_sentencepiece,
+    shared_tiktoken,
+    shared_tokenizer,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from dsindex.text.record_blocks import RecordBlock
-    from dsindex.text.tokenizer import Tokenizer
+    from dsindex.text.record_blocks import RecordBlock, TextColumn
+    from dsindex.text.tokenizer import LibraryName, Tokenizer
 
-__all__ = ["EncodedColumn", "Encoder", "Engine", "TokenBatch", "choose_engine", "encode_block", "make_encoder"]
 
-REFERENCE_BATCH_BYTES = 512 * 1024
-"""Text per call of a reference: up to 4 MiB is no faster and takes more memory."""
+EngineName = Literal["gigatoken", "tokenizers", "sentencepiece", "tiktoken"]
+Separator: TypeAlias = tuple[str, int]
+"""A special token and its id."""
+
+ASKED_FOR = "asked for"
+"""Why a reference encodes that was chosen by name."""
+_COSTS: dict[LibraryName, str] = {
+    "tokenizers": "about fifty times as long as",
+    "tiktoken": "about ten times as long as",
+    "sentencepiece": "about twice as long as",
+}
+"""How long a reference takes beside gigatoken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """The chosen engine and its settings; part of a build's fingerprint."""
+
+    name: EngineName
+    version: str
+    """Version of the engine's package."""
+    add_special_tokens: bool
+    """Whether the tokenizer's post-processor is applied."""
+    prefix: tuple[int, ...] = ()
+    """Tokens added before every text, since gigatoken runs no post-processor; empty for a reference."""
+    suffix: tuple[int, ...] = ()
+    """Tokens added after every text; empty for a reference."""
+    reason: str = ""
+    """Why gigatoken is not used; empty if it is."""
+    reference_version: str
+    """Version of the reference, which encodes the texts on which gigatoken can differ."""
+    differing: tuple[tuple[int, int], ...] = ()
+    """Ranges of code points, first and last: a text that contains one is encoded by the reference."""
+    reference: LibraryName = "tokenizers"
+    """The library that defines the tokenizer's format."""
+    separator: Separator | None = None
+    """A token between texts that gigatoken encodes as one; None to encode each by itself."""
+
+    def describe(self) -> str:
+        """Return a description of the engine for reports."""
+        if self.name == self.reference:
+            return f"{self.name} {self.version}, the reference"
+        return f"gigatoken {self.version}, and with {self.reference} {self.reference_version} where the two can differ"
+
+    def describe_fallback(self) -> str | None:
+        """Return why the fast engine is not used and what that costs; None if it is used, or another was asked for."""
+        if self.name != self.reference or self.reason in {"", ASKED_FOR}:
+            return None
+        return f"{self.name} encodes, which takes {_COSTS[self.reference]} gigatoken: {self.reason}"
+
+
+_NO_TEXTS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
     """The tokens of D texts, one after the other."""
 
-    tokens: NDArray[np.uint32]
-    """Token ids, shape [T]."""
+    spaced: NDArray[np.uint32]
+    """Token ids; after those of each text a place for an EOD, which holds any token. Shape [T + D]."""
     lengths: NDArray[np.int64]
     """Number of tokens of each text, shape [D]; they add up to T."""
-    num_reference_texts: int = 0
-    """Texts that the reference encoded because gigatoken can differ on them; 0 if the reference is the engine."""
+    texts_per_record: NDArray[np.int64] | None = None
+    """Number of texts of each record; None if each record has one."""
+    text_bytes: int = 0
+    """Size of the texts in UTF-8, where they were encoded."""
+    by_reference: NDArray[np.int64] = field(default_factory=lambda: _NO_TEXTS)
+    """Numbers of the texts that the reference encoded because gigatoken can differ on them."""
 
+    @classmethod
+    def of(
+        cls, tokens: NDArray[np.uint32], lengths: NDArray[np.int64], texts_per_record: NDArray[np.int64] | None = None
+    ) -> TokenBatch:
+        """Return a batch of tokens without places between them, shape [T]."""
+        spaced = np.insert(tokens, np.cumsum(lengths), 0)
+        return cls(spaced=spaced, lengths=lengths, texts_per_record=texts_per_record)
 
-class Encoder(Protocol):
-    """Encodes texts as tokens, in the calling thread; threads may share it."""
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Index of the place after each text, shape [D].
 
-    engine: Engine
-
-    def encode(self, texts: Sequence[str]) -> TokenBatch:
-        """Encode texts, each on its own; special-token strings in a text become special tokens.
-
-        Raises:
-            UnencodableError: If the library fails on some of them.
+        >>> TokenBatch.of(np.array([5, 6, 7], np.uint32), np.array([2, 0, 1])).places
+        array([2, 3, 5])
         """
-        ...
+        return np.cumsum(self.lengths + 1) - 1
+
+    @property
+    def tokens(self) -> NDArray[np.uint32]:
+        """The token ids alone, shape [T]."""
+        return np.delete(self.spaced, self.places)
+
+    def take(self, records: NDArray[np.int64], *, text_bytes: int = 0) -> TokenBatch:
+        """Return the tokens of some records, given by their numbers in any order, and the size of their texts."""
+        counts = self.texts_per_record
+        texts = records if counts is None else _indices_of(counts, records)
+        return TokenBatch(
+            spaced=self.spaced[_indices_of(self.lengths + 1, texts)],
+            lengths=self.lengths[texts],
+            texts_per_record=None if counts is None else counts[records],
+            text_bytes=text_bytes,
+            by_reference=np.flatnonzero(np.isin(texts, self.by_reference)),
+        )
 
 
-def make_encoder(tokenizer: Tokenizer, engine: Engine) -> Encoder:
-    """Return an encoder; tokenizers are loaded once per process, when they are first used.
-
-    Args:
-        tokenizer: The tokenizer.
-        engine: The engine that was chosen for this tokenizer.
-    """
-    return (GigatokenEncoder if engine.name == "gigatoken" else ReferenceEncoder)(tokenizer, engine)
+def _indices_of(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the indices of the items of some ranges, given the sizes of all ranges, which follow each other."""
+    own = sizes[order]
+    return np.repeat(starts_of(sizes)[order] - starts_of(own)[:-1], own) + np.arange(own.sum())
 
 
-EncodedColumn: TypeAlias = "tuple[TokenBatch, NDArray[np.int64] | None]"
-"""The tokens of a column, and the number of sequences of each record, shape [records]; None if each record has one."""
-
-
-def encode_block(
-    block: RecordBlock, tokenizer: Tokenizer, engine: Engine
-) -> tuple[RecordBlock, dict[str, EncodedColumn]]:
+def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tuple[RecordBlock, dict[str, TokenBatch]]:
     """Encode the texts of all columns; token ids are returned as they are.
 
     Returns:
         The block, in which the records with a text on which the tokenizer's library fails are bad ones, and its tokens
         by key.
     """
-    encoded: dict[str, EncodedColumn] = {}
+    encoded: dict[str, TokenBatch] = {}
     reasons: dict[int, str] = {}
     for key, column in block.columns.items():
+        if isinstance(column, TokenColumn):
+            encoded[key] = TokenBatch.of(column.tokens, column.lengths, column.sequences_per_record)
+            continue
         try:
-            encoded[key] = _encode_column(column, tokenizer, engine)
+            batch = make_encoder(tokenizer, engine).encode(column.texts)
+            encoded[key] = replace(batch, texts_per_record=column.texts_per_record)
         except UnencodableError as error:
-            per_record = column.texts_per_record if isinstance(column, TextColumn) else None
-            reasons = _by_record(per_record, error.reasons) | reasons
+            reasons = _by_record(column, error.reasons) | reasons
     return encode_block(set_aside(block, reasons), tokenizer, engine) if reasons else (block, encoded)
 
 
-def split_encoded(column: EncodedColumn, groups: Sequence[NDArray[np.int64]]) -> list[EncodedColumn]:
-    """Return the tokens of each group of records, given by their numbers; each record is in one group."""
-    batch, counts = column
-    records = np.concatenate(groups)
-    own = None if counts is None else counts[records]
-    sequences = records if counts is None else _gathered(counts, records)
-    tokens, lengths = batch.tokens[_gathered(batch.lengths, sequences)], batch.lengths[sequences]
-    ends = np.cumsum([len(group) for group in groups])[:-1]
-    of_groups = [None] * len(groups) if own is None else np.split(own, ends)
-    ends = ends if own is None else starts_of(own)[ends]
-    parts = zip(np.split(tokens, starts_of(lengths)[ends]), np.split(lengths, ends), of_groups, strict=True)
-    # The texts that the reference encoded are counted in the first group, as only their sum is told.
-    num_reference_texts = [batch.num_reference_texts] + [0] * (len(groups) - 1)
-    return [
-        (TokenBatch(tokens=tokens, lengths=lengths, num_reference_texts=number), own)
-        for (tokens, lengths, own), number in zip(parts, num_reference_texts, strict=True)
-    ]
-
-
-def _gathered(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers of the items of ranges of these sizes, in another order of the ranges."""
-    own = sizes[order]
-    return np.repeat(starts_of(sizes)[order] - starts_of(own)[:-1], own) + np.arange(own.sum())
+def _by_record(column: TextColumn, reasons: Mapping[int, str]) -> dict[int, str]:
+    """Return the reason of the first text of each record that has one."""
+    if column.texts_per_record is None:
+        return dict(reasons)
+    records = np.searchsorted(np.cumsum(column.texts_per_record), list(reasons), side="right").tolist()
+    return dict(reversed(list(zip(records, reasons.values(), strict=True))))
 
 
 def encode_leniently(encoder: Encoder, texts: Sequence[str]) -> tuple[TokenBatch, Sequence[str]]:
@@ -125,119 +187,333 @@ def encode_leniently(encoder: Encoder, texts: Sequence[str]) -> tuple[TokenBatch
         return encoder.encode(rest), rest
 
 
-def _encode_column(column: TextColumn | TokenColumn, tokenizer: Tokenizer, engine: Engine) -> EncodedColumn:
-    if isinstance(column, TokenColumn):
-        return TokenBatch(tokens=column.tokens, lengths=column.lengths), column.sequences_per_record
-    return make_encoder(tokenizer, engine).encode(column.texts), column.texts_per_record
+@functools.lru_cache(maxsize=8)
+def make_encoder(tokenizer: Tokenizer, engine: Engine) -> Encoder:
+    """Return the process-wide encoder of a tokenizer and the engine that was chosen for it."""
+    return Encoder(tokenizer, engine)
 
 
-def _by_record(texts_per_record: NDArray[np.int64] | None, reasons: Mapping[int, str]) -> dict[int, str]:
-    """Return the reason of the first text of each record that has one."""
-    if texts_per_record is None:
-        return dict(reasons)
-    records = np.searchsorted(np.cumsum(texts_per_record), list(reasons), side="right").tolist()
-    return dict(reversed(list(zip(records, reasons.values(), strict=True))))
+class Encoder:
+    """Encodes texts as tokens, in the calling thread; threads may share it.
 
-
-class ReferenceEncoder:
-    """The library that defines the tokenizer's format."""
-
-    def __init__(self, tokenizer: Tokenizer, engine: Engine) -> None:
-        self.engine = engine
-        self._reference = reference_of(tokenizer)
-
-    def encode(self, texts: Sequence[str]) -> TokenBatch:
-        """Encode in calls of about 512 KiB, so that memory does not depend on the size of the batch."""
-        tokens, lengths = [np.empty(0, np.uint32)], []
-        name, first = "", 0
-        reasons: dict[int, str] = {}
-        for batch in _batches(texts, REFERENCE_BATCH_BYTES):
-            try:
-                ids, counts = self._reference.encode(batch, add_special_tokens=self.engine.add_special_tokens)
-            except UnencodableError as error:
-                name = error.name
-                reasons.update((first + number, reason) for number, reason in error.reasons.items())
-            else:
-                tokens.append(ids)
-                lengths.extend(counts)
-            first += len(batch)
-        if reasons:
-            raise UnencodableError(name, reasons)
-        return TokenBatch(tokens=np.concatenate(tokens), lengths=np.array(lengths, np.int64))
-
-
-class GigatokenEncoder:
-    """The fast engine, gigatoken; fixed tokens around a text are added afterwards.
-
-    A text with a code point on which gigatoken can differ is encoded by the reference instead.
+    With gigatoken, a text with a code point on which it can differ is encoded by the reference, and the fixed tokens of
+    the post-processor are added afterwards.
     """
 
     def __init__(self, tokenizer: Tokenizer, engine: Engine) -> None:
         self.engine = engine
         self._tokenizer = tokenizer
-        self._fast = fast_tokenizer(tokenizer)
-        self._differing = _code_points(engine.differing)
+        self._differing = CodePoints(engine.differing)
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
-        """Encode all texts in one call, then encode again with the reference those on which gigatoken can differ."""
+        """Encode texts, each on its own; special-token strings in a text become special tokens.
+
+        Raises:
+            UnencodableError: If the library fails on some of them.
+        """
         if not texts:
-            return TokenBatch(tokens=np.empty(0, np.uint32), lengths=np.empty(0, np.int64))
+            return TokenBatch.of(np.empty(0, np.uint32), np.empty(0, np.int64))
+        if self.engine.name == self.engine.reference:
+            ids, lengths = encode_by_reference(
+                self._tokenizer, texts, add_special_tokens=self.engine.add_special_tokens
+            )
+            return replace(TokenBatch.of(ids, lengths), text_bytes=sum(len(text.encode()) for text in texts))
+        return self._encode_fast(texts)
+
+    def _encode_fast(self, texts: Sequence[str]) -> TokenBatch:
+        separator = self.engine.separator
         spelt = list(map(str.encode, texts))
+        between = b"" if separator is None else separator[0].encode()
+        joined = between.join([*spelt, b""])
+        fast = fast_tokenizer(self._tokenizer)
         try:
             with library_errors():
-                tokens, lengths = self._fast.encode(spelt, self.engine.separator)
+                if separator is None:
+                    spaced, lengths = fast.encode_each(spelt)
+                else:
+                    spaced, lengths = fast.encode_joined(spelt, joined, separator)
         except LibraryError as error:
             msg = f"{self._tokenizer.name}: gigatoken fails on a text ({error}); use --engine reference"
             raise TokenizerError(msg) from error
-        numbers = self._differing.find_texts(spelt)
+        numbers = self._differing.find_texts(texts, joined)
         if numbers.size:
-            tokens, lengths = self._with_reference(texts, numbers, tokens, lengths)
+            spaced, lengths = self._with_reference(texts, numbers, spaced, lengths)
         if self.engine.prefix or self.engine.suffix:
-            tokens, lengths = self._with_added(tokens, lengths)
-        return TokenBatch(tokens=tokens, lengths=lengths, num_reference_texts=numbers.size)
+            spaced, lengths = _with_added(spaced, lengths, self.engine.prefix, self.engine.suffix)
+        return TokenBatch(
+            spaced=spaced,
+            lengths=lengths,
+            text_bytes=len(joined) - len(between) * len(texts),
+            by_reference=numbers,
+        )
 
     def _with_reference(
         self,
         texts: Sequence[str],
         numbers: NDArray[np.int64],
-        tokens: NDArray[np.uint32],
+        spaced: NDArray[np.uint32],
         lengths: NDArray[np.int64],
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Replace gigatoken's tokens of some texts with the reference's."""
-        plain = replace(self.engine, name=self.engine.reference, add_special_tokens=False)
+        chosen = [texts[number] for number in numbers.tolist()]
         try:
-            wanted = ReferenceEncoder(self._tokenizer, plain).encode([texts[number] for number in numbers.tolist()])
+            ids, own = encode_by_reference(self._tokenizer, chosen, add_special_tokens=False)
         except UnencodableError as error:
             reasons = {int(numbers[number]): reason for number, reason in error.reasons.items()}
             raise UnencodableError(error.name, reasons) from error
-        ends = np.cumsum(lengths)
+        ends = np.cumsum(lengths + 1) - 1
         pieces, begin = [], 0
-        for number, own in zip(numbers, np.split(wanted.tokens, np.cumsum(wanted.lengths)[:-1]), strict=True):
-            pieces += [tokens[begin : ends[number] - lengths[number]], own]
+        for number, tokens in zip(numbers, np.split(ids, np.cumsum(own)[:-1]), strict=True):
+            pieces += [spaced[begin : ends[number] - lengths[number]], tokens]
             begin = ends[number]
         lengths = lengths.copy()
-        lengths[numbers] = wanted.lengths
-        return np.concatenate([*pieces, tokens[begin:]]), lengths
+        lengths[numbers] = own
+        return np.concatenate([*pieces, spaced[begin:]]), lengths
 
-    def _with_added(
-        self, tokens: NDArray[np.uint32], lengths: NDArray[np.int64]
+
+def _with_added(
+    spaced: NDArray[np.uint32], lengths: NDArray[np.int64], prefix: Sequence[int], suffix: Sequence[int]
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Insert fixed tokens before and after each text."""
+    lengths = lengths + len(prefix) + len(suffix)
+    ends = np.cumsum(lengths + 1) - 1
+    result = np.empty(len(spaced) + len(lengths) * (len(prefix) + len(suffix)), np.uint32)
+    is_own = np.ones(len(result), np.bool_)
+    offsets = [*range(len(prefix)), *range(-len(suffix), 0)]
+    for offset, token in zip(offsets, (*prefix, *suffix), strict=True):
+        indices = (ends - lengths if offset >= 0 else ends) + offset
+        result[indices], is_own[indices] = token, False
+    result[is_own] = spaced
+    return result, lengths
+
+
+# gigatoken: one object per tokenizer, which all threads of a process share.
+
+REBUILD_AFTER_BYTES = 1 << 30
+"""Text after which the object is rebuilt, since gigatoken never forgets a word."""
+REBUILD_AFTER_GROWTH = 256 << 20
+"""Growth of the process after which the object is rebuilt earlier."""
+LEARNT_PER_BYTE = 10
+"""Most bytes by which the object grows with a byte of text: 20 MB of random words take 190 MB."""
+
+
+class FastTokenizer:
+    """A gigatoken tokenizer; results do not depend on what was encoded before."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._lock = threading.Lock()
+        """Held while the object is chosen or built, not while it encodes."""
+        self._backend: Any = None
+        self._used_bytes = 0
+        self._resident_when_built: int | None = None
+
+    def encode_joined(
+        self, texts: Sequence[bytes], joined: bytes, separator: Separator
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Insert the fixed tokens around each text.
+        """Encode texts; special-token strings in a text become special tokens.
 
-        For two texts of 2 and 0 tokens, BOS and EOS are inserted before tokens 0, 2, 2, 2, in this order.
+        Args:
+            texts: The texts in UTF-8, at least one.
+            joined: All of them, each followed by the separator.
+            separator: A token that can be between texts.
+
+        Returns:
+            Token ids and lengths, as in a TokenBatch.
+
+        Raises:
+            RuntimeError, ValueError, TypeError: If gigatoken cannot load the tokenizer.
         """
-        ends = starts_of(lengths)
-        before = np.repeat(ends[:-1, np.newaxis], len(self.engine.prefix), axis=1)
-        after = np.repeat(ends[1:, np.newaxis], len(self.engine.suffix), axis=1)
-        places = np.concatenate([before, after], axis=1).ravel()
-        added = np.array([*self.engine.prefix, *self.engine.suffix], np.uint32)
-        return np.insert(tokens, places, np.tile(added, lengths.size)), lengths + added.size
+        from gigatoken.gigatoken_rs import BytesSource, PadTruncate
+
+        backend = self._take(len(joined))
+        [ids], _ = backend.encode_batch_padded(BytesSource([joined]), PadTruncate(0), parallel=True)
+        places = np.flatnonzero(ids == separator[1])
+        if len(places) != len(texts):  # a text has some of its own
+            own = np.array([text.count(separator[0].encode()) for text in texts])
+            if len(places) != own.sum() + len(texts):
+                return self.encode_each(texts)
+            places = places[np.cumsum(own + 1) - 1]
+        return ids, np.diff(places, prepend=-1) - 1
+
+    def encode_each(self, texts: Sequence[bytes]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Encode texts of about the same size in one call each, since all rows of an answer are as wide as the longest.
+
+        Returns:
+            Token ids and lengths, as in a TokenBatch.
+        """
+        from gigatoken.gigatoken_rs import BytesSource, PadTruncate
+
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+        backend = self._take(int(sizes.sum()))
+        _, kinds = np.frexp(sizes)
+        lengths = np.empty(len(texts), np.int64)
+        answers = []
+        for kind in np.unique(kinds):
+            numbers = np.flatnonzero(kinds == kind)
+            source = BytesSource([texts[number] for number in numbers.tolist()])
+            rows, lengths[numbers] = backend.encode_batch_padded(source, PadTruncate(0), parallel=True)
+            answers.append((numbers, rows))
+        begins = starts_of(lengths + 1)
+        spaced = np.zeros(begins[-1], np.uint32)
+        for numbers, rows in answers:
+            columns = np.arange(rows.shape[1])
+            is_own = columns < lengths[numbers, np.newaxis]
+            spaced[(begins[numbers, np.newaxis] + columns)[is_own]] = rows[is_own]
+        return spaced, lengths
+
+    def _take(self, num_bytes: int) -> Any:  # noqa: ANN401 - gigatoken has no types
+        """Return the object for a call, after rebuilding it if that is due."""
+        import gigatoken
+
+        _give_back_memory()
+        with self._lock:
+            if self._backend is None or self._has_learnt_much(num_bytes):
+                self._backend = None  # frees the old tables before new ones are made, unless a call still uses them
+                self._backend = gigatoken.Tokenizer.from_json(self._content).backend
+                self._used_bytes = 0
+                self._resident_when_built = resident_bytes()
+            self._used_bytes += num_bytes
+            return self._backend
+
+    def _has_learnt_much(self, num_bytes: int) -> bool:
+        if self._used_bytes + num_bytes > REBUILD_AFTER_BYTES:
+            return True
+        now = resident_bytes()
+        if now is None or self._resident_when_built is None:
+            return False
+        grown = min(now - self._resident_when_built, LEARNT_PER_BYTE * self._used_bytes)  # others grow as well
+        return grown > REBUILD_AFTER_GROWTH
 
 
-@functools.lru_cache(maxsize=8)
-def _code_points(ranges: tuple[tuple[int, int], ...]) -> CodePoints:
-    """Return a set that is prepared once per process, since every block of records gets a new encoder."""
-    return CodePoints(ranges)
+def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
+    """Return the process-wide FastTokenizer of a tokenizer."""
+    return _open_fast(tokenizer.json)
+
+
+_open_fast = functools.lru_cache(maxsize=2)(FastTokenizer)
+
+
+def resident_bytes() -> int | None:
+    """Return the resident memory of this process in bytes; None if the system does not report it."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
+@functools.cache
+def _give_back_memory() -> None:
+    """Keep the C library from raising its thresholds for returning free memory with every large block.
+
+    Without this, the heaps of two threads hold 100 MB of free memory after some GB of text. Source: mallopt(3).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 8 << 20)  # more than most blocks of tokens, less than a table of words
+        mallopt(_M_TRIM_THRESHOLD, 16 << 20)  # more than a block needs, or each one faults its pages in again
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+# The reference of each tokenizer: the library that defines its format, which is right by definition.
+
+REFERENCE_BATCH_BYTES = 512 * 1024
+"""Text per call of a reference: up to 4 MiB is no faster and takes more memory."""
+
+_T = TypeVar("_T")
+
+
+def encode_by_reference(
+    tokenizer: Tokenizer, texts: Sequence[str], *, add_special_tokens: bool
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Encode texts with the tokenizer's own library, in calls of about 512 KiB.
+
+    As in Megatron, sentencepiece adds nothing around a text, and tiktoken makes special tokens of those in a text.
+
+    Args:
+        tokenizer: The tokenizer.
+        texts: Texts, each encoded on its own.
+        add_special_tokens: Run the post-processor, if the format has one.
+
+    Returns:
+        Token ids, shape [T], and the number of tokens of each text, shape [D].
+
+    Raises:
+        UnencodableError: If the library fails on some of the texts.
+    """
+    encode = _library_call(tokenizer)
+    tokens, lengths = [np.empty(0, np.uint32)], []
+    reasons: dict[int, str] = {}
+    first = 0
+    for batch in _batches(texts, REFERENCE_BATCH_BYTES):
+        try:
+            found = encode_all(
+                lambda some: encode(some, add_special_tokens), batch, name=tokenizer.name, library=tokenizer.library
+            )
+        except UnencodableError as error:
+            reasons.update((first + number, reason) for number, reason in error.reasons.items())
+        else:
+            own = list(map(len, found))
+            tokens.append(np.fromiter(itertools.chain.from_iterable(found), np.uint32, sum(own)))
+            lengths += own
+        first += len(batch)
+    if reasons:
+        raise UnencodableError(tokenizer.name, reasons)
+    return np.concatenate(tokens), np.array(lengths, np.int64)
+
+
+def _library_call(tokenizer: Tokenizer) -> Callable[[Sequence[str], bool], list[Sequence[int]]]:
+    """Return what encodes texts with the tokenizer's library, with the tokens of the post-processor or without.
+
+    For the `tokenizers` library, TOKENIZERS_PARALLELISM is set to false in the process unless it is set already: with
+    RAYON_NUM_THREADS=1 instead, all threads would wait for one.
+    """
+    if tokenizer.library == "sentencepiece":
+        processor = shared_sentencepiece(tokenizer)
+        return lambda texts, _: processor.encode(texts, num_threads=1)
+    if tokenizer.library == "tiktoken":
+        encoding = shared_tiktoken(tokenizer)
+        return lambda texts, _: [encoding.encode_to_numpy(text, allowed_special="all").tolist() for text in texts]
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    shared = shared_tokenizer(tokenizer)
+    return lambda texts, special: [each.ids for each in shared.encode_batch_fast(texts, add_special_tokens=special)]
+
+
+def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], *, name: str, library: str) -> _T:
+    """Encode texts in one call; if the library fails, find out on which of them.
+
+    It is asked about each text alone, and not about halves: a text can take it seconds before it fails.
+
+    Args:
+        encode: Calls the library.
+        texts: The texts.
+        name: The tokenizer's name.
+        library: The library's.
+
+    Raises:
+        UnencodableError: If the library fails on some of the texts.
+    """
+    try:
+        with library_errors():
+            return encode(texts)
+    except LibraryError as failure:
+        reasons: dict[int, str] = {}
+        for number, text in enumerate(texts):
+            try:
+                with library_errors():
+                    encode([text])
+            except LibraryError as error:
+                reasons[number] = (
+                    f"expected a text that {library} can encode, but it fails ({error}) on {text[:40]!r}, of "
+                    f"length {len(text):,}; change it, or leave the record out"
+                )
+        if not reasons:
+            msg = f"{name}: {library} fails ({failure}) on {len(texts):,} texts together and on none of them alone"
+            raise TokenizerError(msg) from failure
+        raise UnencodableError(name, reasons) from failure
 
 
 def _batches(texts: Sequence[str], batch_bytes: int) -> Iterator[Sequence[str]]:
@@ -248,8 +524,7 @@ def _batches(texts: Sequence[str], batch_bytes: int) -> Iterator[Sequence[str]]:
             yield texts[begin:number]
             begin, size = number, 0
         size += len(text)
-    if texts:
-        yield texts[begin:]
+    yield texts[begin:]
 
 
 # Find the texts that contain one of a set of code points, at memory speed for texts that are mostly ASCII.
@@ -266,43 +541,32 @@ class CodePoints:
         Args:
             ranges: First and last code point of each range, both included.
         """
-        flags = np.zeros(_NUM_CODE_POINTS, np.uint8)
+        flags = np.zeros(_NUM_CODE_POINTS, np.bool_)
         for first, last in ranges:
-            if not 0x80 <= first <= last < _NUM_CODE_POINTS:
-                raise ValueError(f"expected ranges within U+0080 to U+10FFFF, got U+{first:04X} to U+{last:04X}")
-            flags[first : last + 1] = 1
-        self._members = np.packbits(flags, bitorder="little")
+            flags[first : last + 1] = True
+        self._members = flags
         self._pairs = np.zeros(1 << 16, np.bool_)
         """Whether a member has these first two bytes in UTF-8, as a big-endian number."""
         self._pairs[_first_bytes(np.flatnonzero(flags))] = True
         self._lowest = int(np.argmax(self._pairs)) >> 8
         self._is_empty = not flags.any()
 
-    def find_texts(self, spelt: Sequence[bytes]) -> NDArray[np.int64]:
-        """Return the numbers of the texts, in UTF-8, that contain a member, ascending."""
-        nothing = np.empty(0, np.int64)
-        if self._is_empty or all(map(bytes.isascii, spelt)):
-            return nothing
-        data = np.frombuffer(b"".join(spelt), np.uint8)
-        high = np.flatnonzero(data[:-1] >= self._lowest)  # few in most texts
-        places = high[self._pairs[data[high].astype(np.int64) << 8 | data[high + 1]]]
-        if not places.size:
-            return nothing
-        places = places[self._are_members(places, data, len(data))]
-        ends = np.cumsum(np.fromiter(map(len, spelt), np.int64, len(spelt)))
-        return np.unique(np.searchsorted(ends, places, side="right"))
+    def find_texts(self, texts: Sequence[str], joined: bytes) -> NDArray[np.int64]:
+        """Return the numbers of the texts that contain a member, ascending.
 
-    def _are_members(self, places: NDArray[np.int64], data: NDArray[np.uint8], end: int) -> NDArray[np.bool_]:
-        """Decode the characters that begin at `places` and look them up."""
-        first = data[places].astype(np.int64)
-        sizes = 2 + (first >= 0xE0) + (first >= 0xF0)
-        points = first & (0x7F >> sizes)
-        for index in range(1, 4):
-            following = data[np.minimum(places + index, end - 1)].astype(np.int64)
-            points = np.where(index < sizes, points << 6 | following & 0x3F, points)
-        points = np.where((places + sizes <= end) & (points < _NUM_CODE_POINTS), points, 0)
-        are_members: NDArray[np.bool_] = (self._members[points >> 3] >> (points & 7).astype(np.uint8) & 1).astype(bool)
-        return are_members
+        Args:
+            texts: The texts.
+            joined: All of them in UTF-8, whatever is between them.
+        """
+        if self._is_empty or joined.isascii():
+            return _NO_TEXTS
+        octets = np.frombuffer(joined, np.uint8)
+        high = np.flatnonzero(octets[:-1] >= self._lowest)  # few in most texts
+        if not self._pairs[octets[high].astype(np.int64) << 8 | octets[high + 1]].any():
+            return _NO_TEXTS
+        points = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4")
+        ends = np.cumsum(list(map(len, texts)))
+        return np.unique(np.searchsorted(ends, np.flatnonzero(self._members[points]), side="right"))
 
 
 def _first_bytes(points: NDArray[np.int64]) -> NDArray[np.int64]:

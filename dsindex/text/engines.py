@@ -1,54 +1,425 @@
 """Choose the engine that encodes: once, in the driver, from the tokenizer and the installed versions.
 
 The library that defines a tokenizer's format is its reference: `tokenizers`, `sentencepiece` or `tiktoken`. `gigatoken`
-is up to 50 times faster but not always the same: it runs no post-processor, accepts some tokenizers that it gets wrong,
-and uses another version of Unicode. So it is used only for versions and tokenizer parts that were compared completely
-(see `agreement`), and never for a text with a code point on which the two differ. Probes, and later
-the audit, catch remaining differences.
+is up to 50 times faster but not always the same: it runs no post-processor, reads less of tokenizer.json (it ignores a
+Split's behavior, other steps between splits, and `use_regex`), and uses another version of Unicode. So it stands in
+only for versions and for parts of a tokenizer that `python -m tests.agreement` compared, which uses the same names and
+tables, and never for a text with a code point on which the two differ. Probes, and a sample of the build's own text,
+catch what remains.
+
+To allow a new release of either package, run that command with it, and add the version here if the tables are the same.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import itertools
 import json
-from dataclasses import dataclass
+import re
+import unicodedata
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.text.agreement import (
-    FIXED_PROBES,
-    GIGATOKEN_VERSIONS,
-    TOKENIZERS_VERSIONS,
-    Unsuitable,
-    adds_prefix_space,
-    compared_parts,
-    differing_ranges,
-    probes_of,
-)
-from dsindex.text.fast_tokenizers import fast_tokenizer
-from dsindex.text.tokenizer import LibraryError, library_errors, reference_of, shared_tokenizer
+from dsindex.text.conversion import PATTERNS
+from dsindex.text.encoders import ASKED_FOR, Engine, encode_leniently, make_encoder
+from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import tokenizers
-    from numpy.typing import NDArray
 
-    from dsindex.text.fast_tokenizers import Separator
+    from dsindex.text.encoders import Separator, TokenBatch
     from dsindex.text.tokenizer import LibraryName, Tokenizer
 
+__all__ = ["Engine", "EngineChoice", "Unsuitable", "audit", "choose_engine", "clip_texts"]
 
-# Check that gigatoken 0.10 matches a tokenizer's added tokens as `tokenizers` does.
-#
-# `tokenizers` first looks for tokens with normalized=false in the raw text, then for the others in the normalized rest.
-# gigatoken makes one pass over the raw text and ignores single_word. It also treats added tokens as words of the
-# vocabulary.
+EngineChoice = Literal["auto", "gigatoken", "reference", "tokenizers"]
+"""What can be asked for; `tokenizers` is the reference of a tokenizer.json, by its name."""
 
-if TYPE_CHECKING:
-    Added = list[dict[str, Any]]
+
+class Unsuitable(Exception):
+    """The reason why gigatoken does not support a tokenizer."""
+
+
+def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_tokens: bool) -> Engine:
+    """Choose between the engines.
+
+    Args:
+        tokenizer: The tokenizer.
+        requested: `auto` chooses gigatoken if it is known to return the same ids as the reference.
+        add_special_tokens: Run the post-processor, as Megatron does without --tokenizer-hf-no-include-special-tokens.
+
+    Raises:
+        TokenizerError: If the engine requested does not support this tokenizer.
+    """
+    library = tokenizer.library
+    if requested not in {"auto", "gigatoken", "reference", "tokenizers"}:
+        raise ValueError(f"expected an engine auto, gigatoken, reference or tokenizers, got {requested!r}")
+    if requested == "tokenizers" != library:
+        msg = f"{tokenizer.name}: expected a tokenizer.json for --engine tokenizers; use --engine reference: {library}"
+        raise TokenizerError(msg)
+    version = importlib.metadata.version(library)
+    reference = Engine(
+        name=library,
+        version=version,
+        add_special_tokens=add_special_tokens,
+        reason=ASKED_FOR,
+        reference=library,
+        reference_version=version,
+    )
+    if requested in {"reference", "tokenizers"}:
+        return reference
+    try:
+        return _as_gigatoken(tokenizer, reference)
+    except Unsuitable as unsuitable:
+        if requested == "gigatoken":
+            remedy = f"use --engine {_named(library)}"
+            msg = f"{tokenizer.name}: expected a tokenizer that gigatoken supports, but {unsuitable}; {remedy}"
+            raise TokenizerError(msg) from unsuitable
+        return replace(reference, reason=str(unsuitable))
+
+
+def _named(library: LibraryName) -> str:
+    """Return the value of --engine that stands for a tokenizer's library."""
+    return "tokenizers" if library == "tokenizers" else "reference"
+
+
+def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
+    """Return gigatoken in place of a tokenizer's reference, after trying it.
+
+    Raises:
+        Unsuitable: If it is not known to return the same ids.
+    """
+    if tokenizer.library != "tokenizers":
+        raise Unsuitable("it is no tokenizer.json")
+    version = importlib.metadata.version("gigatoken")
+    if version not in GIGATOKEN_VERSIONS or reference.version not in TOKENIZERS_VERSIONS:
+        known = f"gigatoken {', '.join(GIGATOKEN_VERSIONS)} with tokenizers {', '.join(TOKENIZERS_VERSIONS)}"
+        raise Unsuitable(
+            f"gigatoken {version} was not compared with tokenizers {reference.version} (what was: {known})"
+        )
+    document = json.loads(tokenizer.json)
+    parts = compared_parts(document)
+    _check_largest_id(document, tokenizer.vocabulary_size)
+    check_added_tokens(document, shared_tokenizer(tokenizer))
+    prefix, suffix = _tokens_around(tokenizer) if reference.add_special_tokens else ((), ())
+    engine = replace(
+        reference,
+        name="gigatoken",
+        version=version,
+        prefix=prefix,
+        suffix=suffix,
+        reason="",
+        differing=differing_ranges(parts),
+        separator=choose_separator(document),
+    )
+    probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
+    try:
+        wanted = make_encoder(tokenizer, reference).encode(probes)
+        got = make_encoder(tokenizer, engine).encode(probes)
+    except UnencodableError as error:
+        raise Unsuitable(f"tokenizers fails on a text: {next(iter(error.reasons.values()))}") from error
+    except TokenizerError as error:
+        raise Unsuitable(
+            f"gigatoken says: {' '.join(str(error.__cause__).partition('Location:')[0].split())}"
+        ) from error
+    if (difference := _find_difference(probes, got, wanted)) is not None:
+        raise Unsuitable(f"gigatoken gives other ids than tokenizers for {difference[0][:40]!r}")
+    return engine
+
+
+def _tokens_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the fixed tokens that the post-processor adds around a text; that it does so with all is tried later."""
+    loaded = shared_tokenizer(tokenizer)
+    plain, whole = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
+    for begin in range(len(whole) - len(plain) + 1):
+        end = begin + len(plain)
+        if whole[begin:end] == plain:
+            return tuple(whole[:begin]), tuple(whole[end:])
+    raise Unsuitable("its post-processor does more than to add tokens around a text")
+
+
+def _check_largest_id(document: dict[str, Any], vocabulary_size: int) -> None:
+    """Refuse a file with an id so large that gigatoken, which allocates by it, would take all memory.
+
+    `tokenizers` renumbers an added token if the file does not give it the next id; gigatoken trusts the file.
+    """
+    numbered = [*document["model"]["vocab"].values(), *(token["id"] for token in document.get("added_tokens") or [])]
+    largest = max(numbered, default=0)
+    if largest > LARGEST_ID_FACTOR * vocabulary_size:
+        raise Unsuitable(f"its ids have holes: {largest} among {vocabulary_size} tokens")
+
+
+LARGEST_ID_FACTOR = 16
+"""Largest id per token of the vocabulary."""
+
+
+def audit(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> None:
+    """Encode a sample of a build's own text with both engines; does nothing if the engine is the reference.
+
+    A text on which the reference fails is left out: there is nothing to compare.
+
+    Raises:
+        TokenizerError: At the first text that they encode differently.
+    """
+    library = engine.reference
+    if engine.name == library or len(texts) == 0:
+        return
+    wanted, texts = encode_leniently(make_encoder(tokenizer, replace(engine, name=library)), texts)
+    difference = _find_difference(texts, make_encoder(tokenizer, engine).encode(texts), wanted)
+    if difference is None:
+        return
+    text, got, expected = difference
+    same = [a == b for a, b in zip(got, expected, strict=False)]
+    begin = max(0, (same.index(False) if False in same else len(same)) - 2)
+    shown = repr(text) if len(text) <= 120 else f"{text[:60]!r} … {text[-60:]!r}"
+    raise TokenizerError(
+        f"{tokenizer.name}: expected the same tokens from gigatoken and {library}, but they differ on {shown} from "
+        f"token {begin}: gigatoken {got[begin : begin + 6]}, {library} {expected[begin : begin + 6]}; "
+        f"use --engine {_named(library)}"
+    )
+
+
+def _find_difference(
+    texts: Sequence[str], got: TokenBatch, wanted: TokenBatch
+) -> tuple[str, list[int], list[int]] | None:
+    """Return the first text that two batches encode differently, and the tokens of both."""
+    pairs = [np.split(batch.tokens, np.cumsum(batch.lengths)[:-1]) for batch in (got, wanted)]
+    for text, ours, theirs in zip(texts, *pairs, strict=False):  # of no texts, there is an empty piece
+        if not np.array_equal(ours, theirs):
+            return text, ours.tolist(), theirs.tolist()
+    return None
+
+
+def clip_texts(texts: Sequence[str], *, most: int, total: int) -> list[str]:
+    """Shorten each text to `most` characters, and drop the last texts, so that all have at most `total`."""
+    sizes = itertools.accumulate(min(len(text), most) for text in texts)
+    return [text[:most] for text, size in zip(texts, sizes, strict=True) if size <= total]
+
+
+# The versions that were compared, and the code points on which the libraries differ: the two use different versions of
+# Unicode, so that a letter for one is unassigned for the other.
+
+GIGATOKEN_VERSIONS = ("0.10.0",)
+TOKENIZERS_VERSIONS = ("0.22.0", "0.22.1", "0.22.2", "0.23.1", "0.23.2", "0.23.3")
+"""Versions of which all pairs give the tables below."""
+
+_LETTERS = (
+    "88F C5C CDC A7CE-A7CF A7D2 A7D4 A7F1 10940-10959 10EC5-10EC7 11DB0-11DDB 11DE0-11DE9 16EA0-16EB8 16EBB-16ED3 "
+    "16FF2-16FF6 187F8-187FF 18D09-18D1E 18D80-18DF2 1E6C0-1E6DE 1E6E0-1E6E2 1E6E4-1E6E5 1E6E7-1E6ED 1E6F0-1E6F4 "
+    "1E6FE-1E6FF 2B73A-2B73F 2CEA2-2CEAD 323B0-33479"
+)
+"""The 4,657 letters and numbers of Unicode 17 that are unassigned for the reference."""
+_MARKS = "1ACF-1ADD 1AE0-1AEB 10EFA-10EFB 11B60-11B67 1E6E3 1E6E6 1E6EE-1E6EF 1E6F5"
+"""The 42 combining marks of Unicode 17 that are unassigned for the reference."""
+_SIGNS = (
+    "20C1 2B96 FBC3-FBD2 FD90-FD91 FDC8-FDCE 10ED0-10ED8 1CCFA-1CCFC 1CEBA-1CED0 1CEE0-1CEF0 1F6D8 1F777-1F77A "
+    "1F8D0-1F8D8 1FA54-1FA57 1FA8A 1FA8E 1FAC8 1FACD 1FAEA 1FAEF 1FBFA"
+)
+"""The 104 symbols of Unicode 17 that are unassigned for the reference."""
+_COMPOSING = (
+    "7FD 897-89F 8CA-8D3 9FE C3C D3B-D3C EBA 1715 1ABF-1ADD 1AE0-1AEB 1DF6-1DFA A82C 105D2 105DA 10D24-10D27 "
+    "10D69-10D6D 10EAB-10EAC 10EFA-10EFB 10EFD-10EFF 10F46-10F50 10F82-10F85 11070 1133B 11382 11384 1138B 11390 "
+    "113BB 113C2 113C5 113C7-113C9 113CE-113D0 1145E 11839-1183A 11930 11935 1193D-1193E 11943 119E0 11A34 11A47 "
+    "11A99 11D42 11D44-11D45 11D97 11F41-11F42 1611E-16122 16129 1612F 16D63 16D67-16D69 16FF0-16FF1 1E08F "
+    "1E130-1E136 1E2AE 1E2EC-1E2EF 1E4EC-1E4EF 1E5EE-1E5EF 1E6E3 1E6E6 1E6EE-1E6EF 1E6F5"
+)
+"""178 characters of Unicode 10 to 17 that NFC moves or composes; the reference normalizes by Unicode 9."""
+
+DIFFERING: dict[str, str] = {
+    "gpt2": _LETTERS,
+    "llama3": _LETTERS,
+    "qwen2": _LETTERS,
+    "qwen3.5": f"{_LETTERS} {_MARKS}",
+    "o200k": f"{_LETTERS} {_MARKS}",
+    "nemotron": f"{_LETTERS} {_MARKS}",
+    "deepseek": f"{_LETTERS} {_MARKS} {_SIGNS}",
+    "nfc": f"{_LETTERS} {_COMPOSING}",
+    "space-marks": "",
+}
+"""Code points and ranges, in hexadecimal, by part of a tokenizer."""
+
+
+@functools.cache
+def differing_ranges(parts: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Return the code points on which the engines can differ, as ranges that include both ends.
+
+    Args:
+        parts: Names of the tokenizer's parts, as returned by `compared_parts`.
+    """
+    return tuple(ends for part in parts for ends in read_ranges(DIFFERING[part]))
+
+
+def read_ranges(text: str) -> list[tuple[int, int]]:
+    """Parse ranges in the notation of the tables.
+
+    >>> read_ranges("88F 10940-10959")
+    [(2191, 2191), (67904, 67929)]
+    """
+    pairs = (entry.partition("-") for entry in text.split())
+    return [(int(first, 16), int(last or first, 16)) for first, _, last in pairs]
+
+
+# The parts that were compared.
+
+_MODEL_OPTIONS = {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                  "byte_fallback", "ignore_merges", "vocab", "merges"}  # fmt: skip
+_SPACE_MARK = "▁"
+_BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
+
+
+def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the compared parts that make up a tokenizer.json.
+
+    Args:
+        document: The content of the file, which `tokenizers` must be able to load.
+
+    Returns:
+        Names of parts, as in DIFFERING.
+
+    Raises:
+        Unsuitable: If there is a part that was not compared.
+    """
+    model = document["model"]
+    _check_model(model)
+    steps, normalizers = _flat(document.get("pre_tokenizer")), _flat(document.get("normalizer"))
+    if model.get("byte_fallback"):
+        _check_byte_fallback(model)
+        _check_space_marks(steps, normalizers)
+        return ("space-marks",)
+    _check_byte_level(model, {token["content"] for token in document.get("added_tokens") or []})
+    kinds = [step.get("type") for step in normalizers]
+    if set(kinds) - {"NFC"}:
+        raise _not_compared("normalizer", normalizers)
+    return (_name_splits(steps), *(["nfc"] if kinds else []))
+
+
+def _check_model(model: dict[str, Any]) -> None:
+    kind = model.get("type")
+    if kind not in {"BPE", None}:  # files from before 2020 have no type
+        raise Unsuitable(f"its model is of the type {kind!r}, not BPE")
+    used = [name for name in ("continuing_subword_prefix", "end_of_word_suffix", "dropout") if model.get(name)]
+    for option in (*used, *sorted(set(model) - _MODEL_OPTIONS)):
+        raise Unsuitable(f"its model has the option {option} = {str(model[option])[:40]!r}")
+    pairs = merge_pairs(model)
+    if len(set(pairs)) < len(pairs):
+        raise Unsuitable("its model lists a merge twice")
+
+
+def merge_pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the merges of a BPE model in order; older files write each pair as one string."""
+    pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges") or [])
+    return [(first, second) for first, second in pairs]
+
+
+def byte_characters() -> list[str]:
+    """Return the character that represents each byte in a byte-level vocabulary, as defined by GPT-2.
+
+    >>> byte_characters()[ord(" ")], byte_characters()[ord("a")]
+    ('Ġ', 'a')
+    """
+    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return [chr(byte) if byte in shown else chr(256 + hidden.index(byte)) for byte in range(256)]
+
+
+def _check_byte_level(model: dict[str, Any], added: set[str]) -> None:
+    """Refuse vocabularies that lack bytes, or in which tokens are not written in byte characters."""
+    vocabulary, characters = model["vocab"], byte_characters()
+    missing = next((byte for byte, character in enumerate(characters) if character not in vocabulary), None)
+    if missing is not None:
+        raise Unsuitable(f"its vocabulary has no token for the byte 0x{missing:02X}")
+    known = set(characters)
+    if set("".join(vocabulary)) <= known:
+        return
+    others = {token for token in vocabulary if not known.issuperset(token)}
+    for token in others:
+        spelt = "".join(characters[byte] for byte in token.encode())
+        if token not in added or spelt in vocabulary:
+            raise Unsuitable(f"its token {token!r} is not written in byte characters")
+    if not others.isdisjoint(first + second for first, second in merge_pairs(model)):
+        raise Unsuitable("its model merges to tokens that are not written in byte characters")
+
+
+def _name_splits(steps: list[dict[str, Any]]) -> str:
+    """Return the name of the way in which text is split before a byte-level model.
+
+    Several published tokenizers remove the text between matches, which is empty if the only pattern matches any text.
+    """
+    splits, last = steps[:-1], steps[-1] if steps else {}
+    if last.get("type") == "ByteLevel":
+        if not splits and last.get("use_regex", True):
+            return "gpt2"
+        if not last.get("use_regex", True) and not last.get("add_prefix_space"):
+            for name, patterns in PATTERNS.items():
+                removed = _splits(patterns, behavior="Removed", invert=True)
+                if splits == _splits(patterns) or (len(patterns) == 1 and splits == removed):
+                    return name
+    raise _not_compared("pre-tokenizer", steps)
+
+
+def _splits(patterns: Sequence[str], *, behavior: str = "Isolated", invert: bool = False) -> list[dict[str, Any]]:
+    return [
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert} for pattern in patterns
+    ]
+
+
+def _check_byte_fallback(model: dict[str, Any]) -> None:
+    vocabulary = model["vocab"]
+    if model.get("ignore_merges"):
+        raise Unsuitable("its model has the options byte_fallback and ignore_merges")
+    for byte in range(256):
+        if f"<0x{byte:02X}>" not in vocabulary and not (byte < 0x80 and chr(byte) in vocabulary):
+            raise Unsuitable(f"its vocabulary has no token for the byte 0x{byte:02X}")
+    if any(_BYTE_TOKEN.fullmatch(token) for pair in merge_pairs(model) for token in (*pair, "".join(pair))):
+        raise Unsuitable("its model merges tokens of single bytes")
+
+
+def _check_space_marks(steps: list[dict[str, Any]], normalizers: list[dict[str, Any]]) -> None:
+    """Check the way in which spaces become marks before a model with byte fallback."""
+    replacing = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
+    prepending = {"type": "Prepend", "prepend": _SPACE_MARK}
+    if normalizers not in ([], [replacing], [prepending, replacing]):
+        raise _not_compared("normalizer", normalizers)
+    split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    metaspaces = (
+        [{"type": "Metaspace", "replacement": _SPACE_MARK, "prepend_scheme": scheme, "split": flag}]
+        for scheme in ("always", "first", "never")
+        for flag in (True, False)
+    )
+    if steps and not (steps == [split] and normalizers) and steps not in metaspaces:
+        raise _not_compared("pre-tokenizer", steps)
+
+
+def adds_prefix_space(document: dict[str, Any]) -> bool:
+    """Tell whether a byte-level pre-tokenizer adds a space before the text."""
+    return any(step.get("add_prefix_space") for step in _flat(document.get("pre_tokenizer")))
+
+
+def _flat(step: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the steps of a pre-tokenizer or normalizer in order, with sequences flattened."""
+    if step is None:
+        return []
+    if not isinstance(step, dict):
+        raise Unsuitable(f"its parts are written as {type(step).__name__}, not as objects")
+    if step.get("type") != "Sequence":
+        return [step]
+    inner = step.get("pretokenizers") or step.get("normalizers") or []
+    return [each for part in inner for each in _flat(part)]
+
+
+def _not_compared(what: str, steps: Sequence[dict[str, Any]]) -> Unsuitable:
+    shown = ", ".join(str(step.get("type")) for step in steps) or "none"
+    return Unsuitable(f"its {what} is not among those that were compared ({shown})")
+
+
+# Added tokens: `tokenizers` first looks for those with normalized=false in the raw text, then for the others in the
+# normalized rest. gigatoken makes one pass over the raw text, ignores single_word, and treats added tokens as words.
 
 
 def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -> None:
@@ -66,34 +437,36 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
     contents = [token["content"] for token in added]
     if "" in contents or len(set(contents)) < len(contents):
         raise Unsuitable("its added tokens are empty or equal")
-    for token in added:
-        if loaded.token_to_id(token["content"]) != token["id"]:
-            raise Unsuitable(f"its added token {token['content']!r} has another id than the file says")
-    _check_options(added, normalizes=normalizes)
-    _check_overlaps(added)
-    if not document["model"].get("byte_fallback"):
-        _check_words(added, loaded, normalizes=normalizes, prefixes=adds_prefix_space(document))
-
-
-def _check_options(added: Added, *, normalizes: bool) -> None:
-    single = next((token["content"] for token in added if token.get("single_word")), None)
-    if single is not None:
-        raise Unsuitable(f"its added token {single!r} counts as a whole word only")
-    late = next((token["content"] for token in added if token.get("normalized")), None)
-    if late is not None and normalizes:
-        raise Unsuitable(f"its added token {late!r} is looked for after the normalizer")
-
-
-def _check_overlaps(added: Added) -> None:
     strips = next((token["content"] for token in added if _strips(token)), None)
-    spaced = next((token["content"] for token in added if token["content"] != token["content"].strip()), None)
-    if strips is not None and spaced is not None:
-        raise Unsuitable(f"its added token {strips!r} strips the spaces that {spaced!r} has")
-    raw = [token for token in added if not token.get("normalized")]
+    for token in added:
+        content = token["content"]
+        if loaded.token_to_id(content) != token["id"]:
+            raise Unsuitable(f"its added token {content!r} has another id than the file says")
+        if token.get("single_word"):
+            raise Unsuitable(f"its added token {content!r} counts as a whole word only")
+        if token.get("normalized") and normalizes:
+            raise Unsuitable(f"its added token {content!r} is looked for after the normalizer")
+        if strips is not None and content != content.strip():
+            raise Unsuitable(f"its added token {strips!r} strips the spaces that {content!r} has")
     late = [token for token in added if token.get("normalized")]
+    raw = [token for token in added if not token.get("normalized")]
     for first, second in itertools.product(raw, late):
         if _strips(first) or _strips(second) or _overlap(first["content"], second["content"]):
             raise Unsuitable(f"its added tokens {first['content']!r} and {second['content']!r} can overlap")
+    if not document["model"].get("byte_fallback"):
+        _check_words(contents, loaded, normalizes=normalizes, prefixes=adds_prefix_space(document))
+
+
+def _check_words(contents: Sequence[str], loaded: tokenizers.Tokenizer, *, normalizes: bool, prefixes: bool) -> None:
+    """Refuse added tokens of one word that NFC or a prefix space can produce from another text.
+
+    The only ASCII characters that NFC produces are `;`, `` ` `` and `K`.
+    """
+    for content in contents:
+        by_normalizer = normalizes and not (content.isascii() and content.islower())
+        by_prefix = prefixes and content.startswith(" ")
+        if (by_normalizer or by_prefix) and len(loaded.pre_tokenizer.pre_tokenize_str(content)) == 1:
+            raise Unsuitable(f"its added token {content!r} can come out of another text")
 
 
 def choose_separator(document: dict[str, Any]) -> Separator | None:
@@ -102,9 +475,7 @@ def choose_separator(document: dict[str, Any]) -> Separator | None:
     A model with byte fallback adds a space before the first text alone, or before each, and so has none.
     """
     added = document.get("added_tokens") or []
-    if document["model"].get("byte_fallback"):
-        return None
-    for token in added:
+    for token in [] if document["model"].get("byte_fallback") else added:
         content = token["content"]
         others = (other["content"] for other in added if other is not token)
         if content == content.strip() and not _strips(token) and not any(_overlap(content, each) for each in others):
@@ -124,231 +495,39 @@ def _overlap(first: str, second: str) -> bool:
     return any(first.endswith(second[:n]) or second.endswith(first[:n]) for n in range(1, shorter))
 
 
-def _check_words(added: Added, loaded: tokenizers.Tokenizer, *, normalizes: bool, prefixes: bool) -> None:
-    """Refuse added tokens of one word that NFC or a prefix space can produce from another text.
+# Texts that both engines must encode alike before the fast one is used; they expose every option of tokenizers.
 
-    The only ASCII characters that NFC produces are `;`, `` ` `` and `K`.
-    """
-    for token in added:
-        content = token["content"]
-        by_normalizer = normalizes and not (content.isascii() and content.islower())
-        by_prefix = prefixes and content.startswith(" ")
-        if (by_normalizer or by_prefix) and len(loaded.pre_tokenizer.pre_tokenize_str(content)) == 1:
-            raise Unsuitable(f"its added token {content!r} can come out of another text")
+PROBED_ADDED_TOKENS = 64
+"""Added tokens that are probed, so that probing takes at most 0.1 s."""
 
+FIXED_PROBES = (
+    "", " ", "  ", "\n", "\r\n", "\t \t", "\0", "a\0b", "\u00a0x\u2003y\u3000z", " leading", "trailing ", "a" * 300,
+    "The quick brown fox doesn't jump; it'll've JUMPED.\n\n  Twice!\n", "I'M HE'LL we'd ſ's",
+    "1234567890 3.14 1,000,000 ٣٤٥ ½ ²", "def f(x):\n    return x**2  # ok\n\n\n\tend", "https://a.example/?q=%20&x=[1]{2}",
+    "Ünïcödé e\u0301 n\u0303 ﬁ Å Å ẞ", "Привет, мир! Ёж", "שלום עולם", "مرحبا بالعالم", "नमस्ते दुनिया",
+    "你好，世界。", "こんにちは 안녕",
+    "ไทยไม่มีเว้นวรรค", "👩‍👩‍👧‍👦 🇩🇪 👍🏽 ☃️", "\ufeffbom", "\ufffd\ud7ff\U0010ffff", "\u0301\u0302 only marks",
+    "▁under▁score▁", "<0x41><0xFF>",
+    "<unk><s></s><|endoftext|>[CLS][SEP][UNK]", "Ġword Ċ", "x" + "\u200d" * 5 + "y", "a\x1c\x85\u2028\u2029b",
+)  # fmt: skip
+"""Texts in many scripts and of many kinds."""
 
-EngineName = Literal["gigatoken", "tokenizers", "sentencepiece", "tiktoken"]
-EngineChoice = Literal["auto", "gigatoken", "reference", "tokenizers"]
-"""What can be asked for; `tokenizers` is the reference of a tokenizer.json, by its name."""
-
-ASKED_FOR = "asked for"
-"""Why a reference encodes that was chosen by name."""
-_COSTS: dict[LibraryName, str] = {
-    "tokenizers": "about fifty times as long as",
-    "tiktoken": "about ten times as long as",
-    "sentencepiece": "about twice as long as",
-}
-"""How long a reference takes beside gigatoken."""
-
-LARGEST_ID_FACTOR = 16
-"""Largest id per token of the vocabulary: gigatoken allocates by the largest id, and a huge one takes all memory."""
+_SHORT = ("a", "B", "'s", "1", " ", "\n", "\t", ".", "/", "é", "中", "\u0301", "▁")
+"""Every sequence of up to three of these is a probe, which shows where a pre-tokenizer splits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """The chosen engine and its settings; part of a build's fingerprint."""
-
-    name: EngineName
-    version: str
-    """Version of the engine's package."""
-    add_special_tokens: bool
-    """Whether the tokenizer's post-processor is applied."""
-    prefix: tuple[int, ...] = ()
-    """Tokens added before every text, since gigatoken runs no post-processor; empty for a reference."""
-    suffix: tuple[int, ...] = ()
-    """Tokens added after every text; empty for a reference."""
-    reason: str = ""
-    """Why gigatoken is not used; empty if it is."""
-    reference_version: str
-    """Version of the reference, which encodes the texts on which gigatoken can differ."""
-    differing: tuple[tuple[int, int], ...] = ()
-    """Ranges of code points, first and last: a text that contains one is encoded by the reference."""
-    reference: LibraryName = "tokenizers"
-    """The library that defines the tokenizer's format."""
-    separator: Separator | None = None
-    """A token between texts that gigatoken encodes as one; None to encode each by itself."""
-
-    def describe(self) -> str:
-        """Return a description of the engine for reports."""
-        if self.name == self.reference:
-            return f"{self.name} {self.version}, the reference"
-        return f"gigatoken {self.version}, and with {self.reference} {self.reference_version} where the two can differ"
-
-    def describe_fallback(self) -> str | None:
-        """Return why the fast engine is not used and what that costs; None if it is used, or another was asked for."""
-        if self.name != self.reference or self.reason in {"", ASKED_FOR}:
-            return None
-        return f"{self.name} encodes, which takes {_COSTS[self.reference]} gigatoken: {self.reason}"
-
-
-def choose_engine(
-    tokenizer: Tokenizer,
-    requested: EngineChoice,
-    *,
-    add_special_tokens: bool,
-) -> Engine:
-    """Choose between the engines.
+def probes_of(added_tokens: Sequence[str]) -> list[str]:
+    """Return all probes for a tokenizer.
 
     Args:
-        tokenizer: The tokenizer.
-        requested: `auto` chooses gigatoken if it is known to return the same ids as the reference.
-        add_special_tokens: Run the post-processor, as Megatron does without --tokenizer-hf-no-include-special-tokens.
-
-    Raises:
-        TokenizerError: If the engine requested does not support this tokenizer.
+        added_tokens: The strings of its added tokens.
     """
-    library = tokenizer.library
-    if requested == "tokenizers" != library:
-        msg = f"{tokenizer.name}: expected a tokenizer.json for --engine tokenizers; use --engine reference: {library}"
-        raise TokenizerError(msg)
-    if requested in {"reference", "tokenizers"}:
-        return _reference_engine(tokenizer, ASKED_FOR, add_special_tokens=add_special_tokens)
-    if requested not in {"auto", "gigatoken"}:
-        raise ValueError(f"expected an engine auto, gigatoken, reference or tokenizers, got {requested!r}")
-    version, reference_version = importlib.metadata.version("gigatoken"), importlib.metadata.version(library)
-    try:
-        if library != "tokenizers":
-            raise Unsuitable("it is no tokenizer.json")
-        _check_versions(version)
-        document = json.loads(tokenizer.json)
-        prefix, suffix = _added_around(tokenizer, document.get("post_processor")) if add_special_tokens else ((), ())
-        separator = choose_separator(document)
-        differing = _check_gigatoken(tokenizer, document, separator)
-    except Unsuitable as unsuitable:
-        if requested == "gigatoken":
-            remedy = f"use --engine {'tokenizers' if library == 'tokenizers' else 'reference'}"
-            msg = f"{tokenizer.name}: expected a tokenizer that gigatoken supports, but {unsuitable}; {remedy}"
-            raise TokenizerError(msg) from unsuitable
-        return _reference_engine(tokenizer, str(unsuitable), add_special_tokens=add_special_tokens)
-    return Engine(
-        name="gigatoken",
-        version=version,
-        add_special_tokens=add_special_tokens,
-        prefix=prefix,
-        suffix=suffix,
-        reference_version=reference_version,
-        differing=differing,
-        reference=library,
-        separator=separator,
-    )
+    short = ("".join(letters) for length in (1, 2, 3) for letters in itertools.product(_SHORT, repeat=length))
+    return [*FIXED_PROBES, *short, *_added_token_probes(added_tokens)]
 
 
-def _reference_engine(tokenizer: Tokenizer, reason: str, *, add_special_tokens: bool) -> Engine:
-    version = importlib.metadata.version(tokenizer.library)
-    return Engine(
-        name=tokenizer.library,
-        version=version,
-        add_special_tokens=add_special_tokens,
-        reason=reason,
-        reference_version=version,
-        reference=tokenizer.library,
-    )
-
-
-def _check_versions(version: str) -> None:
-    reference_version = importlib.metadata.version("tokenizers")
-    if version not in GIGATOKEN_VERSIONS or reference_version not in TOKENIZERS_VERSIONS:
-        known = f"gigatoken {', '.join(GIGATOKEN_VERSIONS)} with tokenizers {', '.join(TOKENIZERS_VERSIONS)}"
-        raise Unsuitable(
-            f"gigatoken {version} was not compared with tokenizers {reference_version} (what was: {known})"
-        )
-
-
-def _added_around(tokenizer: Tokenizer, processor: dict[str, Any] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the fixed tokens that the post-processor adds around a text, from its description, checked by a trial."""
-    prefix, suffix = _fixed_tokens(processor)
-    plain, processed = (_encode_probes(tokenizer, FIXED_PROBES, add_special_tokens=flag) for flag in (False, True))
-    for before, after in zip(plain, processed, strict=True):
-        if after.tolist() != [*prefix, *before.tolist(), *suffix]:
-            raise Unsuitable("its post-processor does more than to add fixed tokens")
-    return prefix, suffix
-
-
-def _encode_probes(
-    tokenizer: Tokenizer, probes: Sequence[str], *, add_special_tokens: bool
-) -> list[NDArray[np.uint32]]:
-    try:
-        tokens, counts = reference_of(tokenizer).encode(probes, add_special_tokens=add_special_tokens)
-    except UnencodableError as error:
-        raise Unsuitable(f"{tokenizer.library} fails on a text: {next(iter(error.reasons.values()))}") from error
-    return np.split(tokens, np.cumsum(counts)[:-1])
-
-
-def _fixed_tokens(processor: dict[str, Any] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    kind = processor.get("type") if isinstance(processor, dict) else None
-    if not isinstance(kind, str) and processor is not None:
-        raise Unsuitable("its post-processor is written without a type")
-    if processor is None or kind == "ByteLevel":  # ByteLevel moves offsets, not ids
-        return (), ()
-    if kind in {"BertProcessing", "RobertaProcessing"}:
-        return (processor["cls"][1],), (processor["sep"][1],)
-    if kind == "Sequence":
-        # Of two processors that add tokens, the later has no effect; should that change, the trial fails.
-        adding = [fixed for fixed in map(_fixed_tokens, processor["processors"]) if fixed != ((), ())]
-        return adding[0] if adding else ((), ())
-    if kind == "TemplateProcessing":
-        return _template_tokens(processor)
-    raise Unsuitable(f"its post-processor is of the kind {kind!r}")
-
-
-def _template_tokens(template: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    around: list[list[int]] = [[]]
-    for piece in template["single"]:
-        if "Sequence" in piece:
-            around.append([])
-        else:
-            around[-1].extend(template["special_tokens"][piece["SpecialToken"]["id"]]["ids"])
-    if len(around) != 2:
-        raise Unsuitable(f"its post-processor's template holds the text {len(around) - 1} times")
-    return tuple(around[0]), tuple(around[1])
-
-
-def _check_gigatoken(
-    tokenizer: Tokenizer, document: dict[str, Any], separator: Separator | None
-) -> tuple[tuple[int, int], ...]:
-    """Return the code points on which gigatoken can differ, after trying it.
-
-    Args:
-        tokenizer: The tokenizer.
-        document: The content of its tokenizer.json.
-        separator: A token that is between texts.
-
-    Raises:
-        Unsuitable: If gigatoken does not support this tokenizer.
-    """
-    parts = compared_parts(document)
-    _check_largest_id(document, tokenizer.vocabulary_size)
-    check_added_tokens(document, shared_tokenizer(tokenizer))
-    probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
-    try:
-        with library_errors():
-            tokens, lengths = fast_tokenizer(tokenizer).encode(list(map(str.encode, probes)), separator)
-    except LibraryError as error:
-        summary = " ".join(str(error).partition("Location:")[0].split())
-        raise Unsuitable(f"gigatoken says: {summary}") from error
-    expected = _encode_probes(tokenizer, probes, add_special_tokens=False)
-    for text, got, wanted in zip(probes, np.split(tokens, np.cumsum(lengths)[:-1]), expected, strict=True):
-        if not np.array_equal(got, wanted):
-            raise Unsuitable(f"gigatoken gives other ids than {tokenizer.library} for {text[:40]!r}")
-    return differing_ranges(parts)
-
-
-def _check_largest_id(document: dict[str, Any], vocabulary_size: int) -> None:
-    """Refuse a file with an id so large that gigatoken would take all memory.
-
-    `tokenizers` renumbers an added token if the file does not give it the next id; gigatoken trusts the file.
-    """
-    numbered = [*document["model"]["vocab"].values(), *(token["id"] for token in document.get("added_tokens") or [])]
-    largest = max(numbered, default=0)
-    if largest > LARGEST_ID_FACTOR * vocabulary_size:
-        raise Unsuitable(f"its ids have holes: {largest} among {vocabulary_size} tokens")
+def _added_token_probes(contents: Sequence[str]) -> Iterator[str]:
+    for content in contents[:PROBED_ADDED_TOKENS]:
+        yield from (content, f" {content} ", f"a{content}b", f"{content * 2}\n{content}")
+        yield f"é {content[:-1]}{content}\u3000x"
+        yield from (unicodedata.normalize("NFD", content), content.lower(), content.upper())

@@ -10,14 +10,11 @@ import contextlib
 import difflib
 import functools
 import hashlib
-import itertools
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from dsindex.errors import TokenizerError, UnencodableError
+from dsindex.errors import TokenizerError
 from dsindex.text.conversion import END_OF_TEXT, convert_gpt2_files, make_tiktoken, read_definition
 from dsindex.text.tokenizer_file import (
     LARGEST_FILE_BYTES,
@@ -37,10 +34,10 @@ from dsindex.text.tokenizer_file import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    import tiktoken
     import tokenizers
-    from numpy.typing import NDArray
 
 
 __all__ = [
@@ -216,6 +213,16 @@ def _load_sentencepiece(content: bytes) -> Any:  # noqa: ANN401 - as above
     return sentencepiece.SentencePieceProcessor(model_proto=content)
 
 
+def shared_tiktoken(tokenizer: Tokenizer) -> tiktoken.Encoding:
+    """Return the process-wide tiktoken object, which threads share."""
+    return _load_tiktoken(tokenizer.model)
+
+
+@functools.lru_cache(maxsize=4)
+def _load_tiktoken(content: bytes) -> tiktoken.Encoding:
+    return make_tiktoken(read_definition(content))
+
+
 def _read_file(path: str, file: str, options: TokenizerOptions) -> tuple[Tokenizer, str | None]:
     """Return the tokenizer in a file, and its own EOD token."""
     name, content = os.path.basename(os.path.abspath(path)), read_tokenizer_bytes(file)
@@ -346,103 +353,3 @@ def _all_tokens(tokenizer: Tokenizer) -> Iterable[str]:
         loaded = shared_sentencepiece(tokenizer)
         return map(str, map(loaded.id_to_piece, range(tokenizer.vocabulary_size)))
     return shared_tokenizer(tokenizer).get_vocab(with_added_tokens=True)
-
-
-# The reference of each tokenizer: the library that defines its format, behind one interface.
-#
-# What a reference returns is right by definition; the fast engine is compared with it.
-
-_T = TypeVar("_T")
-
-
-def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], *, name: str, library: str) -> _T:
-    """Encode texts in one call; if the library fails, find out on which of them.
-
-    It is asked about each text alone, and not about halves: a text can take it seconds before it fails.
-
-    Args:
-        encode: Calls the library.
-        texts: The texts.
-        name: The tokenizer's name.
-        library: The library's.
-
-    Raises:
-        UnencodableError: If the library fails on some of the texts.
-    """
-    try:
-        with library_errors():
-            return encode(texts)
-    except LibraryError as failure:
-        reasons: dict[int, str] = {}
-        for number, text in enumerate(texts):
-            try:
-                with library_errors():
-                    encode([text])
-            except LibraryError as error:
-                reasons[number] = (
-                    f"expected a text that {library} can encode, but it fails ({error}) on {text[:40]!r}, of "
-                    f"length {len(text):,}; change it, or leave the record out"
-                )
-        if not reasons:
-            msg = f"{name}: {library} fails ({failure}) on {len(texts):,} texts together and on none of them alone"
-            raise TokenizerError(msg) from failure
-        raise UnencodableError(name, reasons) from failure
-
-
-class Reference:
-    """Encodes texts with a tokenizer's own library; threads may share it.
-
-    Args:
-        tokenizer: The tokenizer.
-        encode: Returns the tokens of each text, with those that the post-processor adds or without.
-    """
-
-    def __init__(
-        self, tokenizer: Tokenizer, encode: Callable[[Sequence[str], bool], Sequence[list[int] | NDArray[np.uint32]]]
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._encode = encode
-
-    def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> tuple[NDArray[np.uint32], list[int]]:
-        """Return the tokens of all texts, one after the other, and the number of tokens of each.
-
-        Args:
-            texts: Texts, each encoded on its own.
-            add_special_tokens: Run the post-processor, if the format has one.
-
-        Raises:
-            UnencodableError: If the library fails on some of the texts.
-        """
-        name, library = self._tokenizer.name, self._tokenizer.library
-        found = encode_all(lambda some: self._encode(some, add_special_tokens), texts, name=name, library=library)
-        counts = list(map(len, found))
-        if found and isinstance(found[0], np.ndarray):
-            return np.concatenate(found), counts
-        return np.fromiter(itertools.chain.from_iterable(found), np.uint32, count=sum(counts)), counts
-
-
-@functools.lru_cache(maxsize=4)
-def reference_of(tokenizer: Tokenizer) -> Reference:
-    """Return the process-wide reference of a tokenizer.
-
-    As in Megatron, sentencepiece adds nothing around a text, and tiktoken makes special tokens of those in a text. For
-    the `tokenizers` library, TOKENIZERS_PARALLELISM is set to false in the process unless it is set already: with
-    RAYON_NUM_THREADS=1 instead, all threads would wait for one.
-    """
-    if tokenizer.library == "sentencepiece":
-        processor = shared_sentencepiece(tokenizer)
-        return Reference(tokenizer, lambda texts, _: processor.encode(texts, num_threads=1))
-    if tokenizer.library == "tiktoken":
-        loaded = make_tiktoken(read_definition(tokenizer.model))
-
-        def encode_ranks(texts: Sequence[str], _: bool) -> list[NDArray[np.uint32]]:
-            return [loaded.encode_to_numpy(text, allowed_special="all") for text in texts]
-
-        return Reference(tokenizer, encode_ranks)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    shared = shared_tokenizer(tokenizer)
-
-    def encode_batch(texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
-        return [each.ids for each in shared.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
-
-    return Reference(tokenizer, encode_batch)

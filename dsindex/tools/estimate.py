@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsindex.amounts import count, format_room, format_size
+from dsindex.amounts import count, format_size
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.report import Report
+from dsindex.engine.report import Line, Report, Table
+from dsindex.engine.room import check_room
 from dsindex.engine.sample import encode_piece, extrapolate, spread_pieces
 from dsindex.engine.source import open_source
 from dsindex.engine.start import WORKER_MEMORY_BYTES
+from dsindex.errors import OutputError
 from dsindex.machine import available_cpus
 from dsindex.options.config import work_folder_path
-from dsindex.store.storage import free_bytes, nearest_folder
-from dsindex.store.urls import folder_of, local_paths
+from dsindex.store.storage import nearest_folder
+from dsindex.store.urls import folder_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dsindex.engine.room import Estimate
     from dsindex.engine.sample import Piece, PieceCounts
     from dsindex.engine.source import TextSource
@@ -41,19 +44,25 @@ INT32_MAX = 2**31 - 1
 class EstimateResult(Report):
     """The estimate of a build."""
 
-    source: TextSource
+    num_inputs: int
+    input_bytes: int
+    num_shards: int
+    largest_shard_bytes: int
+    """The most input of a shard."""
     estimate: Estimate
     """Documents, each counted once for all keys together, and tokens of all keys, EOD included."""
     bad_records: int
     """In the sample."""
     token_dtype: str
+    engine: str
+    """The library that encodes."""
     workers: int
-    num_shards: int
     bin_bytes: float
     idx_bytes: float
     work_bytes: float
     """Size of the shards, until they are merged."""
     memory_bytes: int
+    notes: tuple[str, ...]
     limits: tuple[str, ...]
     """Sentences about what the build would not find room for."""
 
@@ -62,25 +71,24 @@ class EstimateResult(Report):
             f"{type(self).__name__}(about {self.estimate.documents:,.0f} documents, {self.estimate.tokens:,.0f} tokens)"
         )
 
-    def lines(self) -> list[str]:
-        """Return the estimate as text."""
-        source = self.source
-        largest = max(file.shard_bytes for file in source.inputs)
+    def lines(self) -> Iterator[Line]:
+        """Return the estimate, and what the build would not find room for."""
+        outputs = f".bin {format_size(self.bin_bytes)}, .idx {format_size(self.idx_bytes)}"
+        here = f"{format_size(self.memory_bytes)} with {count(self.workers, 'worker')} here"
         rows = {
-            "inputs": f"{len(source.inputs):,}, {format_size(source.total_bytes)}",
-            "shards": f"{self.num_shards:,} of at most {largest / 2**20:,.3g} MiB of input",
+            "inputs": f"{self.num_inputs:,}, {format_size(self.input_bytes)}",
+            "shards": f"{self.num_shards:,} of at most {format_size(self.largest_shard_bytes)} of input",
             "documents": f"about {self.estimate.shown_documents}",
-            "tokens": f"about {self.estimate.shown_tokens}, {self.token_dtype}, encoded by {source.engine.name}",
-            "output": f"about {format_size(self.bin_bytes + self.idx_bytes)}: "
-            f".bin {format_size(self.bin_bytes)}, .idx {format_size(self.idx_bytes)}",
+            "tokens": f"about {self.estimate.shown_tokens}, {self.token_dtype}, encoded by {self.engine}",
+            "output": f"about {format_size(self.bin_bytes + self.idx_bytes)}: {outputs}",
             "work folder": f"at most about {format_size(self.work_bytes)}, until the end",
-            "memory": f"about {format_size(self.memory_bytes)} with {count(self.workers, 'worker')} here; on Ray "
-            f"{format_size(WORKER_MEMORY_BYTES)} per worker",
+            "memory": f"about {here}; on Ray {format_size(WORKER_MEMORY_BYTES)} per worker",
         }
-        lines = [f"{name:12} {text}" for name, text in rows.items()]
         if self.bad_records:
-            lines.append(f"{'bad records':12} {self.bad_records:,} in the sample: see --on-bad-record")
-        return [*lines, *(f"{'note':12} {text}" for text in source.first_notes()), *self.limits]
+            rows["bad records"] = f"{self.bad_records:,} in the sample: see --on-bad-record"
+        yield Table(rows=tuple(rows.items()), num_texts=2)
+        yield from (f"note: {note}" for note in self.notes)
+        yield from self.limits
 
 
 def estimate_build(config: BuildConfig) -> EstimateResult:
@@ -91,32 +99,43 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     """
     source = open_source(config, append_eod=config.append_eod, columns=config.selection().paths)
     counts = _encode_sample(source, config)
-    keys, workers = len(config.output_names), config.workers or available_cpus()
+    keys, workers, num_shards = len(config.output_names), config.workers or available_cpus(), len(source.tasks())
     eod = keys if source.eod_id is not None else 0
     estimate = extrapolate(counts, source.total_bytes, eod_per_document=eod)
     estimate = estimate.scaled(sum(sample.high - sample.low for sample in config.samples))
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     bin_bytes, idx_bytes = estimate.tokens * dtype.itemsize, estimate.documents * keys * IDX_BYTES
-    work_bytes = bin_bytes + idx_bytes + (0.0 if config.no_provenance else estimate.documents * PROVENANCE_BYTES)
-    num_shards = len(source.tasks())
-    limits = _missing_room(
-        {folder_of(config.output_prefix): bin_bytes + idx_bytes, work_folder_path(config): work_bytes}
-    )
+    provenance_bytes = 0.0 if config.no_provenance else estimate.documents * PROVENANCE_BYTES
+    limits = []
+    try:
+        check_room(
+            estimate,
+            itemsize=dtype.itemsize,
+            num_keys=keys,
+            output_folder=nearest_folder(folder_of(config.output_prefix)),
+            work_dir=work_folder_path(config),
+        )
+    except OutputError as error:
+        limits.append(str(error))
     if estimate.documents > INT32_MAX:
         limits.append(
             f"{estimate.documents:,.0f} documents: Megatron counts at most {INT32_MAX:,}; build several datasets"
         )
     return EstimateResult(
-        source=source,
+        num_inputs=len(source.inputs),
+        input_bytes=source.total_bytes,
+        num_shards=num_shards,
+        largest_shard_bytes=max(file.shard_bytes for file in source.inputs),
         estimate=estimate,
         bad_records=sum(each.bad_records for each in counts),
         token_dtype=str(dtype),
+        engine=source.engine.name,
         workers=workers,
-        num_shards=num_shards,
         bin_bytes=bin_bytes,
         idx_bytes=idx_bytes,
-        work_bytes=work_bytes,
+        work_bytes=bin_bytes + idx_bytes + provenance_bytes,
         memory_bytes=LOCAL_BASE_BYTES + min(workers, num_shards) * LOCAL_WORKER_BYTES,
+        notes=tuple(source.first_notes()),
         limits=tuple(limits),
     )
 
@@ -130,17 +149,3 @@ def _encode_sample(source: TextSource, config: BuildConfig) -> list[PieceCounts]
 
     with ThreadPoolExecutor(available_cpus()) as pool:
         return list(pool.map(encode, pieces))
-
-
-def _missing_room(needs: dict[str, float]) -> list[str]:
-    """Return sentences about folders of this machine with too little space; a folder need not exist yet."""
-    by_device: dict[int, list[str]] = {}
-    for folder in local_paths(needs):
-        by_device.setdefault(os.stat(nearest_folder(folder)).st_dev, []).append(folder)
-    missing = []
-    for folders in by_device.values():
-        needed, free = sum(needs[folder] for folder in folders), free_bytes(nearest_folder(folders[0]))
-        if needed > free:
-            wanted, there = format_room(needed, free)
-            missing.append(f"{' and '.join(folders)}: about {wanted} are needed, {there} are free; make room")
-    return missing

@@ -9,7 +9,6 @@ Source: docs/formats.md §2; megatron.core.datasets.blended_megatron_dataset_bui
 from __future__ import annotations
 
 import glob
-import math
 import os
 import re
 import shlex
@@ -18,14 +17,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from dsindex.amounts import count, short_number, show_epochs, show_percent
+from dsindex.amounts import count, short_number, show_percent
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.manifest import read_manifest
 from dsindex.engine.report import Line, Report, Table
 from dsindex.errors import InputError, LimitError, UsageError
-from dsindex.formats.mmididx import read_header
 from dsindex.index.building import count_parts
 from dsindex.index.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
 from dsindex.index.plan import Blend, CacheSettings, describe_sums, find_needed_caches, parse_data_path
@@ -120,11 +118,11 @@ class MixResult(Report):
         others = [name for name in SPLIT_NAMES[1:] if any(getattr(each, f"{name}_tokens") for each in self.datasets)]
         rows: list[tuple[str | int, ...]] = []
         for each in self.datasets:
-            drawn = (each.weight or "-", show(each.tokens_drawn), show_percent(each.share), show_epochs(each.epochs))
+            drawn = (each.weight or "-", show(each.tokens_drawn), show_percent(each.share), _show_epochs(each.epochs))
             held = (show(getattr(each, f"{other}_tokens")) for other in others)
             rows.append((each.prefix, show(each.tokens), *drawn, *held))
         sums = (show(sum(getattr(each, f"{other}_tokens") for each in self.datasets)) for other in others)
-        rows.append(("total", show(total), "", show(self.tokens), "100%", show_epochs(self.tokens / total), *sums))
+        rows.append(("total", show(total), "", show(self.tokens), "100%", _show_epochs(self.tokens / total), *sums))
         return Table(head=("dataset", "tokens", "weight", "drawn", "of drawn", "epochs", *others), rows=tuple(rows))
 
     def _first(self) -> Iterator[str]:
@@ -151,27 +149,18 @@ def run_mix(config: MixConfig) -> MixResult:
     """
     prefixes, amounts, weights = _read_sources(config)
     held = _held_out(config, prefixes)
-    others = {"valid": config.valid_data_path, "test": config.test_data_path}
-    split = None if held or any(others.values()) else config.split or DEFAULT_SPLIT
-    try:
-        matrix: SplitMatrix = (WHOLE, None, None) if split is None else split_matrix(parse_split(split))
-    except ValueError as error:
-        raise InputError(f"--split: {error}") from error
-    if matrix[0] is None:
-        raise InputError(f"--split: expected a share of train above 0, got {split!r}")
+    split = None if held or config.has_splits_of_their_own else config.split or DEFAULT_SPLIT
+    matrix = _read_split(split)
     counts = _count(prefixes, matrix)
-    available = [parts[0].tokens for parts in counts if parts[0] is not None]
-    budget = _tokens_asked(config)
-    if amounts is not None:
-        tokens, shares = divide(amounts, available, budget, names=prefixes)
-        num_samples: int | None = _whole_samples(tokens, config)
-        weights = _write_weights(shares, num_samples or 1)
-    elif weights is not None and budget is None:
-        numbers = [Fraction(float(weight)) for weight in weights]
-        shares_of = [Amount(kind="share", value=number / sum(numbers)) for number in numbers]
-        num_samples = _whole_samples(divide(shares_of, available, None, names=prefixes)[0], config)
-    else:
-        num_samples = None if budget is None else _whole_samples(budget, config)
+    budget, num_samples = _tokens_asked(config), None
+    if amounts:
+        available = [part.tokens for part, *_ in counts if part is not None]
+        budget, shares = divide(amounts, available, budget, names=prefixes)
+    if budget is not None:
+        num_samples = _whole_samples(budget, config)
+    if config.source:
+        digits = max(5, len(str(num_samples)) + 1)  # enough to draw within one sample of the shares
+        weights = tuple(f"{float(share):.{digits}g}" for share in shares)
     settings = CacheSettings(sequence_length=config.seq_length, split=split, matrix=None if split is None else matrix)
     datasets, num_samples = _draw(prefixes, counts, weights, num_samples, settings)
     batch = config.global_batch_size
@@ -184,29 +173,32 @@ def run_mix(config: MixConfig) -> MixResult:
         warnings=(),
         flags=(),
     )
-    words = result.data_path
+    blends = {"train": result.data_path, "valid": config.valid_data_path, "test": config.test_data_path}
     if held:  # with the weights of their datasets
-        others["valid"] = (
-            tuple(word for pair in zip(words[::2], held, strict=True) for word in pair) if words[1:] else held
-        )
-    blends = {"train": words, **{name: tuple(words) for name, words in others.items() if words}}
-    flags = tuple(f"--{name}-data-path {shlex.join(words)}" for name, words in blends.items())
+        pairs = zip(weights or (), held, strict=True)
+        blends["valid"] = held if len(held) == 1 else tuple(word for pair in pairs for word in pair)
+    given = {name: tuple(words) for name, words in blends.items() if words}
+    flags = tuple(f"--{name}-data-path {shlex.join(words)}" for name, words in given.items())
     if split is not None:
-        flags = (
-            f"--data-path {shlex.join(result.data_path)}",
-            *((f"--split {shlex.quote(split)}",) if config.split else ()),
-        )
-    warnings = (*_warn_of_datasets(result), *_warn_of_splits(result, counts, blends))
-    return replace(result, warnings=warnings, flags=flags)
+        flags = (f"--data-path {shlex.join(result.data_path)}",)
+        flags += (f"--split {shlex.quote(split)}",) if config.split else ()
+    return replace(result, flags=flags, warnings=(*_warn_of_datasets(result), *_warn_of_splits(result, counts, given)))
 
 
-def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount] | None, tuple[str, ...] | None]:
-    """Return the prefixes, with amounts or else with weights as typed; a blend may have no weights."""
-    amounts: list[Amount] | None = None
+def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount], tuple[str, ...] | None]:
+    """Return the prefixes, their amounts, and weights as typed; a blend without weights has neither."""
     weights: tuple[str, ...] | None = None
+    amounts: list[Amount] = []
     if config.data_path:
-        blend = _parse_blend(config.data_path)
-        prefixes, weights = blend.prefixes, None if blend.weights is None else config.data_path[::2]
+        try:
+            blend = parse_data_path(config.data_path)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        prefixes = blend.prefixes
+        if blend.weights is not None:
+            weights = config.data_path[::2]
+            numbers = [Fraction(weight) for weight in blend.weights]
+            amounts = [Amount(kind="share", value=number / sum(numbers)) for number in numbers]
     else:
         pairs = [read_source(word) for word in config.source]
         prefixes, amounts = tuple(prefix for prefix, _ in pairs), [amount for _, amount in pairs]
@@ -217,20 +209,12 @@ def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount] | No
     return prefixes, amounts, weights
 
 
-def _parse_blend(words: Sequence[str]) -> Blend:
-    try:
-        return parse_data_path(words)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-
-
-def _held_out(config: MixConfig, prefixes: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the validation sets that `build --hold-out` wrote beside all datasets; None if some have none."""
-    if config.split is not None or config.valid_data_path or config.test_data_path:
-        return None
-    found = [_find_hold_out(prefix) for prefix in prefixes]
-    known = tuple(each for each in found if each is not None)
-    return known if len(known) == len(prefixes) else None
+def _held_out(config: MixConfig, prefixes: Sequence[str]) -> tuple[str, ...]:
+    """Return the validation sets that `build --hold-out` wrote beside all datasets; nothing if some have none."""
+    if config.split is not None or config.has_splits_of_their_own:
+        return ()
+    found = tuple(filter(None, map(_find_hold_out, prefixes)))
+    return found if len(found) == len(prefixes) else ()
 
 
 def _find_hold_out(prefix: str) -> str | None:
@@ -241,6 +225,18 @@ def _find_hold_out(prefix: str) -> str | None:
     places = (place for place, letter in enumerate(name) if letter == "_")
     others = (os.path.join(folder, f"{name[:place]}_valid{name[place:]}") for place in places)
     return next((other for other in others if os.path.isfile(f"{other}.idx")), None)
+
+
+def _read_split(split: str | None) -> SplitMatrix:
+    if split is None:
+        return WHOLE, None, None
+    try:
+        matrix = split_matrix(parse_split(split))
+    except ValueError as error:
+        raise InputError(f"--split: {error}") from error
+    if matrix[0] is None:
+        raise InputError(f"--split: expected a share of train above 0, got {split!r}")
+    return matrix
 
 
 def _count(prefixes: Sequence[str], matrix: SplitMatrix) -> list[list[PartCounts | None]]:
@@ -255,11 +251,6 @@ def _count_parts(prefix: str, matrix: SplitMatrix) -> list[PartCounts | None]:
         near = [found.removesuffix(".idx") for found in sorted(glob.glob(f"{glob.escape(prefix)}_*.idx"))]
         hint = f"did you mean {', '.join(near[:4])}?" if near else "check the path"
         raise InputError(f"{idx}: no such file; {hint}")
-    stem = prefix.removesuffix(MASK_SUFFIX)
-    if stem != prefix and os.path.isfile(f"{stem}{TEXT_SUFFIX}.idx"):
-        raise InputError(f"{idx}: expected tokens, got the loss mask of instruction data; use {stem}{TEXT_SUFFIX}")
-    if read_header(idx).dtype.kind not in "iu":
-        raise InputError(f"{idx}: expected a dataset of tokens, which are integers; leave it out")
     parts = count_parts(prefix, matrix)
     if parts[0] is None or parts[0].tokens <= 0:
         raise InputError(f"{idx}: expected tokens to draw, got a dataset without any in train; leave it out")
@@ -288,15 +279,6 @@ def _whole_samples(tokens: int, config: MixConfig) -> int:
     return samples
 
 
-def _write_weights(shares: Sequence[Fraction], num_samples: int) -> tuple[str, ...]:
-    """Return weights with as many decimals as it takes to draw within one sample of the shares."""
-    digits = max(5, len(str(num_samples)) + 1)
-    rounded = [f"{float(share):.{digits}f}".rstrip("0").rstrip(".") for share in shares]
-    return tuple(
-        text if float(text) > 0 else f"{float(share):.3g}" for text, share in zip(rounded, shares, strict=True)
-    )
-
-
 def _draw(
     prefixes: Sequence[str],
     counts: Sequence[Sequence[PartCounts | None]],
@@ -309,7 +291,7 @@ def _draw(
     Raises:
         LimitError: If Megatron would stop or loop forever.
     """
-    parts = {prefix: own[0] for prefix, own in zip(prefixes, counts, strict=True) if own[0] is not None}
+    tokens = [[0 if part is None else part.tokens for part in parts] for parts in counts]
     numbers = None if weights is None or len(prefixes) == 1 else tuple(map(float, weights))
     caches, blends = find_needed_caches(
         (Blend(prefixes=tuple(prefixes), weights=numbers), None, None),
@@ -317,25 +299,25 @@ def _draw(
         settings=settings,
         counts=dict(zip(prefixes, counts, strict=True)),
     )
-    shares = [Fraction(weight) for weight in blends[0].weights] if blends else [Fraction(1)]
+    drawn = [Fraction(weight) for weight in blends[0].weights] if blends else [Fraction(1)]
+    shares = [weight / sum(drawn) for weight in drawn]
     size = num_samples or sum(cache.epochs.num_samples for cache in caches)
     if not size:
         raise LimitError(
             f"expected at least one sample of {settings.sequence_length + 1:,} tokens, got none; the datasets or the "
             "budget are too small for --seq-length"
         )
-    drawn = apportion(shares, size)
     datasets = tuple(
         MixedDataset(
             prefix=prefix,
-            tokens=parts[prefix].tokens,
-            valid_tokens=0 if counts[place][1] is None else counts[place][1].tokens,  # type: ignore[union-attr]
-            test_tokens=0 if counts[place][2] is None else counts[place][2].tokens,  # type: ignore[union-attr]
+            tokens=tokens[place][0],
+            valid_tokens=tokens[place][1],
+            test_tokens=tokens[place][2],
             weight=None if weights is None else weights[place],
-            share=float(shares[place] / sum(shares)),
-            num_samples=drawn[place],
-            tokens_drawn=drawn[place] * settings.sequence_length,
-            epochs=drawn[place] * settings.sequence_length / parts[prefix].tokens,
+            share=float(shares[place]),
+            num_samples=round(shares[place] * size),
+            tokens_drawn=round(shares[place] * size) * settings.sequence_length,
+            epochs=round(shares[place] * size) * settings.sequence_length / tokens[place][0],
             epochs_shuffled_together=caches[place].epochs.num_epochs - caches[place].epochs.separate_final_epoch,
         )
         for place, prefix in enumerate(prefixes)
@@ -343,28 +325,15 @@ def _draw(
     return datasets, size
 
 
-def apportion(shares: Sequence[Fraction], num_samples: int) -> list[int]:
-    """Divide samples by shares, by the largest remainders, so that their sum is exact.
-
-    >>> apportion([Fraction(1, 3), Fraction(1, 3), Fraction(1, 3)], 10)
-    [4, 3, 3]
-    """
-    total = sum(shares, Fraction(0))
-    exact = [num_samples * share / total for share in shares]
-    drawn = [math.floor(number) for number in exact]
-    order = sorted(range(len(exact)), key=lambda place: drawn[place] - exact[place])
-    for place in order[: num_samples - sum(drawn)]:
-        drawn[place] += 1
-    return drawn
+def _show_epochs(epochs: float) -> str:
+    return f"{epochs:,.0f}" if epochs >= 1000 else f"{epochs:.4g}"
 
 
 def _warn_of_datasets(result: MixResult) -> Iterator[str]:
     """Yield sentences about datasets that are repeated often, too small, or made for another loss."""
     for each in result.datasets:
-        if each.tokens <= result.sequence_length:
-            yield f"{each.prefix} has {each.tokens:,} tokens, less than one sample; leave it out"
-        elif each.epochs > MANY_EPOCHS:
-            times = f"{each.prefix} is read {show_epochs(each.epochs)} times"
+        if each.epochs > MANY_EPOCHS:
+            times = f"{each.prefix} is read {_show_epochs(each.epochs)} times"
             yield f"{times}; repeating a dataset more than {MANY_EPOCHS} times gains little"
         if not each.num_samples:
             yield f"{each.prefix} gives no sample; raise its share or the budget, or leave it out"
@@ -413,22 +382,18 @@ TOLERANCE = Fraction(1, 1000)
 class Amount:
     """How much of a dataset a mixture draws."""
 
-    kind: Literal["share", "epochs", "tokens", "rest"]
-    value: Fraction = Fraction(1)
+    kind: Literal["share", "epochs", "tokens"]
+    value: Fraction
     is_limit: bool = False
-    """Whether it is what remains, in proportion to the dataset's tokens, up to this amount."""
+    """Whether it is part of what the others leave, in proportion to the dataset's tokens, up to this amount."""
 
     def tokens(self, available: int, budget: int) -> Fraction:
-        """Return the tokens of an amount that is not `rest`."""
+        """Return the tokens of an amount, or of its limit."""
         return self.value * {"share": budget, "epochs": available, "tokens": 1}[self.kind]
 
-    @property
-    def takes_rest(self) -> bool:
-        """Whether it takes part in what the others leave."""
-        return self.is_limit or self.kind == "rest"
 
-
-REST = Amount(kind="rest")
+REST = Amount(kind="tokens", value=Fraction(2**63), is_limit=True)
+"""What remains, whatever it is."""
 
 
 def read_source(word: str) -> tuple[str, Amount]:
@@ -478,11 +443,8 @@ def parse_amount(text: str) -> Amount:
 
 def divide(
     amounts: Sequence[Amount], available: Sequence[int], budget: int | None, *, names: Sequence[str]
-) -> tuple[int, tuple[Fraction, ...]]:
+) -> tuple[int, list[Fraction]]:
     """Turn amounts into shares of the tokens that are drawn.
-
-    Without a budget, it follows from the amounts in tokens and epochs, and what takes the rest is read once, or up to
-    its limit. If all are shares, the run ends where the first dataset has been read once.
 
     Args:
         amounts: One for each dataset.
@@ -501,26 +463,26 @@ def divide(
     >>> [str(share * tokens) for share in shares]
     ['300', '350/3', '1750/3']
     """
-    shared = sum((a.value for a in amounts if a.kind == "share" and not a.is_limit), Fraction(0))
-    if shared > 1 + TOLERANCE:
-        raise InputError(f"expected shares of at most 100% together, got {show_percent(shared)}; make them smaller")
     if budget is None:
-        amounts = [_without_budget(amount, num) for amount, num in zip(amounts, available, strict=True)]
-        budget = _follow_budget(amounts, available, shared)
-    pairs = list(zip(amounts, available, strict=True))
-    tokens = [Fraction(0) if a.takes_rest else a.tokens(num, budget) for a, num in pairs]
-    remaining = budget - sum(tokens, Fraction(0))
+        budget = _follow_budget(amounts, available)
+    wanted = [amount.tokens(num, budget) for amount, num in zip(amounts, available, strict=True)]
+    tokens = [Fraction(0) if amount.is_limit else own for amount, own in zip(amounts, wanted, strict=True)]
+    remaining = budget - sum(tokens)
     if remaining < -TOLERANCE * budget:
         largest, name = max(zip(tokens, names, strict=True))
         raise InputError(
             f"{name}: expected amounts of at most {budget:,} tokens together, got {int(budget - remaining):,}, "
             f"{int(largest):,} of them of this dataset; raise the budget, or make them smaller"
         )
-    takers = [place for place, amount in enumerate(amounts) if amount.takes_rest]
+    takers = [place for place, amount in enumerate(amounts) if amount.is_limit]
     if takers and remaining <= 0:
         msg = f"{names[takers[0]]}: nothing remains for it, since the others take all {budget:,} tokens"
         raise InputError(f"{msg}; make them smaller")
-    remaining = _pour(remaining, takers, pairs, budget, tokens)
+    takers.sort(key=lambda place: wanted[place] / available[place])  # those whose limits are reached first
+    for number, place in enumerate(takers):
+        part = remaining * Fraction(available[place], sum(available[other] for other in takers[number:]))
+        tokens[place] = min(part, wanted[place])
+        remaining -= tokens[place]
     if remaining > TOLERANCE * budget:
         raise InputError(
             f"expected amounts of {budget:,} tokens together, got {int(budget - remaining):,} "
@@ -528,46 +490,28 @@ def divide(
             "one dataset without an amount to take the rest"
         )
     total = sum(tokens)
-    return budget, tuple(each / total for each in tokens)
+    return budget, [each / total for each in tokens]
 
 
-def _pour(
-    remaining: Fraction, takers: list[int], pairs: Sequence[tuple[Amount, int]], budget: int, tokens: list[Fraction]
-) -> Fraction:
-    """Divide what remains among the takers in proportion to their tokens, up to their limits; return what is left."""
-    while takers and remaining > 0:
-        rate = remaining / sum(pairs[place][1] for place in takers)
-        limits = {
-            place: pairs[place][0].tokens(pairs[place][1], budget) for place in takers if pairs[place][0].is_limit
-        }
-        full = [place for place, limit in limits.items() if limit <= rate * pairs[place][1]]
-        for place in full or takers:
-            tokens[place] = limits[place] if full else rate * pairs[place][1]
-            remaining -= tokens[place]
-        takers = [place for place in takers if place not in full] if full else []
-    return remaining
+def _follow_budget(amounts: Sequence[Amount], available: Sequence[int]) -> int:
+    """Return the tokens of a run that follow from the amounts.
 
-
-def _without_budget(amount: Amount, available: int) -> Amount:
-    """Return what takes the rest as an amount of its own: an epoch, or less if that is its limit."""
-    if not amount.takes_rest:
-        return amount
-    is_less = amount.is_limit and amount.kind != "share" and amount.tokens(available, 0) < available
-    return Amount(kind=amount.kind, value=amount.value) if is_less else Amount(kind="epochs")
-
-
-def _follow_budget(amounts: Sequence[Amount], available: Sequence[int], shared: Fraction) -> int:
-    """Return the tokens of a run that follow from the amounts."""
+    What takes the rest is read once, or up to its limit. If all are shares, the run ends where the first dataset has
+    been read once.
+    """
     pairs = list(zip(amounts, available, strict=True))
-    fixed = sum((amount.tokens(num, 0) for amount, num in pairs if amount.kind != "share"), Fraction(0))
-    if fixed and shared >= 1:
-        msg = "expected shares below 100% together, since other amounts are in tokens or epochs; make them smaller"
-        raise InputError(msg)
-    if fixed:
-        return max(1, int(fixed / (1 - shared)))
-    if shared < 1 - TOLERANCE:
+    shared = sum(amount.value for amount, _ in pairs if amount.kind == "share" and not amount.is_limit)
+    if all(amount.kind == "share" and not amount.is_limit for amount in amounts):
+        return max(1, int(min(num / amount.value for amount, num in pairs)))
+    if shared >= 1:
         raise InputError(
-            f"expected shares of 100% together, got {show_percent(shared)}; raise them, or write one dataset without "
-            "an amount to take the rest"
+            f"expected shares below 100% together, since others are in tokens or epochs, got {show_percent(shared)}; "
+            "make them smaller"
         )
-    return max(1, int(min(num / amount.value for amount, num in pairs)))
+    fixed = Fraction(0)
+    for amount, num in pairs:
+        if amount.is_limit:
+            fixed += num if amount.kind == "share" else min(Fraction(num), amount.tokens(num, 0))
+        elif amount.kind != "share":
+            fixed += amount.tokens(num, 0)
+    return max(1, int(fixed / (1 - shared)))

@@ -17,7 +17,7 @@ from dsindex.datasets.opening import TEXT_SUFFIX, open_dataset
 from dsindex.datasets.origins import DocumentOrigin, Origins, PartDocument, find_parts
 from dsindex.datasets.samples import Batches, trace_samples
 from dsindex.errors import FormatError, InputError, UsageError
-from dsindex.option_problems import show_value
+from dsindex.json_text import show_value
 from dsindex.tools.kinds import PACKING, tell_kind
 from dsindex.tools.origin import Origin, find_origin
 from dsindex.tools.phases import count_read_tokens

@@ -6,7 +6,7 @@ import sys
 import time
 
 import tests.agreement
-from dsindex.text.agreement import join_points
+from dsindex.text.engines import join_points
 from tests.agreement.added import compare_added_tokens
 from tests.agreement.sweep import PARTS, compare_sequences, expected_points, sampled_points, sweep_code_points
 

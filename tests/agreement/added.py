@@ -6,8 +6,7 @@ import random
 
 from tokenizers import Tokenizer
 
-from dsindex.text.agreement import Unsuitable
-from dsindex.text.engines import check_added_tokens
+from dsindex.text.engines import Unsuitable, check_added_tokens
 from tests.agreement import vocabularies as v
 from tests.agreement.engines import BothEngines
 from tests.agreement.texts import CLASSES, long_sequence

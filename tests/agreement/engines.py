@@ -5,8 +5,8 @@ import json
 import numpy as np
 from tokenizers import Tokenizer
 
-from dsindex.text.engines import choose_separator
-from dsindex.text.fast_tokenizers import FastTokenizer
+from dsindex.text.encoders import make_encoder
+from dsindex.text.engines import Engine, choose_separator
 from tests.support.text_tokenizers import as_tokenizer
 
 
@@ -15,13 +15,15 @@ class BothEngines:
 
     def __init__(self, document):
         self.reference = Tokenizer.from_buffer(document)
-        self._fast = FastTokenizer(as_tokenizer(document))
-        self._separator = choose_separator(json.loads(document))
+        separator = choose_separator(json.loads(document))
+        engine = Engine(
+            name="gigatoken", version="", add_special_tokens=False, reference_version="", separator=separator
+        )
+        self._fast = make_encoder(as_tokenizer(document), engine)
 
     def differ(self, texts):
         """Return the numbers of the texts on which the engines differ."""
-        spelt = [text.encode() for text in texts]
-        tokens, lengths = self._fast.encode(spelt, self._separator)
-        fast = np.split(tokens, np.cumsum(lengths)[:-1])
+        batch = self._fast.encode(texts)
+        fast = np.split(batch.tokens, np.cumsum(batch.lengths)[:-1])
         reference = self.reference.encode_batch_fast(list(texts), add_special_tokens=False)
         return [number for number, own in enumerate(fast) if own.tolist() != reference[number].ids]

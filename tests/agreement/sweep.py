@@ -4,7 +4,7 @@ import itertools
 import random
 import time
 
-from dsindex.text.agreement import DIFFERING, PATTERNS, read_ranges
+from dsindex.text.engines import DIFFERING, PATTERNS, read_ranges
 from tests.agreement import vocabularies as v
 from tests.agreement.engines import BothEngines
 from tests.agreement.texts import (

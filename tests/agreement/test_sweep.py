@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from dsindex.text import agreement
+from dsindex.text import engines as choice
 from tests.agreement import sweep
 from tests.agreement.added import compare_added_tokens
 from tests.agreement.engines import BothEngines
@@ -33,6 +33,6 @@ def test_added_tokens_that_are_taken_do_not_differ():
 
 
 def test_a_code_point_that_is_not_in_the_table_is_found(monkeypatch):
-    monkeypatch.setitem(agreement.DIFFERING, "gpt2", "")
+    monkeypatch.setitem(choice.DIFFERING, "gpt2", "")
     assert sweep.sweep_code_points("gpt2", [0x88E, 0x88F, 0x890]) == [0x88F]
     assert sweep.expected_points("gpt2", [0x88E, 0x88F, 0x890]) == []

@@ -5,7 +5,7 @@ import json
 
 from tokenizers import Tokenizer, models, trainers
 
-from dsindex.text.agreement import PATTERNS, byte_characters
+from dsindex.text.engines import PATTERNS, byte_characters
 from tests.support.text_tokenizers import SENTENCES
 
 _CONTINUATION, _LEAD, _ASCII = range(0x80, 0xC0), range(0xC2, 0xF5), range(0x80)

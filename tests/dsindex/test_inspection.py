@@ -11,7 +11,8 @@ from dsindex.cli.main import main
 from dsindex.errors import InputError
 from dsindex.formats.raw_index import create_raw_index
 from dsindex.json_text import show_name
-from dsindex.text.tokenizer import load_tokenizer, reference_of
+from dsindex.text.encoders import encode_by_reference
+from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.kinds import IndexedStore, PackedStore, tell_kind
 from dsindex.tools.lengths import SHARES, summarize_lengths
 from dsindex.tools.token_text import cut_pieces
@@ -70,7 +71,7 @@ TEXT = "A naïve fox, 数 and 🦊🦊\r\n  twice\x1b[2J."
 @pytest.mark.parametrize("name", ["gpt2", "plain"])
 def test_pieces_together_are_the_text(name):
     tokenizer = load_tokenizer(str(TOKENIZERS[name]))
-    ids = reference_of(tokenizer).encode([TEXT], add_special_tokens=False)[0].tolist()
+    ids = encode_by_reference(tokenizer, [TEXT], add_special_tokens=False)[0].tolist()
     pieces = cut_pieces(tokenizer, ids)
     assert "".join(piece.text or "" for piece in pieces) == TEXT
     assert [token for piece in pieces for token in piece.ids] == ids
@@ -82,7 +83,7 @@ def test_pieces_together_are_the_text(name):
 def test_pieces_of_other_libraries_are_the_text(name, tmp_path):
     (tmp_path / name).write_bytes(sentencepiece_model("llama2") if name == "m.model" else tiktoken_file())
     tokenizer = load_tokenizer(str(tmp_path / name))
-    ids = reference_of(tokenizer).encode(["a fox and 数 twice"], add_special_tokens=False)[0].tolist()
+    ids = encode_by_reference(tokenizer, ["a fox and 数 twice"], add_special_tokens=False)[0].tolist()
     pieces = cut_pieces(tokenizer, ids)
     assert "".join(piece.text or "" for piece in pieces) == "a fox and 数 twice"
     after = cut_pieces(tokenizer, ids[2:], before=ids[:2])

@@ -4,83 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dsindex.engine.tasks import ShardTask
 from dsindex.engine.work_folder import write_marker
-from dsindex.engine.worker import ShardSettings, lay_out_documents, lay_out_pbin_documents, tokenize_shard
-from dsindex.errors import TokenizerError
-from dsindex.text.encoders import TokenBatch
+from dsindex.engine.worker import ShardSettings, tokenize_shard
 from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer, shared_tokenizer
 from tests.support.golden import OWN
-
-EOD = 7
-documents_strategy = st.lists(st.lists(st.lists(st.integers(0, 60_000), max_size=5), max_size=4), max_size=12)
-
-
-def reference(documents, eod, *, fast=False):
-    """Megatron's rule, one document at a time; the fast program appends EOD to a document without tokens as well."""
-    tokens = []
-    lengths = []
-    per_document = []
-    for texts in documents:
-        sequences = [list(text) for text in texts if text] or ([[]] if fast else [])
-        if sequences and eod is not None:
-            sequences[-1].append(eod)
-        per_document.append(len(sequences))
-        for sequence in sequences:
-            tokens += sequence
-            lengths.append(len(sequence))
-    return tokens, lengths, per_document
-
-
-def batch_of(texts):
-    flat = [token for text in texts for token in text]
-    return TokenBatch(tokens=np.array(flat, np.uint32), lengths=np.array([len(text) for text in texts], np.int64))
-
-
-@given(documents=documents_strategy, eod=st.sampled_from([None, EOD]), fast=st.booleans())
-def test_lay_out_documents_equals_reference_for_lists_of_texts(documents, eod, fast):
-    fast = fast and eod is not None
-    batch = batch_of([text for texts in documents for text in texts])
-    per_record = np.array([len(texts) for texts in documents], np.int64)
-    rule = "eod" if fast else "keep"
-    got = lay_out_documents(batch, per_record, dtype=np.dtype("<u2"), eod_id=eod, empty_documents=rule)
-    tokens, lengths, per_document = reference(documents, eod, fast=fast)
-    assert got.num_empty == sum(not any(texts) for texts in documents)
-    assert got.tokens.tolist() == tokens
-    assert got.sequence_lengths.tolist() == lengths
-    assert got.sequences_per_document.tolist() == per_document
-    if eod is not None:
-        assert got.eod_in_text == sum(token == eod for texts in documents for text in texts for token in text)
-
-
-@given(texts=st.lists(st.lists(st.integers(0, 60_000), max_size=5), max_size=12), eod=st.sampled_from([None, EOD]))
-def test_lay_out_documents_equals_reference_for_one_text_each(texts, eod):
-    got = lay_out_documents(batch_of(texts), None, dtype=np.dtype("<i4"), eod_id=eod)
-    tokens, lengths, per_document = reference([[text] for text in texts], eod)
-    assert (got.tokens.tolist(), got.sequence_lengths.tolist()) == (tokens, lengths)
-    assert got.sequences_per_document.tolist() == per_document
-    assert got.tokens.dtype == np.dtype("<i4")
-
-
-@pytest.mark.parametrize("eod", [None, EOD])
-def test_lay_out_documents_never_wraps_a_token(eod):
-    with pytest.raises(OverflowError, match="70000 does not fit uint16"):
-        lay_out_documents(batch_of([[1, 70_000]]), None, dtype=np.dtype("<u2"), eod_id=eod)
-
-
-@pytest.mark.parametrize("eod", [None, EOD])
-@pytest.mark.parametrize("lay_out", [lay_out_documents, lay_out_pbin_documents])
-def test_ids_outside_the_vocabulary_are_refused_even_if_they_do_not_fit(lay_out, eod):
-    batch = batch_of([[1, 2], [70_000]])
-    arguments = (batch, None) if lay_out is lay_out_documents else (batch,)
-    with pytest.raises(TokenizerError, match="below 70000, the size of the vocabulary, got 70000"):
-        lay_out(*arguments, dtype=np.dtype("<u2"), eod_id=eod, vocabulary_size=70_000)
-    fitting = lay_out(*arguments, dtype=np.dtype("<i4"), eod_id=eod, vocabulary_size=70_001)
-    assert fitting.tokens.max() == 70_000
 
 
 @pytest.mark.parametrize("num_ranges", [1, 2, 5])

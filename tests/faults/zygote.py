@@ -149,13 +149,13 @@ def import_everything():
     import dsindex.cli.main
     import dsindex.functions
     import dsindex.index.building
-    import dsindex.text.audit
     import dsindex.text.encoders
+    import dsindex.text.engines
     import dsindex.text.records
 
     warm_up_loops()
     dsindex.cli.main.make_parser("build").format_usage()
-    loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.audit, dsindex.text.records)
+    loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.engines, dsindex.text.records)
     loaded += (dsindex.text.encoders, dsindex.cli.main, dsindex.functions, dsindex.index.building)
     if threading.active_count() != 1 or not all(loaded):
         sys.exit("expected one thread after the imports")

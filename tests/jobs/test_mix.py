@@ -130,8 +130,6 @@ def test_plan_of_a_blend_is_what_megatron_draws(case, monkeypatch, capsys):
     ("web 0.5 books", 1, "0.5.idx: no such file"),
     ("web linked", 1, "expected every dataset once"),
     ("chat", 1, "chat.idx: no such file; did you mean chat_loss_mask, chat_text_document?"),
-    ("chat_loss_mask", 1, "got the loss mask of instruction data; use chat_text_document"),
-    ("floats", 1, "expected a dataset of tokens, which are integers"),
     ("empty", 1, "expected tokens to draw, got a dataset without any"),
     ("--data-path 0.5 web books", 1, "0.5.idx: no such file"),
     ("--data-path 0 web 1 books", 1, "expected a positive weight for web"),
@@ -140,7 +138,6 @@ def test_plan_of_a_blend_is_what_megatron_draws(case, monkeypatch, capsys):
 def test_wrong_use_is_one_sentence(words, code, message, tmp_path, capsys):
     write_dataset(tmp_path / "chat_text_document", [[[1, 2]]])
     write_dataset(tmp_path / "chat_loss_mask", [[[1, 1]]], dtype=np.uint8)
-    write_dataset(tmp_path / "floats", [[[1, 2]]], dtype=np.float32)
     write_dataset(tmp_path / "empty", [[[]]])
     (tmp_path / "linked.idx").symlink_to("web.idx")
     got, out, err = run(f"{words} --seq-length 10", capsys)

@@ -99,13 +99,13 @@ def test_time_left_is_of_fresh_work_only(clock):
 
 
 @pytest.mark.parametrize(("changes", "expected"), [
-    ({}, "4/16 shards, 123,456 documents, 25 MB/s, 6 M tokens/s, ETA 3:12 min"),
+    ({}, "4/16 shards, 123,456 documents, 25.0 MB/s, 6.0 M tokens/s, ETA 3:12 min"),
     ({"retries": 1, "lost_workers": 2, "eta_seconds": None},
-     "4/16 shards, 123,456 documents, 25 MB/s, 6 M tokens/s, 1 retry, 2 lost workers"),
+     "4/16 shards, 123,456 documents, 25.0 MB/s, 6.0 M tokens/s, 1 retry, 2 lost workers"),
     ({"unit": "datasets", "done": 1, "total": 3, "documents": 0, "tokens_per_second": 0, "eta_seconds": 5.04},
      "1/3 datasets, ETA 5.0 s"),
     ({"speed": 0.0, "tokens_per_second": 0.0, "eta_seconds": None}, "4/16 shards, 123,456 documents"),
-    ({"speed": 2.5e9, "documents": 0, "eta_seconds": 0.1}, "4/16 shards, 2.50 GB/s, 6 M tokens/s, ETA 0.1 s"),
+    ({"speed": 2.5e9, "documents": 0, "eta_seconds": 0.1}, "4/16 shards, 2.5 GB/s, 6.0 M tokens/s, ETA 0.1 s"),
 ])  # fmt: skip
 def test_line_says_what_is_known(changes, expected):
     assert describe(replace(SNAPSHOT, **changes)) == expected
@@ -121,9 +121,9 @@ def test_log_gets_a_line_every_few_seconds(clock, capsys):
             statistics.retries += second == 7
             reporter.advance(1 * MB)
     assert capsys.readouterr().err.splitlines() == [
-        "tokenize: 45%, 5/11 shards, 1 MB/s, ETA 6.0 s",
-        "tokenize: 91%, 10/11 shards, 1 MB/s, ETA 1.0 s, 1 retry",
-        "tokenize: done in 11.0 s, 11/11 shards, 1 MB/s, 1 retry",
+        "tokenize: 45%, 5/11 shards, 1.0 MB/s, ETA 6.0 s",
+        "tokenize: 91%, 10/11 shards, 1.0 MB/s, ETA 1.0 s, 1 retry",
+        "tokenize: done in 11.0 s, 11/11 shards, 1.0 MB/s, 1 retry",
     ]
 
 

@@ -22,8 +22,7 @@ from dsindex.instruction.tokens import (
     encode_with_reference,
     make_fast_texts,
 )
-from dsindex.text.agreement import PATTERNS
-from dsindex.text.engines import choose_engine
+from dsindex.text.engines import PATTERNS, choose_engine
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.chat_tokenizers import LINES, SPECIAL
 from tests.support.conversations import CONVERSATIONS, SPEC, conversation

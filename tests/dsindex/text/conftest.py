@@ -2,11 +2,11 @@
 
 import pytest
 
-from dsindex.text import fast_tokenizers
+from dsindex.text import encoders
 
 
 @pytest.fixture
 def alone(monkeypatch):
     """No threads of `tokenizers`, and no tokenizers that other tests have left in this process."""
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    monkeypatch.setattr(fast_tokenizers, "_SHARED", {})
+    encoders._open_fast.cache_clear()

@@ -12,15 +12,14 @@ from tokenizers import Tokenizer as Reference
 
 from dsindex.errors import TokenizerError
 from dsindex.text import encoders
-from dsindex.text.agreement import (
+from dsindex.text.encoders import make_encoder
+from dsindex.text.engines import (
     DIFFERING,
     GIGATOKEN_VERSIONS,
     TOKENIZERS_VERSIONS,
-    differing_ranges,
-    join_points,
+    choose_engine,
     read_ranges,
 )
-from dsindex.text.encoders import choose_engine, make_encoder
 from tests.agreement import vocabularies as v
 from tests.support import text_tokenizers as trained
 
@@ -66,7 +65,7 @@ def test_new_letters_before_a_short_form_are_the_references(letter):
     assert by_text(encoded(content, texts, differing=False))[0] != wanted[0]
     batch = encoded(content, texts)
     assert by_text(batch) == wanted
-    assert batch.num_reference_texts == 1
+    assert batch.by_reference.tolist() == [0]
 
 
 @pytest.mark.quick(1)
@@ -85,7 +84,7 @@ def test_what_is_new_to_other_parts_is_the_references(name, normalizer, text):
     assert by_text(encoded(content, [text], differing=False)) != wanted
     batch = encoded(content, [text])
     assert by_text(batch) == wanted
-    assert batch.num_reference_texts == 1
+    assert batch.by_reference.tolist() == [0]
 
 
 @pytest.mark.quick(3)
@@ -104,7 +103,9 @@ def test_batches_with_both_kinds_of_text_keep_their_order(content, monkeypatch):
     wanted = reference(content, texts)
     batch = encoded(content, texts)
     assert by_text(batch) == wanted
-    assert batch.num_reference_texts == sum(any(letter in text for letter in NEW_LETTERS) for text in texts)
+    assert batch.by_reference.tolist() == [
+        number for number, text in enumerate(texts) if any(letter in text for letter in NEW_LETTERS)
+    ]
     for begin, end in [(0, 1), (0, 7), (3, 3), (7, 150), (301, 303)]:
         part = make_encoder(*loaded(content)).encode(texts[begin:end])
         assert part.tokens.tolist() == [token for ids in wanted[begin:end] for token in ids]
@@ -115,9 +116,9 @@ def test_plain_texts_never_load_the_reference(monkeypatch):
     content = splitting()
     encoder = make_encoder(*loaded(content))
     wanted = reference(content, trained.SENTENCES)
-    monkeypatch.setattr(encoders, "ReferenceEncoder", None)
+    monkeypatch.setattr(encoders, "encode_by_reference", None)
     batch = encoder.encode(trained.SENTENCES)
-    assert (by_text(batch), batch.num_reference_texts) == (wanted, 0)
+    assert (by_text(batch), len(batch.by_reference)) == (wanted, 0)
 
 
 @pytest.fixture
@@ -153,5 +154,4 @@ def test_tables_hold_ranges_outside_ascii():
         ranges = read_ranges(text)
         points = [point for first, last in ranges for point in range(first, last + 1)]
         assert len(set(points)) == len(points), part
-        assert differing_ranges((part,)) == join_points(points), part
         assert all(0x80 <= first <= last <= 0x10FFFF for first, last in ranges), part

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from dsindex.errors import TokenizerError
-from dsindex.text import audit as module
 from dsindex.text import encoders
-from dsindex.text.audit import audit, clip_texts
-from dsindex.text.encoders import choose_engine
+from dsindex.text import engines as module
+from dsindex.text.engines import audit, choose_engine, clip_texts
 from tests.support import text_tokenizers as trained
 
 
@@ -31,13 +30,13 @@ def test_audit_accepts_equal_engines(special, monkeypatch):
 def test_audit_catches_a_wrong_engine(monkeypatch, damage, shown):
     tokenizer = trained.as_tokenizer(trained.byte_level())
     engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
-    original = encoders.GigatokenEncoder.encode
+    original = encoders.Encoder._encode_fast
 
     def wrong(self, texts):
         batch = original(self, texts)
-        return encoders.TokenBatch(tokens=damage(batch.tokens), lengths=batch.lengths)
+        return encoders.TokenBatch.of(damage(batch.tokens), batch.lengths)
 
-    monkeypatch.setattr(encoders.GigatokenEncoder, "encode", wrong)
+    monkeypatch.setattr(encoders.Encoder, "_encode_fast", wrong)
     with pytest.raises(TokenizerError, match=rf"^trained: .* differ on 'wheel' {shown}.*; use --engine tokenizers$"):
         audit(tokenizer, engine, ["wheel"])
     with pytest.raises(TokenizerError, match=r"'(x ){30}' … '( x){30}'"):

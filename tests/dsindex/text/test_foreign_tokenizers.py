@@ -12,10 +12,10 @@ from tokenizers import models, pre_tokenizers
 
 from dsindex.engine.source import describe_folder
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.text.agreement import PATTERNS
 from dsindex.text.conversion import CL100K_PATTERN, MEGATRON_PATTERNS, R50K_PATTERN, eod_of_family, read_definition
-from dsindex.text.encoders import choose_engine, make_encoder
-from dsindex.text.tokenizer import TokenizerOptions, decode, load_tokenizer, reference_of, shared_tokenizer
+from dsindex.text.encoders import encode_by_reference, make_encoder
+from dsindex.text.engines import PATTERNS, choose_engine
+from dsindex.text.tokenizer import TokenizerOptions, decode, load_tokenizer, shared_tokenizer
 from tests.support import text_tokenizers as trained
 from tests.support.foreign_tokenizers import (
     SENTENCEPIECE_SHAPES,
@@ -242,8 +242,8 @@ def refusal(path):
 
 
 def tokens(path, options=None):
-    reference = reference_of(load_tokenizer(path, options=options))
-    return [reference.encode([text], add_special_tokens=False)[0].tolist() for text in TEXTS]
+    loaded = load_tokenizer(path, options=options)
+    return [encode_by_reference(loaded, [text], add_special_tokens=False)[0].tolist() for text in TEXTS]
 
 
 @pytest.mark.parametrize("shape", ["llama2", "gemma", "t5"])

@@ -6,8 +6,7 @@ import json
 import pytest
 
 from dsindex.text import engines
-from dsindex.text.agreement import DIFFERING, PATTERNS, Unsuitable, compared_parts
-from dsindex.text.engines import choose_engine
+from dsindex.text.engines import DIFFERING, PATTERNS, Unsuitable, choose_engine, compared_parts
 from tests.agreement import sweep
 from tests.agreement import vocabularies as v
 from tests.support import text_tokenizers as trained
@@ -60,15 +59,15 @@ OPTIONS = {
 }  # fmt: skip
 """Pre-tokenizers of a byte-level model that are not taken; gigatoken refuses some of them itself."""
 REFUSED = {
-    "nfkc": ({"normalizer": {"type": "NFKC"}}, "its normalizer is not among those that were compared (NFKC())"),
+    "nfkc": ({"normalizer": {"type": "NFKC"}}, "its normalizer is not among those that were compared (NFKC)"),
     "nfd-behind-nfc": (
         {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFD"}]}},
-        "(NFC(), NFD())",
+        "(NFC, NFD)",
     ),
-    "dropout": ({"model": model(dropout=0.1)}, "its model has the option dropout = 0.1"),
+    "dropout": ({"model": model(dropout=0.1)}, "its model has the option dropout = '0.1'"),
     "prefix": ({"model": model(continuing_subword_prefix="##")}, "continuing_subword_prefix = '##'"),
     "suffix": ({"model": model(end_of_word_suffix="</w>")}, "end_of_word_suffix = '</w>'"),
-    "new-option": ({"model": model(shape="round")}, "its model has the option 'shape'"),
+    "new-option": ({"model": model(shape="round")}, "its model has the option shape"),
     "merge-twice": ({"model": model(merges=[["a", "b"], ["c", "d"], ["a", "b"]])}, "lists a merge twice"),
     "legacy-merge-twice": ({"model": model(merges=["a b", "c d", "a b"])}, "lists a merge twice"),
     "no-byte": (
@@ -84,7 +83,7 @@ REFUSED = {
     "byte-fallback-strips": (
         {"model": byte_fallback(), "normalizer": {"type": "Strip", "strip_left": True, "strip_right": False}}
         | {"pre_tokenizer": None},
-        "its normalizer is not among those that were compared (Strip(strip_left=True, strip_right=False))",
+        "its normalizer is not among those that were compared (Strip)",
     ),
     "byte-fallback-merges-bytes": (
         {"model": byte_fallback(merges=[["<0x41>", "B"]]), "pre_tokenizer": None},
@@ -92,7 +91,7 @@ REFUSED = {
     ),
     "byte-fallback-splits": (
         {"model": byte_fallback(), "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}},
-        "its pre-tokenizer is not among those that were compared (ByteLevel(add_prefix_space=True))",
+        "its pre-tokenizer is not among those that were compared (ByteLevel)",
     ),
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ from tokenizers import AddedToken
 from dsindex.errors import TokenizerError
 from dsindex.text.encoders import make_encoder
 from dsindex.text.engines import choose_engine
-from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod
+from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod, shared_tokenizer
 from dsindex.text.tokenizer_file import find_tokenizer
 from tests.support import text_tokenizers as trained
 from tests.support.foreign_tokenizers import sentencepiece_model
@@ -211,15 +211,19 @@ def test_tokenizer_that_panics_on_any_text_is_refused(tmp_path):
         load_tokenizer(str(path))
 
 
-@pytest.mark.parametrize("content", [
-    part_of("normalizer", type="Sequence", normalizers=[[[]]]),
-    part_of("post_processor", type={"id": 0}, sep=["[SEP]", 2], cls=["[CLS]", 1]),
+@pytest.mark.parametrize(("content", "name"), [
+    (part_of("normalizer", type="Sequence", normalizers=[[[]]]), "tokenizers"),
+    (part_of("post_processor", type={"id": 0}, sep=["[SEP]", 2], cls=["[CLS]", 1]), "gigatoken"),
 ], ids=["a list", "no type"])  # fmt: skip
-def test_part_that_only_tokenizers_understands_is_left_to_it(tmp_path, content):
+def test_parts_that_tokenizers_reads_leniently_mean_the_same(tmp_path, content, name):
     """It reads a list for an object, and does without a type."""
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
-    assert choose_engine(load_tokenizer(str(path)), "auto", add_special_tokens=True).name == "tokenizers"
+    tokenizer = load_tokenizer(str(path))
+    engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
+    assert engine.name == name
+    wanted = shared_tokenizer(tokenizer).encode("a text").ids
+    assert make_encoder(tokenizer, engine).encode(["a text"]).tokens.tolist() == wanted
 
 
 OTHER = "0" * 40
