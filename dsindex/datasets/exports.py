@@ -1,24 +1,20 @@
-"""Exports of instruction data: the manifest in the folder of one, and what the footers of its Parquet files say."""
+"""Exports of instruction data: the manifest in the folder of one."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from dsindex.errors import FormatError
 from dsindex.store.storage import open_file
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 EXPORT_MANIFEST = "export.manifest.json"
 """Name of the manifest in the folder of an export. It is published with the folder, in one rename, so a folder with a
 manifest is complete."""
 EXPORT_FORMAT = "dsindex export 2"
 FACTS_PREFIX = "dsindex."
-"""Beginning of the names in the footer of a Parquet file."""
 _LARGEST_MANIFEST_BYTES = 1 << 26
 
 
@@ -47,8 +43,6 @@ class ExportContent(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     sequence_length: int | None
     """Slots of a pack; None if a row is a conversation."""
-    sources: dict[str, dict[str, ExportedFile]]
-    """The datasets that it was made of: name after the job's prefix → suffix → file."""
     tokenizer: dict[str, Any]
     writer: str
     """The library that encoded the files; another release may write other bytes."""
@@ -61,7 +55,7 @@ class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     format: str = EXPORT_FORMAT
     plan: dict[str, Any]
-    """What the export was asked to be made of."""
+    """What the export was asked to be made of; `sources` has the digests of the datasets, by their names after P_."""
     content: ExportContent
 
 
@@ -105,7 +99,7 @@ def read_facts(path: str) -> dict[str, str]:
 
     try:
         with open_file(path) as file, pq.ParquetFile(file) as parquet:
-            stored: Mapping[bytes, bytes] = parquet.metadata.metadata or {}
+            stored: dict[bytes, bytes] = parquet.metadata.metadata or {}
     except (OSError, pa.ArrowException, ValueError) as error:
         raise FormatError(f"{path}: cannot be read as a Parquet file ({error})") from error
     named = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in stored.items()}

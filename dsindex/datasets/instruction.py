@@ -377,7 +377,7 @@ class PackedInstructionDataset(Packs):
         self.dataset = IndexedDataset(with_suffix(self.prefix, "_text_document"))
         self._mask = IndexedDataset(with_suffix(self.prefix, "_loss_mask"))
         self._check_masks()
-        self.plan = self._open_plan() if packed else _one_per_block(self.dataset.sequence_lengths, sequence_length)
+        self.plan = self._open_plan() if packed else self._one_per_block()
 
     def __getitem__(self, index: SupportsIndex) -> Block | dict[str, Any]:
         """Return one block, or with `torch` a dict of tensors.
@@ -444,6 +444,13 @@ class PackedInstructionDataset(Packs):
                 f"got other lengths ({len(masks)} sequences); build both again"
             )
 
+    def _one_per_block(self) -> BlockLayout:
+        longest = int(self.dataset.sequence_lengths.max(initial=0))
+        if longest > self.sequence_length:
+            msg = f"expected conversations of at most {self.sequence_length} tokens, got one of {longest}"
+            raise ValueError(msg)
+        return one_per_block(self.dataset.sequence_lengths, self.sequence_length)
+
     def _open_plan(self) -> BlockLayout:
         length, multiple = self.sequence_length, self._pad_to_multiple
         path, lengths = with_suffix(self.prefix, packing_prefix("", length, multiple)), self.dataset.sequence_lengths
@@ -499,9 +506,8 @@ def read_layout(
     )
 
 
-def _one_per_block(lengths: NDArray[np.int32], sequence_length: int) -> BlockLayout:
-    if len(lengths) and lengths.max() > sequence_length:
-        raise ValueError(f"expected conversations of at most {sequence_length} tokens, got one of {lengths.max()}")
+def one_per_block(lengths: NDArray[np.int32], sequence_length: int) -> BlockLayout:
+    """Return the layout in which each sequence is a block of its own."""
     return BlockLayout(
         sequence_length=sequence_length,
         conversations=np.arange(len(lengths), dtype=np.int32),

@@ -104,7 +104,6 @@ class RecordedInput:
     filtered: Count | None = None
     tokenized_bytes: Count | None = None
     """Size of the kept texts, in UTF-8."""
-    elsewhere: Count | None = None
 
 
 def _describe_input(file: RecordedInput) -> dict[str, Any]:
@@ -116,7 +115,7 @@ _INPUT_VALUES = attrgetter(*RecordedInput.__slots__)
 
 
 class RecordCounts(_Part, frozen=True, kw_only=True):
-    """Record counts: lines = records + blank, records = kept + filtered + quarantined + elsewhere."""
+    """Record counts: lines = records + blank, records = kept + filtered + quarantined."""
 
     lines: Count
     blank: Count
@@ -124,9 +123,7 @@ class RecordCounts(_Part, frozen=True, kw_only=True):
     kept: Count
     quarantined: Count
     filtered: Count = 0
-    """Records that `--where` or a sample left out."""
-    elsewhere: Count = 0
-    """Records that belong to another split."""
+    """Records that `--where`, a sample or a split left out."""
     documents_with_tokens: Count
     empty_documents: Count
     """Documents whose text has no tokens; with `empty_documents` "eod" they hold EOD."""

@@ -157,16 +157,19 @@ class InstructionEncoder:
         [encoded] = self._encode_all([record], self._read_record)
         return _require(encoded)
 
-    def encode_lines(self, lines: Sequence[bytes]) -> Iterator[EncodedConversation | RecordProblem]:
+    def encode_lines(
+        self, lines: Sequence[bytes], *, up_to_problem: bool = False
+    ) -> Iterator[EncodedConversation | RecordProblem]:
         """Encode records as stored in a file, in order; much faster than one by one.
 
         Args:
             lines: JSON objects without their newlines, a few MiB together.
+            up_to_problem: Stop at the first record that cannot be read or rendered.
 
         Yields:
             For each record, the result of `encode` or the problem that it raises.
         """
-        return self._encode_all(lines, self._read_line)
+        return self._encode_all(lines, self._read_line, up_to_problem=up_to_problem)
 
     def _read_line(self, line: bytes) -> _Prompt:
         if self._construction is not None:
@@ -183,7 +186,7 @@ class InstructionEncoder:
         return _Chat(self, self._reader.read(record))
 
     def _encode_all(
-        self, records: Sequence[_T], read: Callable[[_T], _Prompt]
+        self, records: Sequence[_T], read: Callable[[_T], _Prompt], *, up_to_problem: bool = False
     ) -> Iterator[EncodedConversation | RecordProblem]:
         prompts: list[_Prompt | RecordProblem] = []
         sources: list[Source] = []
@@ -191,12 +194,12 @@ class InstructionEncoder:
             try:
                 prompt = read(record)
                 sources.append(prompt.lay_out())
-            except RecordProblem as problem:
-                prompts.append(problem)
-            except RecursionError:
-                prompts.append(RecordProblem("bad-field", "expected a record of usual depth, got one nested too deep"))
-            else:
                 prompts.append(prompt)
+            except (RecordProblem, RecursionError) as error:
+                too_deep = RecordProblem("bad-field", "expected a record of usual depth, got one nested too deep")
+                prompts.append(error if isinstance(error, RecordProblem) else too_deep)
+                if up_to_problem:
+                    break
         encoded = iter(self.tokenize(sources))
         for found in prompts:
             if isinstance(found, RecordProblem):

@@ -2,8 +2,9 @@
 
 jinja2's immutable sandbox runs the template: `trim_blocks`, `lstrip_blocks`, loop controls, `tojson` without HTML
 escapes, `raise_exception`, `strftime_now`. A text is a function of its record, so chance, the clock, other files, the
-order of sets and addresses in memory are out of reach, and so are numbers and texts without measure. A variable that
-nobody has set is refused when a template writes it, rather than written as nothing.
+order of sets and addresses in memory are out of reach, and so are numbers and texts without measure. Each turn of a
+loop and each macro is a step, and a rendering has a limit of steps: every template ends. A variable that nobody has set
+is refused when a template writes it, rather than written as nothing.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Set as AbstractSet
+from itertools import count
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from jinja2 import TemplateError, Undefined, meta, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
 from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
-from jinja2.utils import Namespace, missing
+from jinja2.utils import missing
 
 from dsindex.errors import InputError, RecordProblem
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from jinja2.parser import Parser
     from jinja2.runtime import Context
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 _BEGIN, _END = "\udfa0", "\udfa1"
 _TURNS = "positions of messages"
 """Variable with the position of each message by its identity; no template can spell it."""
+_STEP = "\udfa2"
+"""Name of the filter that counts a step, and of the variable that counts them."""
 _ALWAYS_GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _OF_ANY_DICT = frozenset(dir(dict))
 """Names that mean the attribute, as in transformers, even where a key has the same name."""
@@ -39,8 +44,8 @@ _OF_LOOPS = frozenset(name for name in dir(LoopContext) if not name.startswith("
 _OF_TEXTS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 _SHOWN_CHARACTERS = 1000
-_MAX_LOOPS = 10_000_000
-"""Elements of all ranges of one rendering."""
+MAX_STEPS = 1_000_000
+"""Turns of loops and calls of macros in one rendering, all together: some seconds."""
 _MAX_REPEATED = 1 << 24
 """Length of a repeated text or list, and bits of a product or power."""
 
@@ -111,13 +116,16 @@ class ChatTemplate:
         try:
             fitting = [compiled.fit(message) for message in messages]
             turns = {id(message): position for position, message in enumerate(fitting)}
-            known = {**self._constants, **variables, "messages": fitting, _TURNS: turns}
+            known = {**self._constants, **variables, "messages": fitting, _TURNS: turns, _STEP: count(1)}
             rendered = _take_marks(compiled.template.root_render_func(compiled.template.new_context(known)))
         except MemoryError:
             raise
         except Exception as error:
             reason = _ADDRESS.sub(">", str(error) or type(error).__name__)[:_SHOWN_CHARACTERS]
-            raise RecordProblem("template-failed", f"the chat template does not render: {reason}") from error
+            line = compiled.line_of(error)
+            raise RecordProblem(
+                "template-failed", f"the chat template does not render: line {line}: {reason}"
+            ) from error
         self._check(rendered.text, messages, variables)
         return rendered
 
@@ -169,12 +177,19 @@ class _Compiled:
             self._reads_parts, self._reads_texts = _content_forms(tree)
             needed = _needed_variables(tree) - environment.globals.keys() - _ALWAYS_GIVEN
             self.marks_generation = _name_turns(tree, [])
+            _count_steps(tree)
             self.template = environment.from_string(tree)
         except Exception as error:  # Python's and jinja2's compilers raise many types
             raise InputError(f"chat template: {_explain_refusal(error)}") from error
         environment.undefined = _undefined_type(needed)
         # jinja2's own, in several layers, takes half of a short rendering's time.
         self.template.globals = dict(self.template.globals)
+
+    def line_of(self, error: Exception) -> int:
+        """Return the line of the template at which it failed."""
+        found = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == "<template>"]
+        line: int = self.template.get_corresponding_lineno(found[-1]) if found else 1
+        return line
 
     def fit(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return a message whose content has a form that the template reads: a text, or a list of parts."""
@@ -226,11 +241,11 @@ def _make_environment(date: datetime.date | None) -> ImmutableSandboxedEnvironme
     environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.filters[_BEGIN] = _begin_generation
-    environment.globals["range"] = _bounded_range
+    environment.filters[_STEP] = _step
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _clock(date)
-    environment.globals["dict"] = _DictMaker()
-    environment.globals["namespace"] = _PlainNamespace
+    # Not the class, whose `update` would bypass the immutable sandbox.
+    environment.globals["dict"] = lambda *pairs, **names: dict(*pairs, **names)
     del environment.filters["random"], environment.globals["lipsum"]
     return environment
 
@@ -243,14 +258,16 @@ def _begin_generation(context: Context, *turns: object) -> str:
 
 
 @pass_context
-def _bounded_range(context: Context, *bounds: int) -> range:
-    found = range(*bounds)
-    # One object for each rendering counts: the positions of messages, under a key that is no identity.
-    positions = context.parent[_TURNS]
-    positions[_TURNS] = positions.get(_TURNS, 0) + len(found)
-    if positions[_TURNS] > _MAX_LOOPS:
-        raise TemplateError(f"Range too big: its loops have more than {_MAX_LOOPS:,} turns")
-    return found
+def _step(context: Context, _: object) -> None:
+    if next(context.parent[_STEP]) > MAX_STEPS:
+        raise TemplateError(f"its loops and macros take more than {MAX_STEPS:,} steps; it may never end")
+
+
+def _count_steps(tree: nodes.Template) -> None:
+    """Begin the body of each loop, macro and block with a step."""
+    for found in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)):
+        step = nodes.Filter(nodes.Const(None), _STEP, [], [], None, None)
+        found.body.insert(0, nodes.ExprStmt(step).set_lineno(found.lineno))
 
 
 def _clock(date: datetime.date | None) -> Callable[[str], str]:
@@ -369,36 +386,6 @@ def _undefined_type(needed: frozenset[str]) -> type[Undefined]:
             return ""
 
     return NamedUndefined
-
-
-class _DictMaker:
-    """`dict` without access to the class, whose `update` would bypass the immutable sandbox."""
-
-    def __call__(self, *pairs: Any, **names: Any) -> dict[Any, Any]:  # noqa: ANN401 - as `dict` takes them
-        return dict(*pairs, **names)
-
-    def fromkeys(self, keys: Iterable[Any], value: object = None) -> dict[Any, Any]:
-        return dict.fromkeys(keys, value)
-
-
-class _PlainNamespace(Namespace):  # type: ignore[misc]  # as above
-    """A namespace without names that are special in Python, such as `__html__`."""
-
-    def __init__(*given: Any, **names: Any) -> None:  # noqa: ANN401 - as `dict` takes them
-        self, *pairs = given  # allows `namespace(self=1)`
-        attributes = dict(*pairs, **names)
-        for name in attributes:
-            _check_name(name)
-        Namespace.__init__(self, attributes)
-
-    def __setitem__(self, name: str, value: object) -> None:
-        _check_name(name)
-        super().__setitem__(name, value)
-
-
-def _check_name(name: object) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a namespace cannot have the name {name!r}")
 
 
 class _Generation(Extension):  # type: ignore[misc]  # as above

@@ -1,9 +1,8 @@
-"""Statistics of a build of conversations."""
+"""Statistics of conversations, as the manifest of a split has them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
@@ -11,16 +10,32 @@ from dsindex.instruction.encode import UNLEARNT_END
 from dsindex.instruction.records import LEARNT_QUESTION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections import Counter
+    from collections.abc import Mapping
 
     from dsindex.instruction.encode import EncodedConversation
 
 _NOTE = "note: "
+_MEANINGS = {
+    UNLEARNT_END: "a model may not learn to stop; put the token inside of {% generation %}",
+    LEARNT_QUESTION: "only replies are learnt",
+}
+
+
+def count_conversation(encoded: EncodedConversation, counts: Counter[str]) -> None:
+    """Add a conversation to named counts; the number of trainable tokens, `learnt`, is the caller's to add."""
+    counts["conversations"] += 1
+    counts["sequences"] += len(encoded.lengths)
+    counts["tokens"] += len(encoded.tokens)
+    counts["cut"] += encoded.cut
+    counts["shortened"] += encoded.cut > 0 or len(encoded.lengths) > 1
+    counts["special_in_text"] += encoded.special_in_text
+    counts.update(f"{_NOTE}{note}" for note in encoded.notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionStatistics:
-    """Counts of conversations and their tokens, to be added up over shards."""
+    """Counts of the conversations of a dataset and their tokens."""
 
     conversations: int = 0
     """Number of records that became tokens."""
@@ -36,52 +51,23 @@ class InstructionStatistics:
     special_in_text: int = 0
     """Number of conversations whose text contains a special token's string."""
     notes: Mapping[str, int] = field(default_factory=dict)
-    """What the template did not write, and the like -> number of conversations."""
+    """What the template did not write, and the like → number of conversations."""
 
     @classmethod
     def of_counts(cls, counts: Mapping[str, int]) -> InstructionStatistics:
-        """Return statistics from the counts of a manifest or of shards."""
+        """Return statistics from the counts of a manifest."""
         notes = {name.removeprefix(_NOTE): value for name, value in counts.items() if name.startswith(_NOTE)}
-        return cls(notes=notes, **{name: value for name, value in counts.items() if not name.startswith(_NOTE)})
-
-    def counts(self) -> dict[str, int]:
-        """Return the statistics as named counts, which are added up over shards and stored in the manifest."""
-        own = {name: getattr(self, name) for name in self.__slots__ if name != "notes"}
-        return own | {f"{_NOTE}{note}": number for note, number in sorted(self.notes.items())}
+        own = {each.name: counts.get(each.name, 0) for each in fields(cls) if each.name != "notes"}
+        return cls(notes=notes, **own)
 
     def lines(self) -> list[str]:
         """Return a summary: a sentence, and one for each note."""
         share = 100 * self.learnt / self.tokens if self.tokens else 0.0
         shortened = f", {self.shortened:,} too long and truncated or split" if self.shortened else ""
-        whole = (
-            f"{count(self.conversations, 'conversation')}, {count(self.sequences, 'sequence')}, "
-            f"{count(self.tokens, 'token')}, {self.learnt:,} trainable ({share:.1f} %), {self.cut:,} cut off{shortened}"
-        )
-        return [whole, *(f"  note: {self._describe(note, number)}" for note, number in sorted(self.notes.items()))]
-
-    def _describe(self, note: str, number: int) -> str:
-        meaning = _MEANINGS.get(note, "the template does not write it")
-        return f"{note} in {number:,} of {count(self.conversations, 'conversation')}: {meaning}"
-
-
-_MEANINGS = {
-    UNLEARNT_END: "a model may not learn to stop; put the token inside of {% generation %}",
-    LEARNT_QUESTION: "only replies are learnt",
-}
-
-
-def statistics_of(encoded: Sequence[EncodedConversation], *, learnt: int) -> Counter[str]:
-    """Return the counts of conversations, which have so many trainable tokens together."""
-    notes = Counter(note for conversation in encoded for note in conversation.notes)
-    return Counter(
-        InstructionStatistics(
-            conversations=len(encoded),
-            sequences=sum(len(conversation.lengths) for conversation in encoded),
-            tokens=sum(len(conversation.tokens) for conversation in encoded),
-            learnt=learnt,
-            cut=sum(conversation.cut for conversation in encoded),
-            shortened=sum(each.cut > 0 or len(each.lengths) > 1 for each in encoded),
-            special_in_text=sum(conversation.special_in_text for conversation in encoded),
-            notes=notes,
-        ).counts()
-    )
+        whole = count(self.conversations, "conversation")
+        sizes = f"{whole}, {count(self.sequences, 'sequence')}, {count(self.tokens, 'token')}"
+        lines = [f"{sizes}, {self.learnt:,} trainable ({share:.1f} %), {self.cut:,} cut off{shortened}"]
+        for note, number in sorted(self.notes.items()):
+            meaning = _MEANINGS.get(note, "the template does not write it")
+            lines.append(f"  note: {note} in {number:,} of {whole}: {meaning}")
+        return lines

@@ -21,9 +21,8 @@ tokens takes n - 1 of the L places of a pack. Their packs are laid out for that;
 With --pad-to-multiple, sequences are padded with the tokenizer's EOS, by which Bridge's readers (`pad_seq_to_mult`)
 find their ends.
 
-An export is a function of the published tokens and masks, so its bytes do not depend on shards, workers or crashes. Its
-files are written to `<folder>.<plan>.partial`, where a file is complete or absent, so that an interrupted job goes on
-with those that are missing; the folder is published with its manifest in one rename.
+An export is a function of the published tokens and masks, so its bytes do not depend on shards, workers or crashes. It
+is written to `<folder>.<plan>.partial` and gets its name, with its manifest, in one rename.
 """
 
 from __future__ import annotations
@@ -41,37 +40,36 @@ import xxhash
 
 from dsindex.datasets.exports import (
     EXPORT_MANIFEST,
-    FACTS_PREFIX,
     ExportContent,
     ExportedFile,
     ExportedSplit,
     ExportManifest,
     read_export_manifest,
-    read_facts,
 )
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.instruction import packing_prefix, read_layout
+from dsindex.datasets.instruction import one_per_block, packing_prefix, read_layout
 from dsindex.dtypes import starts_of
 from dsindex.engine.dispatch import RetryPolicy, run_in_order
 from dsindex.engine.executors import Call
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
+from dsindex.jobs.instruct_shards import keys_of
+from dsindex.jobs.packs import read_published
 from dsindex.store.reading import digest_file
 from dsindex.store.storage import atomic_writer, make_folder, output_error, sync_folder, write_whole
 from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from dsindex.engine.executors import Executor
-    from dsindex.engine.manifest import Content
     from dsindex.engine.progress import Reporter
     from dsindex.options.instruct import ExportKind, InstructConfig
 
-FORMAT = 2
+FORMAT = 3
 """Raised whenever the same datasets give other bytes."""
 SPLIT_NAMES = {None: "train", "train": "train", "valid": "validation", "test": "test"}
 """A split's names in the exports, as `datasets` and the trainers call them."""
@@ -81,18 +79,13 @@ IGNORED_LABEL = -100
 ROWS_PER_GROUP = 500
 TOKENS_PER_FILE = 1 << 26
 """Tokens of a file, and limit on those of a row group, which is what readers load to get at a row."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportSource:
-    """The published tokens and masks of a split."""
-
-    split: str | None
-    prefix: str
-    """Without `_text_document` and `_loss_mask`."""
-    content: Content
-    """What the manifest of the tokens says."""
-    mask_content: Content
+_OF_PACKS = {"position_ids": "int32", "seq_lengths": "int32", "sequences": "int32"}
+COLUMNS = {
+    "rows": {"input_ids": "int32", "attention_mask": "int8", "labels": "int64"},
+    "packs": {"input_ids": "int32", "attention_mask": "int8", "labels": "int64", **_OF_PACKS},
+    "bridge": {"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32", "sequences": "int32"},
+}
+"""Form of the files → columns, each of lists of a type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +103,14 @@ class MadeExport:
 class ExportFile:
     """Task of writing one file."""
 
-    kind: ExportKind
+    form: str
+    """One of COLUMNS."""
     prefix: str
+    """The split's datasets, without `_text_document` and `_loss_mask`."""
     sequences: NDArray[np.int32]
     """Numbers of the sequences, row after row."""
     starts: NDArray[np.int64]
     """Start of each row in `sequences`, then the end of the last."""
-    is_packed: bool
     rows_per_group: int
     multiple: int
     """A sequence takes a multiple of so many places."""
@@ -146,79 +140,188 @@ def examine_exports(config: InstructConfig, eos_id: int | None) -> None:
             "--export with --pad-to-multiple: expected a tokenizer with an EOS to pad with, got none; name it as "
             "eos_token in the tokenizer_config.json beside it, or among the special_tokens of the configuration"
         )
-    for kind in config.export:
-        path = export_path(config, kind)
-        if not os.path.lexists(path):
-            continue
-        manifest = read_export_manifest(path) if os.path.isdir(path) and not os.path.islink(path) else None
-        known = {EXPORT_MANIFEST, *manifest.content.digests} if manifest is not None else set()
-        other = sorted(set(os.listdir(path)) - known)[:1] if os.path.isdir(path) else [""]
-        if other or manifest is None:
-            found = os.path.join(path, *other)
-            remedy = "move it away, or choose another --output-prefix"
-            raise OutputError(f"{found}: expected an export of dsindex and nothing else in its folder; {remedy}")
+    for path in (export_path(config, kind) for kind in config.export):
+        if os.path.lexists(path):
+            manifest = read_export_manifest(path)
+            names = os.listdir(path) if os.path.isdir(path) else []
+            other = sorted({*names} - {EXPORT_MANIFEST, *(manifest.content.digests if manifest else ())})
+            if manifest is None or other:
+                found = os.path.join(path, *other[:1])
+                remedy = "move it away, or choose another --output-prefix"
+                raise OutputError(f"{found}: expected an export of dsindex and nothing else in its folder; {remedy}")
 
 
-def make_export(
-    kind: ExportKind,
+def make_exports(
     config: InstructConfig,
-    sources: Sequence[ExportSource],
+    prefixes: Mapping[str | None, str],
     *,
     eos_id: int | None,
-    tokenizer: dict[str, Any],
     executor: Executor,
     reporter: Reporter,
-) -> MadeExport:
-    """Make an export, unless it is there; an export of other tokens is replaced.
+) -> list[MadeExport]:
+    """Make the exports that are not there yet; those of other tokens are replaced.
+
+    Args:
+        config: The options of the job.
+        prefixes: Split → prefix of its published datasets, with their packs.
+        eos_id: What sequences are padded with; None if nothing is padded.
+        executor: Writes the files.
+        reporter: Shows progress.
 
     Raises:
-        DsindexError: If it cannot be made; its folder is then unchanged.
+        DsindexError: If one cannot be made; its folder is then unchanged.
     """
     import pyarrow as pa
 
-    path = export_path(config, kind)
-    plan = _plan(kind, config, sources, eos_id)
-    manifest = read_export_manifest(path)
-    if manifest is not None and manifest.plan == plan and _is_whole(path, manifest):
-        return MadeExport(kind=kind, path=path, content=manifest.content, already_complete=True)
-    folder = f"{os.path.abspath(path)}.{xxhash.xxh3_64_hexdigest(msgspec.json.encode(plan, order='sorted'))}.partial"
-    make_folder(folder)
-    layouts = [_lay_out(kind, config, source) for source in sources]
-    tasks = {
-        SPLIT_NAMES[source.split]: plan_files(kind, source, layout, config, folder=folder, pad_id=eos_id or 0)
-        for source, layout in zip(sources, layouts, strict=True)
+    manifests = {
+        key: read_published(with_suffix(prefix, f"_{name}"))
+        for split, prefix in prefixes.items()
+        for key, name in zip(keys_of(split), keys_of(None), strict=True)
     }
-    _write_missing([task for split in tasks.values() for task in split], executor, config, reporter)
-    if kind == "bridge":
-        metadata = [_describe(source, layout, config) for source, layout in zip(sources, layouts, strict=True)]
-        write_whole(os.path.join(folder, METADATA_FILE), msgspec.json.encode(list(filter(None, metadata))))
-    names = sorted(name for name in os.listdir(folder) if name == METADATA_FILE or name.endswith(".parquet"))
-    content = ExportContent(
-        kind=kind,
-        sequence_length=config.seq_length,
-        sources=_files_of(sources),
-        tokenizer=tokenizer,
-        writer=f"pyarrow {pa.__version__}",
-        splits={name: _count(split) for name, split in tasks.items()},
-        digests={
-            name: ExportedFile(
-                size_bytes=os.path.getsize(os.path.join(folder, name)), xxh3_128=digest_file(os.path.join(folder, name))
+    _open.cache_clear()  # an earlier job of this process may have written other tokens there
+    files = {name: manifest.content.digests for name, manifest in manifests.items()}
+    made = []
+    for kind in config.export:
+        path = export_path(config, kind)
+        plan = {
+            "export": kind,
+            "format": FORMAT,
+            "sources": {name: {suffix: own[suffix].digest for suffix in ("bin", "idx")} for name, own in files.items()},
+            "seq-length": config.seq_length,
+            "pad-to-multiple": config.pad_to_multiple,
+            "eos": eos_id if config.pad_to_multiple > 1 else None,
+            "drops": config.longer_than_pack == "drop",
+        }
+        manifest = read_export_manifest(path)
+        is_made = manifest is not None and manifest.plan == plan and _is_whole(path, manifest)
+        if manifest is None or not is_made:
+            folder = f"{os.path.abspath(path)}.{xxhash.xxh3_64_hexdigest(msgspec.json.encode(plan))}.partial"
+            shutil.rmtree(folder, ignore_errors=True)
+            make_folder(folder)
+            splits = _write_files(kind, config, prefixes, folder, eos_id or 0, executor, reporter)
+            names = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
+            content = ExportContent(
+                kind=kind,
+                sequence_length=config.seq_length,
+                tokenizer=msgspec.to_builtins(next(iter(manifests.values())).content.tokenizer),
+                writer=f"pyarrow {pa.__version__}",
+                splits=splits,
+                digests={
+                    name: ExportedFile(size_bytes=os.path.getsize(file), xxh3_128=digest_file(file))
+                    for name, file in names.items()
+                },
             )
-            for name in names
-        },
-    )
-    encoded = msgspec.json.format(msgspec.json.encode(ExportManifest(plan=plan, content=content)), indent=2)
-    write_whole(os.path.join(folder, EXPORT_MANIFEST), encoded)
-    _publish(folder, path)
-    return MadeExport(kind=kind, path=path, content=content, already_complete=False)
+            manifest = ExportManifest(plan=plan, content=content)
+            _publish(folder, manifest, path)
+        made.append(MadeExport(kind=kind, path=path, content=manifest.content, already_complete=is_made))
+    return made
+
+
+def _is_whole(path: str, manifest: ExportManifest) -> bool:
+    sizes = {os.path.join(path, name): file.size_bytes for name, file in manifest.content.digests.items()}
+    return all(os.path.isfile(name) and os.path.getsize(name) == size for name, size in sizes.items())
+
+
+def _write_files(
+    kind: ExportKind,
+    config: InstructConfig,
+    prefixes: Mapping[str | None, str],
+    folder: str,
+    pad_id: int,
+    executor: Executor,
+    reporter: Reporter,
+) -> dict[str, ExportedSplit]:
+    """Write all files of an export; return the counts of each split, by its name there."""
+    layouts = {split: _lay_out(kind, config, prefix) for split, prefix in prefixes.items()}
+    tasks = {
+        split: plan_files(kind, split, prefix, layouts[split], config, folder=folder, pad_id=pad_id)
+        for split, prefix in prefixes.items()
+    }
+    if kind == "bridge":
+        described = [_describe(prefix, layouts[split], config) for split, prefix in prefixes.items()]
+        write_whole(os.path.join(folder, METADATA_FILE), msgspec.json.encode(list(filter(None, described))))
+    calls = [
+        Call(name=f"export[{os.path.basename(task.path)}]", place=task.path, function=write_file, arguments=(task,))
+        for own in tasks.values()
+        for task in own
+    ]
+    reporter.stage("export", total=len(calls), unit="files")
+    policy = RetryPolicy(deadline_seconds=config.shard_deadline)
+    written = run_in_order(executor, calls, policy=policy, on_idle=reporter.tick)
+    splits = {}
+    for split, own in tasks.items():
+        total: Counter[str] = Counter()
+        for _ in own:
+            total.update(next(written))
+            reporter.advance(1)
+        splits[SPLIT_NAMES[split]] = ExportedSplit(**{name: total[name] for name in ExportedSplit.__struct_fields__})
+    return splits
+
+
+def _publish(folder: str, manifest: ExportManifest, path: str) -> None:
+    """Give a folder its manifest and its name, in place of an earlier export."""
+    replaced = folder.removesuffix(".partial") + ".replaced"
+    write_whole(os.path.join(folder, EXPORT_MANIFEST), msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+    try:
+        if os.path.isdir(path):
+            os.rename(path, replaced)
+        os.rename(folder, path)
+        sync_folder(os.path.dirname(os.path.abspath(path)))
+        shutil.rmtree(replaced, ignore_errors=True)
+    except OSError as error:
+        raise output_error(path, error) from error
+
+
+# The rows of an export, and the files that they are in.
+
+
+def _lay_out(kind: ExportKind, config: InstructConfig, prefix: str) -> BlockLayout:
+    """Return the sequences of each row."""
+    lengths, length, multiple = source_lengths(prefix), config.seq_length, config.pad_to_multiple
+    if length is None:
+        return one_per_block(lengths, 0)
+    if kind == "parquet":
+        path = with_suffix(prefix, packing_prefix("", length, multiple))
+        return read_layout(path, lengths, sequence_length=length, pad_to_multiple=multiple)
+    places = np.where(lengths > length, length + 1, _places(lengths, kind, multiple))
+    return lay_out_blocks(places, sequence_length=length, drop_longer=config.longer_than_pack == "drop")
+
+
+def _places(lengths: NDArray[np.integer[Any]], form: str, multiple: int) -> NDArray[np.int32]:
+    """Return the places that sequences take in a pack; of Bridge's, one without a target takes some, too."""
+    own = np.maximum(lengths - 1, 1) if form == "bridge" else lengths
+    return (-(-own // multiple) * multiple).astype(np.int32)
+
+
+def _describe(prefix: str, layout: BlockLayout, config: InstructConfig) -> dict[str, float] | None:
+    """Return what Megatron-Bridge stores of a packing, to pad the boundaries of all packs to one shape."""
+    if not layout.num_blocks:
+        return None
+    places = _places(source_lengths(prefix), "bridge", config.pad_to_multiple)[layout.conversations]
+    filled, length = np.add.reduceat(places, layout.block_starts[:-1]), config.seq_length or 0
+    return {
+        "dataset_max_seqlen": int(places.max()),
+        "max_samples_per_bin": int(np.diff(layout.block_starts).max()),
+        "packing_factor": round(len(places) / layout.num_blocks, 2),
+        "packing_efficiency": round(int(filled.sum()) / layout.num_blocks / length * 100, 2),
+        "pack_size": length,
+        "min_packed_seqlen": int(filled.min()),
+    }
 
 
 def plan_files(
-    kind: ExportKind, source: ExportSource, layout: BlockLayout, config: InstructConfig, *, folder: str, pad_id: int
+    kind: ExportKind,
+    split: str | None,
+    prefix: str,
+    layout: BlockLayout,
+    config: InstructConfig,
+    *,
+    folder: str,
+    pad_id: int,
 ) -> list[ExportFile]:
     """Return the tasks of a split: whole row groups, with about TOKENS_PER_FILE tokens in a file."""
     rows = layout.num_blocks
-    longest = max(config.seq_length or 0, int(source_lengths(source.prefix).max(initial=1)))
+    longest = max(config.seq_length or 0, int(source_lengths(prefix).max(initial=1)))
     per_group = max(1, min(ROWS_PER_GROUP, TOKENS_PER_FILE // longest))
     mean = config.seq_length or max(1, -(-layout.num_tokens // max(1, rows)))
     per_file = max(1, TOKENS_PER_FILE // mean // per_group) * per_group
@@ -227,54 +330,17 @@ def plan_files(
     borders = [layout.block_starts[begin : min(begin + per_file, rows) + 1] for begin in begins]
     return [
         ExportFile(
-            kind=kind,
-            prefix=source.prefix,
+            form="bridge" if kind == "bridge" else "rows" if config.seq_length is None else "packs",
+            prefix=prefix,
             sequences=layout.conversations[starts[0] : starts[-1]],
             starts=starts - starts[0],
-            is_packed=config.seq_length is not None,
             rows_per_group=per_group,
             multiple=config.pad_to_multiple,
             pad_id=pad_id,
-            path=os.path.join(folder, f"{SPLIT_NAMES[source.split]}-{number:05d}-of-{len(begins):05d}.{suffix}"),
+            path=os.path.join(folder, f"{SPLIT_NAMES[split]}-{number:05d}-of-{len(begins):05d}.{suffix}"),
         )
         for number, starts in enumerate(borders)
     ]
-
-
-def write_file(task: ExportFile) -> None:
-    """Write the rows of a file, with one row group in memory. The footer has the counts.
-
-    Raises:
-        FormatError: If tokens or masks are missing or damaged.
-        OutputError: If the file cannot be written.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    counts: Counter[str] = Counter()
-    schema = pa.schema([(name, pa.list_(kind)) for name, kind in _columns(task).items()])
-    with atomic_writer(task.path) as file:
-        sink = pa.PythonFile(file, mode="w")
-        with pq.ParquetWriter(sink, schema, compression="zstd", store_schema=False) as writer:
-            for begin in range(0, len(task.starts) - 1, task.rows_per_group):
-                starts = task.starts[begin : begin + task.rows_per_group + 1]
-                arrays = _group(task, task.sequences[starts[0] : starts[-1]], starts - starts[0], counts)
-                batch = pa.record_batch([arrays[name] for name in schema.names], schema=schema)
-                writer.write_batch(batch, row_group_size=batch.num_rows)
-            facts = {"export": task.kind, **{name: counts[name] for name in ExportedSplit.__struct_fields__}}
-            writer.add_key_value_metadata({f"{FACTS_PREFIX}{name}": str(value) for name, value in facts.items()})
-
-
-def roll_mask(mask: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Return for each token whether the next one of the same sequence is trainable; 0 at the end of each sequence.
-
-    >>> roll_mask(np.array([0, 1, 1, 1, 0, 1], np.uint8), np.array([0, 3, 6])).tolist()
-    [1, 1, 0, 0, 1, 0]
-    """
-    rolled = np.zeros(len(mask), np.int8)
-    rolled[:-1] = mask[1:] != 0
-    rolled[offsets[1:][np.diff(offsets) > 0] - 1] = 0
-    return rolled
 
 
 @lru_cache(maxsize=2)
@@ -293,14 +359,39 @@ def source_lengths(prefix: str) -> NDArray[np.int32]:
     return _open(prefix)[0].sequence_lengths
 
 
-def _columns(task: ExportFile) -> dict[str, Any]:
-    import pyarrow as pa
+def write_file(task: ExportFile) -> Counter[str]:
+    """Write the rows of a file, with one row group in memory; return its counts, by the names of ExportedSplit.
 
-    if task.kind == "bridge":
-        return {"input_ids": pa.int32(), "loss_mask": pa.int8(), "seq_start_id": pa.int32(), "sequences": pa.int32()}
-    columns = {"input_ids": pa.int32(), "attention_mask": pa.int8(), "labels": pa.int64()}
-    packed = {"position_ids": pa.int32(), "seq_lengths": pa.int32(), "sequences": pa.int32()}
-    return columns | (packed if task.is_packed else {})
+    Raises:
+        FormatError: If tokens or masks are missing or damaged.
+        OutputError: If the file cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    counts: Counter[str] = Counter()
+    schema = pa.schema([(name, pa.list_(getattr(pa, kind)())) for name, kind in COLUMNS[task.form].items()])
+    with atomic_writer(task.path) as file:
+        sink = pa.PythonFile(file, mode="w")
+        with pq.ParquetWriter(sink, schema, compression="zstd", store_schema=False) as writer:
+            for begin in range(0, len(task.starts) - 1, task.rows_per_group):
+                starts = task.starts[begin : begin + task.rows_per_group + 1]
+                arrays = _group(task, task.sequences[starts[0] : starts[-1]], starts - starts[0], counts)
+                batch = pa.record_batch([arrays[name] for name in schema.names], schema=schema)
+                writer.write_batch(batch, row_group_size=batch.num_rows)
+    return counts
+
+
+def roll_mask(mask: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int8]:
+    """Return for each token whether the next one of the same sequence is trainable; 0 at the end of each sequence.
+
+    >>> roll_mask(np.array([0, 1, 1, 1, 0, 1], np.uint8), np.array([0, 3, 6])).tolist()
+    [1, 1, 0, 0, 1, 0]
+    """
+    rolled = np.zeros(len(mask), np.int8)
+    rolled[:-1] = mask[1:] != 0
+    rolled[offsets[1:][np.diff(offsets) > 0] - 1] = 0
+    return rolled
 
 
 def _group(
@@ -320,18 +411,11 @@ def _group(
         targets=int(np.count_nonzero(own)),
     )
     ids = tokens.astype(np.int32)
-    learnt = roll_mask(mask, offsets) if task.kind == "bridge" else (own if task.is_packed else mask)
+    learnt: NDArray[Any] = roll_mask(mask, offsets) if task.form == "bridge" else own if task.form == "packs" else mask
     if task.multiple > 1:
-        places = _places(lengths, task.kind, task.multiple) + (task.kind == "bridge")
-        padded = starts_of(places)
+        padded = starts_of(_places(lengths, task.form, task.multiple) + (task.form == "bridge"))
         at = np.arange(len(ids)) + np.repeat(padded[:-1] - offsets[:-1], lengths)
-        ids, learnt, own_ids, own_learnt = (
-            np.full(padded[-1], task.pad_id, np.int32),
-            np.zeros(padded[-1], learnt.dtype),
-            ids,
-            learnt,
-        )
-        ids[at], learnt[at] = own_ids, own_learnt
+        ids, learnt = _spread(ids, at, padded[-1], task.pad_id), _spread(learnt, at, padded[-1], 0)
         offsets = padded
     row_starts = offsets[starts]
     position_ids = (np.arange(len(ids)) - np.repeat(offsets[:-1], np.diff(offsets))).astype(np.int32)
@@ -348,116 +432,15 @@ def _group(
     }
 
 
+def _spread(values: NDArray[Any], at: NDArray[np.int64], size: int, fill: int) -> NDArray[Any]:
+    """Return an array of a size with values at places, and the fill elsewhere."""
+    spread = np.full(size, fill, values.dtype)
+    spread[at] = values
+    return spread
+
+
 def _list_array(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.ListArray:
     """Return an Arrow array of lists, whose values are fewer than 2**31 together."""
     import pyarrow as pa
 
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
-
-
-def _places(lengths: NDArray[np.integer[Any]], kind: str, multiple: int) -> NDArray[np.int32]:
-    """Return the places that sequences take in a pack; of Bridge's, one without a target takes some, too."""
-    own = np.maximum(lengths - 1, 1) if kind == "bridge" else lengths
-    return (-(-own // multiple) * multiple).astype(np.int32)
-
-
-def _lay_out(kind: ExportKind, config: InstructConfig, source: ExportSource) -> BlockLayout:
-    """Return the sequences of each row."""
-    lengths, length, multiple = source_lengths(source.prefix), config.seq_length, config.pad_to_multiple
-    if length is None:
-        return BlockLayout(
-            sequence_length=0,
-            conversations=np.arange(len(lengths), dtype=np.int32),
-            block_starts=np.arange(len(lengths) + 1, dtype=np.int64),
-            num_tokens=int(lengths.sum(dtype=np.int64)),
-        )
-    if kind == "parquet":
-        path = with_suffix(source.prefix, packing_prefix("", length, multiple))
-        return read_layout(path, lengths, sequence_length=length, pad_to_multiple=multiple)
-    places = np.where(lengths > length, length + 1, _places(lengths, kind, multiple))
-    return lay_out_blocks(places, sequence_length=length, drop_longer=config.longer_than_pack == "drop")
-
-
-def _describe(source: ExportSource, layout: BlockLayout, config: InstructConfig) -> dict[str, float] | None:
-    """Return what Megatron-Bridge stores of a packing, to pad the boundaries of all packs to one shape."""
-    if not layout.num_blocks:
-        return None
-    places = _places(source_lengths(source.prefix), "bridge", config.pad_to_multiple)[layout.conversations]
-    filled, length = np.add.reduceat(places, layout.block_starts[:-1]), config.seq_length or 0
-    return {
-        "dataset_max_seqlen": int(places.max()),
-        "max_samples_per_bin": int(np.diff(layout.block_starts).max()),
-        "packing_factor": round(len(places) / layout.num_blocks, 2),
-        "packing_efficiency": round(int(filled.sum()) / layout.num_blocks / length * 100, 2),
-        "pack_size": length,
-        "min_packed_seqlen": int(filled.min()),
-    }
-
-
-def _plan(
-    kind: ExportKind, config: InstructConfig, sources: Sequence[ExportSource], eos_id: int | None
-) -> dict[str, Any]:
-    """Return what an export depends on, as JSON data."""
-    return {
-        "export": kind,
-        "format": FORMAT,
-        "sources": msgspec.to_builtins(_files_of(sources)),
-        "seq-length": config.seq_length,
-        "pad-to-multiple": config.pad_to_multiple,
-        "eos": eos_id if config.pad_to_multiple > 1 else None,
-        "drops": config.longer_than_pack == "drop",
-    }
-
-
-def _files_of(sources: Sequence[ExportSource]) -> dict[str, dict[str, ExportedFile]]:
-    """Return the files of the datasets that an export is made of, by the dataset's name after the job's prefix."""
-    return {
-        f"{'' if source.split is None else f'{source.split}_'}{name}": {
-            suffix: ExportedFile(size_bytes=file.size_bytes, xxh3_128=file.digest)
-            for suffix, file in sorted(content.digests.items())
-            if suffix in {"bin", "idx"}
-        }
-        for source in sources
-        for name, content in (("text_document", source.content), ("loss_mask", source.mask_content))
-    }
-
-
-def _is_whole(path: str, manifest: ExportManifest) -> bool:
-    files: Mapping[str, ExportedFile] = manifest.content.digests
-    found = {name: os.path.join(path, name) for name in files}
-    return all(os.path.isfile(found[name]) and os.path.getsize(found[name]) == files[name].size_bytes for name in files)
-
-
-def _write_missing(tasks: Sequence[ExportFile], executor: Executor, config: InstructConfig, reporter: Reporter) -> None:
-    missing = [task for task in tasks if not os.path.exists(task.path)]
-    reporter.stage("export", total=len(tasks), unit="files")
-    if len(missing) < len(tasks):
-        reporter.advance(len(tasks) - len(missing), tasks=len(tasks) - len(missing), fresh=False)
-    calls = (
-        Call(name=f"export[{os.path.basename(task.path)}]", place=task.path, function=write_file, arguments=(task,))
-        for task in missing
-    )
-    policy = RetryPolicy(deadline_seconds=config.shard_deadline)
-    for _ in run_in_order(executor, calls, policy=policy, on_idle=reporter.tick):
-        reporter.advance(1)
-
-
-def _count(tasks: Sequence[ExportFile]) -> ExportedSplit:
-    facts = [read_facts(task.path) for task in tasks]
-    return ExportedSplit(**{name: sum(int(own[name]) for own in facts) for name in ExportedSplit.__struct_fields__})
-
-
-def _publish(folder: str, path: str) -> None:
-    """Give a folder its name, in place of an earlier export."""
-    replaced = folder.removesuffix(".partial") + ".replaced"
-    try:
-        for name in os.listdir(folder):
-            if name.endswith(".tmp"):  # of a worker that was killed
-                os.unlink(os.path.join(folder, name))
-        if os.path.isdir(path):
-            os.rename(path, replaced)
-        os.rename(folder, path)
-        sync_folder(os.path.dirname(os.path.abspath(path)))
-        shutil.rmtree(replaced, ignore_errors=True)
-    except OSError as error:
-        raise output_error(path, error) from error

@@ -8,6 +8,7 @@ Packs (dsindex.jobs.packs) and exports are made of what is published, so a finis
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,41 +19,33 @@ from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
-from dsindex.engine.manifest import read_manifest
+from dsindex.engine.output import Dataset, Output
 from dsindex.engine.plan import Plan
 from dsindex.engine.room import Estimate, check_room
 from dsindex.engine.shards import TextResult, make_shards, outcome_fields
 from dsindex.engine.source import open_source
-from dsindex.errors import FormatError, InputError
+from dsindex.errors import InputError
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encode import make_recipe
 from dsindex.instruction.statistics import InstructionStatistics
-from dsindex.jobs.exports import ExportSource, MadeExport, examine_exports, make_export
-from dsindex.jobs.instruct_shards import (
-    MASK_DTYPE,
-    InstructionSettings,
-    SplitOutputs,
-    encode_shard,
-    split_names,
-    split_prefix,
-)
+from dsindex.jobs.exports import MadeExport, examine_exports, make_exports
+from dsindex.jobs.instruct_shards import BAD, MASK_DTYPE, InstructionSettings, encode_shard, keys_of, split_names
 from dsindex.jobs.packs import Packings
 from dsindex.json_text import show_value
 from dsindex.options.config import UsageError, validated, work_folder_path
 from dsindex.options.instruct import InstructConfig, as_text_config
 from dsindex.store.config_files import option_names
-from dsindex.store.urls import absolute, folder_of
+from dsindex.store.urls import absolute, folder_of, with_suffix
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from typing import Any
 
-    from dsindex.engine.executors import Executor
+    import numpy as np
+
     from dsindex.engine.job import JobOutcome
     from dsindex.engine.manifest import Content, RecordedPacking
-    from dsindex.engine.output import Output
     from dsindex.engine.progress import Reporter
     from dsindex.engine.source import TextSource
     from dsindex.instruction.config import InstructionConfig
@@ -103,7 +96,7 @@ class InstructResult(TextResult):
         exported = not all(export.already_complete for export in self.exports)
         made = [*(["packs"] if self.packed else []), *(["exports"] if exported else [])]
         done = f"only {' and '.join(made)} were made" if made else "nothing was done"
-        bad = "quarantined: " + ", ".join(f"{kind} {count:,}" for kind, count in self.bad_records.items())
+        bad = "quarantined: " + ", ".join(f"{kind} {number:,}" for kind, number in self.bad_records.items())
         lines = self.first_lines(
             complete=f"already complete: the same plan was carried out before, {done}",
             quarantined=[bad] if self.bad_records else [],
@@ -111,8 +104,28 @@ class InstructResult(TextResult):
         for split in self.splits:
             lines += _describe_split(split)
         for export in self.exports:
-            lines += _describe_export(export)
+            was_there = ", already complete" if export.already_complete else ""
+            lines.append(f"{export.path}/: export {export.kind}{was_there}")
+            for name, own in export.content.splits.items():
+                lines.append(f"  {name}: {count(own.rows, 'row')}, {own.tokens:,} tokens, {own.targets:,} targets")
         return lines
+
+
+def _describe_split(split: BuiltSplit) -> list[str]:
+    whole, *notes = split.statistics.lines()
+    lines = [f"{split.prefix}: {whole}", *notes]
+    if (packing := split.packing) is not None:
+        between = f" ({packing.between:,} to multiples of {packing.pad_to_multiple})" if packing.between else ""
+        lines.append(
+            f"  {count(packing.blocks, 'block')} of {packing.sequence_length:,}: {packing.padding:,} padding{between}, "
+            f"fill {100 * packing.fill:.2f} %"
+        )
+        if packing.dropped is not None:
+            tokens = count(packing.dropped_tokens or 0, "token")
+            lines.append(f"  {count(packing.dropped, 'longer sequence')} with {tokens} left out of the blocks")
+    for name, files in split.files.items():
+        lines += [f"  {name}.{suffix:4} {files[suffix].digest}" for suffix in ("bin", "idx")]
+    return lines
 
 
 def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, reporter: Reporter) -> InstructResult:
@@ -132,19 +145,15 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     source = replace(source, engine=recipe.engine)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     plan = Plan(settings=_settings(config, source, recipe), inputs=source.inputs)
-    splits = [
-        SplitOutputs(split=split, number=number, config=config, dtype=dtype)
-        for number, split in enumerate(split_names(config.split))
-    ]
-    groups = [split.outputs(plan.plan_id) for split in splits]
-    outputs = [output for group in groups for output in group]
+    splits = [_list_targets(config, split, plan, dtype) for split in split_names(config.split)]
+    targets = [target for split in splits for target in (split.tokens, split.masks)]
     packings = Packings(config, [split.prefix for split in splits], reporter)
     eos_id = _find_eos(recipe, instruction)
     made_bytes, exports = 0, []
     with open_job(
         config,
         plan,
-        outputs,
+        targets,
         reporter=reporter,
         text_bytes=source.text_bytes,
         holds_gil=source.text_bytes > THREADS_UP_TO_BYTES[source.engine.name == "gigatoken"],
@@ -154,7 +163,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
                 reporter.say(note)
             packings.examine()
             examine_exports(config, eos_id)
-            _check_room(config, source, outputs, itemsize=dtype.itemsize + MASK_DTYPE.itemsize)
+            _check_room(config, source, targets)
             settings = InstructionSettings(
                 recipe=recipe,
                 vocabulary_size=source.tokenizer.vocabulary_size,
@@ -163,19 +172,14 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
                 split_seed=config.split_seed,
                 **source.shard_options(),
             )
-            shards = make_shards(job, source, settings, outputs, function=encode_shard)
-            datasets = [
-                dataset
-                for split, group in zip(splits, groups, strict=True)
-                for dataset in split.datasets(shards, group)
-            ]
+            shards = make_shards(job, source, settings, targets, function=encode_shard)
+            groups = [(shards.dataset(split.tokens), _masks(split, shards)) for split in splits]
+            datasets = [dataset for group in groups for dataset in group]
             files = assemble(job, datasets)
             contents = [
                 content
-                for split in splits
-                for content in split.contents(
-                    shards, json.loads(recipe.config), files[2 * split.number : 2 * split.number + 2]
-                )
+                for number, split in enumerate(splits)
+                for content in _describe(config, recipe, split, shards, number, files[2 * number :])
             ]
             job.publish(
                 datasets,
@@ -187,9 +191,29 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
             made_bytes = shards.made_bytes
         if config.export:
             packings.make()
-            exports = _make_exports(config, splits, source, eos_id, job.executor, reporter)
+            prefixes = {split.name: split.prefix for split in splits}
+            exports = make_exports(config, prefixes, eos_id=eos_id, executor=job.executor, reporter=reporter)
     packed = packings.make()
     return _report(config, source, splits, job.published, packed, exports, made_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Split:
+    """The datasets of one split."""
+
+    name: str | None
+    prefix: str
+    tokens: Output
+    masks: Output
+
+
+def _list_targets(config: InstructConfig, split: str | None, plan: Plan, dtype: np.dtype[Any]) -> _Split:
+    tokens, masks = [
+        Output(prefix=absolute(with_suffix(config.output_prefix, f"_{key}")), plan_id=plan.plan_id, key=key, dtype=own)
+        for key, own in zip(keys_of(split), (dtype, MASK_DTYPE), strict=True)
+    ]
+    prefix = absolute(config.output_prefix if split is None else with_suffix(config.output_prefix, f"_{split}"))
+    return _Split(name=split, prefix=prefix, tokens=tokens, masks=masks)
 
 
 def _settings(config: InstructConfig, source: TextSource, recipe: EncoderRecipe) -> dict[str, Any]:
@@ -205,89 +229,99 @@ def _settings(config: InstructConfig, source: TextSource, recipe: EncoderRecipe)
     }
 
 
-def _check_room(config: InstructConfig, source: TextSource, outputs: Sequence[Output], *, itemsize: int) -> None:
+def _find_eos(recipe: EncoderRecipe, instruction: InstructionConfig) -> int | None:
+    """Return the id of the EOS that the tokenizer's folder names, as trainers read it, or else the configuration."""
+    text = dict(recipe.special_tokens).get("eos_token") or instruction.special_tokens.get("eos_token")
+    return None if text is None else shared_tokenizer(recipe.tokenizer).token_to_id(text)
+
+
+def _check_room(config: InstructConfig, source: TextSource, targets: Sequence[Output]) -> None:
     """Check the disk space; no sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed."""
     check_room(
         Estimate(tokens=source.text_bytes / 3, documents=source.text_bytes / 500),
-        itemsize=itemsize,
+        itemsize=targets[0].dtype.itemsize + MASK_DTYPE.itemsize,
         num_keys=2,
         output_folder=folder_of(config.output_prefix),
         work_dir=work_folder_path(config),
-        unfinished=[output.token_file for output in outputs],
+        unfinished=[target.token_file for target in targets],
     )
 
 
-def _make_exports(
+def _masks(split: _Split, shards: Shards) -> Dataset:
+    """Return the dataset of masks; provenance and bad records are those of the tokens."""
+    parts = tuple(split.masks.part_of(result, shards.job.work_dir) for _, result in shards.results)
+    return Dataset(output=split.masks, parts=parts)
+
+
+def _describe(
     config: InstructConfig,
-    splits: Sequence[SplitOutputs],
-    source: TextSource,
-    eos_id: int | None,
-    executor: Executor,
-    reporter: Reporter,
-) -> list[MadeExport]:
-    published = [
-        ExportSource(
-            split=split.split,
-            prefix=split.prefix,
-            content=_published(split.prefixes[0]),
-            mask_content=_published(split.prefixes[1]),
-        )
-        for split in splits
-    ]
-    tokenizer = msgspec.to_builtins(source.describe_tokenizer())
-    return [
-        make_export(kind, config, published, eos_id=eos_id, tokenizer=tokenizer, executor=executor, reporter=reporter)
-        for kind in config.export
-    ]
+    recipe: EncoderRecipe,
+    split: _Split,
+    shards: Shards,
+    number: int,
+    files: Sequence[dict[str, StoredFile]],
+) -> list[Content]:
+    """Return the contents of the manifests of tokens and masks."""
+    counts: Counter[str] = Counter()
+    for _, result in shards.results:
+        counts.update(dict(result.counts))
+    tokens = shards.content(
+        split.tokens.key,
+        group=number,
+        token_dtype=split.tokens.dtype.name,
+        options=shards.source.describe_options(
+            split=None if config.split is None else list(config.split),
+            split_seed=config.split_seed,
+            split_name=split.name,
+            instruction=json.loads(recipe.config),
+        ),
+        statistics=_counts_of(counts, f"{split.tokens.key}."),
+        bad_records=_counts_of(counts, BAD),
+        digests=files[0],
+    )
+    own = {"token_dtype": MASK_DTYPE.name, "digests": files[1]}
+    no_tokens = dict.fromkeys(("account", "tokenizer", "statistics", "bad_records", "eod_in_text"))
+    return [tokens, msgspec.structs.replace(tokens, **own, **no_tokens)]
+
+
+def _counts_of(counts: Mapping[str, int], beginning: str) -> dict[str, int]:
+    return {name.removeprefix(beginning): counts[name] for name in sorted(counts) if name.startswith(beginning)}
 
 
 def _report(
     config: InstructConfig,
     source: TextSource,
-    splits: Sequence[SplitOutputs],
+    splits: Sequence[_Split],
     outcome: JobOutcome,
     packed: Sequence[MadePacking],
     exports: Sequence[MadeExport],
     made_bytes: int,
 ) -> InstructResult:
-    contents = iter(outcome.contents)
-    groups = [[next(contents) for _ in split.prefixes] for split in splits]
-    first = outcome.contents[0].record_counts
-    packings: Sequence[MadePacking | None] = packed or [None] * len(groups)
-    return InstructResult(
-        splits=tuple(
+    built = []
+    contents = outcome.contents[::2]
+    for number, split in enumerate(splits):
+        names = dict(zip(keys_of(None), outcome.contents[2 * number : 2 * number + 2], strict=True))
+        files = {name: content.digests for name, content in names.items()}
+        packing = packed[number] if packed else None
+        if packing is not None:
+            files[packing.prefix.removeprefix(f"{split.prefix}_")] = packing.files
+        built.append(
             BuiltSplit(
-                prefix=split_prefix(config.output_prefix, split.split),
-                statistics=InstructionStatistics.of_counts(group[0].statistics or {}),
+                prefix=config.output_prefix if split.name is None else f"{config.output_prefix}_{split.name}",
+                statistics=InstructionStatistics.of_counts(contents[number].statistics or {}),
                 packing=None if packing is None else packing.facts,
-                files={
-                    prefix.removeprefix(f"{split.prefix}_"): content.digests
-                    for prefix, content in zip(split.prefixes, group, strict=True)
-                }
-                | ({} if packing is None else {packing.prefix.removeprefix(f"{split.prefix}_"): packing.files}),
+                files=files,
             )
-            for split, group, packing in zip(splits, groups, packings, strict=True)
-        ),
+        )
+    counts, kept = contents[0].record_counts, sum(content.record_counts.kept for content in contents)
+    return InstructResult(
+        splits=tuple(built),
         packed=any(not packing.already_complete for packing in packed),
-        bad_records=outcome.contents[0].bad_records or {},
+        bad_records=contents[0].bad_records or {},
         exports=tuple(exports),
-        counts=msgspec.structs.replace(first, kept=first.kept + first.elsewhere, elsewhere=0),
+        counts=msgspec.structs.replace(counts, kept=kept, filtered=counts.filtered + counts.kept - kept),
         **outcome_fields(source, outcome, made_bytes),
     )
-
-
-def _published(prefix: str) -> Content:
-    manifest = read_manifest(prefix)
-    if manifest is None:
-        msg = f"{prefix}: expected the manifest of the dataset to export, found none; run the same command again"
-        raise FormatError(msg)
-    return manifest.content
-
-
-def _find_eos(recipe: EncoderRecipe, instruction: InstructionConfig) -> int | None:
-    """Return the id of the EOS that the tokenizer's folder names, as trainers read it, or else the configuration."""
-    text = dict(recipe.special_tokens).get("eos_token") or instruction.special_tokens.get("eos_token")
-    return None if text is None else shared_tokenizer(recipe.tokenizer).token_to_id(text)
 
 
 def join_job(
@@ -334,29 +368,3 @@ def join_job(
 
 TOO_LONG: dict[str, str] = {"refuse": "refuse", "truncate": "truncate", "split-turns": "split"}
 """`too_long` of CONFIG for a value of --longer-than-pack; `drop` leaves the tokens as they are."""
-
-
-def _describe_export(export: MadeExport) -> list[str]:
-    was_there = ", already complete" if export.already_complete else ""
-    lines = [f"{export.path}/: export {export.kind}{was_there}"]
-    for name, split in export.content.splits.items():
-        lines.append(f"  {name}: {count(split.rows, 'row')}, {split.tokens:,} tokens, {split.targets:,} targets")
-    return lines
-
-
-def _describe_split(split: BuiltSplit) -> list[str]:
-    whole, *notes = split.statistics.lines()
-    lines = [f"{split.prefix}: {whole}", *notes]
-    packing = split.packing
-    if packing is not None:
-        between = f" ({packing.between:,} to multiples of {packing.pad_to_multiple})" if packing.between else ""
-        lines.append(
-            f"  {count(packing.blocks, 'block')} of {packing.sequence_length:,}: {packing.padding:,} padding{between}, "
-            f"fill {100 * packing.fill:.2f} %"
-        )
-        if packing.dropped is not None:
-            tokens = count(packing.dropped_tokens or 0, "token")
-            lines.append(f"  {count(packing.dropped, 'longer sequence')} with {tokens} left out of the blocks")
-    for name, files in split.files.items():
-        lines += [f"  {name}.{suffix:4} {files[suffix].digest}" for suffix in ("bin", "idx")]
-    return lines

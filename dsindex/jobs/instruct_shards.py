@@ -1,52 +1,44 @@
-"""The unit of work of instruction data: encode the conversations of one byte range into partial datasets.
+"""The unit of work of `dsindex instruct`: encode the conversations of a part of an input into tokens and masks.
 
-Each split has a `.bin`/`.idx` pair of tokens and one of masks (uint8, 1 = trainable), with the same sequences and
+Each split has a `.bin` and `.idx` of tokens and one of masks (uint8, 1 = trainable), with the same sequences and
 documents. A conversation is a document; it has more than one sequence only if it was too long and was split.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from dsindex.dtypes import cast_tokens
-from dsindex.engine.manifest import Content
-from dsindex.engine.output import Dataset, Output
 from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
 from dsindex.engine.worker import Attempt, check_unchanged, provenance_rows, quarantine_line
 from dsindex.errors import BadRecordError, RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
-from dsindex.instruction.statistics import InstructionStatistics, statistics_of
+from dsindex.instruction.statistics import count_conversation
 from dsindex.store.reading import fingerprint_input
-from dsindex.store.urls import absolute, with_suffix
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.layout import check_ids
-from dsindex.text.parts import read_part_lines
+from dsindex.text.parts import LARGEST_RECORD_BYTES, read_part_lines
 from dsindex.text.record_blocks import BadRecord, describe_long_line
 from dsindex.text.streams import LongLine, cut_large
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
-    from dsindex.engine.shards import Shards
     from dsindex.engine.tasks import ShardTask
     from dsindex.engine.worker import ShardFile
     from dsindex.instruction.encode import EncodedConversation
-    from dsindex.options.instruct import InstructConfig
-    from dsindex.store.storage import StoredFile
     from dsindex.text.streams import LineBlock
-
 
 MASK_DTYPE = np.dtype(np.uint8)
 BLOCK_BYTES = 1 << 20
 """Text encoded before it is written; a longer line takes memory for its own size."""
+BAD = "bad."
+"""Beginning of the counts of bad records by kind in a shard's result; those of a split begin with its tokens' key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,58 +71,21 @@ def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
     return tuple(name for name, share in zip(SPLITS, fractions, strict=True) if share > 0)
 
 
-def split_prefix(prefix: str, split: str | None) -> str:
-    """Return the prefix of a split's datasets, as expected by PackedInstructionDataset.
+def keys_of(split: str | None) -> tuple[str, str]:
+    """Return the keys of a split's tokens and masks in a shard's result; after P_ they are the names of the datasets.
 
-    >>> split_prefix("out/chat", "valid"), split_prefix("out/chat", None)
-    ('out/chat_valid', 'out/chat')
+    >>> keys_of(None), keys_of("valid")
+    (('text_document', 'loss_mask'), ('valid_text_document', 'valid_loss_mask'))
     """
-    return prefix if split is None else with_suffix(prefix, f"_{split}")
-
-
-def text_key(split: str | None) -> str:
-    """Return the key of a split's tokens in a shard's result, which is also the suffix to the job's prefix.
-
-    >>> text_key(None), text_key("valid")
-    ('text_document', 'valid_text_document')
-    """
-    return "text_document" if split is None else f"{split}_text_document"
-
-
-def mask_key(split: str | None) -> str:
-    """Return the key of a split's masks in a shard's result."""
-    return "loss_mask" if split is None else f"{split}_loss_mask"
-
-
-def split_counts(results: Iterable[ShardResult], split: str | None) -> dict[str, int]:
-    """Return the statistics of a split over all shards, as named counts."""
-    total: Counter[str] = Counter()
-    beginning = f"{text_key(split)}."
-    for result in results:
-        for name, value in result.counts:
-            if name.startswith(beginning):
-                total[name.removeprefix(beginning)] += value
-    return dict(total)
-
-
-def bad_records_of(results: Iterable[ShardResult]) -> dict[str, int]:
-    """Return the number of quarantined records over all shards, by kind of problem."""
-    total: Counter[str] = Counter()
-    for result in results:
-        for name, count in result.counts:
-            if name.startswith(_BAD):
-                total[name.removeprefix(_BAD)] += count
-    return dict(sorted(total.items()))
-
-
-_BAD = "bad."
+    beginning = "" if split is None else f"{split}_"
+    return f"{beginning}text_document", f"{beginning}loss_mask"
 
 
 def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
-    """Encode the conversations of a byte range into files under names unique to this attempt, synced to disk.
+    """Encode the conversations of a task into files under names unique to this attempt, synced to disk.
 
     Raises:
-        BadRecordError: At the range's first bad record, unless bad records are quarantined.
+        BadRecordError: At the first bad record, unless bad records are quarantined.
         InputError: If the input is missing or has changed since the job was planned.
         TokenizerError: If the tokenizer is damaged.
         OutputError: If the work folder cannot be written.
@@ -139,22 +94,9 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
     with Attempt(settings.work_dir, task.shard) as attempt:
         shard = _Shard(attempt, task, settings)
         for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
-            with _collected_later():
-                shard.add(block)
+            shard.add(block)
         check_unchanged(task)
         return shard.finish()
-
-
-@contextlib.contextmanager
-def _collected_later() -> Iterator[None]:
-    """Put off the search for reference cycles: the objects of a block's records have none, and are many."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Shard:
@@ -177,25 +119,21 @@ class _Shard:
             self._text_bytes += block.num_bytes + 1
             self._refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, block.limit))
             return
+        limit = self._settings.max_record_bytes or LARGEST_RECORD_BYTES
         offsets, sizes = block.offsets().tolist(), block.line_sizes().tolist()
-        limit = self._settings.max_record_bytes
         lines = [block.text(number) for number in range(len(sizes))]
-        is_blank = [not line.strip(JSON_WHITESPACE) for line in lines]
-        is_large = [limit is not None and size > limit for size in sizes]
-        encoded = self._encoder.encode_lines(
-            [line for line, *left_out in zip(lines, is_blank, is_large, strict=True) if not any(left_out)]
-        )
-        for number, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
-            if is_blank[number]:
-                self._blank += 1
-                continue
-            line = block.first_line + number
-            outcome = _too_large(size, limit or 0) if is_large[number] else next(encoded)
+        records = [number for number, line in enumerate(lines) if line.strip(JSON_WHITESPACE)]
+        fitting = [lines[number] for number in records if sizes[number] <= limit]
+        outcomes = self._encoder.encode_lines(fitting, up_to_problem=not self._settings.quarantine)
+        for number in records:
+            size, line = sizes[number], block.first_line + number
+            outcome = next(outcomes) if size <= limit else _too_large(size, limit)
             if isinstance(outcome, RecordProblem):
-                self._refuse(offset, line, cut_large(block.line(number), limit), outcome)
+                self._refuse(offsets[number], line, cut_large(block.line(number), limit), outcome)
             else:
-                self._splits[self._split_of(outcome)].take(outcome, offset, line)
-        self._lines += len(sizes)
+                self._splits[self._split_of(outcome)].take(outcome, offsets[number], line)
+        self._lines += len(lines)
+        self._blank += len(lines) - len(records)
         self._text_bytes += block.source_bytes
         for split in self._splits.values():
             split.write()
@@ -219,9 +157,9 @@ class _Shard:
 
     def finish(self) -> ShardResult:
         """Sync all files and return the result."""
-        counts = {f"{_BAD}{kind}": count for kind, count in self._bad.items()}
+        counts = {f"{BAD}{kind}": count for kind, count in self._bad.items()}
         for split in self._splits.values():
-            counts |= split.counts()
+            counts |= {f"{split.keys[0]}.{name}": number for name, number in split.statistics.items()}
         return ShardResult(
             files=(
                 FileCounts(
@@ -243,20 +181,15 @@ class _SplitWriter:
     """The tokens, masks and provenance of one split."""
 
     def __init__(self, split: str | None, attempt: Attempt, settings: InstructionSettings) -> None:
-        self._split = split
+        self.keys = keys_of(split)
+        self.statistics: Counter[str] = Counter()
         self._dtype = np.dtype(settings.dtype)
         self._vocabulary_size = settings.vocabulary_size
-        self._tokens = attempt.open_part(text_key(split), self._dtype)
-        self._masks = attempt.open_part(mask_key(split), MASK_DTYPE)
-        self._provenance = attempt.open(f"{text_key(split)}.prov") if settings.provenance else None
+        self._tokens = attempt.open_part(self.keys[0], self._dtype)
+        self._masks = attempt.open_part(self.keys[1], MASK_DTYPE)
+        self._provenance = attempt.open(f"{self.keys[0]}.prov") if settings.provenance else None
         self._pending: list[EncodedConversation] = []
         self._places: list[tuple[int, int]] = []
-        self.statistics: Counter[str] = Counter(InstructionStatistics().counts())
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens written so far."""
-        return self._tokens.index.num_tokens
 
     def take(self, encoded: EncodedConversation, offset: int, line: int) -> None:
         """Buffer a conversation until the next `write`."""
@@ -271,118 +204,26 @@ class _SplitWriter:
         per_document = np.array([len(encoded.lengths) for encoded in self._pending], np.int64)
         tokens = np.concatenate([encoded.tokens for encoded in self._pending])
         check_ids(tokens, self._vocabulary_size)
-        mask = np.concatenate([encoded.mask for encoded in self._pending])
-        self.statistics.update(statistics_of(self._pending, learnt=int(np.count_nonzero(mask))))
         self._tokens.add(cast_tokens(tokens, self._dtype), lengths, per_document)
+        mask = np.concatenate([encoded.mask for encoded in self._pending])
         self._masks.add(mask, lengths, per_document)
         if self._provenance is not None:
             offsets, lines = np.array(self._places, np.int64).T
             self._provenance.write(provenance_rows(offsets, lines))
+        for encoded in self._pending:
+            count_conversation(encoded, self.statistics)
+        self.statistics["learnt"] += int(np.count_nonzero(mask))
         self._pending, self._places = [], []
 
-    def finish(self) -> tuple[KeyResult, KeyResult]:
+    def finish(self) -> list[KeyResult]:
         """Sync the files and return the results for tokens and masks."""
         provenance = None if self._provenance is None else self._provenance.stored()
-        return (
-            self._tokens.result(text_key(self._split), provenance=provenance),
-            self._masks.result(mask_key(self._split), is_aligned=True),
-        )
-
-    def counts(self) -> dict[str, int]:
-        """Return the statistics as named counts, which are added up over shards."""
-        return {f"{text_key(self._split)}.{name}": number for name, number in self.statistics.items()}
+        tokens, masks = self.keys
+        return [
+            self._tokens.result(tokens, provenance=provenance),
+            self._masks.result(masks, is_aligned=True),
+        ]
 
 
 def _too_large(num_bytes: int, limit: int) -> RecordProblem:
     return RecordProblem("too-large", describe_long_line(num_bytes, limit))
-
-
-# The outputs of `dsindex instruct` as data: the datasets of each split, their parts and their manifests.
-#
-# A split has two datasets: `<prefix>_text_document` (tokens) and `<prefix>_loss_mask` (uint8). With --split, `<prefix>`
-# ends in `_train`, `_valid` or `_test`.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitOutputs:
-    """The datasets of one split."""
-
-    split: str | None
-    number: int
-    """Number of the split among those of the job."""
-    config: InstructConfig
-    dtype: np.dtype[Any]
-    """Type of tokens on disk."""
-
-    @property
-    def prefix(self) -> str:
-        """The prefix to open with PackedInstructionDataset."""
-        return absolute(split_prefix(self.config.output_prefix, self.split))
-
-    @property
-    def prefixes(self) -> list[str]:
-        """The prefixes of the datasets: tokens, masks."""
-        return [with_suffix(self.prefix, f"_{name}") for name in ("text_document", "loss_mask")]
-
-    def outputs(self, plan_id: str) -> list[Output]:
-        """Return tokens and masks."""
-        text, mask = self.prefixes
-        return [
-            Output(prefix=text, plan_id=plan_id, key=text_key(self.split), dtype=self.dtype),
-            Output(prefix=mask, plan_id=plan_id, key=mask_key(self.split), dtype=MASK_DTYPE),
-        ]
-
-    def datasets(self, shards: Shards, outputs: Sequence[Output]) -> list[Dataset]:
-        """Return the datasets to assemble; bad records belong to no split, so each split's tokens get all of them."""
-        text, mask = outputs
-        parts = tuple(mask.part_of(result, shards.job.work_dir) for _, result in shards.results)
-        return [shards.dataset(text), Dataset(output=mask, parts=parts)]
-
-    def contents(
-        self, shards: Shards, instruction: Mapping[str, Any], files: Sequence[dict[str, StoredFile]]
-    ) -> list[Content]:
-        """Return the contents of the manifests of tokens and masks.
-
-        Args:
-            shards: The job's shards.
-            instruction: The instruction configuration, in plain JSON types.
-            files: The files of both.
-        """
-        results = [result for _, result in shards.results]
-        options = shards.source.describe_options(
-            split=None if self.config.split is None else list(self.config.split),
-            split_seed=self.config.split_seed,
-            split_name=self.split,
-            instruction=dict(instruction),
-        )
-        content = shards.content(
-            text_key(self.split),
-            group=self.number,
-            token_dtype=self.dtype.name,
-            options=options,
-            digests=files[0],
-            statistics=split_counts(results, self.split),
-            bad_records=bad_records_of(results),
-        )
-        return [
-            self._with_others_elsewhere(content),
-            Content(
-                inputs=self._with_others_elsewhere(content).inputs,
-                documents=content.documents,
-                sequences=content.sequences,
-                tokens=content.tokens,
-                token_dtype=MASK_DTYPE.name,
-                options=options,
-                digests=files[1],
-            ),
-        ]
-
-    def _with_others_elsewhere(self, content: Content) -> Content:
-        """Return the content in which records of other splits are elsewhere, not filtered."""
-        account = content.record_counts
-        return msgspec.structs.replace(
-            content,
-            inputs=[replace(file, filtered=None, elsewhere=file.filtered or 0) for file in content.inputs],
-            account=msgspec.structs.replace(account, filtered=0, elsewhere=account.filtered),
-            eod_in_text=None,
-        )

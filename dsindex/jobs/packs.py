@@ -62,6 +62,18 @@ class MadePacking:
     already_complete: bool
 
 
+def read_published(prefix: str) -> Manifest:
+    """Return the manifest of a dataset that the job has published.
+
+    Raises:
+        FormatError: If it is gone.
+    """
+    manifest = read_manifest(prefix)
+    if manifest is None:
+        raise FormatError(f"{prefix}: expected the manifest of a dataset, found none; run the same command again")
+    return manifest
+
+
 class Packings:
     """Makes the packs of a job's splits, and removes those of earlier tokens.
 
@@ -102,9 +114,7 @@ class Packings:
         if self.made is None:
             made = []
             for prefix in self._prefixes:
-                tokens = read_manifest(with_suffix(prefix, "_text_document"))
-                if tokens is None:
-                    raise FormatError(f"{prefix}_text_document: expected a manifest, found none; run the command again")
+                tokens = read_published(with_suffix(prefix, "_text_document"))
                 files = tokens.content.digests
                 sources = {suffix: [files[suffix].size_bytes, files[suffix].digest] for suffix in _SUFFIXES}
                 if self._config.seq_length is not None:

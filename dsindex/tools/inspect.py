@@ -267,7 +267,7 @@ def _look_at_export(seen: InspectResult) -> None:
     for name, split in content.splits.items():
         amounts = f"{count(split.tokens, 'token')}, {split.trainable:,} trainable, {count(split.targets, 'target')}"
         seen.facts[name] = f"{count(split.rows, 'row')}, {amounts}"
-    seen.facts["made of"] = list(content.sources)
+    seen.facts["made of"] = list(manifest.plan["sources"])
     for file, expected in files.items():
         found = seen.facts["files"].get(file)
         if found != expected:

@@ -143,9 +143,9 @@ def find_wrong_sums(path: str, content: Content, structure: Structure) -> list[s
     sums = [
         ("lines = records + blank", account.lines, account.records + account.blank),
         (
-            "records = kept + filtered + quarantined + elsewhere",
+            "records = kept + filtered + quarantined",
             account.records,
-            account.kept + account.filtered + account.quarantined + account.elsewhere,
+            account.kept + account.filtered + account.quarantined,
         ),
         ("kept = documents with tokens + empty", account.kept, account.documents_with_tokens + account.empty_documents),
         ("documents with tokens = those of the index", account.documents_with_tokens, with_tokens),

@@ -13,8 +13,6 @@ from tests.peers.three_datasets import write_three_datasets
 
 HERE = Path(__file__).parent
 WITHOUT_MEGATRON = (
-    "test_automodel.py",
-    "test_example_scripts.py",
     "test_chat_templates.py",
     "test_releases.py",
     "test_trainers.py",

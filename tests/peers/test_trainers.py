@@ -261,50 +261,6 @@ def read_maxtext_mmap(data, _folder):
         yield "windows", theirs, list(grain.IterDataset.mix(ours, data.weights))
 
 
-def read_grain(data, folder):
-    grain = pytest.importorskip("grain")
-    datasets = [IndexedDataset(prefix) for prefix in data.prefixes]
-    read = grain.MapDataset.concatenate([grain.MapDataset.source(each) for each in datasets])
-    yield "sequences", [tokens.tolist() for tokens in read], flat(map(sequences, data.prefixes))
-    samples, _ = data.samples(folder)
-    sampler = grain.samplers.IndexSampler(len(samples), num_epochs=1, shuffle=False)
-    workers = 2 if len(data.prefixes) > 1 else 0  # which take seconds to start
-    loader = grain.DataLoader(data_source=samples, sampler=sampler, worker_count=workers)
-    yield "samples", [[*each["tokens"].tolist(), int(each["labels"][-1])] for each in loader], whole(samples)
-
-
-def read_torchtitan(data, folder):
-    """The ranks share the samples; its own mix takes Grain's."""
-    grain = pytest.importorskip("grain")
-    module = peer("torchtitan.components.data.dataset", without=("torchtitan.components.data",))
-    types = peer("torchtitan.components.data.types")
-    context = types.DatasetBuildContext(
-        tokenizer=None, max_context_length=LENGTH, num_tokens_per_batch=LENGTH, read_options=grain.ReadOptions()
-    )
-
-    def read(config, ranks):
-        for rank in range(ranks):
-            policy = types.DatasetIterationPolicy(
-                seed=1, shuffle=False, repeat=False, dp_rank=rank, dp_world_size=ranks, streaming_shuffle_buffer_size=1
-            )
-            yield from config.build(context=context, dataset_iteration_policy=policy)
-
-    def config_of(source):
-        return module.SingleDatasetConfig(source=SimpleNamespace(build=lambda **_: source))
-
-    samples, _ = data.samples(folder)
-    theirs = [[*each["tokens"].tolist(), int(each["labels"][-1])] for each in read(config_of(samples), 2)]
-    yield "samples", theirs, whole(samples)
-    datasets = [IndexedDataset(prefix) for prefix in data.prefixes]
-    children = zip(map(config_of, datasets), data.weights, strict=True)
-    mix = module.DatasetMixConfig(
-        datasets=tuple(module.WeightedDataset(dataset=own, weight=weight) for own, weight in children)
-    )
-    ours = [grain.MapDataset.source(sequences(prefix)) for prefix in data.prefixes]
-    wanted = grain.MapDataset.mix(ours, weights=data.weights)
-    yield "sequences", [tokens.tolist() for tokens in read(mix, 1)], list(wanted)
-
-
 def read_modalities(data, folder):
     """Datasets one after the other."""
     module = peer("modalities.dataloader.dataset")
@@ -338,40 +294,13 @@ def batch_tokens(batch):
     ]
 
 
-def read_lightning(data, folder):
-    torch = pytest.importorskip("torch")
-    lightning = pytest.importorskip("pytorch_lightning")
-    samples, _ = data.samples(folder)
-    seen = []
-
-    class Model(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(1))
-
-        def training_step(self, batch, _):
-            seen.extend(batch_tokens(batch))
-            return self.weight.sum()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    trainer = lightning.Trainer(accelerator="cpu", max_epochs=1, default_root_dir=folder, **quiet)
-    trainer.fit(Model(), torch.utils.data.DataLoader(samples, batch_size=7, num_workers=1))
-    yield "samples", seen, whole(samples)
-
-
 READERS = {
     "Megatron-core": read_megatron,
     "Megatron-Bridge": read_bridge,
     "NeMo Automodel": read_automodel,
     "MaxText mmap": read_maxtext_mmap,
-    "Grain": read_grain,
-    "torchtitan": read_torchtitan,
     "Modalities": read_modalities,
     "PyTorch": read_torch,
-    "Lightning": read_lightning,
 }
 
 

@@ -8,6 +8,7 @@ import pickle
 import pytest
 
 from dsindex.errors import InputError, RecordProblem
+from dsindex.instruction import rendering
 from dsindex.instruction.rendering import ChatTemplate
 
 MESSAGES = [
@@ -96,10 +97,10 @@ REFUSED = {
     "{{ (messages[0].keys() - ['role']) | list }}": "a set has no order",
     "{{ 10 ** (10**11 * messages | length) }}": "too large",
     "{{ 'a' * 10**11 }}": "too large",
-    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}": "Range too big",
-    "{{ dict.update(messages[0], {}) }}": "has no attribute 'update'",
-    "{{ namespace(__html__=1) }}": "cannot have the name '__html__'",
-    "{% set n = namespace() %}{% set n._x = 1 %}": "cannot have the name '_x'",
+    "\n{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}": "line 2: its loop",
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) ~ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}": "than 9,999 steps",
+    "{% for m in messages recursive %}{% if loop.depth < 9 %}{{ loop(messages) }}{% endif %}{% endfor %}": "never end",
+    "{{ dict.update(messages[0], {}) }}": "no attribute 'update'",
     "{{ lipsum() }}": "undefined",
     "{{ messages | map('random') | list }}": "No filter named 'random'",
     "{{ messages.index }}": "address of an object",
@@ -125,20 +126,18 @@ REFUSED = {
 
 @functools.cache
 def refusing():
-    """One template, so that one process is started, with a branch for each of REFUSED."""
+    """One template, compiled once, with a branch for each of REFUSED."""
     branches = (f"{{% if messages[0].content == '{number}' %}}{source}{{% endif %}}"
                 for number, source in enumerate(REFUSED))  # fmt: skip
     return ChatTemplate("".join(branches))
 
 
 @pytest.mark.parametrize(("number", "match"), list(enumerate(REFUSED.values())), ids=REFUSED)
-def test_template_that_reaches_out_or_fails_is_refused(number, match):
+def test_template_that_reaches_out_or_fails_is_refused(number, match, monkeypatch):
+    monkeypatch.setattr(rendering, "MAX_STEPS", 9_999)
     with pytest.raises(RecordProblem, match=f"^the chat template .*{match}") as caught:
         refusing().render([{"role": "user", "content": str(number)}, *MESSAGES])
     assert caught.value.kind == "template-failed"
-
-
-CPU, MEMORY = "used more than 1 s of CPU time on", "needed more than 200 MiB of memory on"
 
 
 @pytest.mark.quick(3)
@@ -148,13 +147,12 @@ CPU, MEMORY = "used more than 1 s of CPU time on", "needed more than 200 MiB of 
     ("{% include 'x' %}", "line 1: a chat template cannot use other files"),
     ("\n\n{% import 'os' as os %}", "line 3: .* other files"),
     ("{% extends 'os' %}", "other files"),
-    ("{% if a %}" + "{% elif a %}b" * 6000 + "{% endif %}", "too long, or nested too deep"),
     ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "too long, or nested too deep"),
     ("{% for i in a %}" * 30 + "{% endfor %}" * 30, "too many statically nested blocks"),
     ("{% generation %}{% generation %}{% endgeneration %}", "inside generation"),
     ("{% macro f() %}{% generation %}{% endgeneration %}{% endmacro %}", "inside macro"),
     ("{% set x %}{% generation %}{% endgeneration %}{% endset %}", "inside set"),
-], ids=range(11))  # fmt: skip
+], ids=range(10))  # fmt: skip
 def test_template_that_cannot_be_used_is_refused_at_once(source, match):
     with pytest.raises(InputError, match=f"^chat template: .*{match}"):
         ChatTemplate(source)
