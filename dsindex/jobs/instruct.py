@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from dsindex.engine.job import JobOutcome
     from dsindex.engine.manifest import Content, RecordedPacking
     from dsindex.engine.progress import Reporter
+    from dsindex.engine.shards import Shards
     from dsindex.engine.source import TextSource
     from dsindex.instruction.config import InstructionConfig
     from dsindex.instruction.encode import EncoderRecipe
