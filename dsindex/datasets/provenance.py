@@ -20,7 +20,7 @@ from dsindex.errors import FormatError
 from dsindex.store.reading import open_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     import pyarrow.parquet as pq
     from numpy.typing import NDArray
@@ -83,26 +83,6 @@ def read_rows(path: str, begin: int, end: int) -> Rows:
         raise FormatError(f"{path}: expected an input, an offset and a line for every document; the file is damaged")
     inputs, offsets, lines = map(numbers_of, columns)
     return inputs, offsets, lines
-
-
-def groups_with_line(path: str, inputs: Iterable[int], line: int) -> list[int]:
-    """Return the numbers of the row groups that may have a line of any of the inputs, by their statistics.
-
-    Raises:
-        FormatError: If it is not a provenance file.
-    """
-    wanted = list(inputs)
-    with _opened(path) as file:
-        groups = range(file.metadata.num_row_groups)
-        return [number for number in groups if _may_have(file.metadata.row_group(number), wanted, line)]
-
-
-def _may_have(group: pq.RowGroupMetaData, inputs: Iterable[int], line: int) -> bool:
-    statistics = [group.column(number).statistics for number in (0, 2)]
-    first, second = (
-        (each.min, each.max) if each is not None and each.has_min_max else (-(2**63), 2**63) for each in statistics
-    )
-    return second[0] <= line <= second[1] and any(first[0] <= number <= first[1] for number in inputs)
 
 
 def read_source(path: str, document: int) -> Source:

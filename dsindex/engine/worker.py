@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import operator
 import os
 import secrets
 import tempfile
@@ -26,13 +25,20 @@ from dsindex.engine.work_folder import SHARDS_FOLDER, require_marked
 from dsindex.errors import BadRecordError
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.json_text import encode_json
-from dsindex.store.reading import fingerprint_input, require_unchanged
+from dsindex.store.reading import require_unchanged
 from dsindex.store.storage import holds_writes, writing
 from dsindex.store.store import open_output
 from dsindex.store.urls import joined
+from dsindex.text.blocks import (
+    ALL_RECORDS,
+    Sample,
+    TextColumn,
+    hash_records,
+    keep_records,
+    sample_records,
+    text_sizes,
+)
 from dsindex.text.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
-from dsindex.text.record_blocks import TextColumn, text_sizes
-from dsindex.text.sampling import ALL_RECORDS, Sample, hash_records, keep_records, sample_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,11 +47,11 @@ if TYPE_CHECKING:
 
     from dsindex.engine.tasks import ShardTask
     from dsindex.store.storage import DigestingWriter, StoredFile
+    from dsindex.text.blocks import BadRecord, RecordBlock
     from dsindex.text.encoders import TokenBatch
     from dsindex.text.engines import Engine
-    from dsindex.text.record_blocks import BadRecord, RecordBlock
+    from dsindex.text.parts import TaskReader
     from dsindex.text.selection import Selection
-    from dsindex.text.small_files import SmallFiles
     from dsindex.text.tokenizer import Tokenizer
 
 
@@ -59,7 +65,7 @@ class ShardSettings:
     tokenizer: Tokenizer
     engine: Engine
     keys: tuple[str, ...]
-    selection: Selection | None = None
+    selection: Selection
     """The records to keep and the values to read; the keys are its outputs."""
     dtype: str
     """Token type on disk."""
@@ -232,27 +238,16 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         OutputError: If the work folder cannot be written.
     """
     from dsindex.text.encoders import encode_block  # these load pyarrow, only when needed
-    from dsindex.text.parts import read_part
-    from dsindex.text.small_files import SmallFiles
+    from dsindex.text.parts import TaskReader
 
-    reading: dict[str, Any] = {
-        "keys": settings.keys,
-        "selection": settings.selection,
-        "max_record_bytes": settings.max_record_bytes,
-    }
-    files = SmallFiles(task.files, **reading) if task.files else None
+    reader = TaskReader(task.files or task.part, settings.selection, max_record_bytes=settings.max_record_bytes)
     check_unchanged(task)
     with Attempt(settings.work_dir, task.shard) as attempt:
         shard = _Shard(attempt, task, settings)
-        for read in read_part(task.part, **reading) if files is None else files.blocks():
-            block, encoded = encode_block(sample_records(read, settings.samples), settings.tokenizer, settings.engine)
-            if files is None:
-                shard.count(block)
-                shard.add(encoded, block, np.zeros(len(block.offsets), np.int64))
-            else:
-                shard.add(encoded, *files.place(block))
+        for block in reader.blocks():
+            shard.add(*encode_block(sample_records(block, settings.samples), settings.tokenizer, settings.engine))
         check_unchanged(task)
-        return shard.receipt(files)
+        return shard.receipt(reader)
 
 
 class _Shard:
@@ -271,46 +266,38 @@ class _Shard:
                 self._parts[sample, key] = attempt.open_part(f"{sample.prefix}{number}", self._dtype)
             self._rows[sample] = attempt.open(f"{sample.prefix}.prov".lstrip(".")) if settings.provenance else None
         num_files = len(task.inputs)
-        self._counts: tuple[int, ...] = (0, 0, 0, 0, 0)
-        """Lines, blank, kept, quarantined and size of the text of the only file."""
+        self._bad = np.zeros(num_files, np.int64)
         self._kept = {sample: np.zeros(num_files, np.int64) for sample in settings.samples}
         self._tokenized = {part: np.zeros(num_files, np.int64) for part in self._parts}
         self._facts: dict[tuple[Sample, str], Counter[str]] = {part: Counter() for part in self._parts}
 
-    def count(self, block: RecordBlock) -> None:
-        """Count the lines of the only file; several files count theirs."""
-        own = (block.num_lines, block.num_blank, len(block.offsets), len(block.bad), block.num_bytes)
-        self._counts = tuple(map(operator.add, self._counts, own))
-
-    def add(self, encoded: Mapping[str, TokenBatch], block: RecordBlock, numbers: NDArray[np.int64]) -> None:
-        """Append encoded records to the datasets to which they go; `numbers` are those of their files."""
+    def add(self, block: RecordBlock, encoded: Mapping[str, TokenBatch]) -> None:
+        """Append encoded records to the datasets to which they go."""
         if block.bad and not self._settings.quarantine:
             raise self._bad_record(block.bad[0])
         for record in block.bad:
             self._quarantine = self._quarantine or self._attempt.open("quarantine")
             self._quarantine.write(quarantine_line(record))
+            self._bad[record.file] += 1
         if len(self._settings.samples) == 1:
-            self._add_to(self._settings.samples[0], encoded, block, numbers)
+            self._add_to(self._settings.samples[0], block, encoded)
             return
         hashes = hash_records(block)
         for sample in self._settings.samples:
             kept = sample.holds(hashes)
-            records = np.flatnonzero(kept)
-            own = {key: batch.take(records) for key, batch in encoded.items()}
-            self._add_to(sample, own, keep_records(block, kept), numbers[records])
+            own = {key: batch.take(np.flatnonzero(kept)) for key, batch in encoded.items()}
+            self._add_to(sample, keep_records(block, kept), own)
 
-    def _add_to(
-        self, sample: Sample, encoded: Mapping[str, TokenBatch], block: RecordBlock, numbers: NDArray[np.int64]
-    ) -> None:
-        settings, num_files = self._settings, len(self._task.inputs)
-        self._kept[sample] += np.bincount(numbers, minlength=num_files)
+    def _add_to(self, sample: Sample, block: RecordBlock, encoded: Mapping[str, TokenBatch]) -> None:
+        files = np.zeros(len(block.offsets), np.int64) if block.files is None else block.files
+        self._kept[sample] += np.bincount(files, minlength=len(self._bad))
         is_document = None
-        for key in settings.keys:
+        for key in self._settings.keys:
             column, part = block.columns[key], (sample, key)
-            if num_files == 1 and len(settings.samples) == 1:
+            if block.files is None and len(self._settings.samples) == 1:
                 self._tokenized[part] += encoded[key].text_bytes
             elif isinstance(column, TextColumn):
-                self._tokenized[part] += np.bincount(numbers, text_sizes(column), num_files).astype(np.int64)
+                self._tokenized[part] += np.bincount(files, text_sizes(column), len(self._bad)).astype(np.int64)
             documents = self._lay_out(encoded[key])
             self._parts[part].add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
             self._facts[part].update(num_empty_documents=documents.num_empty, eod_in_text=documents.eod_in_text)
@@ -318,7 +305,7 @@ class _Shard:
         rows = self._rows[sample]
         if rows is not None:
             kept = slice(None) if is_document is None else is_document  # None but in a layout with one key
-            rows.write(provenance_rows(block.offsets[kept], block.lines[kept], numbers[kept]))
+            rows.write(provenance_rows(block.offsets[kept], block.lines[kept], files[kept]))
 
     def _lay_out(self, batch: TokenBatch) -> LaidOutDocuments:
         settings = self._settings
@@ -340,28 +327,30 @@ class _Shard:
         place, is_row = (task.begin, record.line), task.form.is_table
         return BadRecordError(task.path, record.offset, record.reason, part=place, is_row=is_row)
 
-    def receipt(self, files: SmallFiles | None) -> ShardResult:
-        """Return the receipt."""
-        counts = [self._counts] if files is None else files.counts.tolist()
-        fingerprints = [fingerprint_input(self._task.path)] if files is None else files.fingerprints
-        kept = np.array([*self._kept.values()]).T.tolist()
-        is_text = self._settings.selection is None or self._settings.selection.vocabulary_size is None
-        tokenized = np.array([*self._tokenized.values()] if is_text else []).reshape(-1, len(fingerprints)).T.tolist()
+    def receipt(self, reader: TaskReader) -> ShardResult:
+        """Return the receipt, once all records were read."""
+        is_text = self._settings.selection.vocabulary_size is None
+        counted = zip(
+            reader.counts.tolist(),
+            self._bad.tolist(),
+            reader.fingerprints,
+            np.stack([*self._kept.values()], axis=1).tolist(),
+            np.stack([*self._tokenized.values()], axis=1).tolist(),
+            strict=True,
+        )
         provenance = {sample: None if rows is None else rows.stored() for sample, rows in self._rows.items()}
         return ShardResult(
             files=tuple(
                 FileCounts(
                     lines=lines,
                     blank=blank,
-                    quarantined=quarantined,
+                    quarantined=bad,
                     text_bytes=text_bytes,
                     fingerprint=fingerprint,
-                    kept=tuple(own_kept),
-                    tokenized_bytes=tuple(own_tokenized),
+                    kept=tuple(kept),
+                    tokenized_bytes=tuple(tokenized) if is_text else (),
                 )
-                for (lines, blank, _, quarantined, text_bytes), fingerprint, own_kept, own_tokenized in zip(
-                    counts, fingerprints, kept, tokenized, strict=True
-                )
+                for (lines, blank, text_bytes), bad, fingerprint, kept, tokenized in counted
             ),
             keys=tuple(
                 part.result(f"{sample.prefix}{key}", provenance=provenance[sample], **self._facts[sample, key])

@@ -8,7 +8,7 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.cli.parser import COMMANDS, make_parser
-from dsindex.datasets.subjects import open as open_dataset
+from dsindex.datasets.opening import open as open_dataset
 from dsindex.errors import DsindexError
 from dsindex.functions import build
 from tests.support.golden import OWN
@@ -121,7 +121,7 @@ def test_no_recorded_address_shows_a_secret(folder, capfd):
             ["inspect", prefix], ["inspect", prefix, "--json"], ["inspect", prefix, "--document", "3"],
             ["inspect", "out/d.build"], ["inspect", f"{prefix}.manifest.json"], ["inspect", "out/m"],
             ["inspect", "out/m", "--document", "3"],
-            ["trace", prefix, "--document", "3"], ["trace", prefix, "--line", f"{source}:3"],
+            ["trace", prefix, "--sample", "3"],
             ["verify", prefix, "--against-source"], ["verify", "out/m"],
             ["report", prefix, "-o", f"r{len(address)}.html"],
             ["verify", prefix, "--same-as", "out/m"],
