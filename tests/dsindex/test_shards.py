@@ -9,6 +9,7 @@ from dsindex.engine.tasks import ShardTask
 from dsindex.engine.work_folder import write_marker
 from dsindex.engine.worker import ShardSettings, tokenize_shard
 from dsindex.text.engines import choose_engine
+from dsindex.text.selection import select_keys
 from dsindex.text.tokenizer import load_tokenizer, shared_tokenizer
 from tests.support.golden import OWN
 
@@ -43,6 +44,7 @@ def settings_in(folder):
         tokenizer=tokenizer,
         engine=choose_engine(tokenizer, "gigatoken", add_special_tokens=True),
         keys=("text",),
+        selection=select_keys(("text",)),
         dtype="<u2",
         eod_id=None,
         layout="megatron",
