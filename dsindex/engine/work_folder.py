@@ -116,6 +116,7 @@ def remove_work_folder(path: str) -> None:
     """Remove what jobs wrote in their folder, except the held lock; the marker goes last."""
     _remove(path, (*_WORK, INPUTS_FOLDER, f"{MARKER_FILE}."))
     store_of(path).delete([joined(path, MARKER_FILE)])
+    remove_work(path)  # what a worker wrote that had seen the marker before
 
 
 def _remove(path: str, beginnings: tuple[str, ...]) -> None:
