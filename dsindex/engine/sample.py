@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from dsindex.engine.inputs import InputFile
+    from dsindex.text.blocks import RecordBlock
     from dsindex.text.engines import Engine
-    from dsindex.text.record_blocks import RecordBlock
     from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
@@ -140,11 +140,11 @@ def encode_piece(
     Raises:
         TokenizerError: If the engines differ.
     """
+    from dsindex.text.blocks import TokenColumn
     from dsindex.text.encoders import encode_leniently, make_encoder
     from dsindex.text.engines import audit, clip_texts
     from dsindex.text.parts import read_part
     from dsindex.text.records import DEFAULT_BLOCK_BYTES
-    from dsindex.text.token_ids import TokenColumn
 
     file = piece.file
     part = TextPart(path=file.absolute_path, begin=piece.begin, end=piece.end, form=file.form, is_sample=True)
@@ -152,8 +152,7 @@ def encode_piece(
     most = None if stored_per_byte is None else int(piece.stored_bytes / stored_per_byte)
     blocks = read_part(
         part,
-        keys=selection.outputs,
-        selection=selection,
+        selection,
         block_bytes=max(1, min(DEFAULT_BLOCK_BYTES, piece.stored_bytes)),
         max_record_bytes=max_record_bytes,
     )

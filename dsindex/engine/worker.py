@@ -25,7 +25,7 @@ from dsindex.engine.work_folder import require_marked
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.reading import digest_file, fingerprint_input, open_stored, require_unchanged
+from dsindex.store.reading import digest_file, open_stored, require_unchanged
 from dsindex.store.storage import (
     BUFFER_BYTES,
     DigestingWriter,
@@ -36,9 +36,8 @@ from dsindex.store.storage import (
 )
 from dsindex.store.store import open_output, store_of
 from dsindex.store.urls import joined
+from dsindex.text.blocks import ALL_RECORDS, Sample, TextColumn, hash_records, sample_records, text_sizes
 from dsindex.text.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
-from dsindex.text.record_blocks import TextColumn, text_sizes
-from dsindex.text.sampling import ALL_RECORDS, Sample, hash_records, sample_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,11 +45,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.engine.tasks import ShardTask
+    from dsindex.text.blocks import BadRecord, RecordBlock
     from dsindex.text.encoders import TokenBatch
     from dsindex.text.engines import Engine
-    from dsindex.text.record_blocks import BadRecord, RecordBlock
+    from dsindex.text.parts import TaskReader
     from dsindex.text.selection import Selection
-    from dsindex.text.small_files import SmallFiles
     from dsindex.text.tokenizer import Tokenizer
 
 
@@ -162,7 +161,7 @@ class ShardSettings:
     tokenizer: Tokenizer
     engine: Engine
     keys: tuple[str, ...]
-    selection: Selection | None = None
+    selection: Selection
     """The records to keep and the values to read; the keys are its outputs."""
     dtype: str
     """Token type on disk."""
@@ -469,19 +468,13 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         TokenizerError: If a token id is outside the tokenizer's vocabulary, or the engine fails its audit.
         OutputError: If the work folder cannot be written.
     """
-    from dsindex.text.parts import read_part  # loads pyarrow, only when needed
-    from dsindex.text.small_files import SmallFiles
+    from dsindex.text.parts import TaskReader  # loads pyarrow, only when needed
 
-    reading: dict[str, Any] = {
-        "keys": settings.keys,
-        "selection": settings.selection,
-        "max_record_bytes": settings.max_record_bytes,
-    }
-    files = SmallFiles(task.files, **reading) if task.files else None
+    reader = TaskReader(task.files or task.part, settings.selection, max_record_bytes=settings.max_record_bytes)
     check_unchanged(task)
     with shard_attempt(task, settings.work_dir) as attempt:
-        writer = _ShardWriter(attempt, task, settings, files)
-        for block in read_part(task.part, **reading) if files is None else files.blocks():
+        writer = _ShardWriter(attempt, task, settings, reader)
+        for block in reader.blocks():
             writer.add(sample_records(block, settings.samples))
         check_unchanged(task)
         return writer.finish()
@@ -544,15 +537,14 @@ class _SampleWriter:
 class _ShardWriter:
     """Writes and counts the records of one attempt at a shard."""
 
-    def __init__(
-        self, attempt: Attempt, task: ShardTask, settings: ShardSettings, files: SmallFiles | None = None
-    ) -> None:
+    def __init__(self, attempt: Attempt, task: ShardTask, settings: ShardSettings, reader: TaskReader) -> None:
         self._attempt = attempt
         self._task = task
-        self._files = files
+        self._reader = reader
         self._settings = settings
         self._lines = self._blank = self._records = self._quarantined = self._filtered = self._text_bytes = 0
         self._quarantine: AttemptFile | None = None
+        self._bad_of_files = np.zeros(len(reader.counts), np.int64)
         with attempt.errors_named():
             self._samples = [_SampleWriter(sample, attempt, settings, len(task.files)) for sample in settings.samples]
 
@@ -561,13 +553,10 @@ class _ShardWriter:
         from dsindex.text.encoders import encode_block
 
         block, encoded = encode_block(block, self._settings.tokenizer, self._settings.engine)
-        numbers = None
-        if self._files is not None:
-            block, numbers = self._files.place(block)
         if block.bad and not self._settings.quarantine:
             raise self._bad_record(block.bad[0], num_more=len(block.bad) - 1)
         with self._attempt.errors_named():
-            self._add_records(block, encoded, numbers)
+            self._add_records(block, encoded, block.files)
             for record in block.bad:
                 self._set_aside(record)
         self._lines += block.num_lines
@@ -609,6 +598,7 @@ class _ShardWriter:
             self._quarantine = self._attempt.open("quarantine")
         self._quarantine.write(quarantine_line(self._task.path, record))
         self._quarantined += 1
+        self._bad_of_files[record.file] += 1
 
     def finish(self) -> ShardResult:
         """Sync all files and return the result."""
@@ -619,13 +609,17 @@ class _ShardWriter:
                 provenance, keys = keys[0].provenance, tuple(replace(key, provenance=None) for key in keys)
             quarantine = self._quarantine.finish() if self._quarantine else None
             counts = None
-            if self._files is not None:
+            fingerprints = self._reader.fingerprints
+            if self._task.files:
                 file = self._attempt.open("files")
+                read = self._reader.counts
+                kept_of_files = sum(output.kept_of_files for output in self._samples)
+                counted = [read["lines"], read["blank"], kept_of_files, self._bad_of_files, read["text_bytes"]]
                 kept = [output.kept_of_files for output in self._samples if len(self._samples) != 1]
                 num_bytes = [output.bytes_of_files for output in self._samples]
                 rows = zip(
-                    self._files.counts.tolist(),
-                    self._files.fingerprints,
+                    np.stack(counted, axis=1).tolist(),
+                    fingerprints,
                     np.array(kept, np.int64).reshape(len(kept), len(self._task.files)).T.tolist(),
                     np.concatenate([np.empty((len(self._task.files), 0), np.int64), *num_bytes], axis=1).tolist(),
                     strict=True,
@@ -643,9 +637,9 @@ class _ShardWriter:
             provenance=provenance,
             quarantine=quarantine,
             input_fingerprint=(
-                fingerprint_input(self._task.path)
-                if self._files is None
-                else xxhash.xxh3_128_hexdigest("\0".join(self._files.fingerprints).encode("utf-8", "surrogateescape"))
+                xxhash.xxh3_128_hexdigest("\0".join(fingerprints).encode("utf-8", "surrogateescape"))
+                if self._task.files
+                else fingerprints[0]
             ),
             files=counts,
             num_filtered=self._filtered,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dsindex.options.build import BuildConfig
     from dsindex.options.index import IndexConfig
     from dsindex.store.storage import StoredFile
-    from dsindex.text.sampling import Sample
+    from dsindex.text.blocks import Sample
     from dsindex.text.selection import Selection
 
 

@@ -21,10 +21,10 @@ from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import count_conversation
 from dsindex.store.reading import fingerprint_input
+from dsindex.text.blocks import BadRecord, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.layout import check_ids
 from dsindex.text.parts import LARGEST_RECORD_BYTES, read_part_lines
-from dsindex.text.record_blocks import BadRecord, describe_long_line
 from dsindex.text.streams import LongLine, cut_large
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ import numpy as np
 
 from dsindex.dtypes import starts_of
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.text.sampling import set_aside
-from dsindex.text.token_ids import TokenColumn
+from dsindex.text.blocks import TokenColumn, set_aside
 from dsindex.text.tokenizer import (
     LibraryError,
     library_errors,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.text.record_blocks import RecordBlock, TextColumn
+    from dsindex.text.blocks import RecordBlock, TextColumn
     from dsindex.text.tokenizer import LibraryName, Tokenizer
 
 

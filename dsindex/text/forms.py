@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from dsindex.errors import InputError
 from dsindex.store.reading import open_readable
 from dsindex.store.storage import InputStatus
-from dsindex.text.compressed import SUFFIXES, detect_file
+from dsindex.text.compressed import HEAD_BYTES, SUFFIXES, detect_container, require_known
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dsindex.store.storage import Readable
     from dsindex.text.compressed import Container
 
 TableFormat: TypeAlias = Literal["parquet", "arrow-file", "arrow-stream"]
@@ -65,19 +66,14 @@ class TextPart:
     """Size of the file in bytes when the job was planned."""
     is_file_start: bool = True
     """Whether its first line is the first of the input, where alone a BOM is skipped."""
-    name: str | None = None
-    """Path of the input, if `path` holds text that was unpacked from it."""
+    content: bytes | None = None
+    """All of the file, if it was read before."""
     is_sample: bool = False
     """Whether only its first records are read, so that a store is asked for no range ahead of its reader."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin <= self.end:
             raise ValueError(f"expected a range with 0 <= begin <= end, got [{self.begin}, {self.end})")
-
-    @property
-    def input(self) -> str:
-        """Path of the input, for messages."""
-        return self.name or self.path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +84,9 @@ class SmallFile(InputStatus):
     end: int = 0
     """Where its only part ends: in bytes, or in row groups."""
 
-    @property
-    def part(self) -> TextPart:
-        """All of it."""
-        return TextPart(path=self.path, begin=0, end=self.end, form=self.form, expected_size=self.size_bytes)
+    def part(self, content: bytes) -> TextPart:
+        """Return all of it, given its content."""
+        return TextPart(path=self.path, begin=0, end=self.end, form=self.form, content=content)
 
 
 _TAIL_BYTES = 8
@@ -107,8 +102,11 @@ def detect_form(path: str, *, shown_as: str, wanted: InputFormat = "auto") -> In
         InputError: If it is of a kind that is not supported, or its name promises another.
         OSError: If it cannot be read.
     """
-    container, head = detect_file(path)
-    table = _detect_table(path, head) if container == "plain" else None
+    with open_readable(path) as file:
+        head = file.read_at(HEAD_BYTES, 0)
+        container = detect_container(head)
+        require_known(shown_as, head, container)
+        table = _detect_table(file, head) if container == "plain" else None
     if table is not None:
         return InputForm(format=table)
     if wanted == "auto":
@@ -117,12 +115,11 @@ def detect_form(path: str, *, shown_as: str, wanted: InputFormat = "auto") -> In
     return JSON_LINES if (container, wanted) == ("plain", "jsonl") else InputForm(container=container, format=wanted)
 
 
-def _detect_table(path: str, head: bytes) -> TableFormat | None:
+def _detect_table(file: Readable, head: bytes) -> TableFormat | None:
     """Tell the format of a table by its content, also of one that is cut off: reading it says what is wrong."""
     if head.startswith(_PARQUET):
-        with open_readable(path) as file:
-            tail = file.read_at(_TAIL_BYTES, max(0, file.size_bytes - _TAIL_BYTES))
         # 0x15 begins a page header or footer, which tells a Parquet file that is cut off from text.
+        tail = file.read_at(_TAIL_BYTES, max(0, file.size_bytes - _TAIL_BYTES))
         return "parquet" if tail.endswith(_PARQUET) or head[4:5] == b"\x15" else None
     if head.startswith(b"ARROW1\0\0"):
         return "arrow-file"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dsindex.text.record_blocks import TextColumn, by_record
+from dsindex.text.blocks import TextColumn, by_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,129 +1,67 @@
-"""Read a part of an input of any form: as blocks of records, or as lines of JSON."""
+"""Read a part of an input of any form, or a list of whole small ones: as blocks of records, or as lines of JSON."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.json_text import encode_json
-from dsindex.text.fields import JSON_WHITESPACE
-from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_blocks, read_records
-from dsindex.text.selection import select_keys
-from dsindex.text.streams import BOM, LARGEST_HEAD_BYTES, LineBlock, LongLine, open_source, read_lines
+from dsindex.store.reading import fingerprint_content, fingerprint_input, read_in_order
+from dsindex.text.blocks import RecordBlock, chain_columns
+from dsindex.text.compressed import require_whole
+from dsindex.text.forms import TextPart
+from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_blocks
+from dsindex.text.streams import read_lines, read_text_file, read_text_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dsindex.text.forms import TextPart
-    from dsindex.text.record_blocks import RecordBlock
+    from dsindex.text.forms import SmallFile
     from dsindex.text.selection import Selection
-
-
-# Plain text as records: each line, or the whole file, becomes the object of JSON `{"text": …}`.
-#
-# So plain text is read, filtered and counted by the same rules as JSON lines. Offsets and line numbers are those of the
-# text. A line of white space is blank, and a carriage return before a newline does not belong to the text.
-
-TEXT_KEY = "text"
-_READ_BYTES = 1 << 20
-
-
-def read_text_lines(
-    part: TextPart, *, block_bytes: int, max_line_bytes: int | None = None
-) -> Iterator[LineBlock | LongLine]:
-    """Yield the lines of a part, each as an object of JSON; the arguments and errors are those of `read_lines`."""
-    for block in read_lines(part, block_bytes=block_bytes, max_line_bytes=max_line_bytes):
-        yield as_json(block)
-
-
-def read_text_file(part: TextPart, *, max_line_bytes: int | None = None) -> Iterator[LineBlock | LongLine]:
-    """Yield a whole file as one object of JSON.
-
-    Args:
-        part: A whole file.
-        max_line_bytes: A larger file is yielded as a LongLine.
-
-    Raises:
-        InputError: If the file cannot be read, has changed or is damaged.
-    """
-    pieces: list[bytes] = []
-    num_bytes = 0
-    head = bytearray()
-    head_bytes = LARGEST_HEAD_BYTES if max_line_bytes is None else min(max_line_bytes, LARGEST_HEAD_BYTES)
-    buffer = memoryview(bytearray(_READ_BYTES))
-    with open_source(part) as source:
-        while not source.at_end:
-            size = source.read_into(buffer)
-            num_bytes += size
-            head += buffer[: min(size, head_bytes - len(head))]
-            if max_line_bytes is None or num_bytes <= max_line_bytes:
-                pieces.append(bytes(buffer[:size]))
-            else:
-                pieces.clear()
-    if max_line_bytes is not None and num_bytes > max_line_bytes:
-        yield LongLine(offset=0, line=0, head=bytes(head), num_bytes=num_bytes, limit=max_line_bytes)
-    else:
-        content = b"".join(pieces)
-        pieces.clear()
-        yield LineBlock.of_lines([as_object(content.removeprefix(BOM))], np.zeros(1, np.int64), 0, text_bytes=num_bytes)
-
-
-def as_json(block: LineBlock | LongLine) -> LineBlock | LongLine:
-    """Return lines of plain text as objects of JSON."""
-    if isinstance(block, LongLine):
-        return block
-    lines = []
-    for number in range(len(block.starts)):
-        line = block.text(number)
-        lines.append(as_object(line.removesuffix(b"\r")) if line.strip(JSON_WHITESPACE) else b"")
-    return LineBlock.of_lines(lines, block.offsets(), block.first_line, text_bytes=block.num_bytes)
-
-
-def as_object(text: bytes) -> bytes:
-    """Return the object with a text; text that is not UTF-8 stays as it is, and readers of JSON then say so."""
-    try:
-        return encode_json({TEXT_KEY: text.decode()})
-    except UnicodeDecodeError:
-        return text.replace(b"\n", b" ")
-
+    from dsindex.text.streams import LineBlock, LongLine
 
 LARGEST_RECORD_BYTES = 2 << 30
 """Limit on a record if none is given, so that a file that unpacks to one endless line does not take all memory."""
+JOINED_RECORDS, JOINED_BYTES = 1024, 512 << 10
+"""Blocks of small files are joined until they have so many records, or bytes of text, and encoded together."""
+FILE_COUNTS = np.dtype([("lines", "<i8"), ("blank", "<i8"), ("text_bytes", "<i8")])
+"""The counts of a file."""
 
 
 def read_part(
     part: TextPart,
+    selection: Selection,
     *,
-    keys: Sequence[str],
-    selection: Selection | None = None,
     block_bytes: int = DEFAULT_BLOCK_BYTES,
     max_record_bytes: int | None = None,
 ) -> Iterator[RecordBlock]:
-    """Read the records of a part, as `read_records` reads those of JSON lines.
+    """Read the records of a part.
 
-    Rows of tables are records whose keys are the columns; a document of plain text has the key `text`.
+    Lines end at newline bytes. A UTF-8 byte order mark at the start of the file is skipped. A line of JSON whitespace
+    is counted but is no record. Rows of tables are records whose keys are the columns; a document of plain text has the
+    key `text`. Bad records are returned, not raised.
+
+    Args:
+        part: A part of a regular file.
+        selection: The records to keep and the values to read.
+        block_bytes: Bytes parsed at a time.
+        max_record_bytes: A longer line (without newline) is bad.
+
+    Returns:
+        Blocks of any number of records, in file order; the same records for any cut into parts and blocks.
 
     Raises:
         InputError: If the input cannot be read, has changed or is damaged, or does not have the wanted columns.
     """
-    max_record_bytes = LARGEST_RECORD_BYTES if max_record_bytes is None else max_record_bytes
-    if part.form.format == "jsonl":
-        return read_records(
-            part,
-            keys=keys,
-            selection=selection,
-            block_bytes=block_bytes,
-            max_record_bytes=max_record_bytes,
-        )
-    selection = selection or select_keys(keys)
+    limit = LARGEST_RECORD_BYTES if max_record_bytes is None else max_record_bytes
     if part.form.is_table and selection.paths is not None:
         from dsindex.text.tables import read_table_records  # loads more of pyarrow
 
-        rows = read_table_records(part, selection, block_bytes=block_bytes, max_record_bytes=max_record_bytes)
+        rows = read_table_records(part, selection, block_bytes=block_bytes, max_record_bytes=limit)
         return map(selection.finish, rows)
-    lines = read_part_lines(part, block_bytes=block_bytes, max_line_bytes=max_record_bytes)
-    return parse_blocks(lines, selection, max_record_bytes)
+    lines = read_part_lines(part, block_bytes=block_bytes, max_line_bytes=limit)
+    return parse_blocks(lines, selection, limit)
 
 
 def read_part_lines(
@@ -134,13 +72,97 @@ def read_part_lines(
     Raises:
         InputError: If the input cannot be read, has changed or is damaged.
     """
-    max_line_bytes = LARGEST_RECORD_BYTES if max_line_bytes is None else max_line_bytes
-    if part.form.format == "jsonl":
-        return read_lines(part, block_bytes=block_bytes, max_line_bytes=max_line_bytes)
-    if part.form.format == "lines":
-        return read_text_lines(part, block_bytes=block_bytes, max_line_bytes=max_line_bytes)
-    if part.form.format == "document":
-        return read_text_file(part, max_line_bytes=max_line_bytes)
-    from dsindex.text.tables import read_table_lines
+    limit = LARGEST_RECORD_BYTES if max_line_bytes is None else max_line_bytes
+    if part.form.is_table:
+        from dsindex.text.tables import read_table_lines
 
-    return read_table_lines(part, block_bytes=block_bytes)
+        return read_table_lines(part, block_bytes=block_bytes)
+    read = {"jsonl": read_lines, "lines": read_text_lines, "document": read_text_file}[part.form.format]
+    return read(part, block_bytes=block_bytes, max_line_bytes=limit)
+
+
+class TaskReader:
+    """One pass over the records of a part of a file, or of whole small files.
+
+    Args:
+        source: A part, or files.
+        selection: The records to keep and the values to read.
+        max_record_bytes: A longer line (without newline) is bad.
+    """
+
+    def __init__(
+        self, source: TextPart | Sequence[SmallFile], selection: Selection, *, max_record_bytes: int | None = None
+    ) -> None:
+        self._source = source
+        self._selection = selection
+        self._limit = max_record_bytes
+        num_files = 1 if isinstance(source, TextPart) else len(source)
+        self.counts = np.zeros(num_files, FILE_COUNTS)
+        """The counts of each file, shape [files], once all blocks were read."""
+        self.fingerprints = [""] * num_files
+        """The fingerprint of each file, once it was read."""
+
+    def blocks(self) -> Iterator[RecordBlock]:
+        """Yield the records, in order; those of files with the number of each record's file.
+
+        Raises:
+            InputError: If a file cannot be read, has changed or is damaged.
+        """
+        if not isinstance(self._source, TextPart):
+            yield from _joined(self._read_files(self._source))
+            return
+        yield from self._read(self._source, 0)
+        self.fingerprints[0] = fingerprint_input(self._source.path)
+
+    def _read_files(self, files: Sequence[SmallFile]) -> Iterator[tuple[int, RecordBlock]]:
+        for number, (file, content) in enumerate(zip(files, read_in_order(files), strict=True)):
+            self.fingerprints[number] = fingerprint_content(file.path, content)
+            for block in self._read(file.part(content), number):
+                if block.bad and file.form.container != "plain":  # a damaged file, not a bad record
+                    require_whole(file.path, file.form.container)
+                yield number, block
+
+    def _read(self, part: TextPart, number: int) -> Iterator[RecordBlock]:
+        lines = blank = text_bytes = 0
+        for block in read_part(part, self._selection, max_record_bytes=self._limit):
+            lines += block.num_lines
+            blank += block.num_blank
+            text_bytes += block.num_bytes
+            yield block
+        self.counts[number] = lines, blank, text_bytes
+
+
+def _joined(blocks: Iterator[tuple[int, RecordBlock]]) -> Iterator[RecordBlock]:
+    """Join blocks of small files, given with the number of each one's file, to encode them together."""
+    held: list[tuple[int, RecordBlock]] = []
+    num_records = num_bytes = 0
+    for number, block in blocks:
+        held.append((number, block))
+        num_records += len(block.offsets)
+        num_bytes += block.num_bytes
+        if num_records >= JOINED_RECORDS or num_bytes >= JOINED_BYTES:
+            yield _join(held)
+            held, num_records, num_bytes = [], 0, 0
+    if held:
+        yield _join(held)
+
+
+def _join(numbered: Sequence[tuple[int, RecordBlock]]) -> RecordBlock:
+    numbers, blocks = zip(*numbered, strict=True)
+
+    def read_line(file: int, line: int) -> bytes:
+        own = [block for number, block in numbered if number == file and line in block.lines]
+        return own[0].read_line(file, line)
+
+    return RecordBlock(
+        num_lines=sum(block.num_lines for block in blocks),
+        num_blank=sum(block.num_blank for block in blocks),
+        num_filtered=sum(block.num_filtered for block in blocks),
+        num_bytes=sum(block.num_bytes for block in blocks),
+        offsets=np.concatenate([block.offsets for block in blocks]),
+        lines=np.concatenate([block.lines for block in blocks]),
+        files=np.repeat(np.array(numbers, np.int64), [len(block.offsets) for block in blocks]),
+        columns={key: chain_columns([block.columns[key] for block in blocks]) for key in blocks[0].columns},
+        bad=tuple(replace(record, file=number) for number, block in numbered for record in block.bad),
+        read_line=read_line,
+    )

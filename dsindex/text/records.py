@@ -17,62 +17,24 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from dsindex.text.blocks import BadRecord, RecordBlock, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
-from dsindex.text.record_blocks import BadRecord, RecordBlock, describe_long_line
-from dsindex.text.selection import select_keys
-from dsindex.text.streams import LineBlock, LongLine, cut_large, read_lines
+from dsindex.text.streams import LineBlock, LongLine, cut_large
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from dsindex.text.fields import Path
-    from dsindex.text.forms import TextPart
     from dsindex.text.selection import Judgement, Selection, Values
 
 DEFAULT_BLOCK_BYTES = 2 << 20
 """Small enough that gigatoken does not divide a block among threads (text.fast_tokenizers); 1 MiB is slower."""
 
 
-def read_records(
-    part: TextPart,
-    *,
-    keys: Sequence[str],
-    selection: Selection | None = None,
-    block_bytes: int = DEFAULT_BLOCK_BYTES,
-    max_record_bytes: int | None = None,
-) -> Iterator[RecordBlock]:
-    """Read the records of a part of JSONL text; the last one may extend beyond its end.
-
-    Lines end at newline bytes. A UTF-8 byte order mark at the start of the file is skipped. A line of JSON whitespace
-    is counted but is no record. Bad records are returned, not raised. A few blocks are held in memory, or the longest
-    line.
-
-    Args:
-        part: A part of a regular file.
-        keys: The wanted top-level keys, each once.
-        selection: The records to keep and the values to read, whose outputs are then the keys.
-        block_bytes: Bytes parsed at a time.
-        max_record_bytes: A longer line (without newline) is bad.
-
-    Returns:
-        Blocks of any number of records, in file order; the same records for any cut into parts and blocks.
-
-    Raises:
-        InputError: If the file cannot be read, does not have the expected size, changes while it is read, or is
-            damaged.
-    """
-    blocks = read_lines(part, block_bytes=block_bytes, max_line_bytes=max_record_bytes)
-    return parse_blocks(blocks, selection or select_keys(keys), max_record_bytes)
-
-
 def parse_blocks(
     blocks: Iterator[LineBlock | LongLine], selection: Selection, limit: int | None
 ) -> Iterator[RecordBlock]:
-    """Parse the lines of a part as `read_records` does."""
-
-    def read_line(number: int) -> bytes:
-        return block.head if isinstance(block, LongLine) else block.line(number - block.first_line)
-
+    """Parse the lines of a part: the records that a selection keeps, and the bad ones."""
     for block in blocks:
         if isinstance(block, LongLine):
             num_bytes = block.num_bytes + 1
@@ -84,10 +46,15 @@ def parse_blocks(
         else:
             num_bytes = block.source_bytes
             decoder = open_decoder(selection)
-            parsed = (decoder and _decode_block(block, decoder, selection, limit)) or _parse_lines(
+            is_block = decoder is not None and len(block.starts) > 1  # a line by itself is read faster as one
+            parsed = (is_block and decoder and _decode_block(block, decoder, selection, limit)) or _parse_lines(
                 block, decoder, selection, limit
             )
-        yield replace(selection.finish(parsed), num_bytes=num_bytes, read_line=read_line)
+        yield replace(selection.finish(parsed), num_bytes=num_bytes, read_line=functools.partial(_line_of, block))
+
+
+def _line_of(block: LineBlock | LongLine, _file: int, line: int) -> bytes:
+    return block.head if isinstance(block, LongLine) else block.line(line - block.first_line)
 
 
 class RecordDecoder:
@@ -171,11 +138,9 @@ def _decode_block(
     if values is None or len(values[0]) != len(numbers):
         return None
     columns = {name: selection.build_column(own) for name, own in zip(selection.names, values, strict=True)}
-    is_blank = len(numbers) < len(block.starts)
     return RecordBlock(
         num_lines=len(block.starts),
         num_blank=len(block.starts) - len(numbers),
-        blank_lines=np.flatnonzero(block.ends == block.starts) + block.first_line if is_blank else None,
         offsets=block.offsets()[numbers],
         lines=numbers + block.first_line,
         columns=columns,
@@ -191,14 +156,14 @@ def _parse_lines(
     kept: list[int] = []
     values: list[Values] = []
     bad: list[BadRecord] = []
-    blank: list[int] = []
+    num_blank = 0
     for number in range(len(sizes)):
         judgement: Judgement
         line = block.text(number)
         if limit is not None and sizes[number] > limit:
             judgement = describe_long_line(int(sizes[number]), limit)
         elif not line.strip(JSON_WHITESPACE):
-            blank.append(number)
+            num_blank += 1
             continue
         else:
             judgement = (decoder and decoder.read_line(line)) or selection.read_line(line)
@@ -211,11 +176,10 @@ def _parse_lines(
     records = np.array(kept, np.int64)
     return RecordBlock(
         num_lines=len(sizes),
-        num_blank=len(blank),
-        blank_lines=np.array(blank, np.int64) + block.first_line,
+        num_blank=num_blank,
         offsets=offsets[records],
         lines=records + block.first_line,
         columns=selection.build_columns(values),
         bad=tuple(bad),
-        num_filtered=len(sizes) - len(blank) - len(kept) - len(bad),
+        num_filtered=len(sizes) - num_blank - len(kept) - len(bad),
     )

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from dsindex.errors import InputError, RecordProblem
+from dsindex.text.blocks import Column, Ids, RecordBlock, TextColumn, TokenColumn, find_id_fault
 from dsindex.text.fields import (
     Texts,
     find_fault,
@@ -30,8 +31,6 @@ from dsindex.text.fields import (
     type_name,
 )
 from dsindex.text.joining import JOINED, join_columns
-from dsindex.text.record_blocks import RecordBlock, TextColumn
-from dsindex.text.token_ids import Ids, TokenColumn, build_token_column, find_id_fault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,9 +44,6 @@ _NAMED = re.compile(r"(?P<name>[^=]+)=(?P<source>\..*)", re.DOTALL)
 _STEP = re.compile(
     r"""\.(?P<name>[A-Za-z_]\w*) | \.?\s*\[\s*(?P<bracket>"(?:[^"\\]|\\.)*")\s*\] | \.(?P<quoted>"(?:[^"\\]|\\.)*")""",
     re.VERBOSE | re.ASCII | re.DOTALL,
-)
-_FIELD = re.compile(
-    r"""\s*\.\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<quoted>"[^"\\]*")|\[\s*(?P<bracket>"[^"\\]*")\s*\])\s*""", re.ASCII
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -171,15 +167,15 @@ class Selection:
         except RecordProblem as problem:
             return problem.reason
 
-    def build_columns(self, values: Sequence[Values]) -> dict[str, TextColumn | TokenColumn]:
+    def build_columns(self, values: Sequence[Values]) -> dict[str, Column]:
         """Return the column of each key, given the values of each record."""
         return {
             key.name: self.build_column([record[number] for record in values]) for number, key in enumerate(self.keys)
         }
 
-    def build_column(self, values: Sequence[Any]) -> TextColumn | TokenColumn:
+    def build_column(self, values: Sequence[Any]) -> Column:
         """Return the column of one key, given its value in each record."""
-        return TextColumn.of(values) if self.vocabulary_size is None else build_token_column(values)
+        return TextColumn.of(values) if self.vocabulary_size is None else TokenColumn.of(values)
 
     def finish(self, block: RecordBlock) -> RecordBlock:
         """Return a block with the columns of the outputs, one if the texts of all keys are joined."""
@@ -266,20 +262,17 @@ def select_keys(keys: Sequence[str]) -> Selection:
 
 
 def open_pattern(pattern: str) -> Selection:
-    """Return the selection of the one text that a jq pattern selects.
-
-    `.key`, `."key"` and `.["key"]` are read like any other key.
+    """Return the selection of the one text that a jq pattern selects; one that is a path is read like any other.
 
     Raises:
         InputError: If it is not jq, or uses a part of jq that is not allowed.
 
-    >>> open_pattern('.["raw text"]').names, open_pattern(".a.b").names
-    (('raw text',), ('.a.b',))
+    >>> open_pattern('.["raw text"]').names, open_pattern(".a + .b").names
+    (('raw text',), ('.a + .b',))
     """
-    found = _FIELD.fullmatch(pattern)
-    if found is not None:
-        name = found["name"] or json.loads(found["quoted"] or found["bracket"])
-        return Selection(keys=(TextKey(name=name, path=(name,)),), takes_lists=False)
+    path = _parse_path(pattern.strip()) if pattern.lstrip().startswith(".") else None
+    if path is not None:
+        return Selection(keys=(TextKey(name=".".join(path), path=path),), takes_lists=False)
     selection = Selection(keys=(TextKey(name=pattern, program=pattern),), takes_lists=False)
     selection._open_patterns()  # raises now if jq cannot compile it
     return selection

@@ -3,194 +3,45 @@
 A line begins at the start of the text or after a newline byte, and ends before the next newline byte or at the end of
 the text. A part owns the lines that begin in it, so any cut of a file into parts yields each line once. The parts of a
 plain file are byte ranges; a compressed one has a single part.
+
+Plain text is read as JSON lines, too: each line, or the whole file, becomes the object of JSON `{"text": …}`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsindex.errors import InputError, RecordError
+from dsindex.json_text import encode_json
 from dsindex.store.reading import open_readable
-from dsindex.text.compressed import Decoder
+from dsindex.store.storage import Readable
+from dsindex.text.compressed import PIECE_BYTES, decode
+from dsindex.text.fields import JSON_WHITESPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from numpy.typing import NDArray
 
-    from dsindex.store.storage import Readable
-    from dsindex.text.compressed import Container
     from dsindex.text.forms import TextPart
 
-
-# Where the lines of a part come from: a range of a plain file, or a whole compressed one, read forwards.
-#
-# A plain source yields text from the byte before the part to the end of the file, and stops once at the part's own end.
-# The lines of a part are those that begin after the first byte of its text and up to its end, so that no byte before a
-# part is needed to read it; at the start of the file the first line is its own as well.
-
-OVERRUN_BYTES = 64 << 10
-"""Bytes read at a time past the end of a range, where only the rest of one line is needed."""
-
-PIECE_BYTES = 2 << 20
-"""Most text decoded at a time: 128 KiB of zstd can be 2 GiB, which would be held beside the buffer that it is for."""
-
-
-class ByteSource(Protocol):
-    """Text that is read forwards. Positions count from where the source begins."""
-
-    @property
-    def origin(self) -> int:
-        """Offset in the text of the first byte."""
-        ...
-
-    @property
-    def own_end(self) -> int | None:
-        """Position of the last byte at which one of the part's lines may begin; None: any of the file."""
-        ...
-
-    @property
-    def at_end(self) -> bool:
-        """Whether the file has no further text."""
-        ...
-
-    def read_into(self, view: memoryview[int]) -> int:
-        """Fill `view`, with less only at the part's own end or at the end of the file; return the number of bytes."""
-        ...
-
-
-class PlainSource:
-    """A byte range [begin, end) of a plain file, from the byte before it on."""
-
-    def __init__(self, path: str, file: Readable, begin: int, end: int) -> None:
-        self._path = path
-        self._file = file
-        self._size = file.size_bytes
-        if end > self._size:
-            msg = f"{path}: expected at least {end} bytes, got {self._size}; the file became shorter, run the job again"
-            raise InputError(msg)
-        self.origin = max(0, begin - 1)
-        self._position = self.origin
-        self._end = end
-        self.own_end = end - 1 - self.origin
-
-    @property
-    def at_end(self) -> bool:
-        """Whether the file has no further text."""
-        return self._position == self._size
-
-    def read_into(self, view: memoryview[int]) -> int:
-        """Fill `view`, with less only at the range's end or at the end of the file; return the number of bytes."""
-        stop = self._end if self._position < self._end else self._size
-        wanted = min(len(view), stop - self._position)
-        done = 0
-        while done < wanted:
-            got = self._file.read_into(view[done:wanted], self._position + done)
-            if not got:
-                raise changed(self._path, self._position + wanted, self._position + done)
-            done += got
-        self._position += done
-        return done
-
-
-class StreamSource:
-    """The text of a compressed file."""
-
-    origin = 0
-    own_end = None
-
-    def __init__(self, path: str, file: Readable, container: Container) -> None:
-        self._decoder = Decoder(path, file, container)
-
-    @property
-    def at_end(self) -> bool:
-        """Whether the file has no further text."""
-        return self._decoder.at_end
-
-    def read_into(self, view: memoryview[int]) -> int:
-        """Fill `view`, with less only at the end of the file; return the number of bytes."""
-        done = 0
-        while done < len(view) and not self._decoder.at_end:
-            text = self._decoder.read(min(len(view) - done, PIECE_BYTES))
-            view[done : done + len(text)] = text
-            done += len(text)
-        return done
-
-
-@contextmanager
-def open_source(part: TextPart) -> Iterator[ByteSource]:
-    """Open a part of a file.
-
-    Raises:
-        InputError: As `opened_input`, and if the file is shorter than the part.
-    """
-    path, container = part.path, part.form.container
-    with opened_input(path, part.expected_size) as file:
-        if not part.is_sample:
-            file.expect_forwards(part.begin - 1, part.end + OVERRUN_BYTES)  # with the byte before a part of lines
-        if container == "plain":
-            yield PlainSource(path, file, part.begin, part.end)
-        else:
-            yield StreamSource(path, file, container)
-
-
-@contextmanager
-def opened_input(path: str, expected_size: int | None) -> Iterator[Readable]:
-    """Open an input, and check on closing that it has not changed; of an object, every read checks it.
-
-    Raises:
-        InputError: If it cannot be read, does not have the expected size, or changed meanwhile.
-    """
-    with contextlib.ExitStack() as opened:
-        try:
-            file = opened.enter_context(open_readable(path))
-        except OSError as error:
-            msg = f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
-            raise InputError(msg) from error
-        before = file.size_bytes
-        if expected_size not in (None, before):
-            raise InputError(
-                f"{path}: expected {expected_size} bytes, got {before}; the file changed since the job was"
-                " planned, run it again from the start"
-            )
-        damage: InputError | None = None
-        try:
-            yield file
-        except RecordError:
-            raise
-        except InputError as error:  # it may be what a change looks like
-            damage = error
-        after = file.size_if_changed()
-        if after is not None:
-            raise changed(path, before, after) from damage
-        if damage is not None:
-            raise damage
-
-
-def changed(path: str, expected: int, got: int) -> InputError:
-    """Return the error for a file that changed while it was read."""
-    return InputError(
-        f"{path}: expected {expected} bytes, got {got} or other content; the file changed while it was read,"
-        " run the job again from the start once nothing writes to it"
-    )
-
-
 BOM = b"\xef\xbb\xbf"
-_NEWLINE = 10
+TEXT_KEY = "text"
+"""The key of plain text."""
+OVERRUN_BYTES = 64 << 10
+"""Bytes read at a time past the end of a part, where only the rest of one line is needed."""
 LARGEST_HEAD_BYTES = 1 << 20
 """Bytes that are kept of a line that is larger than the limit."""
-_GROWTH_BYTES = 64 << 20
-"""Most bytes by which the buffer of a long line grows at a time."""
+_NEWLINE = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineBlock:
-    """Consecutive whole lines, in file order. `data` is reused for the next block: copy what you keep."""
+    """Consecutive whole lines, in file order."""
 
     data: bytearray
     num_bytes: int
@@ -198,7 +49,7 @@ class LineBlock:
     offset: int
     """File offset of data[0], which is always a line's first byte."""
     first_line: int
-    """Number of the first line, counted from 0 at the start of the range."""
+    """Number of the first line, counted from 0 at the start of the part."""
     starts: NDArray[np.int64]
     """Index in `data` of each line's first byte, or of the byte after a BOM at the start of the file."""
     ends: NDArray[np.int64]
@@ -207,6 +58,17 @@ class LineBlock:
     """Where each line is from, shape [lines], if not from these bytes of a file: the row group of a table, for one."""
     text_bytes: int | None = None
     """Size of what the lines were made of; None if they are the text itself."""
+
+    @classmethod
+    def of_text(cls, data: bytearray, *, offset: int, first_line: int, has_bom: bool) -> LineBlock:
+        """Return the block of whole lines, of which the last may lack its newline."""
+        newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
+        ends = newlines if data[-1] == _NEWLINE else np.append(newlines, len(data))
+        starts = np.zeros_like(ends)
+        starts[1:] = ends[:-1] + 1
+        if has_bom and data.startswith(BOM):
+            starts[0] = len(BOM)
+        return cls(data=data, num_bytes=len(data), offset=offset, first_line=first_line, starts=starts, ends=ends)
 
     @classmethod
     def of_lines(
@@ -273,8 +135,7 @@ def read_lines(
 ) -> Iterator[LineBlock | LongLine]:
     """Yield the lines of a part, in order; the last one may extend beyond its end.
 
-    The lines of a part of a plain file begin in its bytes; a compressed file has one part. One block is held in memory,
-    or the longest line if that is larger.
+    Memory holds one block, or the longest line if that is larger.
 
     Args:
         part: A part of a regular file.
@@ -285,15 +146,137 @@ def read_lines(
         InputError: If the file cannot be read, does not have the expected size, changes while it is read, or is not
             compressed as expected.
     """
-    with open_source(part) as source:
-        reader = _PartReader(source=source, has_bom=part.is_file_start, block_bytes=block_bytes, limit=max_line_bytes)
-        if part.begin == 0 or reader.skip_first_line():
-            yield from reader.blocks()
+    is_plain = part.form.container == "plain"
+    lines = _Lines(
+        max(0, part.begin - 1) if is_plain else 0,
+        part.end if is_plain else None,
+        skips_first=part.begin > 0,
+        limit=max_line_bytes,
+    )
+    with opened_input(part) as file:
+        for chunk in _read_chunks(part, file, block_bytes):
+            yield from lines.take(chunk)
+            if lines.is_done:
+                break
+        else:
+            yield from lines.finish()
 
 
-def read_source(source: ByteSource, *, block_bytes: int, max_line_bytes: int | None) -> Iterator[LineBlock | LongLine]:
-    """Yield the lines of a source from its begin to its end, as `read_lines` does."""
-    return _PartReader(source=source, has_bom=False, block_bytes=block_bytes, limit=max_line_bytes).blocks()
+def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[bytes]:
+    """Yield the text from the byte before a part on: up to the part's end, then in small steps to that of the file."""
+    begin, end = max(0, part.begin - 1), part.end
+    if end > file.size_bytes:
+        found = f"expected at least {end} bytes, got {file.size_bytes}"
+        raise InputError(f"{part.path}: {found}; the file became shorter, run the job again")
+    if not part.is_sample:
+        file.expect_forwards(begin, end + OVERRUN_BYTES)
+    if part.form.container != "plain":
+        pieces = decode(part.path, file, part.form.container, piece_bytes=min(block_bytes, PIECE_BYTES))
+        yield from _gather(pieces, block_bytes)
+        return
+    while begin < file.size_bytes:
+        stop, most = (end, block_bytes) if begin < end else (file.size_bytes, OVERRUN_BYTES)
+        chunk = file.read_at(min(most, stop - begin), begin)
+        if not chunk:
+            raise _changed(part.path, file.size_bytes, begin)
+        begin += len(chunk)
+        yield chunk
+
+
+def _gather(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
+    """Join pieces of a text, until they have so many bytes."""
+    held: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size >= num_bytes:
+            yield b"".join(held)
+            held, size = [], 0
+    yield b"".join(held)
+
+
+class _Lines:
+    """Cuts chunks of text into blocks of the whole lines that begin in a part.
+
+    Args:
+        begin: Offset of the first chunk.
+        end: Where the part ends; None if it has all of the text.
+        skips_first: Whether the first line begins before the part: it is what follows the first newline.
+        limit: Size above which a line is not held.
+    """
+
+    def __init__(self, begin: int, end: int | None, *, skips_first: bool, limit: int | None) -> None:
+        self._held = bytearray()
+        """Text from the first byte of a line on, that has no newline yet."""
+        self._offset = begin
+        """Offset of that line."""
+        self._end = end
+        self._skips = skips_first
+        self._limit = limit
+        self._line = 0
+        self._passed: int | None = None
+        """Bytes of a line that is too long, of which only the first are held."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all lines that begin in the part are complete."""
+        return self._end is not None and self._offset >= self._end and not self._held
+
+    def take(self, chunk: bytes) -> Iterator[LineBlock | LongLine]:
+        """Take the next chunk of the text, which does not reach past the part's end if it begins before it."""
+        if self._skips or self._passed is not None:
+            chunk = yield from self._skip_line(chunk)
+        if self.is_done or not chunk:
+            return
+        is_over = self._end is not None and self._offset + len(self._held) >= self._end
+        cut = (chunk.find(_NEWLINE) if is_over else chunk.rfind(_NEWLINE)) + 1
+        if cut:
+            self._held += memoryview(chunk)[:cut]
+            yield self._cut_block()
+            chunk = b"" if is_over else chunk[cut:]
+        self._held += chunk
+        if self._limit is not None and len(self._held) > self._limit:
+            self._passed = len(self._held)
+            self._held = bytearray(cut_large(self._held, self._limit))
+
+    def _skip_line(self, chunk: bytes) -> Generator[LongLine, None, bytes]:
+        """Skip to the end of a line that is another part's, or too long; return what follows it in the chunk."""
+        cut = chunk.find(_NEWLINE) + 1
+        if self._passed is None:
+            self._offset += cut or len(chunk)
+        else:
+            self._passed += cut - 1 if cut else len(chunk)
+            if cut:
+                yield self._pass_line(self._passed)
+        if not cut:
+            return b""
+        self._skips, self._passed = False, None
+        return chunk[cut:]
+
+    def finish(self) -> Iterator[LineBlock | LongLine]:
+        """Yield the last line, if it has no newline."""
+        if self._passed is not None:
+            yield self._pass_line(self._passed)
+        elif self._held:
+            yield self._cut_block()
+
+    def _cut_block(self) -> LineBlock:
+        block = LineBlock.of_text(
+            self._held, offset=self._offset, first_line=self._line, has_bom=self._offset == 0 and self._line == 0
+        )
+        self._line += len(block.starts)
+        self._offset += len(self._held)
+        self._held = bytearray()
+        return block
+
+    def _pass_line(self, num_bytes: int) -> LongLine:
+        line, head = self._line, bytes(self._held)
+        offset = self._offset
+        self._line += 1
+        self._offset += num_bytes + 1
+        self._held = bytearray()
+        return LongLine(offset=offset, line=line, head=head, num_bytes=num_bytes, limit=self._limit or 0)
 
 
 def cut_large(line: bytes | bytearray, limit: int | None) -> bytes:
@@ -306,126 +289,97 @@ def cut_large(line: bytes | bytearray, limit: int | None) -> bytes:
     return bytes(memoryview(line)[: min(limit or 0, LARGEST_HEAD_BYTES)] if is_large else line)
 
 
-@dataclass(slots=True, kw_only=True)
-class _PartReader:
-    """The state of one pass over one part; `buffer[:filled]` holds the source's text from position `base` on."""
+class _Content(Readable):
+    """A file whose content was read before."""
 
-    source: ByteSource
-    has_bom: bool
-    """Whether the text may begin with a BOM."""
-    block_bytes: int
-    limit: int | None
-    buffer: bytearray = field(default_factory=bytearray)
-    base: int = 0
-    filled: int = 0
-    searched: int = 0
-    """buffer[:searched] has no newline, so a long line is not searched again with every read."""
-    line: int = 0
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.size_bytes = len(content)
 
-    def __post_init__(self) -> None:
-        self.buffer = bytearray(self.block_bytes)
+    def read_at(self, num_bytes: int, offset: int) -> bytes:
+        """Return bytes from an offset; fewer only at the end."""
+        return self._content[offset : offset + num_bytes]
 
-    def skip_first_line(self) -> bool:
-        """Move to the first line that begins after the source's first byte; return False if none of the part's does.
 
-        A newline in the last byte of the part begins the last of its lines, one after it a line of another part, so a
-        part inside one huge line reads no further than its own end.
-        """
-        while not self.is_past_own_end(self.base + 1):
-            self.filled = self.source.read_into(memoryview(self.buffer))
-            newline = self.buffer.find(_NEWLINE, 0, self.filled)
-            if newline >= 0 and not self.is_past_own_end(self.base + newline + 1):
-                self.drop(newline + 1)
-                self.searched = 0
-                return True
-            if self.source.at_end:
-                return False
-            self.base += self.filled
-        return False
+@contextlib.contextmanager
+def opened_input(part: TextPart) -> Iterator[Readable]:
+    """Open an input, and check on closing that it has not changed; of an object, every read checks it.
 
-    def is_past_own_end(self, position: int) -> bool:
-        """Tell whether a line that begins there is known to belong to another part."""
-        return self.source.own_end is not None and position > self.source.own_end
+    Raises:
+        InputError: If it cannot be read, does not have the expected size, or changed meanwhile.
+    """
+    path = part.path
+    if part.content is not None:
+        yield _Content(part.content)
+        return
+    try:
+        with open_readable(path) as file:
+            before = file.size_bytes
+            if part.expected_size not in (None, before):
+                raise InputError(
+                    f"{path}: expected {part.expected_size} bytes, got {before}; the file changed since the job was"
+                    " planned, run it again from the start"
+                )
+            damage: InputError | None = None
+            try:
+                yield file
+            except RecordError:
+                raise
+            except InputError as error:  # it may be what a change looks like
+                damage = error
+            after = file.size_if_changed()
+            if after is not None:
+                raise _changed(path, before, after) from damage
+            if damage is not None:
+                raise damage
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
 
-    def blocks(self) -> Iterator[LineBlock | LongLine]:
-        """Yield every line from `base` to the end of the part."""
-        while not self.is_past_own_end(self.base) and not (self.source.at_end and not self.filled):
-            if self.searched == self.filled and not self.source.at_end:
-                self.read_more()
-            cut = self.whole_lines() or (self.filled if self.source.at_end else 0)
-            if cut:
-                block = self.cut_block(cut)
-                yield block
-                self.line += len(block.starts)
-                self.drop(cut)
-            elif self.filled == len(self.buffer):
-                if self.limit is not None and self.filled > self.limit:
-                    yield self.skip_line(self.limit)
-                    self.line += 1
-                else:
-                    room = self.filled if self.limit is None else self.limit + 1 - self.filled
-                    self.grow(min(self.filled, room, _GROWTH_BYTES))
-            else:
-                self.searched = self.filled
 
-    def read_more(self) -> None:
-        """Fill the buffer up to the end of the part, then in small steps."""
-        view = memoryview(self.buffer)[self.filled :]
-        if self.is_past_own_end(self.base + self.filled):
-            view = view[:OVERRUN_BYTES]
-        self.filled += self.source.read_into(view)
+def _changed(path: str, expected: int, got: int) -> InputError:
+    return InputError(
+        f"{path}: expected {expected} bytes, got {got} or other content; the file changed while it was read,"
+        " run the job again from the start once nothing writes to it"
+    )
 
-    def whole_lines(self) -> int:
-        """Return the size in bytes of the whole lines in the buffer that begin in the part; 0 for none."""
-        if self.is_past_own_end(self.base + self.filled - 1):  # only the rest of the last line was missing
-            return self.buffer.find(_NEWLINE, self.searched, self.filled) + 1
-        return self.buffer.rfind(_NEWLINE, self.searched, self.filled) + 1
 
-    def cut_block(self, cut: int) -> LineBlock:
-        newlines = np.flatnonzero(np.frombuffer(self.buffer, np.uint8, cut) == _NEWLINE)
-        ends = newlines if self.buffer[cut - 1] == _NEWLINE else np.append(newlines, cut)
-        starts = np.zeros_like(ends)
-        starts[1:] = ends[:-1] + 1
-        if self.base == 0 and self.has_bom and self.buffer.startswith(BOM, 0, cut):
-            starts[0] = len(BOM)
-        return LineBlock(
-            data=self.buffer,
-            num_bytes=cut,
-            offset=self.base + self.source.origin,
-            first_line=self.line,
-            starts=starts,
-            ends=ends,
-        )
+# Plain text as records. A line of white space is blank, and a carriage return before a newline is not in the text.
 
-    def drop(self, cut: int) -> None:
-        """Remove the first `cut` bytes; no newline that matters to this part is left."""
-        rest = self.filled - cut
-        memory = self.buffer
-        if len(memory) > self.block_bytes >= rest:  # the end of a long line: shrink the buffer
-            self.buffer = bytearray(self.block_bytes)
-        memoryview(self.buffer)[:rest] = memoryview(memory)[cut : self.filled]
-        self.base, self.filled, self.searched = self.base + cut, rest, rest
 
-    def grow(self, num_bytes: int) -> None:
-        """Lengthen the buffer in place, where the kernel moves pages: old and new memory would be twice the line."""
-        try:
-            self.buffer.extend(bytes(num_bytes))
-        except BufferError:  # the last block is still in use
-            self.buffer = self.buffer + bytes(num_bytes)
-        self.searched = self.filled
+def read_text_lines(
+    part: TextPart, *, block_bytes: int, max_line_bytes: int | None = None
+) -> Iterator[LineBlock | LongLine]:
+    """Yield the lines of a part, each as an object of JSON; the arguments and errors are those of `read_lines`."""
+    for block in read_lines(part, block_bytes=block_bytes, max_line_bytes=max_line_bytes):
+        if isinstance(block, LongLine):
+            yield block
+            continue
+        texts = [block.text(number) for number in range(len(block.starts))]
+        lines = [_as_object(text.removesuffix(b"\r")) if text.strip(JSON_WHITESPACE) else b"" for text in texts]
+        yield LineBlock.of_lines(lines, block.offsets(), block.first_line, text_bytes=block.num_bytes)
 
-    def skip_line(self, limit: int) -> LongLine:
-        """Skip the line that fills the buffer, keeping its first `limit` bytes."""
-        begin, head, cut = self.base, cut_large(self.buffer, limit), 0
-        self.buffer = bytearray(self.block_bytes)
-        while not cut:
-            self.base, self.filled = self.base + self.filled, 0
-            self.read_more()
-            cut = self.buffer.find(_NEWLINE, 0, self.filled) + 1
-            if not cut and self.source.at_end:
-                cut = self.filled + 1  # as if a newline followed
-        num_bytes = self.base + cut - 1 - begin
-        cut = min(cut, self.filled)
-        self.drop(cut)
-        self.searched = 0  # the rest may contain whole lines, which are yielded before more is read
-        return LongLine(offset=begin + self.source.origin, line=self.line, head=head, num_bytes=num_bytes, limit=limit)
+
+def read_text_file(
+    part: TextPart, *, block_bytes: int, max_line_bytes: int | None = None
+) -> Iterator[LineBlock | LongLine]:
+    """Yield a whole file as one object of JSON; a larger file than a line may be is a LongLine."""
+    content, num_bytes, limit = bytearray(), 0, max_line_bytes
+    with opened_input(part) as file:
+        for chunk in _read_chunks(part, file, block_bytes):
+            num_bytes += len(chunk)
+            content += chunk
+            if limit is not None and num_bytes > limit:
+                content = bytearray(cut_large(content, limit))
+    if limit is not None and num_bytes > limit:
+        yield LongLine(offset=0, line=0, head=bytes(content), num_bytes=num_bytes, limit=limit)
+    else:
+        line = _as_object(bytes(content.removeprefix(BOM)))
+        yield LineBlock.of_lines([line], np.zeros(1, np.int64), 0, text_bytes=num_bytes)
+
+
+def _as_object(text: bytes) -> bytes:
+    """Return the object with a text; text that is not UTF-8 stays as it is, and readers of JSON then say so."""
+    try:
+        return encode_json({TEXT_KEY: text.decode()})
+    except UnicodeDecodeError:
+        return text.replace(b"\n", b" ")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
-import os
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dsindex.errors import InputError
-from dsindex.text.record_blocks import BadRecord, RecordBlock, TextColumn, describe_long_line, text_sizes
+from dsindex.text.blocks import BadRecord, RecordBlock, TextColumn, describe_long_line, text_sizes
+from dsindex.text.forms import TextPart
 from dsindex.text.streams import LineBlock, opened_input
 
 if TYPE_CHECKING:
@@ -31,34 +31,29 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from dsindex.store.storage import Readable
-    from dsindex.text.forms import Columns, Format, TextPart
+    from dsindex.text.forms import Columns, Format
     from dsindex.text.selection import Selection
 
-_MOST_ROWS = 4096
-"""Rows decoded at a time."""
-_FEW_BYTES = 64
-"""A row group with fewer bytes a row holds a dictionary, of which a row may be much larger."""
-_DICTIONARY_BYTES = 64 << 20
-_PRE_BUFFERED_BYTES = 64 << 20
-"""A row group up to this size is requested as a whole."""
+_MOST_ROWS = 1024
+"""Rows decoded at a time: in a row group with a dictionary, a row may be much larger than its part of the file."""
 _SHOWN_COLUMNS = 12
 _SHOWN_CHARACTERS = 200
 
 
-def measure_table(path: str, format: Format, columns: Columns | None, *, expected_size: int | None = None) -> list[int]:
+def measure_table(path: str, format: Format, columns: Columns | None) -> list[int]:
     """Check that a table has the wanted columns, and return about the bytes of each row group or record batch.
 
     Args:
         path: A regular file.
         format: The file's format.
         columns: The wanted columns; None for all.
-        expected_size: Size of the file in bytes when the job was planned.
 
     Raises:
         InputError: If the file is damaged or encrypted, or a column is missing or of another type.
     """
-    with opened_input(path, expected_size) as file, errors_named(path, f"a table ({format}) with a readable schema"):
-        source = pa.PythonFile(_TableFile(file), mode="r")
+    part = TextPart(path=path, begin=0, end=0)
+    with opened_input(part) as file, errors_named(path, f"a table ({format}) with a readable schema"):
+        source = pa.PythonFile(file, mode="r")
         if format != "parquet":
             reader = pa.ipc.open_file(source) if format == "arrow-file" else pa.ipc.open_stream(source)
             _check_columns(path, reader.schema, columns)
@@ -83,20 +78,24 @@ def read_table_records(
     """
     columns = selection.paths or {}
     for group, first_row, values in _read_rows(part, columns, block_bytes):
+        rows = list(zip(*values, strict=True))
+
+        def read_line(_file: int, line: int, rows: Sequence[Any] = rows, first: int = first_row) -> bytes:
+            return encode_row(dict(zip(columns, rows[line - first], strict=True)))[:max_record_bytes]
+
         bad: dict[int, BadRecord] = {}
         if not all(set(map(type, column)) == {str} for column in values) or _size_of(values) > max_record_bytes:
-            for row, own in enumerate(zip(*values, strict=True)):
+            for row, own in enumerate(rows):
                 reason = _find_fault(selection, own, max_record_bytes)
                 if reason is not None:
-                    line = encode_row(dict(zip(columns, own, strict=True)))[:max_record_bytes]
-                    bad[row] = BadRecord(offset=group, line=first_row + row, line_bytes=line, reason=reason)
-        num_rows = len(values[0])
-        kept = np.array([row for row in range(num_rows) if row not in bad] if bad else range(num_rows), np.int64)
+                    line = first_row + row
+                    bad[row] = BadRecord(offset=group, line=line, line_bytes=read_line(0, line), reason=reason)
+        kept = np.array([row for row in range(len(rows)) if row not in bad], np.int64)
         if bad:
             values = [[column[row] for row in kept.tolist()] for column in values]
         built = {name: selection.build_column(own) for name, own in zip(columns, values, strict=True)}
         yield RecordBlock(
-            num_lines=num_rows,
+            num_lines=len(rows),
             num_blank=0,
             offsets=np.full(len(kept), group, np.int64),
             lines=kept + first_row,
@@ -106,6 +105,7 @@ def read_table_records(
                 int(text_sizes(column).sum()) if isinstance(column, TextColumn) else column.tokens.nbytes
                 for column in built.values()
             ),
+            read_line=read_line,
         )
 
 
@@ -257,7 +257,7 @@ def _read_rows(part: TextPart, columns: Columns | None, block_bytes: int) -> Ite
     """Yield the wanted columns of about `block_bytes` of rows, or all as lines of JSON, with group and first row."""
     path, row = part.path, 0
     purpose = f"a table ({part.form.format}) with readable rows"
-    with opened_input(path, part.expected_size) as file, errors_named(path, purpose):
+    with opened_input(part) as file, errors_named(path, purpose):
         for group, batch in _read_batches(part, file, columns, block_bytes):
             places = _check_columns(path, batch.schema, columns)
             if columns is None:
@@ -278,47 +278,35 @@ def _read_rows(part: TextPart, columns: Columns | None, block_bytes: int) -> Ite
 def _read_batches(
     part: TextPart, file: Readable, columns: Columns | None, block_bytes: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    source = pa.PythonFile(_TableFile(file), mode="r")
+    source = pa.PythonFile(file, mode="r")
     if part.form.format == "arrow-stream":
         yield from enumerate(pa.ipc.open_stream(source))
-    elif part.form.format == "arrow-file":
-        reader = pa.ipc.open_file(source)
-        _check_range(part, reader.num_record_batches)
-        yield from ((number, reader.get_batch(number)) for number in range(part.begin, part.end))
-    else:
-        opened = _open_parquet(file)
-        _check_range(part, opened.metadata.num_row_groups)
-        _check_columns(part.path, opened.schema_arrow, columns)
-        names = None if columns is None else [".".join(path) for path in columns.values()]
-        leaves = _leaf_columns(opened, columns)
-        groups = range(part.begin, part.end)
-        if max((_text_bytes(opened, group, leaves) for group in groups), default=0) <= _PRE_BUFFERED_BYTES:
-            opened = _open_parquet(file, metadata=opened.metadata, pre_buffer=True)
-        for group in groups:
-            num_rows = opened.metadata.row_group(group).num_rows
-            text_bytes = _text_bytes(opened, group, leaves)
-            rows = min(_MOST_ROWS, block_bytes * num_rows // max(1, text_bytes))
-            if text_bytes < _FEW_BYTES * num_rows:
-                rows = min(rows, max(16, _DICTIONARY_BYTES // max(1, text_bytes)))
-            yield from (
-                (group, batch)
-                for batch in opened.iter_batches(max(1, rows), row_groups=[group], columns=names, use_threads=False)
-            )
-
-
-def _check_range(part: TextPart, num_groups: int) -> None:
+        return
+    opened = pa.ipc.open_file(source) if part.form.format == "arrow-file" else _open_parquet(file)
+    num_groups = opened.num_record_batches if part.form.format == "arrow-file" else opened.metadata.num_row_groups
     if part.end > num_groups:
         raise InputError(
             f"{part.path}: expected at least {part.end} row groups, got {num_groups}; the file changed since the job "
             "was planned, run it again from the start"
         )
+    if part.form.format == "arrow-file":
+        yield from ((number, opened.get_batch(number)) for number in range(part.begin, part.end))
+        return
+    _check_columns(part.path, opened.schema_arrow, columns)
+    names = None if columns is None else [".".join(path) for path in columns.values()]
+    leaves = _leaf_columns(opened, columns)
+    for group in range(part.begin, part.end):
+        num_bytes = _text_bytes(opened, group, leaves)
+        rows = block_bytes * opened.metadata.row_group(group).num_rows // max(1, num_bytes)
+        rows = max(1, min(_MOST_ROWS, rows))
+        for batch in opened.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
+            yield group, batch
 
 
-def _open_parquet(file: Readable, **options: Any) -> pq.ParquetFile:  # noqa: ANN401 - those of pyarrow
+def _open_parquet(file: Readable) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
-    source = pa.PythonFile(_TableFile(file), mode="r")
-    return pq.ParquetFile(source, buffer_size=1 << 20, page_checksum_verification=True, **options)
+    return pq.ParquetFile(pa.PythonFile(file, mode="r"), buffer_size=1 << 20, page_checksum_verification=True)
 
 
 def _leaf_columns(opened: pq.ParquetFile, columns: Columns | None) -> list[int]:
@@ -340,43 +328,6 @@ def _text_bytes(opened: pq.ParquetFile, group: int, leaves: Sequence[int]) -> in
     if min(row_group.num_rows, *sizes, 0) < 0:
         raise ValueError(f"a negative size in row group {group}")
     return sum(sizes)
-
-
-class _TableFile:
-    """An open file as pyarrow reads it: it never asks for more bytes than there are, whatever the file claims.
-
-    pyarrow decodes paths as UTF-8, so it gets this object instead of a name.
-    """
-
-    closed = False
-
-    def __init__(self, file: Readable) -> None:
-        self._file = file
-        self._position = 0
-
-    def read(self, num_bytes: int = -1) -> bytes:
-        """Return up to `num_bytes` bytes, all that are left if negative."""
-        left = max(0, self._file.size_bytes - self._position)
-        content = self._file.read_at(left if num_bytes < 0 else min(num_bytes, left), self._position)
-        self._position += len(content)
-        return content
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a position, which may be behind the end."""
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.size_bytes}[whence]
-        self._position = max(0, start + offset)
-        return self._position
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._position
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def close(self) -> None:
-        """Do nothing: whoever opened the file closes it."""
 
 
 # Find the wanted columns in a table's schema, and refuse those that hold something else.

@@ -22,7 +22,7 @@ from dsindex.engine.work_folder import write_marker
 from dsindex.engine.worker import ShardSettings, tokenize_shard
 from dsindex.errors import FormatError, InputError
 from dsindex.store.reading import fingerprint_input, is_stored, is_there
-from dsindex.text.sampling import Sample
+from dsindex.text.blocks import Sample
 from dsindex.text.selection import open_pattern, open_selection
 from dsindex.tools.documents import documents_of, open_documents
 from dsindex.tools.origin import load_recorded

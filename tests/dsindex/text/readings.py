@@ -12,7 +12,8 @@ import numpy as np
 
 from dsindex.text.fields import MAX_NESTING
 from dsindex.text.forms import TextPart
-from dsindex.text.records import parse_blocks, read_records
+from dsindex.text.parts import read_part
+from dsindex.text.records import parse_blocks
 from dsindex.text.selection import select_keys
 from dsindex.text.streams import LineBlock
 
@@ -102,7 +103,7 @@ def read_ranges(path, cuts, keys=KEYS, **options):
     reading = Reading()
     for begin, end in pairwise(cuts):
         first_line = reading.num_lines
-        for block in read_records(TextPart(path=str(path), begin=begin, end=end), keys=keys, **options):
+        for block in read_part(TextPart(path=str(path), begin=begin, end=end), select_keys(keys), **options):
             reading.add(block, first_line)
     return reading
 

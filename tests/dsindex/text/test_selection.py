@@ -5,11 +5,11 @@ import sys
 import pytest
 
 from dsindex.errors import InputError
+from dsindex.text.blocks import TextColumn
 from dsindex.text.fields import MAX_NESTING, show_path
 from dsindex.text.forms import TextPart
 from dsindex.text.joining import decode_separator
-from dsindex.text.record_blocks import TextColumn
-from dsindex.text.records import read_records
+from dsindex.text.parts import read_part
 from dsindex.text.selection import is_program, open_selection, output_name, parse_key
 from tests.dsindex.text.readings import read_fields
 
@@ -22,7 +22,7 @@ def judge(selection, *lines):
 
 def read(path, selection, **options):
     part = TextPart(path=str(path), begin=0, end=path.stat().st_size)
-    return list(read_records(part, keys=selection.outputs, selection=selection, **options))
+    return list(read_part(part, selection, **options))
 
 
 def texts(blocks, name):

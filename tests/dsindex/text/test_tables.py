@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
-from dsindex.text.forms import InputForm, TextPart, detect_table
+from dsindex.text.blocks import by_record
+from dsindex.text.forms import InputForm, TextPart, detect_form
 from dsindex.text.parts import read_part
-from dsindex.text.record_blocks import by_record
-from dsindex.text.records import parse_blocks, read_records
+from dsindex.text.records import parse_blocks
 from dsindex.text.selection import open_selection, select_keys
 from dsindex.text.tables import measure_table, read_table_lines
 
@@ -66,7 +66,7 @@ def collect(blocks):
 
 
 def read(path, format, keys=("text",), **options):
-    return collect(read_part(part_of(path, format), keys=keys, selection=open_selection(keys), **options))
+    return collect(read_part(part_of(path, format), open_selection(keys), **options))
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20) | st.sampled_from(["", "é" * 30, "a\0b", "\r\n", '"'])
@@ -101,7 +101,7 @@ def test_rows_are_read_like_the_same_rows_in_json(data, group_rows, limit, block
     lines.write_text("".join(json.dumps({"text": row[0], "meta": {"text": row[1]}}) + "\n" for row in rows))
     keys = ["text", ".meta.text"]
     part = TextPart(path=str(lines), begin=0, end=lines.stat().st_size)
-    texts, bad, _ = collect(read_records(part, keys=keys, selection=open_selection(keys)))
+    texts, bad, _ = collect(read_part(part, open_selection(keys)))
     too_large = {number for number, own in texts.items() if limit is not None and text_bytes(own) > limit}
 
     found, found_bad, num_lines = read(path, format, keys, max_record_bytes=limit, block_bytes=block)
@@ -162,7 +162,7 @@ def test_token_ids_are_taken_from_lists(format, tmp_path):
     path = write_table(tmp_path / "table", table, format)
     for key, expected in (("ids", [1, 2, 3]), ("deep", [1, 2, 3, 4, 5])):
         selection = open_selection([key], vocabulary_size=100)
-        blocks = list(read_part(part_of(path, format), keys=[key], selection=selection))
+        blocks = list(read_part(part_of(path, format), selection))
         assert [token for block in blocks for token in block.columns[key].tokens.tolist()] == expected
     assert "a list with 100 as item 1" in blocks[-1].bad[0].reason
 
@@ -232,8 +232,8 @@ def test_changed_files_and_ranges_are_refused(format, tmp_path):
     path = write_table(tmp_path / "table", TABLE, format, group_rows=20)
     if format != "arrow-stream":
         with pytest.raises(InputError, match="expected at least 3 row groups, got 2; the file changed"):
-            list(read_part(part_of(path, format, end=3), keys=["text"]))
-    blocks = read_part(part_of(path, format), keys=["text"], block_bytes=1)
+            list(read_part(part_of(path, format, end=3), select_keys(["text"])))
+    blocks = read_part(part_of(path, format), select_keys(["text"]), block_bytes=1)
     next(blocks)
     os.utime(path, ns=(1, 1))
     with pytest.raises(InputError, match="the file changed while it was read"):
@@ -276,18 +276,22 @@ def test_columns_of_one_name_are_refused_if_all_are_read(format, tmp_path):
 @pytest.mark.parametrize("table", [TABLE, pa.table({"a": []})], ids=["rows", "empty"])
 def test_a_table_is_told_by_its_content_even_if_it_is_cut_off(format, table, tmp_path):
     data = content(tmp_path, table, format)
-    assert detect_table(data[:8], data[-8:]) == format
-    assert detect_table(data[:8], data[-9:-1]) == format
+    path = tmp_path / "x.jsonl"
+    for whole in (data, data[:-1]):
+        path.write_bytes(whole)
+        assert detect_form(str(path), shown_as="x.jsonl").format == format
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"P", b"PAR1 is a name", b'{"text": "PAR1"}PAR1', b"ARROW12", b"\xff\xff\xff\xff"]
 )
-def test_what_is_no_table_is_none(data):
-    assert detect_table(data[:8], data[-8:]) is None
+def test_what_is_no_table_is_none(data, tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(data)
+    assert detect_form(str(path), shown_as="x.jsonl") == InputForm()
 
 
 def test_plain_columns_are_not_looked_at_row_by_row(tmp_path, monkeypatch):
     path = write_table(tmp_path / "table", TABLE, "parquet", group_rows=40)
     monkeypatch.setattr("dsindex.text.tables._find_fault", lambda *_: pytest.fail("the slow path was taken"))
-    assert len(collect(read_part(part_of(path, "parquet"), keys=["text"], selection=select_keys(["text"])))[0]) == 40
+    assert len(collect(read_part(part_of(path, "parquet"), select_keys(["text"])))[0]) == 40

@@ -1,0 +1,310 @@
+"""The records of consecutive lines: the wanted values as columns, the bad records, and which of them are kept.
+
+A value is a text or a list of texts; or, with token ids, a list of ids from 0 to below the size of the vocabulary, or a
+list of such lists. Nothing is converted: `1.0` and `true` are not ids.
+
+A sample keeps a share of the records, chosen by a hash of their values. So a record's choice depends on nothing else:
+not on its input, its place there, or how the input is stored. A larger share keeps all records of a smaller one.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import compress, pairwise
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import numpy as np
+import xxhash
+
+from dsindex.dtypes import starts_of
+from dsindex.text.fields import TYPE_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+Item = TypeVar("Item")
+Ids: TypeAlias = list[int] | list[list[int]]
+
+HASH_SEED = 0x64_73_69_6E_64_65_78
+"""Makes the choice of a sample independent of other choices by XXH3-64 of the text."""
+_SHOWN_CHARACTERS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextColumn:
+    """The texts of one key, without lone surrogates."""
+
+    texts: Sequence[str]
+    """All texts of the block, in order."""
+    texts_per_record: NDArray[np.int64] | None
+    """Number of texts of each record, shape [records]; None if each record has one text."""
+
+    @classmethod
+    def of(cls, values: Sequence[str | list[str]]) -> TextColumn:
+        """Return the column of these values, one for each record."""
+        if list not in set(map(type, values)):
+            return cls(texts=values, texts_per_record=None)  # type: ignore[arg-type]  # all are texts
+        lists = [value if isinstance(value, list) else [value] for value in values]
+        counts = np.fromiter(map(len, lists), np.int64, len(lists))
+        return cls(texts=[text for texts in lists for text in texts], texts_per_record=counts)
+
+    def keep(self, kept: NDArray[np.bool_]) -> TextColumn:
+        """Return the column of some of the records."""
+        counts = self.texts_per_record
+        own = kept if counts is None else np.repeat(kept, counts)
+        own_counts = None if counts is None else counts[kept]
+        return TextColumn(texts=list(compress(self.texts, own.tolist())), texts_per_record=own_counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenColumn:
+    """The token ids of one key."""
+
+    tokens: NDArray[np.uint32]
+    """All ids of the block, in order; shape [tokens]."""
+    lengths: NDArray[np.int64]
+    """Number of ids of each sequence, shape [sequences]; they add up to the number of tokens."""
+    sequences_per_record: NDArray[np.int64] | None
+    """Number of sequences of each record, shape [records]; None if each record has one."""
+
+    @classmethod
+    def of(cls, values: Sequence[Ids]) -> TokenColumn:
+        """Return the column of these values, one for each record, all of which are ids."""
+        each = [_sequences(value) for value in values]
+        sequences = [sequence for own in each for sequence in own]
+        ids = array("I")
+        for sequence in sequences:
+            ids.fromlist(sequence)
+        is_nested = any(value and isinstance(value[0], list) for value in values)
+        return cls(
+            tokens=np.array(ids, np.uint32),
+            lengths=np.array([len(sequence) for sequence in sequences], np.int64),
+            sequences_per_record=np.array([len(own) for own in each], np.int64) if is_nested else None,
+        )
+
+    def keep(self, kept: NDArray[np.bool_]) -> TokenColumn:
+        """Return the column of some of the records."""
+        counts = self.sequences_per_record
+        own = kept if counts is None else np.repeat(kept, counts)
+        return TokenColumn(
+            tokens=self.tokens[np.repeat(own, self.lengths)],
+            lengths=self.lengths[own],
+            sequences_per_record=None if counts is None else counts[kept],
+        )
+
+
+Column: TypeAlias = TextColumn | TokenColumn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRecord:
+    """A line that is neither blank nor a record with all wanted keys."""
+
+    offset: int
+    """Byte offset in the file of the line's first byte."""
+    line: int
+    """Line number, counted from 0 at the start of the part."""
+    line_bytes: bytes
+    """The line as stored in the file, excluding the newline, cut at the limit."""
+    reason: str
+    file: int = 0
+    """Number of the file, where several are read together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordBlock:
+    """Consecutive lines of a part, in file order: num_lines = num_blank + num_filtered + records + bad."""
+
+    num_lines: int
+    num_blank: int
+    offsets: NDArray[np.int64]
+    """Byte offset in the file of each record's line, shape [records]."""
+    lines: NDArray[np.int64]
+    """Line number of each record, counted from 0 at the start of the part, shape [records]."""
+    files: NDArray[np.int64] | None = None
+    """Number of each record's file, shape [records], where several are read together."""
+    columns: dict[str, Column]
+    """The texts or token ids of each wanted key; all columns have the same records."""
+    bad: tuple[BadRecord, ...]
+    """Bad records, in file order; they are in no column."""
+    num_filtered: int = 0
+    """Number of records that a condition or a sample leaves out; they are in no column."""
+    num_bytes: int = 0
+    """Size of its lines in the text, with newlines; of rows of a table, of their texts."""
+    read_line: Callable[[int, int], bytes] = lambda _file, _line: b""
+    """Returns a line by its file and number."""
+
+
+def describe_long_line(num_bytes: int, limit: int) -> str:
+    """Return the reason why a line longer than the limit is a bad record."""
+    return f"record of {num_bytes} bytes is larger than the limit of {limit} bytes"
+
+
+def text_sizes(column: TextColumn) -> NDArray[np.int64]:
+    """Return the size of each record's texts in UTF-8, shape [records]."""
+    texts, counts = column.texts, column.texts_per_record
+    spelt: Iterable[str | bytes] = texts if all(map(str.isascii, texts)) else map(str.encode, texts)
+    sizes = np.fromiter(map(len, spelt), np.int64, len(texts))
+    return sizes if counts is None else np.diff(starts_of(sizes)[starts_of(counts)])
+
+
+def by_record(items: Sequence[Item], counts: NDArray[np.int64] | None) -> Iterator[Sequence[Item]]:
+    """Yield the items of each record; the counts are None if each has one.
+
+    >>> list(by_record("abc", np.array([2, 0, 1])))
+    ['ab', '', 'c']
+    """
+    if counts is None:
+        return ([item] for item in items)
+    return (items[begin:end] for begin, end in pairwise(starts_of(counts).tolist()))
+
+
+def chain_columns(columns: Sequence[Column]) -> Column:
+    """Return the column of the records of several columns of one kind, one after the other."""
+    texts = [column for column in columns if isinstance(column, TextColumn)]
+    if texts:
+        return TextColumn(
+            texts=[text for column in texts for text in column.texts],
+            texts_per_record=_chain_counts([(column.texts_per_record, len(column.texts)) for column in texts]),
+        )
+    ids = [column for column in columns if isinstance(column, TokenColumn)]
+    return TokenColumn(
+        tokens=np.concatenate([column.tokens for column in ids]),
+        lengths=np.concatenate([column.lengths for column in ids]),
+        sequences_per_record=_chain_counts([(column.sequences_per_record, len(column.lengths)) for column in ids]),
+    )
+
+
+def _chain_counts(each: Sequence[tuple[NDArray[np.int64] | None, int]]) -> NDArray[np.int64] | None:
+    if all(counts is None for counts, _ in each):
+        return None
+    return np.concatenate([np.ones(num, np.int64) if counts is None else counts for counts, num in each])
+
+
+def find_id_fault(value: object, vocabulary_size: int) -> str | None:
+    """Describe the first value that is no token id; None if all are.
+
+    >>> find_id_fault([1, 7], 8), find_id_fault([[1], []], 8)
+    (None, None)
+    >>> find_id_fault([1, 8], 8)
+    'a list with 8 as item 2'
+    """
+    if not isinstance(value, list):
+        return _shown(value)
+    is_nested = bool(value) and isinstance(value[0], list)
+    for number, ids in enumerate(value if is_nested else [value], 1):
+        if not isinstance(ids, list):
+            return f"a list of lists with {_shown(ids)} as item {number}"
+        if not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < vocabulary_size):
+            continue
+        wrong = next(at for at, item in enumerate(ids) if type(item) is not int or not 0 <= item < vocabulary_size)
+        place = f"item {wrong + 1} of list {number}" if is_nested else f"item {wrong + 1}"
+        return f"a list with {_shown(ids[wrong])} as {place}"
+    return None
+
+
+def _sequences(value: Ids) -> list[list[int]]:
+    return value if value and isinstance(value[0], list) else [value]  # type: ignore[list-item]  # all are lists, or none is
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (bool, int, float)):
+        shown = json.dumps(value)
+        return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
+    return TYPE_NAMES[type(value)]
+
+
+# Samples.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The records whose hashes are in a range, as shares of all hashes, and the decimals they print as."""
+
+    low: float = 0.0
+    high: float = 1.0
+    prefix: str = ""
+    """What stands before the key in the name of their dataset."""
+
+    def holds(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Tell which records are in the sample, shape [records]."""
+        first, end = (int(Fraction(str(bound)) * 2**64) for bound in (self.low, self.high))
+        kept = hashes >= np.uint64(first)
+        return kept if end >= 2**64 else kept & (hashes < np.uint64(end))
+
+
+ALL_RECORDS = Sample()
+
+
+def sample_records(block: RecordBlock, samples: Sequence[Sample]) -> RecordBlock:
+    """Return a block with its records that are in a sample; the others are counted as filtered.
+
+    Args:
+        block: The records; bad ones stay.
+        samples: The samples.
+    """
+    if tuple(samples) == (ALL_RECORDS,) or not len(block.offsets):
+        return block
+    hashes = hash_records(block)
+    kept = np.logical_or.reduce([sample.holds(hashes) for sample in samples])
+    return replace(_keep_records(block, kept), num_filtered=block.num_filtered + int(np.count_nonzero(~kept)))
+
+
+def _keep_records(block: RecordBlock, kept: NDArray[np.bool_]) -> RecordBlock:
+    """Return a block with a part of its records; the others are in none of its counts."""
+    return replace(
+        block,
+        offsets=block.offsets[kept],
+        lines=block.lines[kept],
+        files=None if block.files is None else block.files[kept],
+        columns={key: column.keep(kept) for key, column in block.columns.items()},
+    )
+
+
+def set_aside(block: RecordBlock, reasons: Mapping[int, str]) -> RecordBlock:
+    """Return a block in which some records, by number, are bad ones."""
+    bad = list(block.bad)
+    for number, reason in reasons.items():
+        line, file = int(block.lines[number]), 0 if block.files is None else int(block.files[number])
+        own = block.read_line(file, line)
+        bad.append(BadRecord(offset=int(block.offsets[number]), line=line, line_bytes=own, reason=reason, file=file))
+    kept = np.ones(len(block.offsets), np.bool_)
+    kept[list(reasons)] = False
+    bad.sort(key=lambda record: (record.file, record.line))
+    return replace(_keep_records(block, kept), bad=tuple(bad))
+
+
+def hash_records(block: RecordBlock) -> NDArray[np.uint64]:
+    """Return the hash of each record, shape [records]: the sum of its keys' hashes, in any order, modulo 2**64.
+
+    A key's hash is XXH3-64 of its text in UTF-8; for a list of any other length than 1, XXH3-64 of its texts' hashes,
+    8 bytes each. Of token ids, the ids are hashed, 4 bytes each, in place of the text.
+    """
+    total = np.zeros(len(block.offsets), np.uint64)
+    for column in block.columns.values():
+        total += _hash_column(column)
+    return total
+
+
+def _hash_column(column: Column) -> NDArray[np.uint64]:
+    items: list[bytes]
+    if isinstance(column, TokenColumn):
+        ids = column.tokens.astype("<u4", copy=False).tobytes()
+        ends = (starts_of(column.lengths) * 4).tolist()
+        items, counts = [ids[begin:end] for begin, end in pairwise(ends)], column.sequences_per_record
+    else:
+        items, counts = list(map(str.encode, column.texts)), column.texts_per_record
+    hashes = np.fromiter(map(_digest, items), np.uint64, len(items))
+    if counts is None:
+        return hashes
+    own = [hashes[begin:end].astype("<u8") for begin, end in pairwise(starts_of(counts).tolist())]
+    return np.array([each[0] if len(each) == 1 else _digest(each.tobytes()) for each in own], np.uint64)
+
+
+def _digest(content: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(content, seed=HASH_SEED)
