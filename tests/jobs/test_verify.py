@@ -213,7 +213,7 @@ def test_command_says_what_was_found(built, cli):
     shown = cli(["verify", f"{built}.bin", "--executor", "local"]).out
     assert f"{built}: intact\n  102 documents (2 empty), 100 sequences" in shown
     change_token(built, 5, 799)
-    report = json.loads(cli(["verify", built, "--executor", "local", "--json"], 1).out)
+    [report] = json.loads(cli(["verify", built, "--executor", "local", "--json"], 1).out)["reports"]
     assert (report["is_whole"], "expected the digest" in report["findings"][0]) == (False, True)
     assert "--sample needs --against-source" in cli(["verify", built, "--sample", "1%"], 2).err
     assert "expected a share above 0" in cli(["verify", built, "--sample", "much", "--against-source"], 2).err
