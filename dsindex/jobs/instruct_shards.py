@@ -17,7 +17,7 @@ from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
 from dsindex.engine.worker import Attempt, check_unchanged, provenance_rows, quarantine_line
 from dsindex.errors import BadRecordError, RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
-from dsindex.instruction.statistics import SPLITS, split_by_hash
+from dsindex.instruction.statistics import NOTE, SPLITS, split_by_hash
 from dsindex.store.reading import fingerprint_input
 from dsindex.text.blocks import BadRecord, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
