@@ -32,7 +32,7 @@ def test_plain_configurations_are_read(text, loaded):
     ("a: \x00\n", r"c\.yaml: expected YAML"),
     ("{[a]: b}: c\n", r"c\.yaml, line 1: expected YAML"),
     ("a: 1\n---\nb: 1\n", r"c\.yaml, line 2: expected YAML"),
-    ("", r"c\.yaml: expected a mapping of options to values, got nothing"),
+    ("", r"c\.yaml: expected a mapping of options to values, got None"),
 ], ids=["alias", "deep", "key-twice", "key-twice-on-a-line", "key-twice-inside", "date", "integer", "boolean",
         "digits", "object", "control", "key-no-text", "two-documents", "empty"])  # fmt: skip
 def test_what_is_no_configuration_is_refused_by_line(text, message):
