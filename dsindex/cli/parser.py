@@ -165,7 +165,7 @@ def add_options(parser: argparse.ArgumentParser, *models: type[Options]) -> None
 
 
 def _is_essential(name: str, option: Option) -> bool:
-    return option.default is ... or option.positional or name in {"input", "data_path"}
+    return option.default is ... or option.positional or not option.kw_only
 
 
 def _values(option: Option) -> str:

@@ -258,7 +258,7 @@ class CacheNames(Options):
     """Each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all."""
 
 
-class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTime, CacheNames):
+class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths, IndexBasics):
     """The options of `dsindex.build_index`."""
 
     group: ClassVar = "data"
@@ -381,7 +381,7 @@ class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTim
             )
 
 
-class IndexFlags(IndexConfig, TokenizerFlags):
+class IndexFlags(TokenizerFlags, IndexConfig):
     r"""Build the document, sample and shuffle indices of a training job.
 
     The indices of each split of a dataset or blend are the cache files of a Megatron job and have their names, so that
