@@ -25,7 +25,9 @@ from dsindex.options.model import Options, Parsed, convert, option
 from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import refuse_cache_url, refuse_url
 
-DOCUMENT_ORDERS = ("shuffled", "packed", "length")
+DOCUMENT_ORDERS: dict[str, Literal["together", "never"]]
+DOCUMENT_ORDERS = {"shuffled": "together", "packed": "together", "length": "never"}
+"""Order of documents → how samples are shuffled by default."""
 DEFAULT_SPLIT = "969, 30, 1"
 """Megatron's default. Its spaces matter: they are part of the hash."""
 
