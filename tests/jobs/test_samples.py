@@ -80,7 +80,7 @@ def test_a_sample_keeps_the_same_records_everywhere(texts, tmp_path):
 
 
 HELD_OUT = {
-    "small shards": {"shard_size": "700B", "workers": 3},
+    "small shards": {"shard_size": "2KiB", "workers": 3},
     "one key": {"json_keys": ("text",), "no_provenance": True},
     "with a sample": {"sample": "80%", "executor": "processes"},
 }
