@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dsindex.datasets.subjects import open as open
+    from dsindex.datasets.opening import open as open
     from dsindex.engine.progress import Snapshot as Snapshot
     from dsindex.errors import DsindexError as DsindexError
     from dsindex.errors import UsageError as UsageError
@@ -42,7 +42,7 @@ _MODULES = {
     "VerifyResult": "dsindex.tools.results",
     **dict.fromkeys(("DsindexError", "UsageError"), "dsindex.errors"),
     "Snapshot": "dsindex.engine.progress",
-    "open": "dsindex.datasets.subjects",
+    "open": "dsindex.datasets.opening",
 }
 
 __all__ = list(_MODULES)

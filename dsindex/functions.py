@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from dsindex.tools.estimate import EstimateResult
     from dsindex.tools.mix import MixResult
     from dsindex.tools.report import ReportResult
-    from dsindex.tools.results import ConsumedTokens, InspectResult, TracedDocuments, TracedSamples, VerifyResult
+    from dsindex.tools.results import ConsumedTokens, InspectResult, TracedSamples, VerifyResult
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
@@ -300,8 +300,8 @@ def inspect(config: InspectConfig) -> InspectResult:
 
 
 @takes(TraceConfig)
-def trace(config: TraceConfig) -> TracedSamples | TracedDocuments | ConsumedTokens:
-    """Trace samples and steps to documents and lines, or lines to samples and steps, as `dsindex trace` does."""
+def trace(config: TraceConfig) -> TracedSamples | ConsumedTokens:
+    """Trace samples and steps to documents and lines, as `dsindex trace` does."""
     from dsindex.tools.trace import run_trace
 
     return run_trace(config)

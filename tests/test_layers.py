@@ -69,7 +69,7 @@ def test_only_one_module_imports_ray_and_only_the_command_line_parses():
 def test_only_the_store_tells_objects_from_files():
     """But for text that becomes a location, and datasets that only a disk can have."""
     asked = {name for name, path in MODULES.items() if re.search(r"\bis_url\(|isinstance\(.*Url", path.read_text())}
-    elsewhere = {"datasets.opening", "tools.kinds"}
+    elsewhere = {"datasets.kinds"}
     assert {name for name in asked if room_of(name) != "store"} == {f"dsindex.{name}" for name in elsewhere}
 
 

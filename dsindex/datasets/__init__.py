@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from dsindex.datasets.gpt import GPTDataset, SampleOptions
     from dsindex.datasets.indexed import IndexedDataset
     from dsindex.datasets.instruction import InstructionDataset, PackedInstructionDataset
-    from dsindex.datasets.opening import open_dataset
     from dsindex.datasets.pbin import (
         PackedMemMapDatasetContinuous,
         PackedMemMapDatasetMegatron,
@@ -34,7 +33,6 @@ _MODULES = {
     "RawLines": "raw",
     "SampleOptions": "gpt",
     "SamplePart": "sample_parts",
-    "open_dataset": "opening",
 }
 
 __all__ = [
@@ -51,7 +49,6 @@ __all__ = [
     "RawLines",
     "SampleOptions",
     "SamplePart",
-    "open_dataset",
 ]
 
 

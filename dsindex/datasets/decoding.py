@@ -93,7 +93,7 @@ def _parse(manifest: object) -> NamedTokenizer | None:
         ValueError: If a field that it needs is of another kind.
     """
     from dsindex.text.recorded_tokenizer import NamedTokenizer
-    from dsindex.text.tokenizer_file import TokenizerOptions
+    from dsindex.text.tokenizer import TokenizerOptions
 
     content = manifest.get("content") if isinstance(manifest, dict) else None
     if not isinstance(content, dict):

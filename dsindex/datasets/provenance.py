@@ -11,15 +11,13 @@ not depend on how the build was cut into shards.
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.errors import FormatError, InputError
-from dsindex.store.reading import Extent, input_status, open_sources, open_stored
-from dsindex.store.storage import can_map
+from dsindex.errors import FormatError
+from dsindex.store.reading import Extent, open_sources, open_stored, stored_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -157,26 +155,6 @@ def read_rows(path: str, begin: int, end: int) -> Rows:
     return inputs, offsets, lines
 
 
-def groups_with_line(path: str, inputs: Iterable[int], line: int) -> list[int]:
-    """Return the numbers of the row groups that may have a line of any of the inputs, by their statistics.
-
-    Raises:
-        FormatError: If it is not a provenance file.
-    """
-    wanted = list(inputs)
-    with _opened(path) as file:
-        groups = range(file.metadata.num_row_groups)
-        return [number for number in groups if _may_have(file.metadata.row_group(number), wanted, line)]
-
-
-def _may_have(group: pq.RowGroupMetaData, inputs: Iterable[int], line: int) -> bool:
-    statistics = [group.column(number).statistics for number in (0, 2)]
-    first, second = (
-        (each.min, each.max) if each is not None and each.has_min_max else (-(2**63), 2**63) for each in statistics
-    )
-    return second[0] <= line <= second[1] and any(first[0] <= number <= first[1] for number in inputs)
-
-
 def read_source(path: str, document: int) -> Source:
     """Look up one document in a provenance file, reading the one row group that holds it.
 
@@ -251,29 +229,11 @@ def _row_groups(shards: Iterable[ShardProvenance]) -> Iterator[Rows]:
 def _read_shards(shards: Iterable[ShardProvenance]) -> Iterator[tuple[ShardProvenance, NDArray[Any]]]:
     """Yield all rows of each shard; objects are requested before their turn."""
     known = list(shards)
-    if not known or can_map(known[0].path):
-        for shard in known:
-            yield shard, _read_shard(shard)
-        return
-    extents = [Extent(path=shard.path, begin=0, end=input_status(shard.path).size_bytes) for shard in known]
+    extents = [Extent(path=shard.path, begin=0, end=stored_size(shard.path)) for shard in known]
     for shard, extent, source in zip(known, extents, open_sources(extents), strict=True):
-        content = np.empty(extent.end - extent.begin, np.uint8)
-        source.read_into(content.data, extent.begin)
+        content = np.empty(extent.end, np.uint8)
+        source.read_into(content.data, 0)
         yield shard, content.view(shard.dtype)
-
-
-def _read_shard(shard: ShardProvenance) -> NDArray[Any]:
-    """Read all rows of a shard as they are stored."""
-    dtype = shard.dtype
-    try:
-        size_bytes = os.path.getsize(shard.path)
-        rows = np.fromfile(shard.path, dtype)
-    except OSError as error:
-        msg = f"{shard.path}: cannot be read ({error.strerror}); run the same command again to rebuild it"
-        raise InputError(msg) from error
-    if size_bytes % dtype.itemsize or len(rows) != size_bytes // dtype.itemsize:
-        raise FormatError(f"{shard.path}: expected whole rows of {dtype.itemsize} bytes; the file is cut off")
-    return rows
 
 
 def _place(shard: ShardProvenance, rows: NDArray[Any]) -> Rows:

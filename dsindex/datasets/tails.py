@@ -13,7 +13,7 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.origins import PROVENANCE_SUFFIX, Origins, find_parts, read_manifest
+from dsindex.datasets.origins import PROVENANCE_SUFFIX, find_parts, read_manifest
 from dsindex.datasets.provenance import read_rows
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import read_header
@@ -74,7 +74,7 @@ def _describe_tail(prefix: str, begin: int, end: int) -> str | None:
     if not isinstance(options, dict):
         return None
     parts = find_parts(prefix, header.num_documents)
-    if not parts[0].is_whole:
+    if parts[0].prefix != prefix:
         inputs = [part.prefix for part in parts]
         own = [
             part.prefix
@@ -82,7 +82,7 @@ def _describe_tail(prefix: str, begin: int, end: int) -> str | None:
             if part.first_document < end and begin < part.first_document + part.num_documents
         ]
     elif is_stored(f"{prefix}{PROVENANCE_SUFFIX}"):
-        given = Origins(prefix, header.num_documents).inputs
+        given = [str(entry["path"]) for entry in content["inputs"]]
         inputs = [name for name, entry in zip(given, content["inputs"], strict=True) if entry.get("kept") != 0]
         numbers = np.unique(read_rows(f"{prefix}{PROVENANCE_SUFFIX}", begin, end)[0]).tolist()
         own = [given[number] for number in numbers if 0 <= number < len(given)]

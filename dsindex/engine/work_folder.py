@@ -155,6 +155,7 @@ def remove_work_folder(path: str) -> None:
     else:
         shutil.rmtree(os.path.join(path, INPUTS_FOLDER), ignore_errors=True)
     store.delete(joined(path, name) for name in _names(path) if name.startswith(MARKER_FILE))
+    remove_work(path)  # again: a late attempt on another node may have met the marker just before
 
 
 def _remove_empty(path: str) -> None:

@@ -39,8 +39,7 @@ from dsindex.instruction.tokens import (
     make_fast_texts,
     mask_between_markers,
 )
-from dsindex.text.tokenizer import shared_tokenizer
-from dsindex.text.tokenizer_file import find_tokenizer
+from dsindex.text.tokenizer import find_tokenizer, shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

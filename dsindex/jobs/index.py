@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count, format_size
-from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
+from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.dispatch import run_in_order
@@ -38,9 +38,10 @@ from dsindex.index.plan import (
     find_needed_caches,
     parse_data_path,
 )
+from dsindex.index.pretrain_command import job_path, local_path, parse_replacements
 from dsindex.jobs.continuing import plan_over_time
 from dsindex.machine import available_cpus, available_memory
-from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS, job_path, local_path, parse_replacements
+from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
 from dsindex.store.config_files import read_object
 from dsindex.store.reading import digest_file, is_stored
 from dsindex.store.storage import free_bytes, open_file

@@ -22,7 +22,7 @@ from dsindex.engine.output import Dataset, Output, TokenSource, assemble
 from dsindex.engine.plan import Plan
 from dsindex.engine.room import Estimate, check_room
 from dsindex.engine.source import open_source, piped_input_named
-from dsindex.errors import InputError
+from dsindex.errors import InputError, UsageError
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encode import make_recipe
 from dsindex.instruction.statistics import InstructionStatistics
@@ -31,7 +31,7 @@ from dsindex.jobs.instruct_shards import BAD, MASK_DTYPE, InstructionSettings, e
 from dsindex.jobs.packs import Packings
 from dsindex.jobs.text_job import TextResult, make_text_shards
 from dsindex.json_text import show_value
-from dsindex.options.config import UsageError, validated, work_folder_path
+from dsindex.options.config import work_folder_path
 from dsindex.options.instruct import InstructConfig, as_text_config
 from dsindex.store.config_files import option_names
 from dsindex.store.urls import absolute, folder_of, with_suffix
@@ -367,7 +367,7 @@ def join_job(
         msg = f"{source}: expected the section job to be a mapping of options to values, got {show_value(job)}"
         raise InputError(msg)
     merged = option_names(job, source=f"{source}: job") | dict(flags)
-    config = validated(merged, InstructConfig)
+    config = InstructConfig(**merged)
     length, longer = config.seq_length, config.longer_than_pack
     if longer is not None and loaded.get("too_long") not in (None, TOO_LONG.get(longer)):
         both = f"--longer-than-pack {longer} or too_long: {loaded['too_long']} in {source}"

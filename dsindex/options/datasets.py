@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal, TypeAlias
 
 from dsindex.datasets.subjects import (
+    PBIN_SUFFIX,
     AnyDataset,
     AnyPath,
     Caches,
@@ -15,7 +16,6 @@ from dsindex.datasets.subjects import (
     tokenizer_path,
 )
 from dsindex.options.config import (
-    PBIN_SUFFIX,
     Dataset,
     Datasets,
     EngineName,
@@ -189,7 +189,7 @@ class TraceConfig(Decoded):
 
     The documents and lines of the inputs that a sample or step consists of; or with --consumed, how often the tokens of
     each dataset were read. Works on the index caches of dsindex and Megatron, and on packs of `dsindex instruct`:
-    P_packing_L, or the folder of the export bridge.
+    P_packing_L.
 
     Samples and documents count from 0; steps, epochs and lines from 1. Token ranges such as 12:140 end before the
     second number, and count from the document's first token. A step is one of Megatron's iterations with
@@ -198,9 +198,8 @@ class TraceConfig(Decoded):
     Examples:
         dsindex trace out/cache --sample 3
         dsindex trace out/cache --step 1200 --global-batch-size 1024
-        dsindex trace out/cache --line docs.jsonl:180
         dsindex trace out/cache --consumed 400000
-        dsindex trace out/chat_packing_4096 --line chat.jsonl:7
+        dsindex trace out/chat_packing_4096 --sample 7
     """
 
     group: ClassVar = "steps"
@@ -220,12 +219,6 @@ class TraceConfig(Decoded):
         "S", default=None, group="what to trace, one of", parse=parse_steps
     )
     """All samples of a step, or of steps such as 10-19; needs --global-batch-size."""
-    document: Parsed[int | str | None, str | None] = option(
-        "[PREFIX:]N", default=None, group="what to trace, one of", parse=str
-    )
-    """A document; in a blend with its dataset's prefix."""
-    line: str | None = option("FILE:LINE", default=None, group="what to trace, one of")
-    """A line of an input."""
     consumed: int | None = option("N", default=None, group="what to trace, one of", ge=0)
     """Tokens by how often the first N samples read them, for each dataset."""
     global_batch_size: int | None = option("N", default=None)
@@ -240,11 +233,11 @@ class TraceConfig(Decoded):
     """Show the text of the first N tokens of each part (default: 32)."""
 
     def _agree(self) -> None:
-        names = ("sample", "step", "document", "line", "consumed")
+        names = ("sample", "step", "consumed")
         asked = [f"--{name}" for name in names if getattr(self, name) is not None]
         if len(asked) != 1:
             got = " and ".join(asked) or "none"
-            raise ValueError(f"expected one of --sample, --step, --document, --line and --consumed, got {got}")
+            raise ValueError(f"expected one of --sample, --step and --consumed, got {got}")
         sizes = (self.micro_batch_size, self.data_parallel_size)
         if self.global_batch_size is None and (
             self.step is not None or sizes != (None, None) or self.data_parallel_rank is not None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import xxhash
 
 from dsindex.errors import InputError
-from dsindex.store.storage import BlockDigester, InputStatus, open_file, start_writeback, write_at
+from dsindex.store.storage import BlockDigester, InputStatus, combine_digests, open_file, start_writeback, write_at
 from dsindex.store.store import find, store_of
 from dsindex.store.urls import is_url
 
@@ -96,6 +96,15 @@ def digest_file(path: str, *, begin: int = 0, end: int | None = None, chunk_byte
     Raises:
         InputError: If it cannot be read.
     """
+    return combine_digests(digest_blocks(path, begin=begin, end=end, chunk_bytes=chunk_bytes))
+
+
+def digest_blocks(path: str, *, begin: int = 0, end: int | None = None, chunk_bytes: int = 4 << 20) -> list[bytes]:
+    """Read a file or an object, or its bytes [begin, end), once and return the digests of its blocks.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
     digester = BlockDigester()
     buffer = memoryview(bytearray(chunk_bytes))
     offset = begin
@@ -108,7 +117,7 @@ def digest_file(path: str, *, begin: int = 0, end: int | None = None, chunk_byte
                 offset += count
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    return digester.hexdigest()
+    return digester.blocks()
 
 
 # Arrays.

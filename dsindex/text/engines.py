@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.text.conversion import PATTERNS
 from dsindex.text.encoders import ASKED_FOR, Engine, encode_leniently, make_encoder
+from dsindex.text.ranks import PATTERNS
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:

@@ -1,63 +1,53 @@
 """Load a tokenizer and describe it as plain data, so that every worker gets the same bytes once.
 
 The formats are a `tokenizer.json` of the `tokenizers` library, or a folder with one as written by `save_pretrained` of
-transformers; a SentencePiece `.model`; ranks of tiktoken in two kinds of files; GPT-2's vocab.json and merges.txt.
+transformers; a SentencePiece `.model`; ranks of tiktoken in two kinds of files; GPT-2's vocab.json and merges.txt. No
+code of a tokenizer is run.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
 import difflib
 import functools
 import hashlib
+import json
 import os
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsindex.errors import TokenizerError
-from dsindex.text.conversion import END_OF_TEXT, convert_gpt2_files, make_tiktoken, read_definition
-from dsindex.text.tokenizer_file import (
-    LARGEST_FILE_BYTES,
-    TokenizerOptions,
-    check_config_agrees,
-    find_fault,
-    find_tokenizer,
-    find_tokenizer_file,
-    kind_of_file,
-    parse_json,
-    read_encoding,
-    read_folder_config,
-    read_tokenizer_bytes,
-    require_object,
-    set_token_flags,
-    token_text,
+from dsindex.store.storage import open_file
+from dsindex.store.urls import ONLY_INPUTS, refuse_address
+from dsindex.text.compressed import describe_lfs_pointer
+from dsindex.text.ranks import (
+    END_OF_TEXT,
+    MEGATRON_SPECIAL_TOKENS,
+    TiktokenEncoding,
+    convert_gpt2_files,
+    make_tiktoken,
+    read_definition,
+    read_megatron_ranks,
+    read_rank_file,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import tiktoken
     import tokenizers
 
-
-__all__ = [
-    "LARGEST_FILE_BYTES",
-    "LibraryError",
-    "LibraryName",
-    "Tokenizer",
-    "TokenizerOptions",
-    "decode",
-    "library_errors",
-    "load_tokenizer",
-    "require_eod",
-    "shared_sentencepiece",
-    "shared_tokenizer",
-]
-
 LibraryName = Literal["tokenizers", "sentencepiece", "tiktoken"]
 """The library that defines a tokenizer's format, which is the reference for its tokens."""
 
+LARGEST_FILE_BYTES = 512 * 1024**2
+"""Far more than any tokenizer's file, so that a corpus passed by mistake is refused before it is read."""
+
 _SHOWN_CHARACTERS = 200
+_AGAIN = "fetch or save the file again, or give another --tokenizer-model"
 
 
 class LibraryError(Exception):
@@ -80,6 +70,26 @@ def library_errors() -> Iterator[None]:
             raise
         said = " ".join(str(error).split()) or type(error).__name__
         raise LibraryError(said if len(said) <= _SHOWN_CHARACTERS else f"{said[:_SHOWN_CHARACTERS]}…") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerOptions:
+    """What a tokenizer's file does not say, named as the options of Megatron-LM where it has them."""
+
+    tokenizer_type: str | None = None
+    """Megatron's name of the type that the file must be of; None for whatever its content is."""
+    vocab_file: str | None = None
+    """GPT-2's vocab.json, which is read together with `merge_file` in place of the path."""
+    merge_file: str | None = None
+    tiktoken_encoding: str | None = None
+    """Name of the pattern and special tokens of a tiktoken file; None if the file's name says it."""
+    tiktoken_pattern: Literal["v1", "v2"] = "v2"
+    """Megatron's pattern for ranks in JSON."""
+    tiktoken_num_special_tokens: int = 1000
+    vocab_size: int | None = None
+    """Size of the vocabulary for ranks in JSON; None for Megatron's 131,072."""
+    tokenizer_special_tokens: tuple[str, ...] = MEGATRON_SPECIAL_TOKENS
+    """The first special tokens for ranks in JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +130,11 @@ def load_tokenizer(path: str, *, eod_token: str | None = None, options: Tokenize
     """
     options = options or TokenizerOptions()
     if options.vocab_file is not None and options.merge_file is not None:
-        file, tokenizer, own_eod = options.vocab_file, *_read_gpt2_files(options.vocab_file, options.merge_file)
+        file = options.vocab_file
+        tokenizer, own_eod = _read_gpt2_files(options.vocab_file, options.merge_file)
     else:
         found = find_tokenizer(path)
-        file = find_tokenizer_file(found.path, options.folder_suffix)
+        file = _find_file(found.path, wants_model=options.tokenizer_type in _SENTENCEPIECE_TYPES)
         tokenizer, own_eod = _read_file(found.path, file, options)
         if found.name is not None:
             tokenizer = replace(tokenizer, name=found.name, revision=found.revision)
@@ -132,9 +143,11 @@ def load_tokenizer(path: str, *, eod_token: str | None = None, options: Tokenize
         return tokenizer
     eod_id = _token_id(tokenizer, eod)
     if eod_id is None:
+        near = difflib.get_close_matches(eod, tokenizer.special_tokens) or tokenizer.special_tokens[:3]
+        shown = f"near it: {', '.join(map(repr, near))}; " if near else ""
         raise TokenizerError(
-            f"{file}: expected the EOD token {eod!r} in the vocabulary, but it is missing; "
-            f"{_suggestion(tokenizer, eod)}choose another with --eod-token"
+            f"{file}: expected the EOD token {eod!r} in the vocabulary, but it is missing; {shown}choose another with "
+            "--eod-token"
         )
     return replace(tokenizer, eod_id=eod_id, eod_token=eod)
 
@@ -153,32 +166,38 @@ def require_eod(tokenizer: Tokenizer) -> int:
     return tokenizer.eod_id
 
 
-def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
     """Return the text of token ids, including special tokens, for showing samples."""
+    numbers = [int(token) for token in ids]
     try:
         with library_errors():
-            return _decode(tokenizer, [int(token) for token in ids])
+            if tokenizer.library == "sentencepiece":
+                return str(shared_sentencepiece(tokenizer).decode(numbers))
+            if tokenizer.library == "tiktoken":
+                spelt = read_definition(tokenizer.model).spelt_tokens()
+                return b"".join(spelt.get(number, b"") for number in numbers).decode(errors="replace")
+            return shared_tokenizer(tokenizer).decode(numbers, skip_special_tokens=False)
     except LibraryError as error:
         library = tokenizer.library
         msg = f"{tokenizer.name}: expected ids that {library} can decode, but it fails ({error}); check the ids"
         raise TokenizerError(msg) from error
 
 
-def _decode(tokenizer: Tokenizer, numbers: list[int]) -> str:
-    if tokenizer.library == "sentencepiece":
-        return str(shared_sentencepiece(tokenizer).decode(numbers))
+def _token_id(tokenizer: Tokenizer, token: str) -> int | None:
     if tokenizer.library == "tiktoken":
-        encoding = read_definition(tokenizer.model)
-        spelt = {number: token for token, number in encoding.ranks.items()}
-        spelt.update((number, token.encode()) for token, number in encoding.special_tokens.items())
-        return b"".join(spelt.get(number, b"") for number in numbers).decode(errors="replace")
-    return shared_tokenizer(tokenizer).decode(numbers, skip_special_tokens=False)
+        return read_definition(tokenizer.model).token_id(token)
+    if tokenizer.library == "sentencepiece":
+        loaded = shared_sentencepiece(tokenizer)
+        number = int(loaded.piece_to_id(token))
+        return number if loaded.id_to_piece(number) == token else None
+    return shared_tokenizer(tokenizer).token_to_id(token)
+
+
+# The objects of the libraries, one for each tokenizer and process, which threads share.
 
 
 def shared_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     """Return the process-wide `tokenizers` object: the reference, with truncation and padding off as in Megatron.
-
-    Threads share it, and encode in parallel.
 
     Raises:
         TokenizerError: If the tokenizer is not a tokenizer.json.
@@ -202,7 +221,7 @@ def _load_json(content: bytes) -> tokenizers.Tokenizer:
 
 
 def shared_sentencepiece(tokenizer: Tokenizer) -> Any:  # noqa: ANN401 - sentencepiece has no types
-    """Return the process-wide SentencePieceProcessor, which threads share."""
+    """Return the process-wide SentencePieceProcessor."""
     return _load_sentencepiece(tokenizer.model)
 
 
@@ -214,7 +233,7 @@ def _load_sentencepiece(content: bytes) -> Any:  # noqa: ANN401 - as above
 
 
 def shared_tiktoken(tokenizer: Tokenizer) -> tiktoken.Encoding:
-    """Return the process-wide tiktoken object, which threads share."""
+    """Return the process-wide tiktoken object."""
     return _load_tiktoken(tokenizer.model)
 
 
@@ -223,46 +242,220 @@ def _load_tiktoken(content: bytes) -> tiktoken.Encoding:
     return make_tiktoken(read_definition(content))
 
 
+# Where a tokenizer is: a path, or a name such as `gpt2` or `meta-llama/Llama-3.1-8B@main`.
+#
+# Only the files of a tokenizer are fetched, never code or weights. What is in the Hugging Face cache is used without
+# asking the hub; HF_HUB_OFFLINE and HF_HOME have their usual meaning. The commit that was found is the revision.
+
+_NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)(@(?P<revision>[\w][\w./-]*))?")
+_FILE_SUFFIXES = (".json", ".model", ".tiktoken", ".txt")
+_MAIN_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
+_FILES = (
+    *_MAIN_FILES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
+    "chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTokenizer:
+    """A tokenizer's files on this machine."""
+
+    path: str
+    name: str | None = None
+    """Its name in the hub; None for a path."""
+    revision: str | None = None
+    """The commit, in hexadecimal; None for a path."""
+
+
+def find_tokenizer(path: str) -> FoundTokenizer:
+    """Return a path as it is if it exists or cannot be a name, else the local folder of the tokenizer of that name.
+
+    Raises:
+        TokenizerError: If there is neither a file, nor a copy in the cache, nor one that can be fetched.
+    """
+    match = _NAME.fullmatch(path)
+    if match is None or os.path.exists(path) or path.endswith(_FILE_SUFFIXES):
+        return FoundTokenizer(path=path)
+    from huggingface_hub import snapshot_download
+
+    download = functools.partial(
+        snapshot_download, match["name"], revision=match["revision"], allow_patterns=list(_FILES)
+    )
+    folder = ""
+    with contextlib.suppress(Exception):  # its errors differ by release; the hub is asked next
+        folder = str(download(local_files_only=True))
+    try:
+        folder = folder if _has_tokenizer(folder) else str(download())
+        if not _has_tokenizer(folder):
+            raise FileNotFoundError("it has files of that name, but no tokenizer")
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+        raise TokenizerError(
+            f"{path}: expected a file, a folder, or the name of a tokenizer in the Hugging Face cache or hub; there is "
+            f"no such path, the cache has no such tokenizer, and the hub gave none ({reason}); give the path of a copy"
+        ) from error
+    return FoundTokenizer(path=folder, name=match["name"], revision=os.path.basename(folder))
+
+
+def _has_tokenizer(folder: str) -> bool:
+    names = os.listdir(folder) if folder else []
+    return any(name in _MAIN_FILES or name.endswith(".tiktoken") for name in names)
+
+
+def _find_file(path: str, *, wants_model: bool) -> str:
+    """Return the path of a tokenizer's file: the path itself, or the tokenizer.json or SentencePiece model of a folder.
+
+    Raises:
+        TokenizerError: If there is none.
+    """
+    refuse_address(path, f"{ONLY_INPUTS}, or to storage that all nodes share", TokenizerError)
+    if not os.path.exists(path):
+        msg = f"{path}: expected a tokenizer's file, or a folder with a tokenizer.json, found nothing; check the path"
+        raise TokenizerError(msg)
+    if not os.path.isdir(path):
+        return path
+    names = sorted(os.listdir(path))
+    wanted = [name for name in names if (name.endswith(".model") if wants_model else name == "tokenizer.json")]
+    if len(wanted) == 1 and os.path.isfile(os.path.join(path, wanted[0])):
+        return os.path.join(path, wanted[0])
+    shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
+    what = "one *.model" if wants_model else "a tokenizer.json"
+    whole = next((name for name in names if name.endswith((".model", ".tiktoken"))), None)
+    if "tokenizer.json" in names:
+        remedy = "for its tokenizer.json, use --tokenizer-type HuggingFaceTokenizer"
+    elif whole is not None:
+        remedy = (
+            f"use the file itself, --tokenizer-model {os.path.join(path, whole)}, for the tokens of its own library; "
+            f"those of transformers may be others"
+        )
+    elif {"vocab.json", "merges.txt"} <= set(names):
+        vocabulary, merges = (os.path.join(path, name) for name in ("vocab.json", "merges.txt"))
+        remedy = f"use --tokenizer-type GPT2BPETokenizer --vocab-file {vocabulary} --merge-file {merges}"
+    else:
+        remedy = "use the folder that contains tokenizer.json"
+    raise TokenizerError(f"{path}: expected a folder with {what}, got one with {shown}; {remedy}")
+
+
+def read_tokenizer_bytes(file: str) -> bytes:
+    """Return a tokenizer's bytes.
+
+    Raises:
+        TokenizerError: If the file cannot be read, is a Git LFS pointer, or is far too large for a tokenizer.
+    """
+    try:
+        with open_file(file) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size > LARGEST_FILE_BYTES:
+                msg = f"{file}: expected a tokenizer's file, got one of {size} bytes; pass the tokenizer, not the input"
+                raise TokenizerError(msg)
+            content = stream.read()
+    except OSError as error:
+        msg = f"{file}: the tokenizer cannot be read ({error.strerror}); check the path and its permissions"
+        raise TokenizerError(msg) from error
+    if (pointer := describe_lfs_pointer(content)) is not None:
+        raise TokenizerError(f"{file}: expected a tokenizer's file, got {pointer}")
+    return content
+
+
+def _parse_json(file: str, content: bytes) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f"{file}: expected JSON, but it cannot be read ({error}); {_AGAIN}") from error
+
+
+def _parse_object(file: str, document: object) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise TokenizerError(f"{file}: expected a JSON object, got {type(document).__name__}; {_AGAIN}")
+    return document
+
+
+# What a file is: told by its content, and compared with the type that was asked for.
+
+FileKind = Literal["tokenizer.json", "SentencePiece", "tiktoken", "ranks in JSON"]
+
+_SENTENCEPIECE_TYPES = ("SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer")
+_KINDS: dict[str, FileKind] = {
+    "HuggingFaceTokenizer": "tokenizer.json",
+    "GPT2BPETokenizer": "tokenizer.json",
+    "TikTokenizer": "ranks in JSON",
+    **dict.fromkeys(_SENTENCEPIECE_TYPES, "SentencePiece"),
+}
+"""What each of Megatron's types reads."""
+_USABLE_TYPES: dict[FileKind, str] = {
+    "tokenizer.json": "use --tokenizer-type HuggingFaceTokenizer",
+    "SentencePiece": "use --tokenizer-type SentencePieceTokenizer, which encodes as its library does, without a BOS",
+    "ranks in JSON": "use --tokenizer-type TikTokenizer",
+    "tiktoken": "leave --tokenizer-type out",
+}
+
+
 def _read_file(path: str, file: str, options: TokenizerOptions) -> tuple[Tokenizer, str | None]:
     """Return the tokenizer in a file, and its own EOD token."""
     name, content = os.path.basename(os.path.abspath(path)), read_tokenizer_bytes(file)
-    kind, document = kind_of_file(file, content, options)
+    kind, document = _tell_kind(file, content)
+    for option, is_given, own_kind in (
+        ("--tokenizer-special-tokens", options.tokenizer_special_tokens != MEGATRON_SPECIAL_TOKENS, "ranks in JSON"),
+        ("--tiktoken-encoding", options.tiktoken_encoding is not None, "tiktoken"),
+    ):
+        if is_given and kind != own_kind:
+            raise TokenizerError(f"{file}: expected {own_kind} for {option}, got {kind}; leave the option out")
+    wanted = _KINDS.get(options.tokenizer_type or "", kind)
+    if kind != wanted:
+        expected = "a folder with a tokenizer.json" if wanted == "tokenizer.json" else wanted
+        raise TokenizerError(
+            f"{file}: expected {expected} for --tokenizer-type {options.tokenizer_type}, got a {kind} file; "
+            f"{_USABLE_TYPES[kind]}"
+        )
     if kind == "tokenizer.json":
-        config = read_folder_config(path) if os.path.isdir(path) else {}
-        tokenizer = _describe(file, content, document, name=name)
-        if config:
-            check_config_agrees(path, config, shared_tokenizer(tokenizer))
-            flagged = set_token_flags(content, config)
-            if flagged != content:
-                tokenizer = _describe(file, flagged, parse_json(file, flagged), name=name)
-        return tokenizer, token_text(config.get("eos_token"))
+        return _read_tokenizer_json(path, file, content, document, name=name)
     if kind == "SentencePiece":
-        return _describe_sentencepiece(file, content, name=name)
-    encoding, eod = read_encoding(file, content, kind, document, options)
-    model = encoding.write()
+        return _read_sentencepiece(file, content, name=name)
     try:
+        encoding, eod = _read_ranks(file, content, document, options)
         with library_errors():
             make_tiktoken(encoding)
-    except LibraryError as error:
-        msg = f"{file}: expected an encoding that tiktoken loads, got the error {error}; fetch the file again"
+    except (ValueError, KeyError, TypeError, LibraryError) as error:
+        msg = f"{file}: expected ranks of a byte-pair encoding, but they cannot be used: {error}; fetch the file again"
         raise TokenizerError(msg) from error
-    special = tuple(sorted(encoding.special_tokens, key=encoding.special_tokens.__getitem__))
-    return _of_model("tiktoken", model, name=name, size=encoding.vocabulary_size, special=special), eod
+    special = sorted(encoding.special_tokens, key=encoding.special_tokens.__getitem__)
+    return _of_model("tiktoken", encoding.write(), name=name, size=encoding.vocabulary_size, special=special), eod
 
 
-def _read_gpt2_files(vocab_file: str, merge_file: str) -> tuple[Tokenizer, str | None]:
-    vocabulary = parse_json(vocab_file, read_tokenizer_bytes(vocab_file))
-    try:
-        content = convert_gpt2_files(vocabulary, read_tokenizer_bytes(merge_file))
-    except ValueError as error:
-        msg = f"{vocab_file} and {merge_file}: expected GPT-2's vocabulary and merges, but {error}; fetch them again"
-        raise TokenizerError(msg) from error
-    document = parse_json(vocab_file, content)
-    tokenizer = _describe(vocab_file, content, document, name=os.path.basename(vocab_file))
-    return tokenizer, END_OF_TEXT if tokenizer.special_tokens else None
+def _tell_kind(file: str, content: bytes) -> tuple[FileKind, object]:
+    """Return what a file is, and its JSON if it is some. Llama 3's `tokenizer.model` is tiktoken's."""
+    token, _, rank = content[:4096].partition(b"\n")[0].strip().partition(b" ")
+    with contextlib.suppress(binascii.Error):
+        if token and rank.isdigit() and base64.b64decode(token, validate=True):
+            return "tiktoken", None
+    # A SentencePiece model is a protobuf that begins with its first piece: field 1, length, field 1, length, text.
+    is_model = len(content) > 4 and content[0] == 0x0A and content[2] == 0x0A and 0 < content[3] < content[1]
+    if is_model or file.endswith(".model"):
+        return "SentencePiece", None
+    if file.endswith(".tiktoken"):
+        return "tiktoken", None
+    document = _parse_json(file, content)
+    if isinstance(document, list) and document and isinstance(document[0], dict) and "token_bytes" in document[0]:
+        return "ranks in JSON", document
+    return "tokenizer.json", document
 
 
-def _describe_sentencepiece(file: str, content: bytes, *, name: str) -> tuple[Tokenizer, str | None]:
+def _read_ranks(
+    file: str, content: bytes, document: object, options: TokenizerOptions
+) -> tuple[TiktokenEncoding, str | None]:
+    if document is None:
+        return read_rank_file(file, content, options.tiktoken_encoding)
+    encoding = read_megatron_ranks(
+        document,
+        pattern=options.tiktoken_pattern,
+        special_tokens=options.tokenizer_special_tokens,
+        num_special=options.tiktoken_num_special_tokens,
+        size=options.vocab_size,
+    )
+    return encoding, "</s>"
+
+
+def _read_sentencepiece(file: str, content: bytes, *, name: str) -> tuple[Tokenizer, str | None]:
     try:
         with library_errors():
             loaded = _load_sentencepiece(content)
@@ -278,19 +471,47 @@ def _describe_sentencepiece(file: str, content: bytes, *, name: str) -> tuple[To
 
 
 def _of_model(library: LibraryName, model: bytes, *, name: str, size: int, special: Iterable[str]) -> Tokenizer:
+    sha256 = hashlib.sha256(model).hexdigest()
     return Tokenizer(
-        name=name,
-        sha256=hashlib.sha256(model).hexdigest(),
-        vocabulary_size=size,
-        special_tokens=tuple(special),
-        library=library,
-        model=model,
+        name=name, sha256=sha256, vocabulary_size=size, special_tokens=tuple(special), library=library, model=model
     )
 
 
-def _describe(file: str, content: bytes, parsed: object, *, name: str) -> Tokenizer:
+def _read_gpt2_files(vocab_file: str, merge_file: str) -> tuple[Tokenizer, str | None]:
+    vocabulary = _parse_json(vocab_file, read_tokenizer_bytes(vocab_file))
+    try:
+        content = convert_gpt2_files(vocabulary, read_tokenizer_bytes(merge_file))
+    except ValueError as error:
+        msg = f"{vocab_file} and {merge_file}: expected GPT-2's vocabulary and merges, but {error}; fetch them again"
+        raise TokenizerError(msg) from error
+    tokenizer = _describe_json(vocab_file, content, json.loads(content), name=os.path.basename(vocab_file))
+    return tokenizer, END_OF_TEXT if tokenizer.special_tokens else None
+
+
+# A tokenizer.json, and what the other files of its folder say about it: what transformers makes of them, and so
+# Megatron, or a refusal. Source: `TokenizersBackend.__init__` and `update_post_processor` of transformers 5.
+
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def _read_tokenizer_json(
+    path: str, file: str, content: bytes, document: object, *, name: str
+) -> tuple[Tokenizer, str | None]:
+    tokenizer = _describe_json(file, content, document, name=name)
+    config = _read_folder_config(path) if os.path.isdir(path) else {}
+    if not config:
+        return tokenizer, None
+    _check_config_agrees(path, config, shared_tokenizer(tokenizer))
+    flagged = _set_token_flags(json.loads(content), config)
+    if flagged is not None:
+        tokenizer = _describe_json(file, flagged, json.loads(flagged), name=name)
+    return tokenizer, _token_text(config.get("eos_token"))
+
+
+def _describe_json(file: str, content: bytes, parsed: object, *, name: str) -> Tokenizer:
     """Check a tokenizer.json and return its description without the EOD token."""
-    document = require_object(file, parsed)
+    document = _parse_object(file, parsed)
     version, model = document.get("version", "1.0"), document.get("model")
     if version != "1.0":
         msg = f"{file}: expected a tokenizer.json of version '1.0', got {version!r}; save it with a released tokenizers"
@@ -303,24 +524,26 @@ def _describe(file: str, content: bytes, parsed: object, *, name: str) -> Tokeni
             f"{file}: expected a deterministic tokenizer, got BPE dropout {model['dropout']!r}; "
             'set "dropout" to null in a copy of it'
         )
-    fault = find_fault(document)
-    if fault is not None:
-        msg = f"{file}: expected a tokenizer.json that the tokenizers library can use, got {fault}; save it again"
-        raise TokenizerError(msg)
-    added = document.get("added_tokens") or []
+    added = document.get("added_tokens")
     tokenizer = Tokenizer(
         name=name,
         json=content,
         sha256=hashlib.sha256(content).hexdigest(),
         vocabulary_size=0,
-        special_tokens=tuple(token["content"] for token in added if isinstance(token, dict) and token.get("special")),
+        special_tokens=tuple(
+            token["content"]
+            for token in (added if isinstance(added, list) else [])
+            if isinstance(token, dict) and token.get("special")
+        ),
     )
     try:
+        _refuse_abort(model)
         with library_errors():
             loaded = shared_tokenizer(tokenizer)
             size = loaded.get_vocab_size(with_added_tokens=True)
-            with contextlib.suppress(Exception):  # an unknown token, for one, which other texts may not have
-                loaded.encode("a text")  # a panic comes through
+            for text in ("", "a text"):
+                with contextlib.suppress(Exception):  # an unknown token, for one, which other texts may not have
+                    loaded.encode(text)  # a panic comes through
     except LibraryError as error:
         raise TokenizerError(
             f"{file}: expected a tokenizer.json that the tokenizers library reads, got the error {error}; save it again"
@@ -328,28 +551,172 @@ def _describe(file: str, content: bytes, parsed: object, *, name: str) -> Tokeni
     return replace(tokenizer, vocabulary_size=size)
 
 
-def _token_id(tokenizer: Tokenizer, token: str) -> int | None:
-    if tokenizer.library == "tiktoken":
-        return read_definition(tokenizer.model).token_id(token)
-    if tokenizer.library == "sentencepiece":
-        loaded = shared_sentencepiece(tokenizer)
-        number = int(loaded.piece_to_id(token))
-        return number if loaded.id_to_piece(number) == token else None
-    return shared_tokenizer(tokenizer).token_to_id(token)
+def _refuse_abort(model: dict[str, Any]) -> None:
+    """Refuse merges that end the process: the library cuts off a prefix without looking.
+
+    Raises:
+        LibraryError: If there is one.
+    """
+    prefix, merges = model.get("continuing_subword_prefix"), model.get("merges")
+    if prefix and isinstance(prefix, str) and isinstance(merges, list):
+        for merge in merges:
+            pair = merge.split(" ") if isinstance(merge, str) else merge
+            if isinstance(pair, list) and len(pair) == 2 and not str(pair[1]).startswith(prefix):
+                raise LibraryError(f"that the merge {pair!r} lacks the continuing_subword_prefix {prefix!r}")
 
 
-def _suggestion(tokenizer: Tokenizer, wanted: str) -> str:
-    close = difflib.get_close_matches(wanted, tokenizer.special_tokens) or difflib.get_close_matches(
-        wanted, _all_tokens(tokenizer)
+def _read_folder_config(folder: str) -> dict[str, Any]:
+    """Read the folder's other files.
+
+    As in transformers, special_tokens_map.json takes precedence over a tokenizer_config.json without an
+    added_tokens_decoder, and otherwise the latter does.
+
+    Raises:
+        TokenizerError: If one holds no JSON object.
+    """
+    found: list[dict[str, Any]] = []
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        file, document = os.path.join(folder, name), {}
+        if os.path.isfile(file):
+            document = _parse_object(file, _parse_json(file, read_tokenizer_bytes(file)))
+        found.append({key: value for key, value in document.items() if value is not None})
+    tokens, config = found
+    return tokens | config if "added_tokens_decoder" in config else config | tokens
+
+
+def _token_text(token: object) -> str | None:
+    """Return a token's text; the folder's files store a string, or an object with its content."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def _set_token_flags(document: dict[str, Any], config: dict[str, Any]) -> bytes | None:
+    """Return a tokenizer.json whose added tokens have the flags of tokenizer_config.json; None if they have them."""
+    decoder = config.get("added_tokens_decoder")
+    tokens = [token for token in (decoder if isinstance(decoder, dict) else {}).values() if isinstance(token, dict)]
+    flags = {_token_text(token): token for token in tokens}
+    differs = False
+    for token in document.get("added_tokens") or []:
+        own = flags.get(token.get("content"), {})
+        for name in _TOKEN_FLAGS:
+            if isinstance(own.get(name), bool) and token.get(name) != own[name]:
+                token[name], differs = own[name], True
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() if differs else None
+
+
+def _check_config_agrees(folder: str, config: dict[str, Any], loaded: tokenizers.Tokenizer) -> None:
+    """Refuse a folder from which transformers would load another tokenizer than tokenizer.json.
+
+    Tokens that only the other files name get new ids, and an explicit add_bos_token or add_eos_token replaces the
+    post-processor.
+
+    Raises:
+        TokenizerError: Naming the difference.
+    """
+    remedy = f"use --tokenizer-model {os.path.join(folder, 'tokenizer.json')} for the tokenizer.json alone"
+    if config.get("split_special_tokens"):
+        raise TokenizerError(
+            f"{folder}: expected special tokens to be found in texts, got split_special_tokens in "
+            f"tokenizer_config.json, with which transformers splits them like other text; {remedy}"
+        )
+    missing = next((token for token in _config_tokens(config) if loaded.token_to_id(token) is None), None)
+    if missing is not None:
+        raise TokenizerError(
+            f"{folder}: expected tokenizer.json to have all tokens of the other files, {missing!r} is missing; {remedy}"
+        )
+    if "add_bos_token" not in config and "add_eos_token" not in config:
+        return
+    ends = [(config.get(f"add_{end}_token"), _token_text(config.get(f"{end}_token"))) for end in ("bos", "eos")]
+    bos, eos = ([loaded.token_to_id(token)] if wanted and token is not None else [] for wanted, token in ends)
+    plain, processed = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
+    if processed != [*bos, *plain, *eos]:
+        raise TokenizerError(
+            f"{folder}: tokenizer_config.json and the post-processor of tokenizer.json disagree on the tokens around a "
+            f"text: add_bos_token and add_eos_token make it {[*bos, *plain, *eos]}, the latter {processed}; {remedy}"
+        )
+
+
+def _config_tokens(config: dict[str, Any]) -> Iterator[str]:
+    values: list[object] = [config.get(name) for name in _NAMED_TOKENS]
+    for name in ("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder"):
+        group = config.get(name)
+        values.extend(group.values() if isinstance(group, dict) else group if isinstance(group, list) else [])
+    yield from filter(None, map(_token_text, values))
+
+
+# What another program may take from a folder in place of its tokenizer.json: a SentencePiece model, or the class of
+# transformers that tokenizer_config.json names. What these classes do was tried with transformers 5.23.
+
+_TEXTS = ("The quick brown fox doesn't jump; it jumped.", " a space before, and  two spaces",
+          "def f(x):\n    return x**2  # ok\n", "1234567890 3.14", "Grüße, Привет, 你好")  # fmt: skip
+"""Ordinary texts, on which formats that hold the same tokenizer agree."""
+_SPACE_CLASSES = {"LlamaTokenizer": True, "CodeLlamaTokenizer": True, "GemmaTokenizer": False}
+"""Classes that set up the space before a text themselves, and whether they add one if the folder does not say."""
+_TOLD_CLASSES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer")
+"""Classes that heed `add_prefix_space`."""
+
+
+def describe_folder(path: str, tokenizer: Tokenizer) -> list[str]:
+    """Return sentences about what a folder has beside the tokenizer.json that was loaded from it; usually none.
+
+    Args:
+        path: What `load_tokenizer` was given.
+        tokenizer: What it returned.
+    """
+    folder = find_tokenizer(path).path if tokenizer.library == "tokenizers" else ""
+    if not os.path.isfile(os.path.join(folder, "tokenizer.json")):
+        return []
+    return [*_describe_models(folder, tokenizer), *_describe_class(folder, tokenizer)]
+
+
+def _describe_models(folder: str, tokenizer: Tokenizer) -> Iterator[str]:
+    for name in sorted(os.listdir(folder)):
+        file = os.path.join(folder, name)
+        try:
+            other = load_tokenizer(file) if name.endswith(".model") else tokenizer
+        except TokenizerError:
+            continue  # ranks that need an encoding, or a file that nobody asked for
+        if other.library != "sentencepiece":
+            continue
+        for text in _TEXTS:
+            ours = shared_tokenizer(tokenizer).encode(text, add_special_tokens=False).ids
+            if ours != shared_sentencepiece(other).encode(text):
+                yield (
+                    f"{folder}: tokenizer.json is used, and {name} beside it gives other tokens, as for {text!r}; to "
+                    f"use that one, name it: --tokenizer-model {file}"
+                )
+                break
+
+
+def _describe_class(folder: str, tokenizer: Tokenizer) -> Iterator[str]:
+    config = _read_folder_config(folder)
+    name = str(config.get("tokenizer_class")).removesuffix("Fast")
+    beginning = f"{folder}: tokenizer.json is used as it is, and tokenizer_config.json names {name}, with which"
+    loaded = shared_tokenizer(tokenizer)
+    parts = [part for step in (loaded.pre_tokenizer, loaded.normalizer) if step for part in _steps(step)]
+    if name in _SPACE_CLASSES and any(part.get("type") == "ByteLevel" for part in parts):
+        return  # such a class leaves a tokenizer.json of another family alone
+    bos = _token_text(config.get("bos_token")) or ""
+    bos_id = loaded.token_to_id(bos)
+    if name == "CodeLlamaTokenizer" and bos_id is not None and loaded.encode("a text").ids[:1] != [bos_id]:
+        yield f"{beginning} transformers begins every text with {bos!r}"
+    told = config.get("add_prefix_space") if name in _TOLD_CLASSES else None
+    wanted = told if isinstance(told, bool) else _SPACE_CLASSES.get(name)
+    adds = any(
+        part.get("add_prefix_space") is True
+        or part.get("prepend_scheme") in {"always", "first"}
+        or part.get("type") == "Prepend"
+        for part in parts
     )
-    shown = close or list(tokenizer.special_tokens[:3])
-    return f"near it: {', '.join(map(repr, shown))}; " if shown else ""
+    if wanted is not None and wanted != adds:
+        yield f"{beginning} transformers {'adds a' if wanted else 'adds no'} space before every text"
 
 
-def _all_tokens(tokenizer: Tokenizer) -> Iterable[str]:
-    if tokenizer.library == "tiktoken":
-        return ()
-    if tokenizer.library == "sentencepiece":
-        loaded = shared_sentencepiece(tokenizer)
-        return map(str, map(loaded.id_to_piece, range(tokenizer.vocabulary_size)))
-    return shared_tokenizer(tokenizer).get_vocab(with_added_tokens=True)
+def _steps(part: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a part of tokenizers
+    """Return a loaded pre-tokenizer or normalizer as in its file, or the steps of a sequence of them."""
+    waiting, found = [json.loads(part.__getstate__())], []
+    while waiting:
+        step = waiting.pop()
+        found.append(step)
+        waiting += [*(step.get("pretokenizers") or []), *(step.get("normalizers") or [])]
+    return found

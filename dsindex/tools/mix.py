@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from dsindex.amounts import count, short_number, show_percent
-from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
+from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.manifest import read_manifest

@@ -15,7 +15,8 @@ import numpy as np
 
 from dsindex import __version__
 from dsindex.amounts import count, format_size, short_number
-from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX, Subject, tell_kind
 from dsindex.datasets.origins import PROVENANCE_SUFFIX
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.report import Report
@@ -26,8 +27,7 @@ from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
 from dsindex.store.urls import absolute
 from dsindex.text.tokenizer import load_tokenizer
-from dsindex.tools.inspect import look_at_loss_masks
-from dsindex.tools.kinds import IndexedStore, PackedStore, tell_kind
+from dsindex.tools.documents import open_documents
 from dsindex.tools.origin import find_misfit, find_origin
 from dsindex.tools.report_measures import DrawnSplit, Measurement, Sources, measure, read_drawn
 from dsindex.tools.token_text import text_of
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from dsindex.formats.mmididx import Tokens
     from dsindex.options.datasets import ReportConfig
     from dsindex.text.tokenizer import Tokenizer
-    from dsindex.tools.kinds import Subject
-    from dsindex.tools.lengths import LengthBin
+    from dsindex.tools.documents import Documents, LengthBin
     from dsindex.tools.origin import Origin
 
 SHOWN_SOURCES, SHOWN_TOKENS, SHOWN_EXAMPLES = 25, 30, 10
@@ -126,10 +125,9 @@ class OpenedDataset:
     """A dataset, and what is known of its origin."""
 
     name: str
-    prefix: str
     files: tuple[str, ...]
     origin: Origin
-    store: IndexedStore | PackedStore | None
+    documents: Documents | None
     """None if it is damaged."""
     masks: Tokens | None
     """Of each token, 1 if it is learned; None for other data than conversations."""
@@ -145,7 +143,7 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
         OutputError: If the page is another file, or cannot be written.
     """
     _check_output(options.output)
-    opened = [_open(_with_masks(tell_kind(path)), options.tokenizer_model) for path in options.prefix]
+    opened = [_open(tell_kind(path), options.tokenizer_model) for path in options.prefix]
     places = [os.path.realpath(each.files[-1]) for each in opened]
     for each, place in zip(opened, places, strict=True):
         if places.count(place) > 1:
@@ -156,9 +154,8 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     for folder in options.cache:
         drawn, wrong = read_drawn(folder, lambda named: _lengths_of(opened, named))
         splits, findings = [*splits, *drawn], [*findings, *wrong]
-    reporter.stage(
-        "read", total=sum(0 if each.store is None else len(each.store.tokens) for each in opened), unit="tokens"
-    )
+    num_tokens = sum(len(each.documents.tokens) for each in opened if each.documents is not None)
+    reporter.stage("read", total=num_tokens, unit="tokens")
     sections = tuple(describe_dataset(each, advance=reporter.advance) for each in opened)
     reporter.end_stage()
     title = sections[0].name
@@ -201,68 +198,68 @@ def _check_output(path: str) -> None:
         raise OutputError(f"{path}: exists already and is no report of dsindex; remove it, or choose another --output")
 
 
-def _with_masks(subject: Subject) -> Subject:
-    """Return the instruction data whose tokens a dataset is, as a blend names it."""
-    prefix = subject.path.removesuffix(TEXT_SUFFIX)
-    if subject.kind != "MMIDIDX" or prefix == subject.path or not is_stored(f"{prefix}{MASK_SUFFIX}.idx"):
-        return subject
-    return replace(subject, kind="instruction data", path=prefix)
-
-
 def _open(subject: Subject, tokenizer_model: str | None) -> OpenedDataset:
     """Open a dataset; damage is a finding.
 
     Raises:
         InputError: If it is not a dataset of tokens.
     """
-    findings: list[str] = []
-    prefix, masks = subject.path, None
     if subject.kind == "instruction data":
-        prefix = f"{subject.path}{TEXT_SUFFIX}"
-        masks = look_at_loss_masks({}, findings, subject.path)
-    elif subject.kind == "pbin":
-        prefix = subject.path.removesuffix(".pbin")
-    elif subject.kind != "MMIDIDX":
+        subject = Subject(kind="MMIDIDX", path=f"{subject.path}{TEXT_SUFFIX}")
+    if subject.kind not in {"MMIDIDX", "pbin"}:
         raise InputError(f"{subject.path}: expected a dataset of .bin and .idx, or a .pbin, got: {subject.kind}")
-    paths = (subject.path,) if subject.kind == "pbin" else (f"{prefix}.bin", f"{prefix}.idx")
-    store: IndexedStore | PackedStore | None = None
+    paths = (subject.path,) if subject.kind == "pbin" else (f"{subject.path}.bin", f"{subject.path}.idx")
+    documents, masks, findings = None, None, list[str]()
     try:
-        store = PackedStore(subject.path) if subject.kind == "pbin" else IndexedStore(prefix)
-        if store.tokens.dtype.kind not in "iu":
-            findings.append(f"{paths[0]}: expected integer tokens, got {store.tokens.dtype}")
-            store = None
-        elif masks is not None and len(masks) != len(store.tokens):
-            findings.append(f"{prefix}: expected {len(store.tokens):,} masks, got {len(masks):,}")
-            masks = None
+        documents = open_documents(subject, check=True)
+        if documents.tokens.dtype.kind not in "iu":
+            findings.append(f"{paths[0]}: expected integer tokens, got {documents.tokens.dtype}")
+            documents = None
+        else:
+            masks = _masks_of(subject.path, len(documents.tokens))
     except FormatError as error:
         findings.append(str(error))
-    origin = find_origin(prefix, tokenizer_model)
+    origin = find_origin(subject.prefix, tokenizer_model)
     return OpenedDataset(
-        name=subject.path if subject.kind == "pbin" else prefix,
-        prefix=prefix,
+        name=subject.path,
         files=paths,
         origin=origin,
-        store=store,
+        documents=documents,
         masks=masks,
         findings=(*findings, *origin.findings),
     )
 
 
+def _masks_of(prefix: str, num_tokens: int) -> Tokens | None:
+    """Return the masks of the tokens of instruction data; None for other data.
+
+    Raises:
+        FormatError: If they cannot be read, or are of other data.
+    """
+    own = f"{prefix.removesuffix(TEXT_SUFFIX)}{MASK_SUFFIX}"
+    if not prefix.endswith(TEXT_SUFFIX) or not is_stored(f"{own}.idx"):
+        return None
+    masks = IndexedDataset(own).token_columns()[0]
+    if len(masks) != num_tokens:
+        raise FormatError(f"{own}: expected {num_tokens:,} masks, got {len(masks):,}")
+    return masks
+
+
 def _lengths_of(opened: Sequence[OpenedDataset], named: str) -> Any:  # noqa: ANN401 - a mapped array, or None
     """Return the lengths of the sequences of the dataset that a description names; None if it is none of them."""
-    known = [each for each in opened if isinstance(each.store, IndexedStore)]
-    fitting = [each for each in known if absolute(named) == absolute(each.prefix)]
+    known = [each for each in opened if each.documents is not None and len(each.files) == 2]
+    fitting = [each for each in known if absolute(named) == absolute(each.name)]
     # On another machine, data are known by their names.
-    fitting = fitting or [each for each in known if os.path.basename(named) == os.path.basename(each.prefix)]
-    return fitting[0].store.dataset.sequence_lengths if len(fitting) == 1 else None  # type: ignore[union-attr]
+    fitting = fitting or [each for each in known if os.path.basename(named) == os.path.basename(each.name)]
+    return IndexedDataset(fitting[0].name, check=False).sequence_lengths if len(fitting) == 1 else None
 
 
 def describe_dataset(opened: OpenedDataset, *, advance: Callable[[int], None]) -> Section:
     """Measure a dataset and describe it."""
-    store, origin, findings = opened.store, opened.origin, list(opened.findings)
+    documents, origin, findings = opened.documents, opened.origin, list(opened.findings)
     facts = [("file", f"{path}, {format_size(stored_size(path))}") for path in opened.files if is_stored(path)]
     facts += [
-        (name, ", ".join(value) if isinstance(value, list) else str(value)) for name, value in origin.facts.items()
+        (name, ", ".join(value) if isinstance(value, list) else str(value)) for name, value in origin.facts().items()
     ]
     section = Section(
         name=opened.name,
@@ -270,18 +267,18 @@ def describe_dataset(opened: OpenedDataset, *, advance: Callable[[int], None]) -
         tokens=None,
         repetitions=0,
         findings=(),
-        notes=tuple(origin.all_notes),
+        notes=tuple(origin.notes),
         facts=tuple(facts),
     )
-    if store is None:
+    if documents is None:
         return replace(section, findings=tuple(findings))
     content = origin.content
-    misfit = find_misfit(content, store)
+    misfit = find_misfit(content, documents)
     if misfit is not None:
         findings, content = [*findings, misfit], None
     try:
-        sources = _sources(opened, store, content)
-        found = measure(store, sources, masks=opened.masks, threads=available_cpus(), on_progress=advance)
+        sources = _sources(opened.origin.prefix, documents, content)
+        found = measure(documents, sources, masks=opened.masks, threads=available_cpus(), on_progress=advance)
     except FormatError as error:
         return replace(section, findings=(*findings, str(error)))
     size = origin.tokenizer.vocabulary_size if origin.tokenizer is not None else None
@@ -295,9 +292,9 @@ def describe_dataset(opened: OpenedDataset, *, advance: Callable[[int], None]) -
         section,
         documents=found.documents,
         tokens=found.tokens,
-        repetitions=found.repeats.extra_documents,
+        repetitions=found.repetitions,
         findings=tuple(findings),
-        facts=(*facts, ("token type", str(np.dtype(store.tokens.dtype).name))),
+        facts=(*facts, ("token type", str(np.dtype(documents.tokens.dtype).name))),
         tiles=_tiles(opened, found, content, size),
         lengths=found.lengths.bins,
         tables=(
@@ -305,20 +302,20 @@ def describe_dataset(opened: OpenedDataset, *, advance: Callable[[int], None]) -
             _show_lengths(found),
             _show_tokens(found, origin.tokenizer),
         ),
-        examples=tuple(_examples(store, found, origin.tokenizer)),
+        examples=tuple(_examples(documents, found, origin.tokenizer)),
     )
 
 
-def _sources(opened: OpenedDataset, store: IndexedStore | PackedStore, content: Content | None) -> Sources:
+def _sources(prefix: str, documents: Documents, content: Content | None) -> Sources:
     """Return the sources that provenance or manifest record; otherwise all documents are of one source."""
     inputs = content.inputs if content is not None else []
-    names, path = [each.path for each in inputs], f"{opened.prefix}{PROVENANCE_SUFFIX}"
+    names, path = [each.path for each in inputs], f"{prefix}{PROVENANCE_SUFFIX}"
     if names and is_stored(path):
         return Sources(names, path=path)
     known = [each.documents for each in inputs if each.documents is not None]
-    if len(known) == len(names) > 0 and sum(known) == store.num_documents:
+    if len(known) == len(names) > 0 and sum(known) == documents.num_documents:
         return Sources(names, num_documents=known)
-    return Sources([names[0] if len(names) == 1 else "all"], num_documents=[store.num_documents])
+    return Sources([names[0] if len(names) == 1 else "all"], num_documents=[documents.num_documents])
 
 
 def _tiles(
@@ -326,7 +323,7 @@ def _tiles(
 ) -> tuple[tuple[str, str], ...]:
     tiles = [("documents", short_number(found.documents)), ("tokens", short_number(found.tokens))]
     tiles += [("tokens per document", f"{found.tokens / max(1, found.documents):,.1f}")]
-    tiles += [("repeated documents", _percent(found.repeats.extra_documents, found.documents))]
+    tiles += [("repeated documents", _percent(found.repetitions, found.documents))]
     if content is not None and content.bytes_per_token is not None:
         tiles.append(("bytes of text per token", f"{content.bytes_per_token:.2f}"))
     if vocabulary_size is not None:
@@ -394,20 +391,21 @@ def _show_tokens(found: Measurement, tokenizer: Tokenizer | None) -> Table:
     )
 
 
-def _examples(store: IndexedStore | PackedStore, found: Measurement, tokenizer: Tokenizer | None) -> list[Example]:
-    copies = dict(found.repeats.most)
+def _examples(documents: Documents, found: Measurement, tokenizer: Tokenizer | None) -> list[Example]:
+    copies = dict(found.repeated)
     drawn = np.linspace(0, found.documents - 1, SHOWN_EXAMPLES).astype(int).tolist() if found.documents else []
     kinds = {"repeated": list(copies), "longest": found.longest, "shortest": found.shortest, "drawn evenly": drawn}
     chosen: dict[int, list[str]] = {}
-    for kind, documents in kinds.items():
-        for document in documents:
+    for kind, numbers in kinds.items():
+        for document in numbers:
             chosen.setdefault(document, []).append(f"{copies[document]:,} copies" if kind == "repeated" else kind)
     examples = []
     for document, why in chosen.items():
-        tokens = store.document(document)
-        text = _text(tokenizer, tokens[:EXAMPLE_TOKENS].tolist())
-        more = " …" if len(tokens) > EXAMPLE_TOKENS else ""
-        title = f"Document {document:,}: {count(len(tokens), 'token')}, {', '.join(why)}"
+        begin, end = documents.span(document)
+        tokens = documents.tokens[begin : min(end, begin + EXAMPLE_TOKENS)]
+        text = _text(tokenizer, tokens.tolist())
+        more = " …" if end - begin > EXAMPLE_TOKENS else ""
+        title = f"Document {document:,}: {count(end - begin, 'token')}, {', '.join(why)}"
         examples.append(Example(title=title, text=text + more))
     return examples
 

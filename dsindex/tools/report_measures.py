@@ -10,7 +10,7 @@ import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import njit
@@ -21,25 +21,21 @@ from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description
 from dsindex.index.cuts import count_cut_documents
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds
-from dsindex.tools.lengths import LengthCounter
-from dsindex.tools.phases import count_drawn
+from dsindex.tools.documents import LengthCounter
+from dsindex.tools.inspect import count_drawn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
     from dsindex.formats.mmididx import Tokens
-    from dsindex.tools.kinds import TokenStore
-    from dsindex.tools.lengths import LengthSummary
-
-Item = TypeVar("Item")
-Value = TypeVar("Value")
+    from dsindex.tools.documents import Documents, LengthSummary
 
 MOST_DIGESTS = 1 << 22
-BLOCK_DOCUMENTS, BLOCK_TOKENS = 1 << 18, 1 << 24
-"""A block has one document at least."""
+BLOCK_TOKENS = 1 << 24
+"""Tokens of a block, which has one document at least."""
 LARGEST_VOCABULARY = 1 << 20
 """Ids from here on are counted together; the largest vocabularies have about 2**18."""
 MOST_NAMED = 5
@@ -49,14 +45,25 @@ _SHIFTS = (np.uint64(32), np.uint64(29))
 
 
 @njit(cache=True, nogil=True)
-def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], size: int) -> tuple[Any, int, Any]:
-    """Return how often each id below `size` occurs, how many tokens have others, and a digest of each document."""
-    counts, others = np.zeros(size, np.int64), 0
+def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], size: int) -> tuple[Any, Any, int, Any]:
+    """Read consecutive documents.
+
+    Args:
+        tokens: Of all the documents, laid end to end.
+        lengths: Of each document.
+        size: Ids to count.
+
+    Returns:
+        How often each id below `size` occurs, how many documents end with each, how many tokens have other ids, and a
+        digest of each document.
+    """
+    counts, lasts, others = np.zeros(size, np.int64), np.zeros(size, np.int64), 0
     digests = np.empty(len(lengths), np.uint64)
     begin = 0
     for document in range(len(lengths)):
         # Two chains, so that one multiplication does not wait for the other.
         even, odd = np.uint64(lengths[document]), _PRIME
+        token = -1
         for index in range(begin, begin + lengths[document]):
             token = int(tokens[index])
             if 0 <= token < size:
@@ -66,23 +73,12 @@ def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], size: int) -> t
             mixed = (even ^ np.uint64(token)) * _PRIME
             even, odd = odd, mixed ^ (mixed >> _SHIFTS[0])
         begin += lengths[document]
+        if 0 <= token < size:
+            lasts[token] += 1
         mixed = (even ^ (odd >> _SHIFTS[1])) * _PRIME + odd
         mixed = (mixed ^ (mixed >> _SHIFTS[0])) * _PRIME
         digests[document] = mixed ^ (mixed >> _SHIFTS[1])
-    return counts, others, digests
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repeats:
-    """Documents that occur more than once; empty ones do not count."""
-
-    extra_documents: int
-    """Documents that would go if each were kept once."""
-    extra_tokens: int
-    most: tuple[tuple[int, int], ...]
-    """First document and number of copies of those with the most copies."""
-    one_of: int
-    """Of how many digests one was counted; 1 if all were."""
+    return counts, lasts, others, digests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +96,12 @@ class Measurement:
     """How many documents end with each id, shape [ids]."""
     by_source: NDArray[np.int64]
     """Documents, tokens and learned tokens of each source, shape [sources, 3]."""
-    repeats: Repeats
+    repetitions: int
+    """Documents that would go if each with tokens were kept once."""
+    one_of: int
+    """Of how many digests one was counted; 1 if all were."""
+    repeated: tuple[tuple[int, int], ...]
+    """First document and number of copies of those with the most copies."""
     longest: tuple[int, ...]
     shortest: tuple[int, ...]
     """Numbers of documents, of those with tokens."""
@@ -112,7 +113,9 @@ class Block:
 
     first: int
     begin: int
+    """Their first token."""
     lengths: NDArray[np.int64]
+    sources: NDArray[np.int64]
 
 
 class Sources:
@@ -129,10 +132,10 @@ class Sources:
         self._ends = np.cumsum(np.array(num_documents, np.int64))
         self._path = path
         self._rows = 0 if path is None else count_rows(path)
-        self._group, self._inputs = -1, np.empty(0, np.int64)
+        self._first, self._inputs = -1, np.empty(0, np.int64)
 
     def of(self, begin: int, end: int) -> NDArray[np.int64]:
-        """Return the numbers of the sources of documents [begin, end), which are asked for in order.
+        """Return the numbers of the sources of documents [begin, end) of one row group.
 
         Raises:
             FormatError: If the provenance file is damaged.
@@ -140,23 +143,17 @@ class Sources:
         if self._path is None:
             ends = np.clip(self._ends, begin, end)
             return np.repeat(np.arange(len(ends)), np.diff(ends, prepend=begin))
-        found = [np.empty(0, np.int64)]
-        while begin < end:
-            group = begin // ROWS_PER_GROUP
-            first = group * ROWS_PER_GROUP
-            if group != self._group:
-                inputs = read_rows(self._path, first, min(first + ROWS_PER_GROUP, self._rows))[0]
-                if len(inputs) and not 0 <= inputs.min() <= inputs.max() < len(self.names):
-                    raise FormatError(f"{self._path}: expected inputs below {len(self.names)}; the file is damaged")
-                self._group, self._inputs = group, inputs.astype(np.int64)
-            stop = min(end, first + ROWS_PER_GROUP)
-            found.append(self._inputs[begin - first : stop - first])
-            begin = stop
-        return np.concatenate(found)
+        first = begin // ROWS_PER_GROUP * ROWS_PER_GROUP
+        if first != self._first:
+            inputs = read_rows(self._path, first, min(first + ROWS_PER_GROUP, self._rows))[0]
+            if len(inputs) and not 0 <= inputs.min() <= inputs.max() < len(self.names):
+                raise FormatError(f"{self._path}: expected inputs below {len(self.names)}; the file is damaged")
+            self._first, self._inputs = first, inputs.astype(np.int64)
+        return self._inputs[begin - first : end - first]
 
 
 def measure(
-    store: TokenStore,
+    documents: Documents,
     sources: Sources,
     *,
     masks: Tokens | None = None,
@@ -166,7 +163,7 @@ def measure(
     """Read all tokens of a dataset once. The result does not depend on the number of threads.
 
     Args:
-        store: The dataset, with integer tokens.
+        documents: The dataset, with integer tokens.
         sources: The source of each document.
         masks: Of each token, other than 0 if it is learned.
         threads: Blocks that are read at once.
@@ -175,85 +172,112 @@ def measure(
     Raises:
         FormatError: If tokens are missing, or the sources cannot be read.
     """
-    size = min(LARGEST_VOCABULARY, 1 << 8 * min(store.tokens.dtype.itemsize, 4))
-    one_of = 1 << (max(1, -(-store.num_documents // MOST_DIGESTS)) - 1).bit_length()
-    counts, last_counts = np.zeros((2, size), np.int64)
-    by_source, others, lengths = np.zeros((len(sources.names), 3), np.int64), 0, LengthCounter()
-    kept: list[NDArray[np.int64]] = []
-    extremes = {sign: np.empty((2, 0), np.int64) for sign in (-1, 1)}
+    size = min(LARGEST_VOCABULARY, 1 << 8 * min(documents.tokens.dtype.itemsize, 4))
+    one_of = 1 << (max(1, -(-documents.num_documents // MOST_DIGESTS)) - 1).bit_length()
+    most_digest, num_sources = np.uint64((1 << 64) // one_of - 1), len(sources.names)
 
-    def read(block: Block) -> tuple[Any, int, Any, Any, Any]:
-        tokens = np.asarray(store.tokens[block.begin : block.begin + int(block.lengths.sum())])
-        filled, ends = np.flatnonzero(block.lengths), np.cumsum(block.lengths)
-        learned = np.zeros(len(block.lengths), np.int64)
+    def read(block: Block) -> tuple[Any, ...]:
+        lengths = block.lengths
+        tokens = np.asarray(documents.tokens[block.begin : block.begin + int(lengths.sum())])
+        counts, lasts, others, digests = read_block(tokens, lengths, size)
+        by_source = np.zeros((num_sources, 3), np.int64)
+        by_source[:, 0] = np.bincount(block.sources, minlength=num_sources)
+        by_source[:, 1] = np.bincount(block.sources, lengths, num_sources)
+        filled = np.flatnonzero(lengths)
         if masks is not None and len(filled):
-            own = masks[block.begin : block.begin + len(tokens)] != 0
-            learned[filled] = np.add.reduceat(own, ends[filled] - block.lengths[filled], dtype=np.int64)
-        last = tokens[ends[filled] - 1].astype(np.int64)
-        return *read_block(tokens, block.lengths, size), learned, last[(last >= 0) & (last < size)]
+            begins = (np.cumsum(lengths) - lengths)[filled]
+            own = np.asarray(masks[block.begin : block.begin + len(tokens)]) != 0
+            learned = np.add.reduceat(own, begins, dtype=np.int64)
+            by_source[:, 2] = np.bincount(block.sources[filled], learned, num_sources)
+        chosen = np.flatnonzero((digests <= most_digest) & (lengths > 0))
+        kept = np.stack([digests[chosen].view(np.int64), block.first + chosen, lengths[chosen]])
+        return counts, lasts, others, by_source, kept
 
-    documents = tokens = 0
-    for block, (own, foreign, digests, learned, last) in _map_ahead(
-        read, _blocks(store), threads=threads, ahead=threads
-    ):
-        counts += own
-        others += foreign
-        last_counts += np.bincount(last, minlength=size)
-        numbers = np.arange(block.first, block.first + len(block.lengths))
-        known = sources.of(block.first, block.first + len(block.lengths))
-        for column, amounts in enumerate((np.ones_like(known), block.lengths, learned)):
-            np.add.at(by_source[:, column], known, amounts)
+    counts, lasts = np.zeros((2, size), np.int64)
+    by_source, others, lengths = np.zeros((num_sources, 3), np.int64), 0, LengthCounter()
+    kept = [np.empty((3, 0), np.int64)]
+    longest = shortest = np.empty((2, 0), np.int64)
+    for block, found in _map_ahead(read, _blocks(documents, sources), threads=threads):
+        counts += found[0]
+        lasts += found[1]
+        others += found[2]
+        by_source += found[3]
+        kept.append(found[4])
         lengths.add(block.lengths)
-        filled = block.lengths > 0
-        for sign, known_ones in extremes.items():
-            both = np.concatenate([known_ones, np.stack([sign * block.lengths, numbers])[:, filled]], axis=1)
-            extremes[sign] = both[:, np.lexsort((both[1], -both[0]))[:MOST_NAMED]]
-        chosen = filled & (digests <= np.uint64((1 << 64) // one_of - 1))
-        kept.append(np.stack([digests[chosen].view(np.int64), numbers[chosen], block.lengths[chosen]]))
-        documents, tokens = documents + len(block.lengths), tokens + int(block.lengths.sum())
+        longest = _most(longest, block.lengths, block.first)
+        shortest = _most(shortest, -block.lengths, block.first)
         on_progress(int(block.lengths.sum()))
+    summary = lengths.summary()
+    repetitions, repeated = _find_repeats(np.concatenate(kept, axis=1))
     return Measurement(
-        documents=documents,
-        tokens=tokens,
-        lengths=lengths.summary(),
+        documents=summary.count,
+        tokens=summary.total,
+        lengths=summary,
         counts=counts,
         others=others,
-        last_counts=last_counts,
+        last_counts=lasts,
         by_source=by_source,
-        repeats=_find_repeats(np.concatenate([np.empty((3, 0), np.int64), *kept], axis=1), one_of),
-        longest=tuple(extremes[1][1].tolist()),
-        shortest=tuple(extremes[-1][1].tolist()),
+        repetitions=repetitions * one_of,
+        one_of=one_of,
+        repeated=repeated,
+        longest=tuple(longest[1].tolist()),
+        shortest=tuple(shortest[1].tolist()),
     )
 
 
-def _blocks(store: TokenStore) -> Iterator[Block]:
+def _blocks(documents: Documents, sources: Sources) -> Iterator[Block]:
     first = begin = 0
-    for lengths in store.document_lengths():
-        at = 0
+    for lengths in documents.lengths():
+        ends, at = np.cumsum(lengths), 0
+        if lengths.min() < 0 or begin + ends[-1] > len(documents.tokens):
+            what = f"expected documents within {len(documents.tokens):,} tokens"
+            raise FormatError(f"{documents.path}: {what}; verify it")
         while at < len(lengths):
-            ends = np.cumsum(lengths[at : at + BLOCK_DOCUMENTS])
-            size = max(1, int(np.searchsorted(ends, BLOCK_TOKENS, side="right")))
-            if lengths[at : at + size].min() < 0 or begin + ends[size - 1] > len(store.tokens):
-                raise FormatError(
-                    f"{store.paths[0]}: expected documents within {len(store.tokens):,} tokens; verify it"
-                )
-            yield Block(first=first, begin=begin, lengths=np.ascontiguousarray(lengths[at : at + size]))
-            at, first, begin = at + size, first + size, begin + int(ends[size - 1])
+            before = int(ends[at - 1]) if at else 0
+            stop = max(at + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
+            number = first + at
+            known = sources.of(number, first + stop)
+            yield Block(first=number, begin=begin + before, lengths=lengths[at:stop], sources=known)
+            at = stop
+        first, begin = first + len(lengths), begin + int(ends[-1])
 
 
-def _find_repeats(kept: NDArray[np.int64], one_of: int) -> Repeats:
-    """Find equal digests among rows of digests, documents and lengths."""
+def _most(known: NDArray[np.int64], values: NDArray[np.int64], first: int) -> NDArray[np.int64]:
+    """Return the largest of known values and others, none 0, and their numbers; of equal ones the first."""
+    is_new = values != 0
+    if known.shape[1] == MOST_NAMED:
+        is_new &= values > known[0, -1]
+    new = np.flatnonzero(is_new)
+    both = np.concatenate([known, np.stack([values[new], first + new])], axis=1)
+    return both[:, np.lexsort((both[1], -both[0]))[:MOST_NAMED]]
+
+
+def _find_repeats(kept: NDArray[np.int64]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Count equal digests among rows of digests, documents and lengths, and name those with the most copies."""
     digests, documents, lengths = kept
     _, first, copies = np.unique(digests, return_index=True, return_counts=True)
-    several = copies > 1
-    first, copies = first[several], copies[several]
+    first, copies = first[copies > 1], copies[copies > 1]
     order = np.lexsort((documents[first], -lengths[first], -copies))[:MOST_NAMED]
-    return Repeats(
-        extra_documents=int((copies - 1).sum()) * one_of,
-        extra_tokens=int(((copies - 1) * lengths[first]).sum()) * one_of,
-        most=tuple(zip(documents[first[order]].tolist(), copies[order].tolist(), strict=True)),
-        one_of=one_of,
-    )
+    most = zip(documents[first[order]].tolist(), copies[order].tolist(), strict=True)
+    return int((copies - 1).sum()), tuple(most)
+
+
+def _map_ahead(
+    function: Callable[[Block], tuple[Any, ...]], blocks: Iterator[Block], *, threads: int
+) -> Iterator[tuple[Block, tuple[Any, ...]]]:
+    """Yield blocks with their results, in order, while threads work on those that follow."""
+    waiting: deque[tuple[Block, Future[tuple[Any, ...]]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for block in blocks:
+            waiting.append((block, pool.submit(function, block)))
+            if len(waiting) > threads:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        for first, future in waiting:
+            yield first, future.result()
+
+
+# What index caches draw.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,57 +324,52 @@ def read_drawn(folder: str, lengths_of: Callable[[str], Any]) -> tuple[list[Draw
         try:
             described = read_description(path)
             if described["class"] == BLENDED_CLASS:
-                blends.append((described, _read_blend(path, described)))
+                blends.append((described, *_read_blend(path, described)))
             elif (lengths := lengths_of(str(described["dataset_path"]))) is not None:
-                key = (str(described["dataset_path"]), str(described["index_split"]), int(described["sequence_length"]))
-                single[key] = _read_split(path, described, lengths)
+                single[_key(described)] = _read_split(path, described, lengths)
         except DsindexError as error:
             findings.append(str(error))
-    splits, in_blends = [], set()
-    for described, (drawn, intended) in blends:
-        keys = [
-            (str(each["dataset_path"]), str(described["split"]), each["sequence_length"])
-            for each in described["datasets"]
-        ]
-        in_blends.update(keys)
-        if not any(key in single for key in keys):
-            continue
-        datasets = tuple(
-            replace(single.get(key, DrawnDataset(prefix=key[0])), num_samples=num, intended=share)
-            for key, num, share in zip(keys, drawn, intended, strict=True)
-        )
-        splits.append(DrawnSplit(split=keys[0][1], sequence_length=keys[0][2], datasets=datasets))
-    splits += [
-        DrawnSplit(split=key[1], sequence_length=key[2], datasets=(own,))
-        for key, own in single.items()
-        if key not in in_blends
-    ]
-    if not splits and not findings:
+    found = []
+    alone = dict(single)
+    for described, drawn, intended in blends:
+        keys = [_key(each) for each in described["datasets"]]
+        if any(key in single for key in keys):
+            rows = zip(keys, drawn, intended, strict=True)
+            parts = [
+                replace(single.get(key, DrawnDataset(prefix=key[0])), num_samples=num, intended=share)
+                for key, num, share in rows
+            ]
+            found.append((keys[0], parts))
+        for key in keys:
+            alone.pop(key, None)
+    found += [(key, [own]) for key, own in alone.items()]
+    if not found and not findings:
         raise InputError(f"{folder}: expected index caches of the datasets, found none; check --cache")
     order = {name: place for place, name in enumerate(SPLIT_NAMES)}
-    return sorted(splits, key=lambda each: order.get(each.split, len(order))), findings
+    found.sort(key=lambda each: order.get(each[0][1], len(order)))
+    splits = [DrawnSplit(split=key[1], sequence_length=key[2], datasets=tuple(parts)) for key, parts in found]
+    return splits, findings
+
+
+def _key(described: Mapping[str, Any]) -> tuple[str, str, int]:
+    return str(described["dataset_path"]), str(described["index_split"]), int(described["sequence_length"])
 
 
 def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnDataset:  # noqa: ANN401 - mapped
-    split, matrix = str(described["index_split"]), described.get("split_matrix")
     samples, documents = open_cached_index(path, "shuffle_index"), open_cached_index(path, "document_index")
-    begin, end = 0, len(lengths)
+    prefix, split, length = _key(described)
+    matrix = described.get("split_matrix")
     try:
+        begin, end = (0, len(lengths))
         if matrix is not None:
             begin, end = split_bounds(matrix[SPLIT_NAMES.index(split)], len(lengths))
-        short = count_cut_documents(
-            lengths, documents, sequence_length=described["sequence_length"], num_samples=len(samples)
-        )
+        short = count_cut_documents(lengths, documents, sequence_length=length, num_samples=len(samples))
     except (IndexError, ValueError, TypeError) as error:
-        raise FormatError(
-            f"{path}: expected the split and the sequences of the dataset; build the cache again"
-        ) from error
+        what = "expected the split and the sequences of the dataset"
+        raise FormatError(f"{path}: {what}; build the cache again") from error
+    part_tokens = int(lengths[begin:end].sum(dtype=np.int64))
     return DrawnDataset(
-        prefix=str(described["dataset_path"]),
-        num_samples=len(samples),
-        part=(begin, end),
-        part_tokens=int(lengths[begin:end].sum(dtype=np.int64)),
-        short_documents=short,
+        prefix=prefix, num_samples=len(samples), part=(begin, end), part_tokens=part_tokens, short_documents=short
     )
 
 
@@ -367,22 +386,3 @@ def _read_blend(path: str, described: Mapping[str, Any]) -> tuple[list[int], lis
         )
     drawn = count_drawn(path, open_cached_index(path, "dataset_index"), len(parts)).tolist()
     return drawn, [weight / (sum(weights) or 1) for weight in weights]
-
-
-def _map_ahead(
-    function: Callable[[Item], Value], items: Iterable[Item], *, threads: int, ahead: int
-) -> Iterator[tuple[Item, Value]]:
-    """Yield items with their results, in order, while threads work on up to `ahead` items that follow."""
-    waiting: deque[tuple[Item, Future[Value]]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for item in items:
-                waiting.append((item, pool.submit(function, item)))
-                if len(waiting) > ahead:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            for first, future in waiting:
-                yield first, future.result()
-        finally:
-            for _, future in waiting:
-                future.cancel()

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from dsindex.datasets.origins import DocumentOrigin
-    from dsindex.tools.lengths import LengthSummary
-    from dsindex.tools.phases import ReadTokens
+    from dsindex.tools.documents import LengthSummary
     from dsindex.tools.token_text import Piece
 
 WIDTH = 100
@@ -262,17 +261,11 @@ class ShownDataset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TraceResult(Report):
-    """What was traced: TracedSamples, TracedDocuments or ConsumedTokens."""
+class TracedSamples(Report):
+    """Where samples come from."""
 
     num_samples: int
     """Samples of the cache, or packs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TracedSamples(TraceResult):
-    """Where samples come from."""
-
     samples: tuple[ShownSample, ...]
     datasets: tuple[ShownDataset, ...]
     """What the samples have of each dataset, the most tokens first."""
@@ -306,47 +299,22 @@ class TracedSamples(TraceResult):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownOccurrence:
-    """Tokens of a document in a sample."""
-
-    sample: int
-    step: int | None
-    rank: int | None
-    epoch: int
-    begin: int
-    """First token, within the document."""
-    end: int
-    """One past the last token."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedDocument:
-    """A document and the samples that have it."""
+class ReadTokens:
+    """How often the tokens of a dataset were read."""
 
     prefix: str
-    dataset: int
-    document: int
-    num_tokens: int
-    origin: DocumentOrigin
-    occurrences: tuple[ShownOccurrence, ...]
+    num_samples: int
+    """Samples of it that were read."""
+    tokens_by_times: tuple[int, ...]
+    """Tokens that were read, as inputs, not at all, once, twice, …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TracedDocuments(TraceResult):
-    """Which samples have documents."""
-
-    documents: tuple[TracedDocument, ...]
-    notes: tuple[str, ...]
-
-    def lines(self) -> list[str]:
-        """Return the documents as text."""
-        return _show_traced_documents(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ConsumedTokens(TraceResult):
+class ConsumedTokens(Report):
     """How often the tokens of each dataset were read."""
 
+    num_samples: int
+    """Samples of the cache."""
     consumed: int
     datasets: tuple[ReadTokens, ...]
 
@@ -427,22 +395,6 @@ def _part(part: ShownPart) -> Iterator[str]:
         yield f"    {json.dumps(part.text, ensure_ascii=False)}{more}"
     elif part.tokens:
         yield f"    tokens {' '.join(map(str, part.tokens))}{more}"
-
-
-def _show_traced_documents(traced: TracedDocuments) -> list[str]:
-    """Return documents and the samples that have them as text."""
-    lines = [line for document in traced.documents for line in _document(document, traced.num_samples)]
-    return [*lines, *(f"note: {note}" for note in traced.notes)]
-
-
-def _document(document: TracedDocument, num_samples: int) -> list[str]:
-    found = [
-        f"  epoch {each.epoch}: sample {each.sample}{_step(each.step, each.rank)}, tokens {each.begin}:{each.end}"
-        for each in document.occurrences
-    ]
-    size = f"{count(document.num_tokens, 'token')}{_origin(document.origin)}"
-    none = [f"  in none of the {count(num_samples, 'sample')}"]
-    return [f"{document.prefix}, document {document.document}: {size}", *(found or none)]
 
 
 def _origin(origin: DocumentOrigin | None) -> str:

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dsindex.text.conversion import read_definition
+from dsindex.text.ranks import read_definition
 from dsindex.text.tokenizer import decode
 
 if TYPE_CHECKING:

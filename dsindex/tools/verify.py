@@ -1,58 +1,49 @@
 """`dsindex verify`: functions over pieces of a dataset that return findings, mapped over an executor.
 
-A check is a name, a function and the pieces to call it with. Its findings are sentences with a place and a remedy.
+The structure of a dataset is checked whatever wrote it. The digests in its manifest cover all else that its files hold:
+what they say is what the build wrote.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from dsindex.datasets.exports import export_folder_of, read_export_manifest
-from dsindex.datasets.opening import PBIN_SUFFIX
+import numpy as np
+
+from dsindex.datasets.exports import read_export_manifest
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.kinds import tell_kind
+from dsindex.datasets.pbin import PbinDocuments
 from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
 from dsindex.engine.manifest import manifest_path, read_manifest
-from dsindex.engine.output import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
 from dsindex.engine.start import make_executor
 from dsindex.errors import FormatError, InputError, UsageError
-from dsindex.store.reading import is_stored
-from dsindex.store.storage import what_is_no_file
-from dsindex.tools.kinds import tell_kind
-from dsindex.tools.results import CheckResult, VerifyReport
+from dsindex.formats.pbin import PBIN_VERSIONS
+from dsindex.store.reading import digest_blocks, is_stored, stored_size
+from dsindex.store.storage import DIGEST_BLOCK_BYTES, StoredFile, combine_digests, what_is_no_file
+from dsindex.tools.documents import documents_of
+from dsindex.tools.results import CheckResult, DatasetCounts, VerifyReport
 from dsindex.tools.verify_caches import find_caches, verify_cache
-from dsindex.tools.verify_files import (
-    cut_documents,
-    cut_tokens,
-    find_foreign_counts,
-    find_wrong_sums,
-    judge_tokens,
-    verify_digest,
-    verify_ends,
-    verify_quarantine,
-    verify_rows,
-    verify_structure,
-    verify_tokens,
-)
-from dsindex.tools.verify_same import find_difference
-from dsindex.tools.verify_source import check_source, open_source
+from dsindex.tools.verify_tokens import compare_shard, find_difference, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from dsindex.datasets.kinds import Subject
     from dsindex.engine.executors import Executor
     from dsindex.engine.manifest import Manifest
     from dsindex.engine.progress import Reporter
     from dsindex.options.datasets import VerifyConfig
-    from dsindex.tools.kinds import Subject
-    from dsindex.tools.verify_files import Structure
+    from dsindex.tools.verify_tokens import SourceShards
 
 STRUCTURE = "structure: every entry of the index against the tokens"
-ROWS = "provenance: a row per document, in order, inside the inputs"
+REMEDY = "restore it, or build the dataset again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +54,14 @@ class Check:
     function: Callable[..., Any]
     pieces: Sequence[tuple[Any, ...]]
     """The arguments of each call; pieces are small, and may be sent to other machines."""
-    judge: Callable[[Iterator[Any]], Iterable[str]] = chain.from_iterable
+    judge: Callable[[Iterable[Any]], Iterable[str]] = chain.from_iterable
     """Turns the results of all pieces, in order, into findings."""
     compares_tokens: bool = False
     """Whether tokens are compared with something: a digest, the source, or another dataset."""
 
 
 def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
-    """Verify one dataset: always its structure; the rest as far as a manifest and options allow.
+    """Verify one dataset: always its structure; the rest as a manifest and options allow.
 
     Raises:
         InputError: If `--against-source` or `--cache` asks for a check that is impossible.
@@ -79,183 +70,205 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
     try:
         subject = tell_kind(path)
     except (InputError, FormatError) as error:
-        return VerifyReport(path=path, kind=None, checks=(CheckResult.of("the dataset is there", [str(error)]),))
-    if subject.kind == "export":
-        if config.cache is not None or config.against_source or config.same_as is not None:
-            raise UsageError(f"--cache, --against-source and --same-as are for datasets, not for the export {path}")
-        return _verify_export(subject.path, reporter)
-    if subject.kind not in {"MMIDIDX", "pbin", "packs"}:
-        hint = ""
-        if subject.kind == "instruction data":
-            hint = f"; verify {subject.path}_text_document and {subject.path}_loss_mask"
-        elif subject.kind == "index cache":
-            hint = "; verify its dataset, with --cache"
-        raise InputError(f"{path}: expected a dataset of .bin and .idx, a .pbin or an export, got {subject.kind}{hint}")
-    executor = make_executor(config)
-    try:
-        return _Verification(subject, config, executor, reporter).run()
-    finally:
-        executor.close()
+        check = CheckResult.of("the dataset is there", [str(error)])
+        return VerifyReport(path=path, kind=None, checks=(check,))
+    _refuse_foreign(path, subject, config)
+    run = _Run(subject, config, reporter)
+    with contextlib.closing(run.executor):
+        if subject.kind == "export":
+            return run.verify_export()
+        return run.verify_dataset()
 
 
-class _Verification:
+def _refuse_foreign(path: str, subject: Subject, config: VerifyConfig) -> None:
+    if subject.kind == "export" and (config.cache is not None or config.against_source or config.same_as is not None):
+        raise UsageError(f"--cache, --against-source and --same-as are for datasets, not for the export {path}")
+    if subject.kind not in {"MMIDIDX", "pbin", "packs", "export"}:
+        hints = {
+            "instruction data": f"; verify {subject.path}_text_document and {subject.path}_loss_mask",
+            "index cache": "; verify its dataset, with --cache",
+        }
+        expected = "expected a dataset of .bin and .idx, a .pbin or an export"
+        raise InputError(f"{path}: {expected}, got {subject.kind}{hints.get(subject.kind, '')}")
+
+
+class _Run:
     """The verification of one dataset."""
 
-    def __init__(self, subject: Subject, config: VerifyConfig, executor: Executor, reporter: Reporter) -> None:
-        self._subject = subject
-        self._config = config
-        self._executor = executor
-        self._reporter = reporter
-        self._suffix = "pbin" if subject.kind == "pbin" else "bin"
-        self._prefix = subject.path.removesuffix(PBIN_SUFFIX)
-        self._manifest: Manifest | None = None
+    def __init__(self, subject: Subject, config: VerifyConfig, reporter: Reporter) -> None:
+        self._subject, self._config, self._reporter = subject, config, reporter
         self._results: list[CheckResult] = []
         self._notes: list[str] = []
         self._compared = False
+        self.executor: Executor = make_executor(config)
 
-    def run(self) -> VerifyReport:
-        self._read_manifest()
-        source = None
-        if self._config.against_source:
-            source = open_source(self._subject, self._manifest, self._config)
-        structure, findings = verify_structure(self._subject, self._manifest)
-        self._results.append(CheckResult.of(STRUCTURE, findings))
-        self._require_shared()
-        checks = [*self._checks_of_tokens(structure), *self._checks_of_files()]
-        if structure is not None:
-            checks += self._checks_of_documents(structure)
+    def verify_dataset(self) -> VerifyReport:
+        subject, config, manifest = self._subject, self._config, self._read_manifest()
+        source = open_source(subject, manifest, config) if config.against_source else None
+        counts, version = self._read_structure(manifest)
+        suffixes = ("pbin",) if subject.kind == "pbin" else ("bin", "idx", "provenance.parquet")
+        self.executor.require_seen(f"{subject.prefix}.{suffix}" for suffix in suffixes)
+        files = {} if manifest is None else manifest.content.digests
+        checks = [_check_digest(f"{subject.prefix}.{suffix}", file) for suffix, file in files.items()]
+        if counts is not None and config.cache is not None:
+            checks.append(_check_caches(config.cache, subject.path))
+        if counts is not None and config.same_as is not None:
+            name, pieces = f"the same documents as {config.same_as}", [(subject.path, config.same_as)]
+            checks.append(Check(name=name, function=find_difference, pieces=pieces, compares_tokens=True))
         self._run(checks)
-        is_found = not any(each.findings for each in self._results if each.name in {STRUCTURE, ROWS})
-        if source is not None and structure is not None and is_found:
-            shards = check_source(source, structure.num_documents, share=self._config.sample)
-            self._run([Check(name=shards.name, function=shards.function, pieces=shards.pieces, compares_tokens=True)])
-        elif source is not None:
-            self._notes.append("index or provenance are damaged, so the dataset was not compared with its source")
+        if source is not None:
+            self._compare_with_source(source, counts)
+        return self._report(version=version, counts=counts)
+
+    def verify_export(self) -> VerifyReport:
+        """Read every file of an export once, and compare it with the manifest."""
+        folder = self._subject.path
+        try:
+            manifest = read_export_manifest(folder)
+        except FormatError as error:
+            self._results.append(CheckResult.of("the manifest", [str(error)]))
+            return self._report()
+        for name, file in manifest.content.digests.items() if manifest is not None else ():
+            stored = StoredFile(name=name, size_bytes=file.size_bytes, digest=file.xxh3_128)
+            self._run([_check_digest(os.path.join(folder, name), stored, compares_tokens=True)])
+        return self._report()
+
+    def _report(self, *, version: str | None = None, counts: DatasetCounts | None = None) -> VerifyReport:
         return VerifyReport(
             path=self._subject.path,
             kind=self._subject.kind,
-            version=None if structure is None else structure.version,
-            counts=None if structure is None else structure.counts,
+            version=version,
+            counts=counts,
             checks=tuple(self._results),
             compared=self._compared,
             notes=tuple(self._notes),
         )
 
-    def _read_manifest(self) -> None:
+    def _read_manifest(self) -> Manifest | None:
         """Read the manifest, and recognise one of another dataset under the same name."""
-        path = manifest_path(self._prefix)
+        path, is_packed = manifest_path(self._subject.prefix), self._subject.kind == "pbin"
         irregular = what_is_no_file(path)
         try:
             if irregular is not None:  # opening a pipe could block
                 raise FormatError(f"{path}: expected a regular file, got {irregular}; move it away")
-            manifest = read_manifest(self._prefix)
+            manifest = read_manifest(self._subject.prefix)
         except FormatError as error:
             self._results.append(CheckResult.of("the manifest", [str(error)]))
-            return
-        if manifest is not None and self._suffix not in manifest.content.digests:
+            return None
+        if manifest is not None and ("pbin" in manifest.content.digests) != is_packed:
             self._notes.append(f"{path} belongs to a dataset of another format with the same name")
-        elif manifest is not None:
-            self._manifest = manifest
+            return None
+        return manifest
 
-    def _require_shared(self) -> None:
-        suffixes = ("pbin",) if self._suffix == "pbin" else ("bin", "idx", PROVENANCE_SUFFIX)
-        self._executor.require_seen(f"{self._prefix}.{suffix}" for suffix in suffixes)
+    def _read_structure(self, manifest: Manifest | None) -> tuple[DatasetCounts | None, str | None]:
+        """Check every entry of the index against the tokens; return None for a damaged one."""
+        subject, findings = self._subject, list[str]()
+        counts = version = None
+        try:
+            if subject.kind == "pbin":
+                era = None if manifest is None else manifest.content.options.pbin_era
+                packed = PbinDocuments(subject.path, version=None if era is None else PBIN_VERSIONS[era])
+                version = packed.header.version.name
+                counts = _count(packed, len(packed), packed.header.dtype.newbyteorder("=").name)
+            else:
+                _require_idx(subject.path)
+                dataset = IndexedDataset(subject.path)
+                counts = _count(dataset, len(dataset), str(dataset.dtype))
+        except (FormatError, InputError) as error:
+            findings.append(f"{error}; {REMEDY}")
+        self._results.append(CheckResult.of(STRUCTURE, findings))
+        return counts, version
+
+    def _compare_with_source(self, source: SourceShards, counts: DatasetCounts | None) -> None:
+        damaged = [each for each in self._results if each.findings and each.name.endswith(".provenance.parquet")]
+        if counts is None or damaged:
+            note = "index or provenance are damaged, so the dataset was not compared with its source"
+            self._notes.append(note)
+            return
+        shards, pieces = source.choose(counts.documents, share=self._config.sample)
+        name = f"against the source: {shards} tokenized again with {source.settings.engine.describe()}"
+        self._run([Check(name=name, function=compare_shard, pieces=pieces, compares_tokens=True)])
 
     def _run(self, checks: Sequence[Check]) -> None:
         self._reporter.stage("verify", total=sum(len(check.pieces) for check in checks), unit="pieces")
         for check in checks:
-            findings = tuple(check.judge(self._call(check)))
-            self._results.append(CheckResult.of(check.name, findings))
+            self._results.append(CheckResult.of(check.name, check.judge(self._call(check))))
             self._compared |= check.compares_tokens
 
     def _call(self, check: Check) -> Iterator[Any]:
+        place, name = self._subject.prefix, check.function.__name__
         calls = (
-            Call(
-                name=f"{check.function.__name__}[{number}]", place=self._prefix, function=check.function, arguments=own
-            )
+            Call(name=f"{name}[{number}]", place=place, function=check.function, arguments=own)
             for number, own in enumerate(check.pieces)
         )
-        for result in run_in_order(self._executor, calls, on_idle=self._reporter.tick):
+        for result in run_in_order(self.executor, calls, on_idle=self._reporter.tick):
             self._reporter.advance(1)
             yield result
 
-    def _checks_of_tokens(self, structure: Structure | None) -> Iterator[Check]:
-        path, content = f"{self._prefix}.{self._suffix}", self._manifest.content if self._manifest else None
-        if not is_stored(path):
-            return
-        names = ["every byte of the tokens can be read"]
-        if content is not None:
-            names = [f"digest of the .{self._suffix}"]
-            names += ["token ids in the vocabulary"] if content.tokenizer is not None and structure is not None else []
-            names += ["number of EOD tokens"] if content.eod_id is not None and structure is not None else []
-        yield Check(
-            name=", ".join(names),
-            function=verify_tokens,
-            pieces=cut_tokens(path, content, structure),
-            judge=partial(judge_tokens, path, content, structure),
-            compares_tokens=content is not None,
-        )
 
-    def _checks_of_files(self) -> Iterator[Check]:
-        """Compare all other files of the manifest with their sizes and digests."""
-        for suffix, file in self._manifest.content.digests.items() if self._manifest is not None else ():
-            if suffix != self._suffix:
-                path = f"{self._prefix}.{suffix}"
-                yield Check(name=f"digest of the .{suffix}", function=verify_digest, pieces=[(path, file)])
-
-    def _checks_of_documents(self, structure: Structure) -> Iterator[Check]:
-        config = self._config
-        if self._manifest is not None:
-            content = self._manifest.content
-            findings = find_foreign_counts(self._subject.path, content, structure)
-            if content.account is not None:
-                findings += find_wrong_sums(self._subject.path, content, structure)
-            self._results.append(CheckResult.of("counts of documents, sequences, tokens and records", findings))
-            account, quarantine = content.account, f"{self._prefix}.{QUARANTINE_SUFFIX}"
-            if account is not None and (account.quarantined or os.path.lexists(quarantine) or is_stored(quarantine)):
-                pieces = [(quarantine, account.quarantined)]
-                yield Check(name="number of quarantined records", function=verify_quarantine, pieces=pieces)
-            if content.eod_id is not None:
-                runs = cut_documents(self._subject, structure.num_documents, content.eod_id)
-                yield Check(name="every document with tokens ends with EOD", function=verify_ends, pieces=runs)
-            provenance = f"{self._prefix}.{PROVENANCE_SUFFIX}"
-            if content.account is not None and is_stored(provenance):
-                without_row = 0 if structure.version is None else content.account.empty_documents
-                rows = (provenance, structure.num_documents, without_row, content.inputs)
-                yield Check(name=ROWS, function=verify_rows, pieces=[rows])
-        if config.cache is not None:
-            yield self._check_caches(config.cache)
-        if config.same_as is not None:
-            yield Check(
-                name=f"the same documents as {config.same_as}",
-                function=find_difference,
-                pieces=[(self._subject.path, config.same_as)],
-                compares_tokens=True,
-            )
-
-    def _check_caches(self, folder: str) -> Check:
-        found = find_caches(folder, self._prefix)
-        if not found:
-            name = os.path.basename(self._prefix)
-            raise InputError(f"{folder}: expected an index cache of {name}, found none; build one: dsindex index")
-        kinds = Counter("blend" if "-BlendedDataset-" in each else "dataset" for each in found)
-        said = " and ".join(f"{count} of a {kind}" for kind, count in sorted(kinds.items(), reverse=True))
-        pieces = [(each, self._prefix) for each in found]
-        return Check(name=f"index caches against the data: {said}", function=verify_cache, pieces=pieces)
+def _require_idx(prefix: str) -> None:
+    is_there = is_stored(f"{prefix}.idx") or os.path.lexists(f"{prefix}.idx")
+    if not is_there and is_stored(f"{prefix}.bin"):
+        why = "preprocess_data.py of Megatron-LM left this of all --json-keys but the last until May 2026"
+        raise FormatError(f"{prefix}.idx: is missing beside its .bin: a writer was stopped before its end, or {why}")
 
 
-def _verify_export(path: str, reporter: Reporter) -> VerifyReport:
-    """Read every file of an export once, and compare it with the manifest."""
-    folder = export_folder_of(path) or path
-    name = "size and digest of every file of the export"
+def _count(dataset: IndexedDataset | PbinDocuments, num_sequences: int, token_type: str) -> DatasetCounts:
+    documents = documents_of(dataset)
+    return DatasetCounts(
+        documents=documents.num_documents,
+        empty_documents=sum(int(np.count_nonzero(lengths == 0)) for lengths in documents.lengths()),
+        sequences=num_sequences,
+        tokens=len(documents.tokens),
+        token_type=token_type,
+    )
+
+
+def _check_digest(path: str, file: StoredFile, *, compares_tokens: bool = False) -> Check:
+    """Compare a file with its size and digest in a manifest."""
+    is_read = is_stored(path) and stored_size(path) == file.size_bytes
+    begins = range(0, file.size_bytes, DIGEST_BLOCK_BYTES) if is_read else ()
+    suffix = "." + file.name
+    return Check(
+        name=f"digest of the {suffix}" if path.endswith(suffix) else f"digest of {file.name}",
+        function=digest_piece,
+        pieces=[(path, begin, min(begin + DIGEST_BLOCK_BYTES, file.size_bytes)) for begin in begins],
+        judge=partial(judge_digest, path, file),
+        compares_tokens=compares_tokens or file.name in {"bin", "pbin"},
+    )
+
+
+def digest_piece(path: str, begin: int, end: int) -> list[bytes] | str:
+    """Digest the blocks in bytes [begin, end) of a file; a sentence if they cannot be read."""
     try:
-        manifest = read_export_manifest(folder)
-    except FormatError as error:
-        return VerifyReport(path=folder, kind="export", checks=(CheckResult.of(name, [str(error)]),))
-    files = {} if manifest is None else manifest.content.digests
-    reporter.stage("verify", total=len(files), unit="files")
-    findings = []
-    for file_name, file in files.items():
-        findings += verify_digest(os.path.join(folder, file_name), file)
-        reporter.advance(1)
-    return VerifyReport(path=folder, kind="export", checks=(CheckResult.of(name, findings),), compared=bool(files))
+        return digest_blocks(path, begin=begin, end=end)
+    except InputError as error:
+        return f"{error}; {REMEDY}"
+
+
+def judge_digest(path: str, file: StoredFile, pieces: Iterable[list[bytes] | str]) -> Iterator[str]:
+    """Yield what is wrong with a file by the digests of its pieces."""
+    if not is_stored(path):
+        is_other = os.path.lexists(path)
+        what = "expected a regular file, got another" if is_other else "is missing, but the manifest lists it"
+        yield f"{path}: {what}; {REMEDY}"
+    elif (size_bytes := stored_size(path)) != file.size_bytes:
+        yield f"{path}: expected {file.size_bytes} bytes as in the manifest, got {size_bytes}; {REMEDY}"
+    else:
+        read = list(pieces)
+        unread = [each for each in read if isinstance(each, str)]
+        digest = combine_digests(block for each in read if not isinstance(each, str) for block in each)
+        if unread or digest != file.digest:
+            what = f"{path}: expected the digest {file.digest}, got {digest}; its content changed, {REMEDY}"
+            yield unread[0] if unread else what
+
+
+def _check_caches(folder: str, prefix: str) -> Check:
+    found = find_caches(folder, prefix)
+    if not found:
+        name = os.path.basename(prefix)
+        raise InputError(f"{folder}: expected an index cache of {name}, found none; build one: dsindex index")
+    blends = sum("-BlendedDataset-" in each for each in found)
+    told = [f"{len(found) - blends} of a dataset", *([f"{blends} of a blend"] if blends else [])]
+    pieces = [(each, prefix) for each in found]
+    return Check(name=f"index caches against the data: {' and '.join(told)}", function=verify_cache, pieces=pieces)

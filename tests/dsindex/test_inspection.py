@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from dsindex.cli.main import main
+from dsindex.datasets.kinds import Subject, tell_kind
 from dsindex.errors import InputError
 from dsindex.formats.raw_index import create_raw_index
 from dsindex.json_text import show_name
 from dsindex.text.encoders import encode_by_reference
 from dsindex.text.tokenizer import load_tokenizer
-from dsindex.tools.kinds import IndexedStore, PackedStore, tell_kind
-from dsindex.tools.lengths import SHARES, summarize_lengths
+from dsindex.tools.documents import SHARES, open_documents, summarize_lengths
 from dsindex.tools.token_text import cut_pieces
 from tests.support.datasets import write_dataset
 from tests.support.foreign_tokenizers import sentencepiece_model, tiktoken_file
@@ -105,15 +105,16 @@ def test_nothing_in_a_text_can_control_a_terminal():
 DOCUMENTS = [[1, 2, 1, 2, 3], [], [2, 3], [], [], [1], [2, 3, 1], [2, 1, 2]]
 
 
-def test_spans_of_both_stores_are_the_documents(tmp_path):
-    packed = PackedStore(write_pbin(tmp_path / "data.pbin", DOCUMENTS, version="spec"))
-    indexed = IndexedStore(write_dataset(tmp_path / "data", [[part] if part else [] for part in DOCUMENTS]))
-    for store in (packed, indexed):
-        spans = [store.document_span(number) for number in range(store.num_documents)]
-        assert [store.tokens[begin:end].tolist() for begin, end in spans] == DOCUMENTS
-        assert np.concatenate(list(store.document_lengths())).tolist() == list(map(len, DOCUMENTS))
+def test_spans_of_both_formats_are_the_documents(tmp_path):
+    packed = write_pbin(tmp_path / "data.pbin", DOCUMENTS, version="spec")
+    pair = write_dataset(tmp_path / "data", [[part] if part else [] for part in DOCUMENTS])
+    for subject in (Subject(kind="pbin", path=packed), Subject(kind="MMIDIDX", path=pair)):
+        documents = open_documents(subject)
+        spans = [documents.span(number) for number in range(documents.num_documents)]
+        assert [documents.tokens[begin:end].tolist() for begin, end in spans] == DOCUMENTS
+        assert np.concatenate(list(documents.lengths())).tolist() == list(map(len, DOCUMENTS))
         with pytest.raises(IndexError, match="from 0 to 7, got 8"):
-            store.document_span(8)
+            documents.span(8)
 
 
 @pytest.mark.parametrize("largest", [5, 1 << 16, 1 << 17, 1 << 40, (1 << 62) // 500])

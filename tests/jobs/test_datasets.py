@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.datasets.opening import open_dataset
+from dsindex.datasets.opening import open as open_dataset
 from dsindex.errors import FormatError
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import pbin_bytes, write_pbin

@@ -269,7 +269,6 @@ def test_plan_and_manifest_of_plain_keys_have_nothing_new(make_config):
     ({"json_keys": ("text", "text")}, "expected each key once"),
     ({"json_keys": ("text",), "token_ids": "ids"}, "either --token-ids or --json-keys, got both"),
     ({"token_ids": "x=.a[0]"}, r"--token-ids: expected a name or a path .*, got the jq pattern 'x=\.a\[0\]'"),
-    ({"where": " "}, "expected a jq condition"),
     ({"join": "\\x"}, "expected a backslash to be part of"),
 ])  # fmt: skip
 def test_options_that_do_not_fit_are_refused(options, message):

@@ -112,7 +112,7 @@ def test_a_sample_of_a_cache_shows_where_its_tokens_come_from(built, tmp_path, c
     assert {excerpt["origin"]["source"]["line"] for excerpt in seen["excerpts"]} <= {1, 2, 3}
     write_dataset(Path(built), [[[1, 2, 3]]])
     Path(f"{built}.manifest.json").unlink()
-    assert any("cache was built" in finding for finding in inspect(cli, cache, code=1)["findings"])
+    assert any("built from other data" in finding for finding in inspect(cli, cache, code=1)["findings"])
 
 
 def test_a_blend_shows_its_weights_and_documents_of_all_of_a_dataset(tmp_path, cli, monkeypatch):
@@ -123,8 +123,8 @@ def test_a_blend_shows_its_weights_and_documents_of_all_of_a_dataset(tmp_path, c
     cli(["index", "--data-path", "3", "a", "1", "b", *words])
     assert inspect(cli, "cache")["facts"]["caches"][:3] == [
         "train: a blend of 2, 16 samples",
-        "  0  weight 0.75  12 samples  75%  a",
-        "  1  weight 0.25   4 samples  25%  b",
+        "  a: weight 0.75, 12 samples (75.0%)",
+        "  b: weight 0.25, 4 samples (25.0%)",
     ]
     assert [excerpt["document"] for excerpt in inspect(cli, "a")["excerpts"]] == [2, 6, 10]
 

@@ -28,8 +28,8 @@ def folder(tmp_path_factory):
     "verify a_text_document a.pbin", "verify a_text_document --against-source --cache cache",
     "verify a_text_document --same-as a.pbin", "verify a_text_document --same-as GOLDEN/noeod_text_document",
     "verify nothing",
-    "trace cache --sample 3 5", "trace cache --step 1-2 --global-batch-size 8", "trace cache --document 7",
-    "trace cache --line docs.jsonl:7", "trace cache --consumed 100",
+    "trace cache --sample 3 5", "trace cache --step 1-2 --global-batch-size 8",
+    "trace cache --consumed 100",
     "mix a_text_document --seq-length 64",
 ])  # fmt: skip
 def test_every_result_is_json(words, folder, cli, monkeypatch):

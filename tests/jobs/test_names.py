@@ -53,7 +53,7 @@ def test_build_is_made_found_again_and_verified(capsys, executor):
     assert main(["verify", DATASET, "--against-source", "--tokenizer-model", TOKENIZER]) == 0
     assert r"out\udcff_text_document: intact" in capsys.readouterr().out
     assert main(["verify", DATASET, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["path"] == DATASET
+    assert json.loads(capsys.readouterr().out)["reports"][0]["path"] == DATASET
 
 
 def test_bad_records_are_named_and_set_aside(folder, capsys):
@@ -128,7 +128,7 @@ def test_control_characters_in_a_name_reach_no_terminal(tmp_path, capsys):
     assert main(["verify", str(tmp_path / name)]) == 1
     assert "\x1b[2J" not in capsys.readouterr().out
     assert main(["verify", str(tmp_path / name), "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["path"] == str(tmp_path / name)
+    assert json.loads(capsys.readouterr().out)["reports"][0]["path"] == str(tmp_path / name)
 
 
 FORGED = "x\nFOUND: forged\x1b[2J"
@@ -151,7 +151,6 @@ def test_names_forge_no_line_of_output(tmp_path, monkeypatch, cli):
         (0, ["verify", prefix, "--cache", f"{FORGED}c"]), (1, ["verify", FORGED]),
         (1, ["verify", prefix, "--same-as", f"{FORGED}m"]), (0, ["inspect", prefix]), (0, ["inspect", f"{FORGED}c"]),
         (0, ["mix", prefix, "--seq-length", "2"]), (0, ["trace", f"{FORGED}c", "--sample", "0"]),
-        (0, ["trace", f"{FORGED}c", "--line", f"{source}:1"]),
         (0, ["report", prefix, "--output", f"{FORGED}.html"]),
         (0, ["convert", prefix, f"{FORGED}.pbin"]), (0, ["raw-index", source]),
         (2, ["build", f"--{FORGED}"]), (2, ["build", *given, "--engine", FORGED]),

@@ -1,7 +1,8 @@
-"""`dsindex trace` on builds of the golden text: forwards, backwards, and what is said when something is missing."""
+"""`dsindex trace` on builds of the golden text, and what is said when something is missing."""
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets import IndexedDataset
+from dsindex.datasets.samples import Batches
 from dsindex.json_text import show_name
 from dsindex.text.tokenizer import decode, load_tokenizer
 from tests.support.conversations import CONVERSATIONS
@@ -91,32 +93,6 @@ def tokenizer_ids(text):
     return tokenizers.Tokenizer.from_file(os.path.join(TOKENIZER, "tokenizer.json")).encode(text).ids
 
 
-@pytest.mark.parametrize("cache", ["cache", "blend"])
-def test_lines_lead_to_the_samples_that_lead_to_them(built, cache, cli):
-    samples = dsindex.open(str(built / cache))
-    every = trace(cli, built / cache, "--sample", *range(len(samples)), "--text-tokens", "0")
-    for path, line in ((built / "one.jsonl", 22), (built / "two.jsonl", 3)):
-        found = trace(cli, built / cache, "--line", f"{path}:{line}", "--global-batch-size", "8")
-        runs = {
-            (document["dataset"], document["document"], each["sample"], each["begin"], each["end"])
-            for document in found["documents"]
-            for each in document["occurrences"]
-        }
-        source = {"path": str(path), "line": line}
-        assert runs == {
-            (part["dataset"], part["document"], shown["sample"], part["begin"], part["end"])
-            for shown in every["samples"]
-            for part in shown["parts"]
-            if source.items() <= part["origin"]["source"].items()
-        }
-        assert runs
-        for document in found["documents"]:
-            assert all(each["step"] == each["sample"] // 8 + 1 for each in document["occurrences"])
-            by_number = f"{document['prefix']}:{document['document']}"
-            [same] = trace(cli, built / cache, "--document", by_number, "--global-batch-size", "8")["documents"]
-            assert same == document
-
-
 def test_a_rank_reads_its_samples_of_a_step(built, cli):
     batch = ["--global-batch-size", 8, "--micro-batch-size", 2, "--data-parallel-size", 2, "--text-tokens", 0]
     report = trace(cli, built / "cache", "--step", 2, *batch, "--data-parallel-rank", 1)
@@ -154,9 +130,6 @@ def test_text_says_the_same(built, cli):
         in shown
     )
     assert show_name(json.dumps(part["text"], ensure_ascii=False)) in shown
-    shown = cli(["trace", str(built / "cache"), "--document", str(part["document"])]).out
-    assert f"{dsindex.trace(built / 'cache', document=part['document'])}\n" == shown
-    assert f"sample 5, tokens {part['begin']}:{part['end']}\n" in shown
 
 
 def test_changed_and_missing_inputs_are_named(copied, cli):
@@ -184,13 +157,11 @@ def test_changed_and_missing_inputs_are_named(copied, cli):
 def test_provenance_of_another_dataset_is_refused(cli):
     shutil.copy("b_text_document.provenance.parquet", "a_text_document.provenance.parquet")
     words = ["cache", "--prefix", "a_text_document"]
-    for what in (["--sample", 0], ["--document", 0], ["--line", "one.jsonl:1"]):
-        assert "a_text_document.provenance.parquet: expected a row for each of" in refusal(cli, 1, *words, *what)
+    assert "a_text_document.provenance.parquet: expected a row for each of" in refusal(cli, 1, *words, "--sample", 0)
     os.remove("a_text_document.provenance.parquet")
     assert (
         "a_text_document.provenance.parquet: expected the provenance" in trace(cli, *words, "--sample", 0)["notes"][0]
     )
-    assert "expected the provenance" in refusal(cli, 1, *words, "--line", "one.jsonl:1")
 
 
 def test_cache_of_other_data_is_refused(copied, cli):
@@ -207,25 +178,17 @@ def test_megatrons_own_cache_without_a_manifest(cache, cli):
     dataset = dsindex.open(str(cache.description_path), prefix=prefix)  # type: ignore[assignment]
     assert np.array_equal(tokens[:8], dataset.tokens(1)[:8])
     assert any("expected the manifest" in note for note in report["notes"])
-    document = report["samples"][0]["parts"][0]["document"]
-    found = trace(cli, cache.description_path, "--prefix", prefix, "--document", document)
-    assert 1 in {each["sample"] for each in found["documents"][0]["occurrences"]}
-    assert IndexedDataset(prefix).num_documents > document
 
 
 @pytest.mark.parametrize(("code", "words", "message"), [
-    (2, [], "expected one of --sample, --step, --document, --line and --consumed, got none"),
-    (2, ["--sample", 1, "--line", "a:1"], "got --sample and --line"),
+    (2, [], "expected one of --sample, --step and --consumed, got none"),
+    (2, ["--sample", 1, "--consumed", 1], "got --sample and --consumed"),
     (2, ["--step", 1], "expected --global-batch-size"),
     (2, ["--step", 1, "--global-batch-size", 8, "--data-parallel-rank", 0], "needs --step, --micro-batch-size"),
     (2, ["--step", "9-3", "--global-batch-size", 8], "expected a step from 1, or steps such as 10-19, got '9-3'"),
     (2, ["--step", f"1-{10**6}", "--global-batch-size", 8], "--step: expected at most 12,500 steps of this size"),
     (1, ["--step", 10**6, "--global-batch-size", 8], "expected a step from 1 to"),
     (1, ["--sample", 10**6], "expected a sample from 0 to"),
-    (2, ["--line", "one.jsonl"], "--line: expected FILE:LINE, got 'one.jsonl'"),
-    (1, ["--line", "three.jsonl:1"], "three.jsonl: expected an input of the datasets, which are"),
-    (1, ["--line", "one.jsonl:21"], "line 21: expected a line that became a document"),
-    (1, ["--document", "1000"], "expected a document from 0 to 59, got 1000"),
     (1, ["--sample", 0, "--split", "valid"], "expected the index cache of the split valid"),
 ])  # fmt: skip
 def test_wrong_questions_get_one_sentence(built, code, words, message, cli, monkeypatch):
@@ -279,26 +242,20 @@ def chats(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["chat_train_packing_768", "chat_valid_packing_768.idx", "whole_packing_256.bin"])
-def test_packs_lead_to_conversations_that_lead_to_them(chats, name, cli):
+def test_packs_lead_to_conversations(chats, name, cli):
     words = [chats / name]
     [count] = {trace(cli, *words, "--sample", 0)["num_samples"]}
     every = trace(cli, *words, "--sample", *range(count), "--text-tokens", "9999")
     own = "_valid" if "valid" in name else "" if "whole" in name else "_train"
     prefix = chats / f"{name.partition('_')[0]}{own}"
-    lines, rows = {}, packs_of(name.partition(".")[0], f"{prefix}_text_document")
+    rows = packs_of(name.partition(".")[0], f"{prefix}_text_document")
     assert [[part["tokens"] for part in shown["parts"]] for shown in every["samples"]] == rows
     for shown in every["samples"]:
         for part in shown["parts"]:
             source = part["origin"]["source"]
             record = json.loads(Path(source["path"]).read_bytes().splitlines()[source["line"] - 1])
             assert any(turn["value"].strip()[:9] in part["text"] for turn in record["conversations"])
-            lines.setdefault((source["path"], source["line"]), []).append(shown["sample"])
     assert every["notes"] == []
-    for path, line in list(lines)[::5]:
-        [found] = trace(cli, *words, "--line", f"{path}:{line}")["documents"]
-        assert [each["sample"] for each in found["occurrences"]] == lines[path, line]
-        by_number = trace(cli, *words, "--document", found["document"])["documents"]
-        assert by_number == [found]
     if name == "chat_train_packing_768":
         blocks = dsindex.open(prefix)
         assert [part.source.line for part in blocks.trace(1).parts] == [
@@ -322,3 +279,40 @@ def packs_of(name, prefix):
 def test_wrong_questions_about_packs_get_one_sentence(chats, name, words, message, cli, monkeypatch):
     monkeypatch.chdir(chats)
     assert message in refusal(cli, 1, name, *words)
+
+
+@pytest.mark.parametrize(("micro", "ranks", "rounds"), [(1, 1, 4), (2, 3, 2), (4, 2, 1), (3, 1, 2)])
+def test_ranks_take_turns(micro, ranks, rounds):
+    size = micro * ranks * rounds
+    batches = Batches(global_batch_size=size, micro_batch_size=micro, data_parallel_size=ranks)
+    num_samples = 3 * size + 1
+    dealt = {}
+    for number, first in enumerate(range(0, 3 * size, micro)):
+        dealt.setdefault((number // (ranks * rounds) + 1, number % ranks), []).extend(range(first, first + micro))
+    for (step, rank), samples in dealt.items():
+        assert batches.samples(step, num_samples, rank=rank) == samples
+        assert {(batches.step_of(sample), batches.rank_of(sample)) for sample in samples} == {(step, rank)}
+    assert batches.samples(2, num_samples) == list(range(size, 2 * size))
+
+
+@pytest.mark.parametrize("step", [0, -1, 4])
+def test_steps_beyond_the_data_are_refused(step):
+    message = f"expected a step from 1 to 3, got {step}: the data has 31 samples, in whole batches of 10"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Batches(global_batch_size=10).samples(step, 31)
+
+
+@pytest.mark.parametrize(("sizes", "message"), [
+    ({"global_batch_size": 0}, "of at least 1"),
+    ({"global_batch_size": 8, "micro_batch_size": 2}, "or neither"),
+    ({"global_batch_size": 8, "micro_batch_size": 3, "data_parallel_size": 2}, "3 samples on 2 ranks divide, got 8"),
+])  # fmt: skip
+def test_sizes_that_do_not_fit_are_refused(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        Batches(**sizes)
+
+
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_ranks_that_do_not_exist_are_refused(rank):
+    with pytest.raises(ValueError, match=f"expected a rank below the data-parallel size 2, got {rank}"):
+        Batches(global_batch_size=8, micro_batch_size=2, data_parallel_size=2).samples(1, 100, rank=rank)

@@ -12,7 +12,7 @@ pytest.importorskip("obstore")
 pytest.importorskip("moto")
 
 from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset, PackedInstructionDataset
-from dsindex.datasets.opening import open_dataset
+from dsindex.datasets.opening import open as open_dataset
 from dsindex.errors import FormatError, InputError
 from tests.support.buckets import ENVIRONMENT, serving_buckets
 from tests.support.datasets import write_dataset

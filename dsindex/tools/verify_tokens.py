@@ -1,7 +1,4 @@
-"""`dsindex verify --against-source`: run the worker again on the inputs, and compare what it makes with the dataset.
-
-A shard's first document is the number of rows before it in the provenance, so any shards can be made again.
-"""
+"""Compare the tokens of a dataset with those of another, or with what the worker makes of its inputs again."""
 
 from __future__ import annotations
 
@@ -13,21 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
+from dsindex.amounts import count
 from dsindex.datasets.decoding import read_named_tokenizer
-from dsindex.datasets.opening import PBIN_SUFFIX
-from dsindex.datasets.provenance import count_rows, read_rows
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.kinds import Subject, tell_kind
+from dsindex.datasets.origins import PROVENANCE_SUFFIX, find_document_origins
+from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.engine.input_paths import STANDARD_INPUT, FoundPath
 from dsindex.engine.inputs import look_at_inputs, plan_shards
-from dsindex.engine.output import PROVENANCE_SUFFIX
 from dsindex.engine.work_folder import write_marker
 from dsindex.engine.worker import ShardSettings, tokenize_shard
-from dsindex.errors import InputError
+from dsindex.errors import FormatError, InputError
 from dsindex.store.reading import fingerprint_input, is_stored, is_there
 from dsindex.text.blocks import Sample
 from dsindex.text.selection import open_pattern, open_selection
-from dsindex.tools.kinds import IndexedStore, Window, open_store
+from dsindex.tools.documents import documents_of, open_documents
 from dsindex.tools.origin import load_recorded
-from dsindex.tools.verify_same import first_difference, tell_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,34 +35,115 @@ if TYPE_CHECKING:
     from dsindex.engine.tasks import ShardTask
     from dsindex.options.datasets import VerifyConfig
     from dsindex.text.selection import Selection
-    from dsindex.tools.kinds import Subject
+    from dsindex.tools.documents import Documents
 
+BLOCK_TOKENS = 1 << 21
+"""Tokens that are compared at once."""
 SHARD_BYTES = 32 << 20
 """Text that is tokenized by one call."""
-ROWS = 1 << 20
-"""Rows of the provenance that are read at once."""
+
+
+# Another dataset: token types and formats may differ. Both are read once, up to the first difference.
+
+
+def find_difference(path: str, other_path: str) -> list[str]:
+    """Return a sentence about the first document in which two datasets differ; nothing if all are the same.
+
+    Raises:
+        InputError: If one is not there.
+    """
+    subjects = [tell_kind(each) for each in (path, other_path)]
+    for subject, given in zip(subjects, (path, other_path), strict=True):
+        if subject.kind not in {"MMIDIDX", "pbin"}:
+            raise InputError(f"{given}: expected a dataset of .bin and .idx, or a .pbin, got {subject.kind}")
+    try:
+        one, other = (open_documents(subject, check=True) for subject in subjects)
+    except FormatError as error:
+        return [str(error)]
+    found = first_difference(one, other)
+    if found is None:
+        return []
+    number, what = found
+    lines = [_tell_line(subject, own, number) for subject, own in zip(subjects, (one, other), strict=True)]
+    told = "".join(
+        f"; {subject.path} has it from {line}"
+        for subject, line in zip(subjects, lines, strict=True)
+        if line is not None
+    )
+    return [f"document {number:,} of {path} is the first that differs in {other_path}: {what}{told}"]
+
+
+def first_difference(one: Documents, other: Documents) -> tuple[int, str] | None:
+    """Return the number of the first document that differs, and how; None if all are the same."""
+    number, end = _first_unequal_length(one, other)
+    for begin in range(0, end, BLOCK_TOKENS):
+        block = slice(begin, min(begin + BLOCK_TOKENS, end))
+        unequal = np.flatnonzero(one.tokens[block] != other.tokens[block])
+        if len(unequal):
+            position = begin + int(unequal[0])
+            number = one.at(position)
+            what = f"{one.tokens[position]} and {other.tokens[position]}"
+            return number, f"its token {position - one.end(number - 1):,} is {what}"
+    if number < min(one.num_documents, other.num_documents):
+        sizes = [end - start for start, end in (own.span(number) for own in (one, other))]
+        return number, f"it has {count(sizes[0], 'token')} and {sizes[1]:,}"
+    if one.num_documents != other.num_documents:
+        return number, f"one has {count(one.num_documents, 'document')}, the other {other.num_documents:,}"
+    return None
+
+
+def _first_unequal_length(one: Documents, other: Documents) -> tuple[int, int]:
+    """Return the first document that only one dataset has, or of another length in each; and where it begins."""
+    number = begin = 0
+    for own, others in zip(one.lengths(), other.lengths(), strict=False):  # in blocks of the same size, but the last
+        size = min(len(own), len(others))
+        unequal = np.flatnonzero(own[:size] != others[:size])
+        same = int(unequal[0]) if len(unequal) else size
+        number, begin = number + same, begin + int(own[:same].sum())
+        if len(unequal):
+            break
+    return number, begin
+
+
+def _tell_line(subject: Subject, documents: Documents, number: int) -> str | None:
+    """Return the line that a document was made from; None if it is not known."""
+    if number >= documents.num_documents:
+        return None
+    try:
+        [origin], _ = find_document_origins(subject.prefix, documents.num_documents, [number])
+    except FormatError:
+        return None
+    return None if origin.source is None else f"{origin.source.path}, line {origin.source.line:,}"
+
+
+# The source: a shard's first document is the number of rows before it in the provenance, so any can be made again.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceShards:
     """The inputs, tokenizer and options with which a dataset was made."""
 
     subject: Subject
     settings: ShardSettings
     tasks: Sequence[ShardTask]
-    provenance: str
+
+    def choose(self, num_documents: int, *, share: float) -> tuple[str, list[tuple[Any, ...]]]:
+        """Choose the shards to make again, by a hash of their numbers, which is the same every time and everywhere.
+
+        Returns:
+            How many they are, and the arguments of `compare_shard` for each.
+
+        Raises:
+            FormatError: If the provenance is damaged.
+        """
+        firsts = [*_first_documents(f"{self.subject.prefix}{PROVENANCE_SUFFIX}", self.tasks), num_documents]
+        order = sorted(range(len(self.tasks)), key=lambda number: xxhash.xxh3_64_intdigest(number.to_bytes(8, "big")))
+        chosen = sorted(order[: max(1, -(-int(len(order) * share * 1e6) // 10**6))])
+        pieces = [(self.tasks[at], firsts[at], firsts[at + 1], self.subject, self.settings) for at in chosen]
+        return f"{len(chosen):,} of {len(self.tasks):,} shards", pieces
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceCheck:
-    """The shards to make again."""
-
-    name: str
-    function: Any
-    pieces: list[tuple[Any, ...]]
-
-
-def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfig) -> Source:
+def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfig) -> SourceShards:
     """Find the source of a dataset, before any long work begins.
 
     Raises:
@@ -73,22 +152,21 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
     """
     from dsindex.text.engines import choose_engine
 
-    prefix = subject.path.removesuffix(PBIN_SUFFIX)
-    provenance, named = f"{prefix}.{PROVENANCE_SUFFIX}", read_named_tokenizer(prefix)
+    prefix, named = subject.prefix, read_named_tokenizer(subject.prefix)
     selection = None if manifest is None else _selection_of(prefix, manifest)
     if manifest is None or named is None or selection is None:
         what = "expected the manifest of a build or pack, which names inputs and tokenizer, got none"
         raise InputError(f"{prefix}: {what}; of a merged dataset, verify those that it was made of")
-    if not is_stored(provenance):
+    if not is_stored(f"{prefix}{PROVENANCE_SUFFIX}"):
         what = "expected the provenance, by which documents are found, got none"
-        raise InputError(f"{provenance}: {what}; build the dataset again and compare: dsindex verify A --same-as B")
+        raise InputError(f"{prefix}: {what}; build the dataset again and compare: dsindex verify A --same-as B")
     content, options = manifest.content, manifest.content.options
     tokenizer = load_recorded(prefix, named, given=config.tokenizer_model)
     set_aside = options.on_bad_record == "quarantine" and any(file.quarantined != 0 for file in content.inputs)
     # Texts on which the reference fails are no problem for gigatoken, and would be documents now.
     is_by_reference = manifest.run.engine is not None and manifest.run.engine.name == tokenizer.library
     engine = "reference" if set_aside and is_by_reference and config.engine == "auto" else config.engine
-    return Source(
+    return SourceShards(
         subject=subject,
         settings=ShardSettings(
             tokenizer=tokenizer,
@@ -108,73 +186,32 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
             samples=(Sample(low=options.leave_out or 0.0, high=options.sample or 1.0),),
         ),
         tasks=tuple(plan_shards(_find_inputs(manifest))),
-        provenance=provenance,
-    )
-
-
-def check_source(source: Source, num_documents: int, *, share: float) -> SourceCheck:
-    """Choose the shards to make again, by a hash of what they read, which is the same every time and everywhere.
-
-    Raises:
-        FormatError: If the provenance is damaged.
-    """
-    firsts = [*_first_documents(source), num_documents]
-    chosen = list(range(len(source.tasks)))
-    if share < 1:
-        order = sorted(chosen, key=lambda number: xxhash.xxh3_64_intdigest(number.to_bytes(8, "big")))
-        chosen = sorted(order[: max(1, -(-int(len(order) * share * 1e6) // 10**6))])
-    shards = f"{len(chosen):,} of {len(source.tasks):,} shards"
-    return SourceCheck(
-        name=f"against the source: {shards} tokenized again with {source.settings.engine.describe()}",
-        function=compare_shard,
-        pieces=[
-            (source.tasks[number], firsts[number], firsts[number + 1], source.subject, source.settings)
-            for number in chosen
-        ],
     )
 
 
 def compare_shard(task: ShardTask, first: int, end: int, subject: Subject, settings: ShardSettings) -> list[str]:
     """Make a shard again and compare it with the documents [first, end) of a dataset."""
-    stored = open_store(subject, check=False)
+    stored = open_documents(subject)
     with tempfile.TemporaryDirectory(prefix="dsindex-verify-") as folder:
         write_marker(folder, "verify")
         made = tokenize_shard(task, replace(settings, work_dir=folder)).keys[0]
-        again = IndexedStore(os.path.join(folder, made.bin.name).removesuffix(".bin"), check=False)
-        found = first_difference(Window(stored, first, end - first), again)
-        if found is None and isinstance(stored, IndexedStore):
-            found = _first_unequal_sequence(stored, again, first, end)
+        again = IndexedDataset(os.path.join(folder, made.bin.name).removesuffix(".bin"), check=False)
+        found = first_difference(stored.window(first, end - first), documents_of(again))
     if found is None:
         return []
     number, what = first + found[0], found[1]
-    line = tell_line(subject.path, stored, number) or task.place
+    line = _tell_line(subject, stored, number) or task.place
     where = f"{subject.path}: document {number:,} differs from its source, {line}"
     return [f"{where}: {what} in the dataset and made again; restore the files, or build the dataset again"]
 
 
-def _first_unequal_sequence(stored: IndexedStore, again: IndexedStore, first: int, end: int) -> tuple[int, str] | None:
-    """Return the first document whose sequences differ; all have the same tokens."""
-    own = stored.dataset.document_indices[first : end + 1]
-    others = again.dataset.document_indices
-    begin = int(own[0]) if len(own) else 0
-    lengths = stored.dataset.sequence_lengths[begin : int(own[-1]) if len(own) else 0]
-    if np.array_equal(own - begin, others) and np.array_equal(lengths, again.dataset.sequence_lengths):
-        return None
-    for number in range(end - first):
-        one = stored.dataset.sequence_lengths[own[number] : own[number + 1]].tolist()
-        other = again.dataset.sequence_lengths[others[number] : others[number + 1]].tolist()
-        if one != other:
-            return number, f"its sequences have {one[:8]} and {other[:8]} tokens"
-    return None
-
-
-def _first_documents(source: Source) -> list[int]:
+def _first_documents(provenance: str, tasks: Sequence[ShardTask]) -> list[int]:
     """Return the number of rows of the provenance before each shard."""
-    begins = [(task.input, task.begin) for task in source.tasks]
+    begins = [(task.input, task.begin) for task in tasks]
     counts = np.zeros(len(begins), np.int64)
     wanted = np.array([number for number, _ in begins], np.int64)
-    for first in range(0, num_rows := count_rows(source.provenance), ROWS):
-        inputs, offsets, _ = read_rows(source.provenance, first, min(first + ROWS, num_rows))
+    for first in range(0, num_rows := count_rows(provenance), ROWS_PER_GROUP):
+        inputs, offsets, _ = read_rows(provenance, first, min(first + ROWS_PER_GROUP, num_rows))
         low, high = np.searchsorted(inputs, wanted, "left"), np.searchsorted(inputs, wanted, "right")
         counts += low
         for place in np.flatnonzero(high > low).tolist():
@@ -188,8 +225,7 @@ def _selection_of(prefix: str, manifest: Manifest) -> Selection | None:
     Raises:
         InputError: If the dataset was made from conversations, or a jq program in the manifest does not compile.
     """
-    content = manifest.content
-    options = content.options
+    content, options = manifest.content, manifest.content.options
     if options.instruction is not None:
         what = "expected a dataset of texts, got one of `dsindex instruct`"
         raise InputError(f"{prefix}: {what}; run the same command with another --output-prefix and compare: --same-as")
@@ -221,14 +257,11 @@ def _find_inputs(manifest: Manifest) -> list[InputFile]:
         path = recorded.path
         if (path == STANDARD_INPUT or not is_there(path)) and number < len(absolute):
             path = absolute[number]
+        form: Any = recorded.format or "jsonl"
         place = FoundPath(path=path, absolute_path=path)
-        [file] = look_at_inputs([place], wanted=_format_of(recorded), shard_size=SHARD_BYTES)
+        [file] = look_at_inputs([place], wanted=form, shard_size=SHARD_BYTES)
         if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
             what = f"expected the input of {recorded.size_bytes} bytes with which the dataset was made, got another"
             raise InputError(f"{path}: {what}; it changed, restore the original")
         found.append(file)
     return found
-
-
-def _format_of(recorded: Any) -> Any:  # noqa: ANN401 - a RecordedInput
-    return recorded.format or "jsonl"

@@ -1,0 +1,340 @@
+"""Ranks of tiktoken's encodings, the patterns of published tokenizers, and the tokenizer.json of GPT-2's two files.
+
+A file of ranks does not contain patterns and special tokens; those of published encodings are here by name. Two kinds
+of files hold ranks: tiktoken's own (a line per token: base64, space, rank), and the JSON list of Megatron-LM's
+TikTokenizer.
+
+Sources: tiktoken_ext/openai_public.py of tiktoken; llama3/tokenizer.py of meta-llama/llama-models, and tokenizer.py of
+meta-llama/llama3; tiktoken_tokenizer.py of Megatron-LM.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import itertools
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dsindex.errors import TokenizerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import tiktoken
+
+END_OF_TEXT = "<|endoftext|>"
+
+GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_SHORT_FORMS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_ENDS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_FIRST = r"[^\r\n\p{L}\p{N}]?"
+_SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
+_O200K = (
+    rf"{_FIRST}{_UPPER}*{_LOWER}+{_SHORT_FORMS}?|{_FIRST}{_UPPER}+{_LOWER}*{_SHORT_FORMS}?"
+    rf"|\p{{N}}{{1,3}}|{_SYMBOLS}|{_ENDS}"
+)
+_DEEPSEEK = (
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+)
+
+PATTERNS: dict[str, tuple[str, ...]] = {
+    "gpt2": (GPT2_PATTERN,),
+    "llama3": (rf"{_SHORT_FORMS}|{_FIRST}\p{{L}}+|\p{{N}}{{1,3}}|{_OTHERS}|{_ENDS}",),
+    "qwen2": (rf"{_SHORT_FORMS}|{_FIRST}\p{{L}}+|\p{{N}}|{_OTHERS}|{_ENDS}",),
+    "qwen3.5": (rf"{_SHORT_FORMS}|{_FIRST}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_ENDS}",),
+    "o200k": (_O200K,),
+    "nemotron": (rf"{_FIRST}{_UPPER}*{_LOWER}+|{_FIRST}{_UPPER}+{_LOWER}*|\p{{N}}|{_SYMBOLS}|{_ENDS}",),
+    "deepseek": (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", _DEEPSEEK),
+}
+"""Patterns of the Splits that were compared, in order, by name. cl100k's `\\s*[\\r\\n]` is missing because gigatoken
+joins the spaces after a text's last newline to it, and `{1,3}+` because gigatoken reads it as `{1,3}`."""
+R50K_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
+"""How tiktoken writes GPT-2's pattern."""
+CL100K_PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
+    r"|\s+(?!\S)|\s"
+)
+MEGATRON_PATTERNS = {
+    "v1": r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
+    "v2": PATTERNS["nemotron"][0],
+}
+MEGATRON_SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>")
+MEGATRON_VOCABULARY_SIZE = 1 << 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiktokenEncoding:
+    """Everything that determines the tokens of a text.
+
+    Raises:
+        ValueError: If a text would have no tokens, or tokens that depend on chance.
+    """
+
+    pattern: str
+    """The regular expression that splits a text, in tiktoken's syntax."""
+    ranks: Mapping[bytes, int] = field(repr=False)
+    """Id by bytes; the pair with the smallest id is merged first."""
+    special_tokens: Mapping[str, int]
+    """Strings that become one token wherever they occur in a text, and their ids."""
+    vocabulary_size: int
+
+    def __post_init__(self) -> None:
+        missing = next((byte for byte in range(256) if bytes([byte]) not in self.ranks), None)
+        if missing is not None:
+            raise ValueError(f"expected a token for every byte, got none for 0x{missing:02X}")
+        numbers = sorted([*self.ranks.values(), *self.special_tokens.values()])
+        if numbers[0] < 0 or numbers[-1] >= self.vocabulary_size:
+            raise ValueError(
+                f"expected ids from 0 to {self.vocabulary_size - 1}, the last of the vocabulary, got ids from "
+                f"{numbers[0]} to {numbers[-1]}"
+            )
+        repeated = next((first for first, second in itertools.pairwise(numbers) if first == second), None)
+        if repeated is not None:
+            raise ValueError(f"expected each id once, got {repeated} for two tokens")
+        for first, second in itertools.pairwise(sorted(self.special_tokens)):
+            if not first or second.startswith(first):
+                raise ValueError(
+                    f"expected special tokens of which none begins with another, got {first!r} and {second!r}"
+                )
+
+    def token_id(self, token: str) -> int | None:
+        """Return the id of a special token or an ordinary one."""
+        named = self.special_tokens.get(token)
+        return named if named is not None else self.ranks.get(token.encode())
+
+    def spelt_tokens(self) -> dict[int, bytes]:
+        """Return the bytes of each token, special ones included, by id."""
+        spelt = {number: token for token, number in self.ranks.items()}
+        return spelt | {number: token.encode() for token, number in self.special_tokens.items()}
+
+    def write(self) -> bytes:
+        """Return the definition as bytes, the same for the same encoding."""
+        parts = {
+            "definition": "dsindex tiktoken 1",
+            "pattern": self.pattern,
+            "normalizer": None,
+            "special_tokens": dict(self.special_tokens),
+            "control_tokens": {},
+            "vocabulary_size": self.vocabulary_size,
+            "ranks": {base64.b64encode(token).decode(): number for token, number in self.ranks.items()},
+        }
+        return json.dumps(parts, separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode()
+
+
+@functools.lru_cache(maxsize=2)
+def read_definition(content: bytes) -> TiktokenEncoding:
+    """Read what `TiktokenEncoding.write` returned."""
+    parts = json.loads(content)
+    return TiktokenEncoding(
+        pattern=parts["pattern"],
+        ranks={base64.b64decode(token): number for token, number in parts["ranks"].items()},
+        special_tokens=parts["special_tokens"],
+        vocabulary_size=parts["vocabulary_size"],
+    )
+
+
+def make_tiktoken(encoding: TiktokenEncoding) -> tiktoken.Encoding:
+    """Return the library's object, which finds special tokens in texts."""
+    import tiktoken
+
+    return tiktoken.Encoding(
+        name="dsindex",
+        pat_str=encoding.pattern,
+        mergeable_ranks=dict(encoding.ranks),
+        special_tokens=dict(encoding.special_tokens),
+    )
+
+
+# tiktoken's own files: encodings by name.
+
+_ENCODINGS: dict[str, tuple[str, dict[str, int]]] = {
+    "gpt2": (R50K_PATTERN, {END_OF_TEXT: 50256}),
+    "r50k_base": (R50K_PATTERN, {END_OF_TEXT: 50256}),
+    "cl100k_base": (
+        CL100K_PATTERN,
+        {
+            END_OF_TEXT: 100257,
+            "<|fim_prefix|>": 100258,
+            "<|fim_middle|>": 100259,
+            "<|fim_suffix|>": 100260,
+            "<|endofprompt|>": 100276,
+        },
+    ),
+    "o200k_base": (PATTERNS["o200k"][0], {END_OF_TEXT: 199999, "<|endofprompt|>": 200018}),
+}
+"""Pattern, special tokens and their ids."""
+_LLAMA_NAMES: dict[str, dict[int, str]] = {
+    "llama3": {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"},
+    "llama3.1": {
+        0: "begin_of_text", 1: "end_of_text", 4: "finetune_right_pad_id", 5: "step_id", 6: "start_header_id",
+        7: "end_header_id", 8: "eom_id", 9: "eot_id", 10: "python_tag", 11: "image",
+    },
+}  # fmt: skip
+"""The names among 256 special tokens, which follow the ranks; the others are reserved."""
+_FAMILIES = (*_ENCODINGS, *_LLAMA_NAMES)
+_SIZES = {50256: "gpt2", 100256: "cl100k_base", 199998: "o200k_base", 128000: "llama3 or llama3.1"}
+"""Encodings by the number of ranks, for hints."""
+
+
+def read_rank_file(file: str, content: bytes, family: str | None) -> tuple[TiktokenEncoding, str | None]:
+    """Return the encoding in one of tiktoken's files, and the token that ends its documents, if it has it.
+
+    Args:
+        file: Its path.
+        content: Its bytes.
+        family: Name of the encoding; None for that in the file's name, such as `cl100k_base.tiktoken`.
+
+    Raises:
+        TokenizerError: If the encoding is not known.
+        ValueError: If the content is damaged.
+    """
+    stem, suffix = os.path.splitext(os.path.basename(file))
+    if family is None and suffix == ".tiktoken" and stem in _FAMILIES:
+        family = stem
+    if family not in _FAMILIES:
+        num_ranks = content.count(b"\n") + (not content.endswith(b"\n"))
+        near = f"a file of {num_ranks} ranks is usually {_SIZES[num_ranks]}" if num_ranks in _SIZES else "choose one"
+        raise TokenizerError(
+            f"{file}: expected --tiktoken-encoding, since a tiktoken file holds neither pattern nor special tokens, "
+            f"got {'none' if family is None else repr(family)}; {near} (known: {', '.join(_FAMILIES)})"
+        )
+    lines = ((number, line.split(b" ")) for number, line in enumerate(content.splitlines(), 1) if line)
+    ranks = _collect_ranks((f"line {number}", *(line if len(line) == 2 else (b"", b""))) for number, line in lines)
+    if family in _ENCODINGS:
+        pattern, special = _ENCODINGS[family]
+        eod = END_OF_TEXT
+    else:
+        pattern, eod = PATTERNS["llama3"][0], "<|end_of_text|>"
+        named, reserved = _LLAMA_NAMES[family], itertools.count()
+        names = (named.get(number) or f"reserved_special_token_{next(reserved)}" for number in range(256))
+        special = {f"<|{name}|>": len(ranks) + number for number, name in enumerate(names)}
+    size = max([*ranks.values(), *special.values()]) + 1
+    return TiktokenEncoding(pattern=pattern, ranks=ranks, special_tokens=special, vocabulary_size=size), eod
+
+
+def _collect_ranks(entries: Iterable[tuple[str, bytes, bytes]]) -> dict[bytes, int]:
+    """Return the rank of each token, given the place of each, the token in base64 and its rank in digits.
+
+    Raises:
+        ValueError: Naming the first place that is not as expected.
+    """
+    ranks: dict[bytes, int] = {}
+    for place, token, rank in entries:
+        try:
+            spelt = base64.b64decode(token, validate=True)
+        except binascii.Error:
+            spelt = b""
+        if not spelt or not rank.isdigit() or int(rank) >= 1 << 31:
+            raise ValueError(f"{place}: expected a token in base64 and a rank, got {token[:40]!r} and {rank[:20]!r}")
+        if spelt in ranks:
+            raise ValueError(f"{place}: expected each token once, got {spelt[:40]!r} again")
+        ranks[spelt] = int(rank)
+    return ranks
+
+
+def read_megatron_ranks(
+    entries: object,
+    *,
+    pattern: str,
+    special_tokens: Sequence[str],
+    num_special: int,
+    size: int | None,
+) -> TiktokenEncoding:
+    """Return the encoding that Megatron-LM's TikTokenizer makes of its JSON list of ranks.
+
+    Args:
+        entries: The content of the file: objects with `rank` and `token_bytes`.
+        pattern: A name in MEGATRON_PATTERNS.
+        special_tokens: The first special tokens; the others are named `<SPECIAL_n>`.
+        num_special: Number of special tokens, which have the first ids.
+        size: Size of the vocabulary with special tokens, None for Megatron's; further ranks are left out.
+
+    Raises:
+        ValueError: If Megatron would refuse it.
+    """
+    size = MEGATRON_VOCABULARY_SIZE if size is None else size
+    missing = [token for token in MEGATRON_SPECIAL_TOKENS if token not in special_tokens]
+    if missing or len(set(special_tokens)) < len(special_tokens) or not len(special_tokens) <= num_special < size:
+        raise ValueError(
+            f"expected at most {num_special} different special tokens with {' '.join(MEGATRON_SPECIAL_TOKENS)} among "
+            f"them, fewer than the {size} of the vocabulary, got {' '.join(special_tokens)}"
+        )
+    places = []
+    for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+        rank, token = (entry.get("rank"), entry.get("token_bytes")) if isinstance(entry, dict) else (None, None)
+        if rank != number or isinstance(rank, bool) or not isinstance(token, str):
+            raise ValueError(
+                f"token {number}: expected an object with rank {number} and token_bytes, got {str(entry)[:60]}"
+            )
+        places.append((f"token {number}", token.encode(), str(number).encode()))
+    ranks, num_kept = _collect_ranks(places), size - num_special
+    if len(ranks) < num_kept:
+        raise ValueError(f"expected {num_kept} ranks for a vocabulary of {size}, got {len(ranks)}")
+    filler = (f"<SPECIAL_{number}>" for number in range(len(special_tokens), num_special))
+    return TiktokenEncoding(
+        pattern=MEGATRON_PATTERNS[pattern],
+        ranks={token: rank + num_special for token, rank in ranks.items() if rank < num_kept},
+        special_tokens={token: number for number, token in enumerate([*special_tokens, *filler])},
+        vocabulary_size=size,
+    )
+
+
+def convert_gpt2_files(vocabulary: object, merges: bytes) -> bytes:
+    """Return the tokenizer.json of GPT-2's two files.
+
+    Args:
+        vocabulary: The content of vocab.json: id by token.
+        merges: The bytes of merges.txt, whose first line may name a version.
+
+    Raises:
+        ValueError: Naming the file that is not as expected.
+    """
+    if not isinstance(vocabulary, dict) or not vocabulary or not all(map(_is_id, vocabulary.values())):
+        raise ValueError("expected a JSON object with an id for each token")
+    pairs = []
+    for number, line in enumerate(merges.decode().split("\n"), 1):
+        if not line.strip() or (number == 1 and line.startswith("#version")):
+            continue
+        pair = line.rstrip("\r").split(" ")
+        if len(pair) != 2 or not {*pair, "".join(pair)} <= vocabulary.keys():
+            raise ValueError(
+                f"line {number} of the merges: expected two tokens that make a third of the vocabulary, got {line!r}"
+            )
+        pairs.append(pair)
+    added = {END_OF_TEXT: vocabulary[END_OF_TEXT]} if END_OF_TEXT in vocabulary else {}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    document = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": number, "content": content, **flags} for content, number in added.items()],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocabulary,
+            "merges": pairs,
+        },
+    }
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
