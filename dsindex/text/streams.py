@@ -43,7 +43,7 @@ _NEWLINE = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineBlock:
-    """Consecutive whole lines, in file order. `data` is reused for the next block: copy what you keep."""
+    """Consecutive whole lines, in file order. `data` may be reused for the next block: copy what you keep."""
 
     data: bytearray
     num_bytes: int
@@ -154,6 +154,7 @@ def read_lines(
         part.end if is_plain else None,
         skips_first=part.begin > 0,
         limit=max_line_bytes,
+        reuses=part.content is None,
     )
     with opened_input(part) as file:
         for chunk, size in _read_chunks(part, file, block_bytes):
@@ -211,9 +212,11 @@ class _Lines:
         end: Where the part ends; None if it has all of the text.
         skips_first: Whether the first line begins before the part: it is what follows the first newline.
         limit: Size above which a line is not held.
+        reuses: Whether blocks share a buffer.
     """
 
-    def __init__(self, begin: int, end: int | None, *, skips_first: bool, limit: int | None) -> None:
+    def __init__(self, begin: int, end: int | None, *, skips_first: bool, limit: int | None, reuses: bool) -> None:
+        self._reuses = reuses
         self._buffer = bytearray()
         self._size = 0
         """Bytes of the buffer that hold text, from the first byte of a line on, without its newline."""
@@ -247,8 +250,8 @@ class _Lines:
         self._hold(memoryview(chunk)[begin:size])
         if self._limit is not None and self._size > self._limit:
             self._passed = self._size
-            self._buffer = bytearray(cut_large(self._buffer[: self._size], self._limit))
-            self._size = len(self._buffer)
+            self._size = min(self._limit, LARGEST_HEAD_BYTES)
+            self._buffer = bytearray(memoryview(self._buffer)[: self._size])
 
     def _hold(self, text: memoryview[int]) -> None:
         end = self._size + len(text)
@@ -288,6 +291,8 @@ class _Lines:
         self._line += len(block.starts)
         self._offset += self._size
         self._size = 0
+        if not self._reuses:
+            self._buffer = bytearray()
         return block
 
     def _pass_line(self, num_bytes: int) -> LongLine:
