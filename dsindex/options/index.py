@@ -238,7 +238,7 @@ class OverTime(Options):
     """The samples that the first job has read, a multiple of --global-batch-size: `consumed samples` in its log."""
     blend_schedule: str | None = option("'P:W,W P:W,W'", default=None)
     """Weights from positions of the run on, in samples, tokens or shares of it, as in '0:90,10 50%:50,50' or 'linear
-    0:90,10 200Btokens:50,50'; or a YAML file. Those of --data-path only make the names."""
+    0:90,10 200Btokens:50,50'. Those of --data-path only make the names."""
     max_epochs: Epochs = option("E", default=None, parse=_fraction)
     """Refuse a run that reads a dataset more often (default: 1 with --blend-schedule, otherwise any)."""
 
