@@ -21,7 +21,7 @@ from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, R
 from dsindex.instruction.config import check_config, parse_config
 from dsindex.instruction.encode import InstructionEncoder
 from dsindex.instruction.records import parse_record
-from dsindex.instruction.splits import split_by_hash
+from dsindex.instruction.statistics import split_by_hash
 from dsindex.instruction.tokens import ChatTokenizer
 from dsindex.jobs import instruct
 from tests.jobs.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
