@@ -292,7 +292,7 @@ def _document_order(config: IndexConfig) -> DocumentOrder:
         InputError: If its file cannot be read.
     """
     if config.document_order in DOCUMENT_ORDERS:
-        samples = config.shuffle_epochs or ("never" if config.document_order == "length" else "together")
+        samples = config.shuffle_epochs or DOCUMENT_ORDERS[config.document_order]
         return DocumentOrder(documents=config.document_order, samples=samples)
     path = absolute(config.document_order)
     return DocumentOrder(documents=path, samples=config.shuffle_epochs or "never", digest=digest_file(path))
