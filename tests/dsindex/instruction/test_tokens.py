@@ -45,10 +45,6 @@ def encoder_of(kind):
     return InstructionEncoder(parse_config(CHAT), tokenizer_of(kind))
 
 
-def available():
-    return [*KINDS, *TOKENIZERS]
-
-
 def record_of(chat):
     """Return a record, and the pieces of the text that the template makes of it."""
     messages, pieces = [], []
@@ -105,8 +101,8 @@ def check(kind, chat):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("kind", available())
-@settings(max_examples=60)
+@pytest.mark.parametrize("kind", [*KINDS, *TOKENIZERS])
+@settings(max_examples=40)
 @given(chat=conversations)
 def test_mask_is_that_of_the_characters_and_never_changes_tokens(kind, chat):
     check(kind, chat)
@@ -120,7 +116,6 @@ def test_mask_is_that_of_the_characters_and_never_changes_tokens(kind, chat):
     pytest.param([[0, 2], [1, 3]], [(2, 3)], [0, 1], id="overlapping"),
     pytest.param([[0, 1], [1, 1], [1, 2]], [(1, 2)], [0, 1, 1], id="no-character-before-learnt"),
     pytest.param([[0, 1], [1, 1]], [(0, 1)], [1, 0], id="no-character-after-learnt"),
-    pytest.param([[0, 2]], [], [0], id="nothing"),
     pytest.param([[0, 2]], [(1, 1)], [0], id="empty-span"),
     pytest.param([[2, 2]], [(0, 2)], [0], id="at-the-end"),
     pytest.param([], [(0, 2)], [], id="no-tokens"),
@@ -129,11 +124,6 @@ def test_mask_from_spans_marks_tokens_with_a_learnt_character(offsets, spans, ex
     characters = max([2, *(end for _, end in offsets)])
     mask = mask_from_spans(np.array(offsets, dtype=np.int64).reshape(-1, 2), spans, num_characters=characters)
     assert mask.tolist() == expected
-
-
-def test_blanks_belong_to_their_tokens_although_the_tokenizer_trims_them():
-    assert raw_tokenizer_of("bytes").encode("a  ").offsets[-1] == (3, 3)
-    assert train("bytes").encode("a  ").offsets.tolist()[-1] == [2, 3]
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,8 @@ def test_same_bytes_after_publishing_was_cut_off(tmp_path, broken, expected, mon
     monkeypatch.setattr(engine_output, "_rename_all", fail_second)
     with pytest.raises(InputError, match="the storage went away"):
         run_config(config, SPLIT_IN_PARTS)
-    assert calls == ["chat_train_loss_mask", "chat_train_text_document"]
-    assert not (tmp_path / "chat_train_text_document.idx").exists()
+    assert calls == ["chat_test_loss_mask", "chat_test_text_document"]
+    assert not (tmp_path / "chat_test_text_document.idx").exists()
     monkeypatch.setattr(engine_output, "_rename_all", publish)
     run_config(config, SPLIT_IN_PARTS)
     assert published(tmp_path) == expected["construction"][2]

@@ -10,6 +10,7 @@ import tokenizers
 
 from dsindex.cli.main import main
 from dsindex.datasets.provenance import count_rows, read_source
+from dsindex.engine import assembly
 from dsindex.engine import merge as ranges
 from dsindex.engine.progress import Reporter
 from dsindex.errors import InputError, OutputError, TokenizerError
@@ -123,7 +124,8 @@ def test_ranges_of_the_output_may_end_anywhere_in_it(version, make_pack, monkeyp
     """Head, shards and index in one range, and each in many, with buffers that end inside of all of them."""
     whole = run_config(make_pack(pbin_era=version))
     expected = Path(whole.path).read_bytes()
-    monkeypatch.setattr(ranges, "range_bytes", lambda _total: 1 << 12)
+    monkeypatch.setattr(assembly, "RANGE_BYTES", 1 << 12)
+    monkeypatch.setattr("dsindex.store.storage.DIGEST_BLOCK_BYTES", 1 << 12)
     monkeypatch.setattr(ranges, "COPY_BYTES", 1 << 8)
     run_config(make_pack(pbin_era=version, replace=True))
     assert Path(whole.path).read_bytes() == expected
