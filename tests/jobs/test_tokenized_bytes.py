@@ -47,7 +47,7 @@ def counted(folder, name):
     return content, [file.tokenized_bytes for file in content.inputs]
 
 
-WAYS = [{}, {"shard_size": "64KiB"}, {"executor": "processes"}, {"engine": "tokenizers"}]
+WAYS = [{}, {"shard_size": "1KiB", "engine": "tokenizers"}]
 
 
 @pytest.mark.parametrize("way", range(len(WAYS)))
