@@ -18,8 +18,7 @@ import numpy as np
 from dsindex.datasets.decoding import convert_arrays, decode_tokens, tensor_maker
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.raw import RawLines
-from dsindex.datasets.sample_parts import SamplePart
-from dsindex.datasets.samples import LocatedSample, trace_samples
+from dsindex.datasets.samples import LocatedSample, SamplePart, trace_samples
 from dsindex.errors import FormatError, InputError, RecordProblem
 from dsindex.instruction.blocks import Block, BlockLayout, assemble_block, lay_out_blocks
 from dsindex.instruction.construction import MessageConstruction

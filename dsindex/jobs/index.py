@@ -292,7 +292,7 @@ def _document_order(config: IndexConfig) -> DocumentOrder:
         InputError: If its file cannot be read.
     """
     if config.document_order in DOCUMENT_ORDERS:
-        samples = config.shuffle_epochs or ("never" if config.document_order == "length" else "together")
+        samples = config.shuffle_epochs or DOCUMENT_ORDERS[config.document_order]
         return DocumentOrder(documents=config.document_order, samples=samples)
     path = absolute(config.document_order)
     return DocumentOrder(documents=path, samples=config.shuffle_epochs or "never", digest=digest_file(path))
@@ -354,8 +354,6 @@ def _count_parts(
         part = WHOLE if settings.matrix is None else settings.matrix[split]
         for prefix in blend.prefixes if blend is not None else ():
             wanted.setdefault(prefix, [None] * len(SPLIT_NAMES))[split] = part
-            if settings.folder is None:
-                refuse_address(prefix, NO_FOLDER)
     paths = list(map(absolute, wanted))
     folders = set(map(os.path.dirname, local_paths(paths))) if settings.folder is None else {settings.folder}
     executor.require_seen((f"{path}.idx" for path in paths), () if config.explain or config.dry_run else folders)
@@ -363,7 +361,10 @@ def _count_parts(
         Call(name=f"count[{number:05}]", place=path, function=count_parts, arguments=(path, parts))
         for number, (path, parts) in enumerate(zip(paths, wanted.values(), strict=True))
     )
-    return dict(zip(wanted, run_in_order(executor, calls), strict=True))
+    counts = dict(zip(wanted, run_in_order(executor, calls), strict=True))
+    for prefix in counts if settings.folder is None else ():
+        refuse_address(prefix, NO_FOLDER)
+    return counts
 
 
 def _build(caches: Sequence[Cache], executor: Executor) -> list[BuiltCache]:

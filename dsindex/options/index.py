@@ -25,7 +25,9 @@ from dsindex.options.model import Options, Parsed, convert, option
 from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import refuse_cache_url, refuse_url
 
-DOCUMENT_ORDERS = ("shuffled", "packed", "length")
+DOCUMENT_ORDERS: dict[str, Literal["together", "never"]]
+DOCUMENT_ORDERS = {"shuffled": "together", "packed": "together", "length": "never"}
+"""Order of documents → how samples are shuffled by default."""
 DEFAULT_SPLIT = "969, 30, 1"
 """Megatron's default. Its spaces matter: they are part of the hash."""
 
@@ -236,7 +238,7 @@ class OverTime(Options):
     """The samples that the first job has read, a multiple of --global-batch-size: `consumed samples` in its log."""
     blend_schedule: str | None = option("'P:W,W P:W,W'", default=None)
     """Weights from positions of the run on, in samples, tokens or shares of it, as in '0:90,10 50%:50,50' or 'linear
-    0:90,10 200Btokens:50,50'; or a YAML file. Those of --data-path only make the names."""
+    0:90,10 200Btokens:50,50'. Those of --data-path only make the names."""
     max_epochs: Epochs = option("E", default=None, parse=_fraction)
     """Refuse a run that reads a dataset more often (default: 1 with --blend-schedule, otherwise any)."""
 
@@ -258,7 +260,7 @@ class CacheNames(Options):
     """Each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all."""
 
 
-class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTime, CacheNames):
+class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths, IndexBasics):
     """The options of `dsindex.build_index`."""
 
     group: ClassVar = "data"
@@ -381,7 +383,7 @@ class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTim
             )
 
 
-class IndexFlags(IndexConfig, TokenizerFlags):
+class IndexFlags(TokenizerFlags, IndexConfig):
     r"""Build the document, sample and shuffle indices of a training job.
 
     The indices of each split of a dataset or blend are the cache files of a Megatron job and have their names, so that

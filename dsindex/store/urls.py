@@ -17,7 +17,7 @@ from dsindex.locations import BUCKET_SCHEMES, OTHER_NAMES, URL, WEB_SCHEMES, Loc
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-OUTPUT_SCHEMES = ("s3", "gs", "az")
+OUTPUT_SCHEMES = tuple(scheme for scheme in BUCKET_SCHEMES if scheme != "hf")
 """Schemes of writable stores."""
 SCHEMES = (*BUCKET_SCHEMES, *WEB_SCHEMES)
 HUB_ADDRESS = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.datasets.blended import BlendedDataset
-from dsindex.datasets.gpt import GPTDataset, expect_scattered_reads
+from dsindex.datasets.gpt import GPTDataset
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import Packs, read_layout
 from dsindex.datasets.kinds import PACKING, TEXT_SUFFIX, tell_kind
@@ -139,11 +139,6 @@ def show_samples(
         if not 0 <= number < len(samples):
             raise InputError(f"expected a sample from 0 to {len(samples) - 1}, got {number}")
     opened = samples.datasets if isinstance(samples, BlendedDataset) else [samples]
-    for own in opened:
-        tokens, lengths, *_ = own.dataset.token_columns()
-        mapped = [tokens] if isinstance(tokens, np.ndarray) else []
-        index = [] if isinstance(own, Packs) else [own.document_index, own.sample_index]
-        expect_scattered_reads(*mapped, lengths, *index)
     data = {own.dataset.prefix: own.dataset for own in opened}
     traces = trace_samples([samples.locate(number) for number in numbers])
     parts = [part for trace in traces for part in trace.parts]
