@@ -12,6 +12,8 @@ usage: local.sh start [N]      start a head and N workers (default 3), and print
        local.sh add [N]        start N more workers (default 1)
        local.sh remove [NAME]  kill a worker as if its machine were lost (default: the last one)
        local.sh stop           kill all nodes and delete the cluster's folder
+       local.sh demo [FOLDER]  start a head and 3 workers, run workflows/pretraining.py on them, and stop them
+                               (default: demo-output/cluster)
 
 DSINDEX_CLUSTER_DIR   the cluster's folder, at most 40 characters because of sockets (default /tmp/dsindex-cluster-UID)
 DSINDEX_CLUSTER_CPUS  CPUs of each worker (default: this machine's, divided among the first N)
@@ -181,7 +183,7 @@ count() { # VALUE: a number of workers
 
 command="${1:-}"
 case "$command" in
-start | -h | --help | help) ;;
+start | demo | -h | --help | help) ;;
 env | status | add | remove | stop)
     # Only a folder that this script created may be changed or deleted.
     [[ -O "$state" && -e "$state/.dsindex-cluster" ]] || fail "no cluster in $state; local.sh start creates one"
@@ -205,6 +207,15 @@ remove)
     remove "${2:-$(basename "$last" .pid)}"
     ;;
 stop) stop ;;
+demo)
+    folder="${2:-$project/demo-output/cluster}"
+    mkdir -p "$folder"
+    start 3
+    trap stop EXIT
+    status
+    eval "$(print_env)"
+    python "$project/workflows/pretraining.py" "$folder"
+    ;;
 -h | --help | help) usage ;;
 *)
     usage >&2

@@ -145,8 +145,8 @@ def add_options(parser: argparse.ArgumentParser, *models: type[Options]) -> None
     No flag has a default, so that a file of options can say it.
     """
     shown = {name: each for model in models for name, each in options_of(model).items() if each.help}
-    ordered = sorted(shown.items(), key=lambda item: (not _is_essential(*item), item[0] != "input"))
-    essential = [flag_of(name, each) + _values(each) for name, each in ordered if _is_essential(name, each)]
+    ordered = sorted(shown.items(), key=lambda item: (not _is_essential(item[1]), item[0] != "input"))
+    essential = [flag_of(name, each) + _values(each) for name, each in ordered if _is_essential(each)]
     parser.usage = textwrap.fill(
         " ".join([parser.prog, *essential, "[options]"]), 72, subsequent_indent="    ", break_on_hyphens=False
     )
@@ -164,8 +164,8 @@ def add_options(parser: argparse.ArgumentParser, *models: type[Options]) -> None
         )
 
 
-def _is_essential(name: str, option: Option) -> bool:
-    return option.default is ... or option.positional or name in {"input", "data_path"}
+def _is_essential(option: Option) -> bool:
+    return option.default is ... or option.positional or not option.kw_only
 
 
 def _values(option: Option) -> str:

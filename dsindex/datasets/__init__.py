@@ -5,54 +5,35 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dsindex.errors import MissingPackageError
+from dsindex.errors import MissingPackageError as MissingPackageError
 
 if TYPE_CHECKING:
-    from dsindex.datasets.blended import BlendedDataset
-    from dsindex.datasets.gpt import GPTDataset, SampleOptions
-    from dsindex.datasets.indexed import IndexedDataset
-    from dsindex.datasets.instruction import InstructionDataset, PackedInstructionDataset
-    from dsindex.datasets.pbin import (
-        PackedMemMapDatasetContinuous,
-        PackedMemMapDatasetMegatron,
-        PbinDocuments,
-    )
-    from dsindex.datasets.raw import MemMapDataset, RawLines
-    from dsindex.datasets.sample_parts import SamplePart
+    from dsindex.datasets.blended import BlendedDataset as BlendedDataset
+    from dsindex.datasets.gpt import GPTDataset as GPTDataset
+    from dsindex.datasets.gpt import SampleOptions as SampleOptions
+    from dsindex.datasets.indexed import IndexedDataset as IndexedDataset
+    from dsindex.datasets.instruction import InstructionDataset as InstructionDataset
+    from dsindex.datasets.instruction import PackedInstructionDataset as PackedInstructionDataset
+    from dsindex.datasets.pbin import PackedMemMapDatasetContinuous as PackedMemMapDatasetContinuous
+    from dsindex.datasets.pbin import PackedMemMapDatasetMegatron as PackedMemMapDatasetMegatron
+    from dsindex.datasets.pbin import PbinDocuments as PbinDocuments
+    from dsindex.datasets.raw import MemMapDataset as MemMapDataset
+    from dsindex.datasets.raw import RawLines as RawLines
+    from dsindex.datasets.samples import SamplePart as SamplePart
 
 _MODULES = {
-    "BlendedDataset": "blended",
-    "GPTDataset": "gpt",
-    "IndexedDataset": "indexed",
-    "InstructionDataset": "instruction",
-    "MemMapDataset": "raw",
-    "PbinDocuments": "pbin",
-    "PackedInstructionDataset": "instruction",
-    "PackedMemMapDatasetContinuous": "pbin",
-    "PackedMemMapDatasetMegatron": "pbin",
-    "RawLines": "raw",
-    "SampleOptions": "gpt",
-    "SamplePart": "sample_parts",
+    "blended": ("BlendedDataset",),
+    "gpt": ("GPTDataset", "SampleOptions"),
+    "indexed": ("IndexedDataset",),
+    "instruction": ("InstructionDataset", "PackedInstructionDataset"),
+    "pbin": ("PackedMemMapDatasetContinuous", "PackedMemMapDatasetMegatron", "PbinDocuments"),
+    "raw": ("MemMapDataset", "RawLines"),
+    "samples": ("SamplePart",),
 }
-
-__all__ = [
-    "BlendedDataset",
-    "GPTDataset",
-    "IndexedDataset",
-    "InstructionDataset",
-    "MemMapDataset",
-    "MissingPackageError",
-    "PackedInstructionDataset",
-    "PackedMemMapDatasetContinuous",
-    "PackedMemMapDatasetMegatron",
-    "PbinDocuments",
-    "RawLines",
-    "SampleOptions",
-    "SamplePart",
-]
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
-    if name not in _MODULES:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset, open_index_array, sample_numbers
-from dsindex.datasets.sample_parts import Occurrence, find_pairs
 from dsindex.datasets.samples import LocatedSample, SampleTrace, trace_samples
 from dsindex.errors import FormatError
-from dsindex.index.cache import BLENDED_CLASS, find_description, read_description
+from dsindex.index.cache import BLENDED_ARRAYS, BLENDED_CLASS, array_beside, find_description, read_description
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.decoding import TokenizerLike
     from dsindex.datasets.gpt import IndexSource, SampleOptions
-    from dsindex.datasets.sample_parts import SamplePart
+    from dsindex.datasets.samples import SamplePart
 
 
 class BlendedDataset:
@@ -95,8 +94,7 @@ class BlendedDataset:
             )
             for number, part in enumerate(parts)
         ]
-        base = path.removesuffix("description.txt")
-        return cls(datasets, f"{base}dataset_index.npy", f"{base}dataset_sample_index.npy")
+        return cls(datasets, *(array_beside(path, name) for name in BLENDED_ARRAYS))
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -143,33 +141,6 @@ class BlendedDataset:
         number = index.__index__()
         own = self.datasets[dataset_id].locate(sample)
         return replace(own, sample=number + len(self) if number < 0 else number, dataset=int(dataset_id))
-
-    def find_document(self, dataset_id: int, document: SupportsIndex) -> list[Occurrence]:
-        """Return where the tokens of a document occur in the blend's samples, by sample number.
-
-        Args:
-            dataset_id: Number of the document's dataset in the blend.
-            document: Number of the document in that dataset.
-
-        Raises:
-            IndexError: If there is no such dataset or document.
-            FormatError: If the indices point outside the data.
-        """
-        if not 0 <= dataset_id < len(self.datasets):
-            raise IndexError(f"expected a dataset below {len(self.datasets)}, got {dataset_id}")
-        dataset = self.datasets[dataset_id]
-        own = dataset.find_document(document)
-        if not own:
-            return []
-        samples = np.array([each.sample for each in own], np.int64)
-        numbers = find_pairs(self.dataset_index, self.dataset_sample_index, dataset_id, samples, len(dataset))
-        in_blend: dict[int, list[int]] = {}
-        for number, sample in zip(numbers.tolist(), self.dataset_sample_index[numbers].tolist(), strict=True):
-            in_blend.setdefault(sample, []).append(number)
-        found = [
-            replace(each, sample=number, dataset=dataset_id) for each in own for number in in_blend.get(each.sample, ())
-        ]
-        return sorted(found, key=lambda each: (each.sample, each.sequence, each.offset))
 
     def batch(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the tokens of many samples at once, each as `tokens` does, shape [n, sequence_length (+ 1)]."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 MANIFEST_SUFFIX = ".manifest.json"
-LARGEST_MANIFEST_BYTES = 1 << 30
+LARGEST_MANIFEST_BYTES = 64 << 20
 
 TokenizerLike: TypeAlias = "Tokenizer | str | os.PathLike[str] | Any"
 """A tokenizer, the path of one or its name in the hub; or an object with `decode`, as of tokenizers or transformers."""
@@ -52,7 +51,7 @@ def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | 
         raise TypeError(f"{prefix}: expected integer tokens to decode, got {ids.dtype}")
     kept = ids[ids >= 0] if ids.dtype.kind == "i" else ids
     if tokenizer is None:
-        return _decode_known(_recorded_tokenizer(prefix), kept)
+        return _decode_known(_load_recorded(prefix, os.getcwd()), kept)
     if isinstance(tokenizer, str | os.PathLike):
         return _decode_known(_load_given(os.fspath(tokenizer)), kept)
     from dsindex.text.tokenizer import Tokenizer
@@ -73,87 +72,54 @@ def read_named_tokenizer(prefix: str) -> NamedTokenizer | None:
     path = f"{prefix}{MANIFEST_SUFFIX}"
     try:
         with open_stored(with_suffix(prefix, MANIFEST_SUFFIX)) as file:
-            content = file.read(LARGEST_MANIFEST_BYTES + 1)
+            size_bytes = file.seek(0, os.SEEK_END)
+            if size_bytes > LARGEST_MANIFEST_BYTES:
+                raise FormatError(f"{path}: expected a manifest of at most 64 MiB, got {size_bytes} bytes")
+            file.seek(0)
+            content = file.read()
     except (FileNotFoundError, NotADirectoryError, MissingObjectError):
         return None
     except OSError as error:
         raise FormatError(f"{path}: cannot be read as a manifest ({error.strerror}); restore the file") from error
+    import msgspec  # not there in an environment that only reads
+
+    from dsindex.text.recorded_tokenizer import NamedTokenizer
+
     try:
-        if len(content) > LARGEST_MANIFEST_BYTES:
-            raise ValueError(f"more than {LARGEST_MANIFEST_BYTES} bytes")
-        return _parse(decode_json(content))
-    except (ValueError, RecursionError) as error:
+        manifest = decode_json(content)
+        recorded, run = manifest["content"].get("tokenizer"), manifest.get("run") or {}
+        if recorded is None:
+            return None
+        known = {key: recorded.get(key) for key in ("name", "sha256", "revision")}
+        known["options"] = encode_json(recorded.get("options") or {})
+        known["path"] = run.get("tokenizer_path")
+        inputs = (run.get("plan") or {}).get("inputs")
+        known["first_input"] = inputs[0][0] if inputs else None
+        return msgspec.convert(known, NamedTokenizer)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"{path}: expected a manifest of dsindex ({error}); restore the file") from error
 
 
-def _parse(manifest: object) -> NamedTokenizer | None:
-    """Return the tokenizer in a parsed manifest.
+@functools.lru_cache(maxsize=8)
+def _load_recorded(prefix: str, working_folder: str) -> Tokenizer:
+    """Load the tokenizer that the manifest of a dataset names.
+
+    Args:
+        prefix: The dataset.
+        working_folder: The folder from which paths count, which is part of what the result depends on.
 
     Raises:
-        ValueError: If a field that it needs is of another kind.
+        TokenizerError: If none is named or found, or it is another one.
     """
-    from dsindex.text.recorded_tokenizer import NamedTokenizer
-    from dsindex.text.tokenizer import TokenizerOptions
+    from dsindex.text.recorded_tokenizer import find_tokenizer
 
-    content = manifest.get("content") if isinstance(manifest, dict) else None
-    if not isinstance(content, dict):
-        raise ValueError("there is no content")
-    recorded = content.get("tokenizer")
-    if recorded is None:
-        return None
-    known = recorded if isinstance(recorded, dict) else {}
-    name, sha256, revision, options = (known.get(key) for key in ("name", "sha256", "revision", "options"))
-    if not isinstance(name, str) or not isinstance(sha256, str) or not isinstance(revision, str | None):
-        raise ValueError("its tokenizer has no name and sha256")
-    options = {} if options is None else options
-    if not isinstance(options, dict) or not options.keys() <= {field.name for field in fields(TokenizerOptions)}:
-        raise ValueError("its tokenizer has unknown options")
-    run = manifest.get("run") if isinstance(manifest, dict) else None
-    run = run if isinstance(run, dict) else {}
-    path = run.get("tokenizer_path")
-    return NamedTokenizer(
-        name=name,
-        sha256=sha256,
-        revision=revision,
-        options=encode_json(options),
-        path=path if isinstance(path, str) else None,
-        first_input=_first_input(run),
-    )
-
-
-def _first_input(run: dict[str, Any]) -> str | None:
-    try:
-        path = run["plan"]["inputs"][0][0]
-    except (LookupError, TypeError):
-        return None
-    return path if isinstance(path, str) else None
-
-
-def _recorded_tokenizer(prefix: str) -> Tokenizer:
     named = read_named_tokenizer(prefix)
     if named is None:
         raise TokenizerError(
             f"{prefix}{MANIFEST_SUFFIX}: expected a manifest that names the dataset's tokenizer, found none; pass "
             f"tokenizer=, the path of the tokenizer"
         )
-    folder = next(map(os.path.dirname, map(os.path.abspath, local_paths([prefix]))), os.getcwd())
-    return _load_named(named, folder, os.getcwd())
-
-
-@functools.lru_cache(maxsize=8)
-def _load_named(named: NamedTokenizer, folder: str, working_folder: str) -> Tokenizer:
-    """Load the tokenizer that a manifest names.
-
-    Args:
-        named: The tokenizer.
-        folder: The folder of the dataset.
-        working_folder: The folder from which paths count, which is part of what the result depends on.
-
-    Raises:
-        TokenizerError: If there is none of that name, or it is another one.
-    """
-    from dsindex.text.recorded_tokenizer import find_tokenizer
-
+    folder = next(map(os.path.dirname, map(os.path.abspath, local_paths([prefix]))), working_folder)
     tokenizer, others = find_tokenizer(named, os.path.join(folder, named.name))
     if tokenizer is not None:
         return tokenizer
@@ -165,20 +131,9 @@ def _load_named(named: NamedTokenizer, folder: str, working_folder: str) -> Toke
     )
 
 
-def _load_given(path: str) -> Tokenizer:
-    """Load a tokenizer, or return the one that was loaded from the same files before."""
-    try:
-        files = [path]
-        if os.path.isdir(path):  # its own time says nothing of its files
-            files = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
-        found = [(file, os.stat(file)) for file in files]
-    except (OSError, ValueError):  # a name in the hub, or what cannot be read
-        return _load_once(path, ())
-    return _load_once(os.path.abspath(path), tuple((file, each.st_mtime_ns, each.st_size) for file, each in found))
-
-
 @functools.lru_cache(maxsize=8)
-def _load_once(path: str, state: tuple[tuple[str, int, int], ...]) -> Tokenizer:  # noqa: ARG001 - part of the key
+def _load_given(path: str) -> Tokenizer:
+    """Load a tokenizer once for a process."""
     from dsindex.text.tokenizer import load_tokenizer
 
     return load_tokenizer(path)

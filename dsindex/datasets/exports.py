@@ -14,7 +14,6 @@ EXPORT_MANIFEST = "export.manifest.json"
 """Name of the manifest in the folder of an export. It is published with the folder, in one rename, so a folder with a
 manifest is complete."""
 EXPORT_FORMAT = "dsindex export 2"
-FACTS_PREFIX = "dsindex."
 _LARGEST_MANIFEST_BYTES = 1 << 26
 
 
@@ -83,24 +82,3 @@ def export_folder_of(path: str) -> str | None:
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     is_part = folder == path or path.endswith((".parquet", f"/{EXPORT_MANIFEST}"))
     return folder if is_part and os.path.isfile(os.path.join(folder, EXPORT_MANIFEST)) else None
-
-
-def read_facts(path: str) -> dict[str, str]:
-    """Return what dsindex wrote into the footer of a Parquet file, without the beginning of the names.
-
-    Returns:
-        `export`, the kind, and counts as text; empty for a file of another program.
-
-    Raises:
-        FormatError: If it is no Parquet file.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with open_file(path) as file, pq.ParquetFile(file) as parquet:
-            stored: dict[bytes, bytes] = parquet.metadata.metadata or {}
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise FormatError(f"{path}: cannot be read as a Parquet file ({error})") from error
-    named = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in stored.items()}
-    return {name.removeprefix(FACTS_PREFIX): value for name, value in named.items() if name.startswith(FACTS_PREFIX)}

@@ -6,7 +6,6 @@ sample begins, and the shuffle index sets the order of training. All three are m
 
 from __future__ import annotations
 
-import mmap
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,14 +15,10 @@ import numpy as np
 
 from dsindex.datasets.decoding import convert_arrays, decode_tokens, tensor_maker
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.sample_parts import (
-    SamplePart,
-    find_occurrences,
-    find_parts,
-)
+from dsindex.datasets.samples import LocatedSample, find_parts, trace_samples
 from dsindex.dtypes import DAMAGED_ARRAY_ERRORS
 from dsindex.errors import FormatError
-from dsindex.index.cache import GPT_CLASS, array_beside, read_description
+from dsindex.index.cache import GPT_ARRAYS, GPT_CLASS, array_beside, read_description
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,8 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
-    from dsindex.datasets.sample_parts import Occurrence
-    from dsindex.datasets.samples import LocatedSample, SampleTrace
+    from dsindex.datasets.samples import SamplePart, SampleTrace
 
 
 # Options of a training sample's masks and positions, and how they are applied, as in Megatron-core's GPTDataset.
@@ -154,23 +148,22 @@ def open_index_array(source: IndexSource, *, what: str, shape: tuple[int | None,
     Raises:
         FormatError: If the file cannot be read, or the array is not one of integers in this shape.
     """
-    if isinstance(source, np.ndarray):
-        _require_integers("the index array", what, shape, source.dtype, source.shape)
-        if not source.flags.c_contiguous:
-            raise FormatError(f"the index array: expected {what} in the order of C, got another; pass a copy")
-        plain = source.view(np.ndarray)
-    else:
-        name = os.fspath(source)
+    name = "the index array" if isinstance(source, np.ndarray) else os.fspath(source)
+    array = source
+    if not isinstance(array, np.ndarray):
         try:
             with np.errstate(over="ignore"):  # a damaged header may claim any shape
-                mapped = np.load(name, mmap_mode="r", allow_pickle=False)
+                array = np.load(name, mmap_mode="r", allow_pickle=False)
         except DAMAGED_ARRAY_ERRORS as error:
             raise FormatError(f"{name}: cannot be read as {what} ({error})") from error
-        if not isinstance(mapped, np.memmap) or mapped.offset + mapped.nbytes != os.path.getsize(name):
-            raise FormatError(f"{name}: expected {what} of the size in its header; it is damaged")
-        _require_integers(name, what, shape, mapped.dtype, mapped.shape)
-        plain = mapped.view(np.ndarray)
+    found = array.shape if isinstance(array, np.ndarray) else ()  # not of an archive
+    fits = len(found) == len(shape) and all(n in (None, m) for n, m in zip(shape, found, strict=True))
+    if not isinstance(array, np.ndarray) or not fits or array.dtype.kind not in "iu" or not array.flags.c_contiguous:
+        asked = " x ".join("any" if n is None else str(n) for n in shape)
+        got = f"{array.dtype} of shape {found}" if isinstance(array, np.ndarray) else "an archive"
+        raise FormatError(f"{name}: expected {what} of {asked} integers, got {got}, or not in the order of C")
     # np.memmap is slow to slice; one array type, always read-only, lets numba compile each kernel once.
+    plain = array.view(np.ndarray)
     plain.flags.writeable = False
     return plain
 
@@ -183,25 +176,6 @@ def open_cached_index(description: str, name: str) -> NDArray[Any]:
     """
     shape = (None, 2) if name == "sample_index" else (None,)
     return open_index_array(array_beside(description, name), what=f"a {name.replace('_', ' ')}", shape=shape)
-
-
-def _require_integers(
-    name: str, what: str, wanted: tuple[int | None, ...], dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> None:
-    fits = len(shape) == len(wanted) and all(n in (None, m) for n, m in zip(wanted, shape, strict=True))
-    if not fits or dtype.kind not in "iu":
-        asked = " x ".join("any" if n is None else str(n) for n in wanted)
-        raise FormatError(f"{name}: expected {what} of {asked} integers, got {dtype} of shape {shape}")
-
-
-def expect_scattered_reads(*arrays: NDArray[Any]) -> None:
-    """Tell the kernel that the files behind arrays are read here and there, so that it reads no neighbouring pages."""
-    for array in arrays:
-        owner: object = array
-        while owner is not None and not isinstance(owner, mmap.mmap):
-            owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
-        if owner is not None:
-            owner.madvise(mmap.MADV_RANDOM)
 
 
 def sample_numbers(indices: ArrayLike) -> NDArray[np.integer[Any]]:
@@ -306,20 +280,12 @@ class GPTDataset:
         """
         path = os.fspath(description_path)
         description = read_description(path)
-        sequence_length, dataset_path = description.get("sequence_length"), description.get("dataset_path")
-        if description["class"] != GPT_CLASS or type(sequence_length) is not int or not isinstance(dataset_path, str):
-            raise FormatError(
-                f"{path}: expected the description of a {GPT_CLASS} with its dataset_path and sequence_length, got a "
-                f"{description['class']} with {dataset_path!r} and {sequence_length!r}"
-            )
-        base = path.removesuffix("description.txt")
-        data = dataset_path if prefix is None else prefix
+        if description["class"] != GPT_CLASS:
+            raise FormatError(f"{path}: expected the description of a {GPT_CLASS}, got a {description['class']}")
         return cls(
-            IndexedDataset(data, check=check),
-            f"{base}document_index.npy",
-            f"{base}sample_index.npy",
-            f"{base}shuffle_index.npy",
-            sequence_length=sequence_length,
+            IndexedDataset(description["dataset_path"] if prefix is None else prefix, check=check),
+            *(array_beside(path, name) for name in GPT_ARRAYS),
+            sequence_length=description["sequence_length"],
             add_extra_token=add_extra_token,
             options=options,
             torch=torch,
@@ -453,32 +419,11 @@ class GPTDataset:
             IndexError: If there is no such sample.
             FormatError: If the indices point outside the data, or manifest or provenance are damaged.
         """
-        from dsindex.datasets.samples import trace_samples
-
         return trace_samples([self.locate(index)])[0]
 
     def locate(self, index: SupportsIndex) -> LocatedSample:
         """Return a sample's number and parts, for `trace_samples`, which traces many at once."""
-        from dsindex.datasets.samples import LocatedSample
-
         return LocatedSample(sample=self._number(index), dataset=0, data=self.dataset, parts=self.parts(index))
-
-    def find_document(self, document: SupportsIndex) -> list[Occurrence]:
-        """Return where the tokens of a document occur in the samples, by sample number.
-
-        Raises:
-            IndexError: If there is no such document.
-            FormatError: If the indices point outside the data.
-        """
-        sequences = self.dataset.document_sequences(document)
-        if not sequences:
-            return []
-        found = find_occurrences(
-            sequences, self.dataset, self.document_index, self.sample_index, self.shuffle_index, extra=self._extra
-        )
-        if isinstance(found, int):
-            raise self._damaged(found)
-        return found
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
         """Return the text of a sample, with special tokens and without padding.

@@ -164,16 +164,12 @@ class IndexedDataset:
         if len(wrong):
             raise self._outside(int(ids[wrong[0]]))
         np.cumsum(lengths, out=offsets[1:])
-        parts = zip(begins.tolist(), (begins + lengths).tolist(), strict=True)
-        if not isinstance(self._tokens, np.ndarray):
-            return np.concatenate([np.empty(0, self.dtype), *self._tokens.read_many(list(parts))]), offsets
-        try:
-            from dsindex.datasets.sample_assembly import copy_ranges  # numba is too slow to import for ds[i] alone
-        except ImportError:  # it is not installed, or not for this numpy
-            return np.concatenate([np.empty(0, self.dtype), *(self._tokens[low:high] for low, high in parts)]), offsets
-        values = np.empty(int(offsets[-1]), self.dtype)
-        copy_ranges(self._tokens, begins, offsets, values)
-        return values, offsets
+        bounds = list(zip(begins.tolist(), (begins + lengths).tolist(), strict=True))
+        if isinstance(self._tokens, np.ndarray):
+            parts = [self._tokens[low:high] for low, high in bounds]
+        else:
+            parts = self._tokens.read_many(bounds)
+        return np.concatenate([np.empty(0, self.dtype), *parts]), offsets
 
     def token_columns(self) -> tuple[Tokens, NDArray[np.int32], NDArray[np.int64], int]:
         """Return all tokens, sequence lengths and pointers, and log2 of a token's bytes.

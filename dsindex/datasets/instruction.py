@@ -18,8 +18,7 @@ import numpy as np
 from dsindex.datasets.decoding import convert_arrays, decode_tokens, tensor_maker
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.raw import RawLines
-from dsindex.datasets.sample_parts import Occurrence, SamplePart, find_range
-from dsindex.datasets.samples import LocatedSample, trace_samples
+from dsindex.datasets.samples import LocatedSample, SamplePart, trace_samples
 from dsindex.errors import FormatError, InputError, RecordProblem
 from dsindex.instruction.blocks import Block, BlockLayout, assemble_block, lay_out_blocks
 from dsindex.instruction.construction import MessageConstruction
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
 
 SPECIAL_TOKENS_KEY = "special_tokens"
 TOKENS_KEY = "tokens"
+STACKED = ("tokens", "targets", "loss_mask", "position_ids")
+"""Fields of a Block that have shape [L]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,18 +75,12 @@ def stack_blocks(blocks: Sequence[Block], *, as_torch: bool = False) -> DatasetB
         blocks: At least one block.
         as_torch: Return torch tensors, which own their memory.
     """
-    ends = np.array([block.sequence_boundaries[-1] for block in blocks], dtype=np.int32)
     convert = _to_torch if as_torch else _as_is
-    return DatasetBatch(
-        tokens=convert(np.stack([block.tokens for block in blocks])),
-        targets=convert(np.stack([block.targets for block in blocks])),
-        loss_mask=convert(np.stack([block.loss_mask for block in blocks])),
-        position_ids=convert(np.stack([block.position_ids for block in blocks])),
-        attention_lengths=convert(ends),
-        sequence_boundaries=[convert(block.sequence_boundaries) for block in blocks],
-        cu_seqlens=[convert(block.cu_seqlens) for block in blocks],
-        cu_seqlens_unpadded=[convert(block.cu_seqlens_unpadded) for block in blocks],
-    )
+    of_rows = {field.name: [getattr(block, field.name) for block in blocks] for field in fields(Block)}
+    ends = np.array([boundaries[-1] for boundaries in of_rows["sequence_boundaries"]], np.int32)
+    batch: dict[str, Any] = {name: convert(np.stack(of_rows.pop(name))) for name in STACKED}
+    batch |= {name: [convert(array) for array in arrays] for name, arrays in of_rows.items()}
+    return DatasetBatch(attention_lengths=convert(ends), **batch)
 
 
 class InstructionCollator:
@@ -318,21 +313,6 @@ class Packs:
             for sequence in self.plan.block(number).tolist()
         ]
         return LocatedSample(sample=number, dataset=0, data=self.dataset, parts=parts)
-
-    def find_document(self, document: SupportsIndex) -> list[Occurrence]:
-        """Return the blocks that have the sequences of a conversation, in order.
-
-        Raises:
-            IndexError: If there is no such conversation.
-        """
-        own, lengths = self.dataset.document_sequences(document), self.dataset.sequence_lengths
-        places = find_range(self.plan.conversations, own.start, own.stop)
-        blocks = np.searchsorted(self.plan.block_starts, places, side="right") - 1
-        pairs = zip(blocks.tolist(), self.plan.conversations[places].tolist(), strict=True)
-        return [
-            Occurrence(sample=block, epoch=1, sequence=sequence, offset=0, num_tokens=int(lengths[sequence]))
-            for block, sequence in pairs
-        ]
 
     def _number(self, index: SupportsIndex) -> int:
         number = index.__index__()

@@ -7,7 +7,7 @@ bytes.
 from __future__ import annotations
 
 import operator
-from abc import ABC, abstractmethod
+from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.decoding import decode_tokens, tensor_maker
+from dsindex.dtypes import starts_of
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
 from dsindex.store.urls import located
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from dsindex.datasets.decoding import TokenizerLike
     from dsindex.formats.mmididx import Tokens
     from dsindex.formats.pbin import PbinHeader, PbinVersion
-
 
 # The blocks of a `.pbin` that begin where documents begin.
 
@@ -42,60 +42,39 @@ def plan_document_blocks(document_lengths: NDArray[np.int64], block_size: int) -
     >>> plan_document_blocks(np.array([3, 4, 2, 9]), 5)
     array([0, 3, 7, 9])
     """
-    ends = np.cumsum(document_lengths)
-    begins = ends - document_lengths
-    total = int(ends[-1]) if len(ends) else 0
-    # If a block begins at the start of document i, these blocks begin in it: one per full block_size, and one for the
-    # rest, which continues into later documents. The document in which the last one ends is visited next.
-    rests = document_lengths % block_size
-    num_blocks = document_lengths // block_size + (rests > 0)
-    last_ends = begins + num_blocks * block_size
-    following = np.searchsorted(begins, last_ends, side="right") - 1
-    following = np.where(rests > 0, following, np.arange(1, len(begins) + 1))
-    visited = _follow(following)
-    counts = num_blocks[visited]
-    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    planned = np.repeat(begins[visited], counts) + within * block_size
-    return planned[planned + block_size <= total]
-
-
-def _follow(following: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the documents reached from the first one; each leads to a later one, or to itself at the end."""
-    step = following.data
-    count = len(following)
-    visited = np.zeros(count, dtype=np.bool_)
-    mark = visited.data
-    document = 0
-    while document < count and not mark[document]:
-        mark[document] = True
-        document = step[document]
-    return np.flatnonzero(visited)
+    *starts, total = starts_of(document_lengths).data
+    begins, begin, document = [], 0, 0
+    while begin + block_size <= total:
+        begins.append(begin)
+        end = begin + block_size
+        document = bisect_right(starts, end, lo=document) - 1  # which has the token at the end
+        begin = end if starts[document] <= begin else starts[document]
+    return np.array(begins, np.int64)
 
 
 MEMORY_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int32), 4: np.dtype(np.int64)}
 """Token type in memory by token bytes on disk; torch has no arithmetic for most unsigned types."""
 
 
-class _Parts(ABC):
+class _Parts:
     """Parts of a `.pbin` by number, blocks or documents; pickled as the arguments and mapped again."""
 
     _part_name = "block"
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        version: PbinVersion | None,
-        torch: bool,
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, version: PbinVersion | None, torch: bool) -> None:
         self._make_tensor = tensor_maker(torch)
         self.path = located(path)
         self.header: PbinHeader = read_pbin_header(self.path, version=version)
         self._tokens = open_tokens(self.path, self.header)
         self._memory_type = MEMORY_TYPES[self.header.token_bytes]
+        self._begins: Sequence[int] | NDArray[np.int64] = ()
+        """The first token of each part."""
+        self._ends: Sequence[int] | NDArray[np.int64] = ()
+        """The one after its last."""
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Return the number of blocks or documents, including empty ones."""
+        return len(self._begins)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
@@ -109,17 +88,18 @@ class _Parts(ABC):
         """
         if isinstance(index, slice):
             return [self._part(number) for number in range(*index.indices(len(self)))]
-        return self._part(self._number(index))
+        return self._part(index)
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
         """Return many of them, each as `ds[i]`; torch's DataLoader calls this."""
-        return [self._part(self._number(index)) for index in indices]
+        return [self._part(index) for index in indices]
 
-    def _number(self, index: SupportsIndex) -> int:
+    def _part(self, index: SupportsIndex) -> NDArray[Any]:
         number = operator.index(index)
         if not -len(self) <= number < len(self):
             raise IndexError(f"expected a {self._part_name} from 0 to {len(self) - 1}, got {number}")
-        return number % len(self)
+        tokens = self._tokens[int(self._begins[number]) : int(self._ends[number])].astype(self._memory_type)
+        return tokens if self._make_tensor is None else self._make_tensor(tokens)
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
         """Return the text of a block or document, with special tokens.
@@ -134,56 +114,27 @@ class _Parts(ABC):
             TokenizerError: If the tokenizer is not found, or is another one.
         """
         tokens = np.asarray(self[operator.index(index)])
-        return decode_tokens(tokens, prefix=self._prefix, tokenizer=tokenizer)
+        return decode_tokens(tokens, prefix=self.path.removesuffix(".pbin"), tokenizer=tokenizer)
 
-    def _reopened(self, kind: type[_Parts], *options: object) -> tuple[Any, ...]:
+    def _reopened(self, *options: object) -> tuple[Any, ...]:
         """Return how an unpickled dataset is opened."""
-        opened = partial(kind, version=self.header.version, torch=self._make_tensor is not None)
+        opened = partial(type(self), version=self.header.version, torch=self._make_tensor is not None)
         return opened, (self.path, *options)
-
-    @property
-    def _prefix(self) -> str:
-        """The path without its suffix, which its manifest's path begins with."""
-        return self.path.removesuffix(".pbin")
-
-    @abstractmethod
-    def _bounds(self, number: int) -> tuple[int, int]:
-        """Return the first token of a part and the one after its last."""
-
-    def _part(self, number: int) -> NDArray[Any]:
-        begin, end = self._bounds(number)
-        tokens = self._tokens[begin:end].astype(self._memory_type)
-        return tokens if self._make_tensor is None else self._make_tensor(tokens)
 
 
 class _Blocks(_Parts):
-    """Blocks of `block_size` tokens that begin at given tokens."""
+    """Blocks of `block_size` tokens."""
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        block_size: int,
-        *,
-        version: PbinVersion | None,
-        torch: bool,
+        self, path: str | os.PathLike[str], block_size: int, *, version: PbinVersion | None, torch: bool
     ) -> None:
-        if block_size < 2:
-            raise ValueError(f"expected a block_size of at least 2, an input and a target, got {block_size}")
         super().__init__(path, version=version, torch=torch)
         self.block_size = block_size
-        if self.header.num_tokens < block_size:
+        if not 2 <= block_size <= self.header.num_tokens:
             raise ValueError(
-                f"{self.path}: expected a block_size of at most its {self.header.num_tokens} tokens, got {block_size}; "
-                f"choose a smaller one"
+                f"{self.path}: expected a block_size from 2, an input and a target, to its {self.header.num_tokens} "
+                f"tokens, got {block_size}"
             )
-
-    @abstractmethod
-    def _begin(self, number: int) -> int:
-        """Return the token at which a block begins."""
-
-    def _bounds(self, number: int) -> tuple[int, int]:
-        begin = self._begin(number)
-        return begin, begin + self.block_size
 
 
 class PackedMemMapDatasetContinuous(_Blocks):
@@ -219,17 +170,12 @@ class PackedMemMapDatasetContinuous(_Blocks):
     ) -> None:
         super().__init__(path, block_size, version=version, torch=torch)
         self.reuse_last_target = reuse_last_target
-        self._stride = block_size - 1 if reuse_last_target else block_size
-
-    def __len__(self) -> int:
-        """Return the number of blocks."""
-        return (self.header.num_tokens - self.block_size) // self._stride + 1
-
-    def _begin(self, number: int) -> int:
-        return number * self._stride
+        stride = block_size - 1 if reuse_last_target else block_size
+        self._begins = range(0, self.header.num_tokens - block_size + 1, stride)
+        self._ends = range(block_size, self.header.num_tokens + 1, stride)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._reopened(PackedMemMapDatasetContinuous, self.block_size, self.reuse_last_target)
+        return self._reopened(self.block_size, self.reuse_last_target)
 
     def __repr__(self) -> str:
         return (
@@ -275,18 +221,11 @@ class PackedMemMapDatasetMegatron(_Blocks):
         torch: bool = False,
     ) -> None:
         super().__init__(path, block_size, version=version, torch=torch)
-        lengths = read_document_lengths(self.path, self.header)
-        self._begins = plan_document_blocks(lengths, block_size)
-
-    def __len__(self) -> int:
-        """Return the number of blocks."""
-        return len(self._begins)
-
-    def _begin(self, number: int) -> int:
-        return int(self._begins[number])
+        self._begins = plan_document_blocks(read_document_lengths(self.path, self.header), block_size)
+        self._ends = self._begins + block_size
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._reopened(PackedMemMapDatasetMegatron, self.block_size)
+        return self._reopened(self.block_size)
 
     def __repr__(self) -> str:
         return f"PackedMemMapDatasetMegatron({self.path!r}: {len(self):,} blocks of {self.block_size:,} tokens)"
@@ -315,11 +254,9 @@ class PbinDocuments(_Parts):
         torch: bool = False,
     ) -> None:
         super().__init__(path, version=version, torch=torch)
-        self._ends = np.cumsum(read_document_lengths(self.path, self.header))
-
-    def __len__(self) -> int:
-        """Return the number of documents, including empty ones."""
-        return len(self._ends)
+        bounds = starts_of(read_document_lengths(self.path, self.header))
+        self._begins, self.document_ends = bounds[:-1], bounds[1:]
+        self._ends = self.document_ends
 
     @property
     def num_tokens(self) -> int:
@@ -331,19 +268,11 @@ class PbinDocuments(_Parts):
         """All tokens as they are stored: unsigned, in the file's byte order, shape [tokens]."""
         return self._tokens
 
-    @property
-    def document_ends(self) -> NDArray[np.int64]:
-        """Index in `tokens` after each document's last one, shape [documents]."""
-        return self._ends
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._reopened(PbinDocuments)
+        return self._reopened()
 
     def __repr__(self) -> str:
         return (
             f"PbinDocuments({self.path!r}: {count(len(self), 'document')}, {count(self.num_tokens, 'token')} of "
             f"{self.header.token_bytes} bytes, version {self.header.version.name})"
         )
-
-    def _bounds(self, number: int) -> tuple[int, int]:
-        return int(self._ends[number - 1]) if number else 0, int(self._ends[number])

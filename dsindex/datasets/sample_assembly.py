@@ -1,6 +1,6 @@
-"""Kernels that copy tokens from a mapped `.bin`, so that no Python call is made per sequence.
+"""The kernel that copies the tokens of samples from a mapped `.bin`, so that no Python call is made per sequence.
 
-`assemble_samples` never reads outside `tokens`, even if an index is damaged.
+It never reads outside `tokens`, even if an index is damaged.
 """
 
 from __future__ import annotations
@@ -12,15 +12,6 @@ from numba import njit
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-
-@njit(cache=True, nogil=True)
-def copy_ranges(tokens: NDArray[Any], begins: NDArray[np.int64], offsets: NDArray[np.int64], out: NDArray[Any]) -> None:
-    """Copy `tokens[begins[k]:]` to `out[offsets[k]:offsets[k + 1]]` for each k; the caller checks the bounds."""
-    for k in range(len(begins)):
-        shift = begins[k] - offsets[k]
-        for position in range(offsets[k], offsets[k + 1]):
-            out[position] = tokens[position + shift]
 
 
 @njit(cache=True, nogil=True)

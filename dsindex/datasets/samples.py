@@ -1,20 +1,80 @@
-"""A training sample, traced to the documents and lines that its tokens come from."""
+"""A training sample: the sequences, documents and lines that its tokens come from, and the step that reads it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from dsindex.datasets.origins import find_document_origins, map_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from dsindex.datasets.indexed import IndexedDataset
     from dsindex.datasets.origins import DocumentOrigin, PartDocument, SourceLine
-    from dsindex.datasets.sample_parts import SamplePart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplePart:
+    """A run of a sample's tokens, and the sequence that it comes from."""
+
+    prefix: str
+    """Prefix of the dataset."""
+    sequence: int
+    """Number of the sequence in the dataset."""
+    offset: int
+    """Position of the first token in the sequence."""
+    num_tokens: int
+
+
+def find_parts(
+    dataset: IndexedDataset,
+    document_index: NDArray[Any],
+    sample_index: NDArray[Any],
+    row: int,
+    *,
+    num_tokens: int,
+    extra: int,
+    keeps_empty: bool = False,
+) -> list[SamplePart] | None:
+    """Return the parts of a sample, in order, as a rule without those that have no tokens.
+
+    Args:
+        dataset: The tokens.
+        document_index: Sequence numbers in the order of training.
+        sample_index: Rows [position in document_index, token offset], shape [samples + 1, 2].
+        row: Row of the sample index where the sample begins.
+        num_tokens: Tokens of a whole sample.
+        extra: Tokens that a sample shares with the next: 1 or 0.
+        keeps_empty: Whether to return parts without tokens as well.
+
+    Returns:
+        The parts; None if the indices point outside the data, as `assemble_samples` tells.
+    """
+    tokens, lengths, pointers, shift = dataset.token_columns()
+    if not 0 <= row < len(sample_index) - 1:
+        return None
+    (first, first_offset), (last, last_offset) = sample_index[row : row + 2].tolist()
+    if not 0 <= first <= last < len(document_index):
+        return None
+    parts = []
+    room = num_tokens
+    for position in range(first, last + 1):
+        sequence = int(document_index[position])
+        if not 0 <= sequence < len(lengths):
+            return None
+        length = int(lengths[sequence])
+        low = first_offset if position == first else 0
+        high = last_offset + extra if position == last else length
+        begin = (int(pointers[sequence]) >> shift) + low
+        if not 0 <= low <= high <= length or high - low > room or not 0 <= begin <= len(tokens) - (high - low):
+            return None
+        if high > low or keeps_empty:
+            parts.append(SamplePart(prefix=dataset.prefix, sequence=sequence, offset=low, num_tokens=high - low))
+        room -= high - low
+    return parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +130,8 @@ def trace_samples(located: Iterable[LocatedSample]) -> list[SampleTrace]:
     Raises:
         FormatError: If a manifest or provenance is damaged or belongs to another dataset.
     """
+    from dsindex.datasets.origins import find_document_origins, map_in_threads  # not needed to read samples
+
     samples = list(located)
     datasets = {each.data.prefix: each.data for each in samples}
     documents: dict[str, list[int]] = {prefix: [] for prefix in datasets}

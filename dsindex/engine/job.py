@@ -8,24 +8,22 @@ complete.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy
+from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import ClusterLostError
 from dsindex.engine.input_paths import STANDARD_INPUT
 from dsindex.engine.interrupts import raise_missed_stop
 from dsindex.engine.ledger import Ledger
 from dsindex.engine.manifest import Manifest, describe_run, read_manifest
 from dsindex.engine.output import find_finished, publish, refuse_inputs, remove_partials, remove_temporary
-from dsindex.engine.plan import describe_inputs, describe_settings, id_of_plan
+from dsindex.engine.plan import describe_changes, describe_inputs, describe_settings, id_of_plan
 from dsindex.engine.progress import ProgressFile, conclude
 from dsindex.engine.start import make_executor
-from dsindex.engine.work import Work
-from dsindex.engine.work_folder import MARKER_FILE, hold_work_folder, remove_work, remove_work_folder, write_marker
+from dsindex.engine.work_folder import MARKER_FILE, hold_work_folder, remove_work, remove_work_folder
 from dsindex.errors import PlanError
 from dsindex.options.config import work_folder_path
 from dsindex.store.lock import hold_lock
@@ -33,9 +31,9 @@ from dsindex.store.storage import holds_writes
 from dsindex.store.urls import absolute, folder_of, joined, with_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from dsindex.engine.executors import Executor
+    from dsindex.engine.executors import Call, Executor
     from dsindex.engine.manifest import Content, Run
     from dsindex.engine.output import Dataset, Output
     from dsindex.engine.plan import Plan
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from dsindex.store.lock import Lock
     from dsindex.text.engines import Engine
 
+K = TypeVar("K")
 LOCK_SUFFIX = "dsindex-lock"
 
 
@@ -61,21 +60,41 @@ class JobOutcome:
 
 @dataclass(kw_only=True)
 class Job:
-    """A job that owns its work folder and its outputs."""
+    """A job that owns its work folder and its outputs, and what its stages share."""
 
+    config: WorkConfig
     plan: Plan
-    make_executor: Callable[[], Executor]
+    ledger: Ledger
+    reporter: Reporter
+    executor_options: dict[str, Any]
     owned: contextlib.ExitStack
-    work: Work | None = None
-    """What is needed to do the work; None if it is finished."""
+    locks: tuple[Lock, ...]
+    """The locks of the work folder and of each output."""
+    statistics: DispatchStatistics = field(default_factory=DispatchStatistics)
+    """Counts of retries and lost workers."""
+    began: float = field(default_factory=time.time)
     outcome: JobOutcome | None = None
     """The result, once everything is published, by this run or an earlier one."""
-    began: float = field(default_factory=time.time)
 
     @cached_property
     def executor(self) -> Executor:
         """The executor, which starts when it is needed; it ends with the job."""
-        return self.owned.enter_context(contextlib.closing(self.make_executor()))
+        return self.owned.enter_context(contextlib.closing(make_executor(self.config, **self.executor_options)))
+
+    @cached_property
+    def policy(self) -> RetryPolicy:
+        """Budgets and deadlines of tasks."""
+        return RetryPolicy(deadline_seconds=self.config.shard_deadline)
+
+    @cached_property
+    def work_dir(self) -> str:
+        """The work folder."""
+        return work_folder_path(self.config)
+
+    @property
+    def keep_shards(self) -> bool:
+        """Whether the tokens of shards are kept once they are merged."""
+        return self.config.keep_shards
 
     @property
     def published(self) -> JobOutcome:
@@ -88,56 +107,58 @@ class Job:
             raise ValueError("expected a job that is published")
         return self.outcome
 
+    def dispatch(self, calls: Iterable[tuple[K, Call]]) -> Dispatch[K]:
+        """Return what runs calls on the executor, with the job's budgets, counts and progress."""
+        return Dispatch(
+            self.executor, calls, policy=self.policy, statistics=self.statistics, on_idle=self.reporter.tick
+        )
+
+    def require_locks(self) -> None:
+        """Check, before anything is published, that no other driver can have taken this job over.
+
+        Raises:
+            PlanError: If a lock was lost.
+        """
+        for lock in self.locks:
+            lock.require_held()
+
     def publish(
         self,
-        groups: Sequence[Sequence[Dataset]],
+        datasets: Sequence[Dataset],
         contents: Sequence[Content],
         *,
         num_shards: int,
         engine: Engine | None = None,
-        num_reference_texts: int = 0,
         tokenizer_path: str | None = None,
-    ) -> JobOutcome:
-        """Publish datasets that are assembled.
+    ) -> None:
+        """Publish datasets that are assembled, the last one first.
 
         Args:
-            groups: The datasets; of those that belong together, the first one is published last.
+            datasets: The datasets.
             contents: The content of each dataset's manifest, in order.
             num_shards: Number of shards.
             engine: The engine, if the job encodes.
-            num_reference_texts: Texts that the reference encoded while a faster engine encoded the others.
-            tokenizer_path: Where the tokenizer is.
+            tokenizer_path: What names the tokenizer.
 
         Raises:
             PlanError: If this driver lost a lock.
             OutputError: If a file cannot be written.
         """
-        if self.work is None:
-            raise ValueError("expected a job with work to do, got a finished one")
         run = describe_run(
             self.plan,
             began=self.began,
             executor=self.executor,
-            statistics=self.work.statistics,
+            statistics=self.statistics,
             shards=num_shards,
             engine=engine,
-            num_reference_texts=num_reference_texts,
-            tokenizer_path=_storable(tokenizer_path),
+            tokenizer_path=tokenizer_path,
         )
-        encoded = iter([Manifest(content=content, run=run).encode() for content in contents])
-        publish([[(dataset, next(encoded)) for dataset in group] for group in groups], self.work)
-        self.work.ledger.record_finished()
-        self.outcome = JobOutcome(
-            contents=tuple(contents), run=run, already_complete=False, seconds=time.time() - self.began
-        )
-        return self.outcome
-
-
-def _storable(path: str | None) -> str | None:
-    """Return the path of a tokenizer; None for a name in the hub, or a path that is not UTF-8."""
-    if path is None or not os.path.exists(path):
-        return None
-    return None if any("\udc80" <= character <= "\udcff" for character in os.path.abspath(path)) else path
+        self.require_locks()
+        self.ledger.record_publishing()
+        publish(datasets, [Manifest(content=content, run=run).encode() for content in contents])
+        self.ledger.record_finished()
+        seconds = time.time() - self.began
+        self.outcome = JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=seconds)
 
 
 @contextlib.contextmanager
@@ -150,7 +171,7 @@ def open_job(
     text_bytes: int = 0,
     holds_gil: bool = False,
 ) -> Iterator[Job]:
-    """Own a job's work folder and outputs while the block does its work, or finds it finished.
+    """Own a job's work folder and outputs while the block does its work, unless `outcome` says that it is finished.
 
     Args:
         config: Options of the executor and the work folder.
@@ -169,30 +190,32 @@ def open_job(
     work_dir = work_folder_path(config)
     with contextlib.ExitStack() as owned:
         locks = [owned.enter_context(hold_work_folder(work_dir))]
-        locks += [owned.enter_context(hold_output(output.prefix)) for output in sorted(outputs, key=_prefix_of)]
+        locks += [owned.enter_context(hold_output(prefix)) for prefix in sorted(output.prefix for output in outputs)]
         ledger = Ledger(work_dir)
-        is_same = ledger.plan is not None and not _changes(ledger.plan, plan)
+        is_same = ledger.plan is not None and not describe_changes(ledger.plan, plan)
         is_publishing = ledger.is_publishing and not ledger.is_finished and is_same
         finished = find_finished(outputs, plan, replaces=config.replace, is_publishing=is_publishing)
-        make = partial(make_executor, config, text_bytes=0 if finished else text_bytes, holds_gil=holds_gil)
-        job = Job(plan=plan, make_executor=make, owned=owned)
-        if finished is not None:
+        job = Job(
+            config=config,
+            plan=plan,
+            ledger=ledger,
+            reporter=reporter,
+            executor_options={"text_bytes": 0 if finished else text_bytes, "holds_gil": holds_gil},
+            owned=owned,
+            locks=tuple(locks),
+        )
+        if finished is None:
+            _take_over(job, outputs)
+            with _working(job, outputs):
+                yield job
+        else:
             contents, run = tuple(manifest.content for manifest in finished), finished[0].run
             seconds = time.time() - job.began
             job.outcome = JobOutcome(contents=contents, run=run, already_complete=True, seconds=seconds)
             yield job
             conclude(absolute(config.output_prefix))
-        else:
-            for note in _begin(config, plan, outputs, ledger, work_dir):
-                reporter.say(note)
-            with _working(job, config, outputs, ledger, reporter, locks):
-                yield job
-        if not config.keep_shards and (job.work is not None or is_same or not ledger.has_work):
+        if not config.keep_shards and (finished is None or is_same or not ledger.has_work):
             remove_work_folder(work_dir)
-
-
-def _prefix_of(output: Output) -> str:
-    return output.prefix
 
 
 def hold_output(prefix: str) -> contextlib.AbstractContextManager[Lock]:
@@ -205,68 +228,49 @@ def hold_output(prefix: str) -> contextlib.AbstractContextManager[Lock]:
     return hold_lock(with_suffix(absolute(prefix), f".{LOCK_SUFFIX}"), what=f"the output {prefix}")
 
 
-def _changes(stored: dict[str, object], plan: Plan) -> list[str]:
-    return [*describe_settings(stored, plan), *describe_inputs(stored, plan)]
-
-
-def _begin(config: WorkConfig, plan: Plan, outputs: Sequence[Output], ledger: Ledger, work_dir: str) -> list[str]:
-    """Decide whether the work of an earlier run goes on; return what should be known of it.
+def _take_over(job: Job, outputs: Sequence[Output]) -> None:
+    """Decide whether the work of an earlier run goes on, and remove what does not.
 
     Raises:
         PlanError: If it is the work of other settings, naming what differs.
     """
+    config, plan, ledger = job.config, job.plan, job.ledger
     if ledger.plan is None:
         manifest = read_manifest(outputs[0].prefix) if config.replace else None
-        changes = [] if manifest is None else describe_inputs(manifest.run.plan, plan)
-        return [f"{'; '.join(changes)}: no shards were kept, so all are made"] if changes else []
+        if manifest is not None and (inputs := describe_inputs(manifest.run.plan, plan)):
+            job.reporter.say(f"{'; '.join(inputs)}: no shards were kept, so all are made")
+        return
     settings, inputs = describe_settings(ledger.plan, plan), describe_inputs(ledger.plan, plan)
     for name in ("output-prefix", "output"):
         before = ledger.plan["settings"].get(name)
         if ledger.has_work and before != plan.settings.get(name):
             raise PlanError(
-                f"{work_dir}: expected no work on another output, got work on {before or 'one of another kind'}; "
+                f"{job.work_dir}: expected no work on another output, got work on {before or 'one of another kind'}; "
                 f"choose another --work-dir, or remove this folder (rm -r) if nobody needs it"
             )
     if settings and ledger.has_work and not config.replace:
         what = "the kept shards" if ledger.is_finished else "unfinished work"
         raise PlanError(
-            f"{work_dir}: {what} of another plan are here: {'; '.join(settings)}; use the former options to continue, "
-            f"--replace to start over, or another --work-dir"
+            f"{job.work_dir}: {what} of another plan are here: {'; '.join(settings)}; use the former options to "
+            f"continue, --replace to start over, or another --work-dir"
         )
-    if settings or inputs:
+    if id_of_plan(ledger.plan) != plan.plan_id:
         remove_partials(outputs, id_of_plan(ledger.plan))
     remove_temporary(outputs)
     if settings:
-        remove_work(work_dir)
+        remove_work(job.work_dir)
         ledger.forget_all()
-    return ["; ".join(inputs)] if inputs else []
+    if inputs:
+        job.reporter.say("; ".join(inputs))
 
 
 @contextlib.contextmanager
-def _working(
-    job: Job,
-    config: WorkConfig,
-    outputs: Sequence[Output],
-    ledger: Ledger,
-    reporter: Reporter,
-    locks: Sequence[Lock],
-) -> Iterator[None]:
+def _working(job: Job, outputs: Sequence[Output]) -> Iterator[None]:
     """Give a job what it needs to work, and say what is kept if it is stopped."""
-    work_dir, plan, executor = work_folder_path(config), job.plan, job.executor
-    write_marker(work_dir, plan.plan_id)
+    work_dir, plan, ledger, executor, reporter = job.work_dir, job.plan, job.ledger, job.executor, job.reporter
     ledger.begin()
     ledger.record_plan(plan)
-    job.work = Work(
-        executor=executor,
-        ledger=ledger,
-        reporter=reporter,
-        policy=RetryPolicy(deadline_seconds=config.shard_deadline),
-        statistics=DispatchStatistics(),
-        work_dir=work_dir,
-        keep_shards=config.keep_shards,
-        locks=tuple(locks),
-    )
-    prefix = absolute(config.output_prefix)
+    prefix = absolute(job.config.output_prefix)
     displays = [] if holds_writes(prefix) else [ProgressFile(prefix)]
     kept = "run the same command again to continue"
     try:

@@ -5,17 +5,18 @@ damaged otherwise, is ignored, and its work is done again. Its kinds:
 
 plan         a run began: its plan
 shard        a shard was made: its key and its receipt
-range        bytes of an output's partial file were merged: digests of their blocks
+range        a block of an output's token file was merged: its digest
 file         a file of an output is complete under its partial name; in a bucket, under its final name
-restart      what was recorded of an output is void: its partial file is begun again
+restart      what was recorded of an output is void: its token file is begun again
 publishing   files of the plan get their final names from now on
 finished     everything is published
+
+An output's name in the ledger has the plan's id, so what is recorded of it holds however the plan is cut into shards.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +30,10 @@ from dsindex.store.journal import BODY_OFFSET, ledger_path, open_journal
 from dsindex.store.storage import StoredFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from dsindex.engine.plan import Plan
-    from dsindex.engine.tasks import MergeRange, ShardTask
+    from dsindex.engine.tasks import ShardTask
 
 
 class Ledger:
@@ -45,32 +46,29 @@ class Ledger:
     def __init__(self, work_dir: str) -> None:
         self._journal = open_journal(ledger_path(work_dir))
         self._synced = time.monotonic()
-        self.plan: dict[str, Any] | None = None
-        """The last run's plan, as `Plan.to_json` wrote it; None if no run began."""
-        self.shards: dict[str, ShardResult] = {}
-        """Key of a shard → its receipt."""
-        self.is_publishing = self.is_finished = False
-        self._ranges: dict[str, dict[str, list[str]]] = {}
-        """Output → identity of a range → digests of its blocks."""
-        self._ends: dict[str, int] = {}
-        self._files: dict[tuple[str, str], tuple[str, StoredFile]] = {}
-        """Output and suffix → what the file was made from, and its size and digest."""
+        self.forget_all()
         for line in self._journal.read():
             entry = read_entry(line)
             if entry is not None:
                 with contextlib.suppress(KeyError, TypeError, ValueError, msgspec.ValidationError):
                     self._take(entry)
 
+    def forget_all(self) -> None:
+        """Begin again, since the ledger was removed."""
+        self.plan: dict[str, Any] | None = None
+        """The last run's plan, as `Plan.to_json` wrote it; None if no run began."""
+        self.shards: dict[str, ShardResult] = {}
+        """Key of a shard → its receipt."""
+        self.is_publishing = self.is_finished = False
+        self._ranges: dict[str, dict[int, str]] = {}
+        """Output → number of a range → its digest."""
+        self._files: dict[tuple[str, str], StoredFile] = {}
+        """Output and suffix → the complete file."""
+
     @property
     def has_work(self) -> bool:
         """Whether anything is made."""
         return bool(self.shards or self._ranges or self._files)
-
-    def forget_all(self) -> None:
-        """Begin again, since the ledger was removed."""
-        self.plan, self.shards = None, {}
-        self._ranges, self._ends, self._files = {}, {}, {}
-        self.is_publishing = self.is_finished = False
 
     def begin(self) -> None:
         """Open the ledger for what is recorded from now on.
@@ -88,28 +86,24 @@ class Ledger:
             case "shard":
                 self.shards[entry["task"]] = msgspec.convert(entry["result"], ShardResult)
             case "range":
-                self._ranges.setdefault(entry["output"], {})[entry["range"]] = entry["blocks"]
-                self._ends[entry["output"]] = max(entry["end"], self._ends.get(entry["output"], 0))
+                digest = bytes.fromhex(entry["digest"]).hex()
+                self._ranges.setdefault(entry["output"], {})[int(entry["number"])] = digest
             case "file":
                 file = StoredFile(name=entry["suffix"], size_bytes=entry["size_bytes"], digest=entry["digest"])
-                self._files[entry["output"], entry["suffix"]] = entry["of"], file
+                self._files[entry["output"], entry["suffix"]] = file
             case "restart":
-                self._forget(entry["output"])
+                self._ranges.pop(entry["output"], None)
+                self._files = {key: file for key, file in self._files.items() if key[0] != entry["output"]}
             case "publishing":
                 self.is_publishing = True
             case "finished":
                 self.is_finished = True
 
-    def _forget(self, output: str) -> None:
-        self._ranges.pop(output, None)
-        self._ends.pop(output, None)
-        self._files = {key: file for key, file in self._files.items() if key[0] != output}
-
     def record_plan(self, plan: Plan) -> None:
         """Record that a run of a plan begins."""
         stored = plan.decoded()
         if self.plan != stored or self.is_finished:
-            self._record({"kind": "plan", "plan": stored}, sync=True)
+            self._record({"kind": "plan", "plan": stored})
 
     def shard(self, task: ShardTask) -> ShardResult | None:
         """Return the receipt of a shard."""
@@ -117,52 +111,40 @@ class Ledger:
 
     def record_shard(self, task: ShardTask, result: ShardResult) -> None:
         """Record an attempt at a shard, which thereby counts."""
-        self._append({"kind": "shard", "task": task.key, "result": result})
+        self._append({"kind": "shard", "task": task.key, "result": msgspec.to_builtins(result)})
         self.shards[task.key] = result
 
-    def range(self, task: MergeRange) -> list[str] | None:
-        """Return the digests of a merged range's blocks, if it was merged from exactly these pieces."""
-        return self._ranges.get(os.path.basename(task.output), {}).get(task.identity)
+    def ranges(self, output: str) -> Mapping[int, str]:
+        """Return the digests of an output's merged ranges, by number."""
+        return self._ranges.get(output, {})
 
-    def record_range(self, task: MergeRange, blocks: Sequence[str]) -> None:
-        """Record a merged range."""
-        entry = {
-            "output": os.path.basename(task.output),
-            "range": task.identity,
-            "end": task.end,
-            "blocks": list(blocks),
-        }
-        self._record({"kind": "range", **entry}, sync=False)
+    def record_range(self, output: str, number: int, digest: str) -> None:
+        """Record a merged range, not yet synced."""
+        self._record({"kind": "range", "output": output, "number": number, "digest": digest}, sync=False)
 
-    def merged_bytes(self, output: str) -> int:
-        """Return where the last merged range of an output ends: its file must have at least this size."""
-        return self._ends.get(os.path.basename(output), 0)
+    def file(self, output: str, suffix: str) -> StoredFile | None:
+        """Return a complete file of an output."""
+        return self._files.get((output, suffix))
 
-    def file(self, output: str, suffix: str, made_of: str) -> StoredFile | None:
-        """Return a complete file of an output, if it was made from these parts."""
-        recorded, file = self._files.get((output, suffix), ("", None))
-        return file if recorded == made_of else None
-
-    def record_file(self, output: str, suffix: str, made_of: str, file: StoredFile) -> None:
-        """Record a complete file of an output."""
-        entry = {"output": output, "suffix": suffix, "of": made_of}
-        self._record({"kind": "file", **entry, "size_bytes": file.size_bytes, "digest": file.digest}, sync=True)
+    def record_file(self, output: str, file: StoredFile) -> None:
+        """Record a complete file of an output, whose name is its suffix."""
+        entry = {"suffix": file.name, "size_bytes": file.size_bytes, "digest": file.digest}
+        self._record({"kind": "file", "output": output, **entry})
 
     def record_restart(self, output: str) -> None:
-        """Record that what was recorded of an output is void, before its partial file is begun again."""
-        if output in self._ranges or any(key[0] == output for key in self._files):
-            self._record({"kind": "restart", "output": output}, sync=True)
+        """Record that what was recorded of an output is void, before its token file is begun again."""
+        self._record({"kind": "restart", "output": output})
 
     def record_publishing(self) -> None:
         """Record that files get their final names from now on."""
         if not self.is_publishing:
-            self._record({"kind": "publishing"}, sync=True)
+            self._record({"kind": "publishing"})
 
     def record_finished(self) -> None:
         """Record that everything is published."""
-        self._record({"kind": "finished"}, sync=True)
+        self._record({"kind": "finished"})
 
-    def _record(self, entry: dict[str, Any], *, sync: bool) -> None:
+    def _record(self, entry: dict[str, Any], *, sync: bool = True) -> None:
         self._append(entry)
         self._take(entry)
         if sync:

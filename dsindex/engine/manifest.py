@@ -104,7 +104,6 @@ class RecordedInput:
     filtered: Count | None = None
     tokenized_bytes: Count | None = None
     """Size of the kept texts, in UTF-8."""
-    elsewhere: Count | None = None
 
 
 def _describe_input(file: RecordedInput) -> dict[str, Any]:
@@ -116,7 +115,7 @@ _INPUT_VALUES = attrgetter(*RecordedInput.__slots__)
 
 
 class RecordCounts(_Part, frozen=True, kw_only=True):
-    """Record counts: lines = records + blank, records = kept + filtered + quarantined + elsewhere."""
+    """Record counts: lines = records + blank, records = kept + filtered + quarantined."""
 
     lines: Count
     blank: Count
@@ -124,9 +123,7 @@ class RecordCounts(_Part, frozen=True, kw_only=True):
     kept: Count
     quarantined: Count
     filtered: Count = 0
-    """Records that `--where` or a sample left out."""
-    elsewhere: Count = 0
-    """Records that belong to another split."""
+    """Records that `--where`, a sample or a split left out."""
     documents_with_tokens: Count
     empty_documents: Count
     """Documents whose text has no tokens; with `empty_documents` "eod" they hold EOD."""
@@ -245,8 +242,6 @@ class RecordedEngine(_Part, frozen=True, kw_only=True):
     name: str
     version: str
     reason: str
-    reference_texts: Count
-    """Texts that the reference encoded while a faster engine encoded the others."""
 
 
 class Run(_Part, frozen=True, kw_only=True):
@@ -352,7 +347,6 @@ def describe_run(
     statistics: DispatchStatistics,
     shards: int,
     engine: Engine | None = None,
-    num_reference_texts: int = 0,
     tokenizer_path: str | None = None,
 ) -> Run:
     """Return when, where and with what a plan was carried out.
@@ -364,14 +358,14 @@ def describe_run(
         statistics: Its counts of retries and lost workers.
         shards: Number of shards.
         engine: The engine, if the job encodes.
-        num_reference_texts: Texts that the reference encoded although the engine is a faster one.
-        tokenizer_path: Path of the tokenizer; None if it has none.
+        tokenizer_path: What names the tokenizer, which is recorded if it is a path in UTF-8.
     """
-    encoded: dict[str, Any] = {}
+    path = None if tokenizer_path is None else os.path.abspath(tokenizer_path)
+    if path is not None and (not os.path.exists(path) or any("\udc80" <= letter <= "\udcff" for letter in path)):
+        path = None
+    recorded = None
     if engine is not None:
-        encoded["engine"] = _describe_engine(engine, num_reference_texts)
-    if tokenizer_path is not None:
-        encoded["tokenizer_path"] = os.path.abspath(tokenizer_path)
+        recorded = RecordedEngine(name=engine.name, version=engine.version, reason=engine.reason)
     return Run(
         plan=plan.to_json(),
         started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
@@ -384,11 +378,6 @@ def describe_run(
         lost_workers=statistics.lost_workers,
         dsindex=dsindex.__version__,
         python=platform.python_version(),
-        **encoded,
-    )
-
-
-def _describe_engine(engine: Engine, num_reference_texts: int) -> RecordedEngine:
-    return RecordedEngine(
-        name=engine.name, version=engine.version, reason=engine.reason, reference_texts=num_reference_texts
+        engine=recorded,
+        tokenizer_path=path,
     )

@@ -70,21 +70,26 @@ def _is_harmless(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> b
     return name == "on-bad-record"
 
 
+def describe_changes(old: Mapping[str, Any], plan: Plan) -> list[str]:
+    """Return the differences between a plan and a stored one, a phrase for each."""
+    return [*describe_settings(old, plan), *describe_inputs(old, plan)]
+
+
 def describe_settings(old: Mapping[str, Any], plan: Plan) -> list[str]:
-    """Return the differences between the settings of a plan and of a stored one, a phrase for each.
+    """Return the differences between the settings of a plan and of a stored one.
 
     The commit of a dataset on the Hub is one, so that a build does not mix two when a branch moves.
     """
-    old_settings, new_settings = old.get("settings", {}), decode_json(encode_json(dict(plan.settings)))
-    before, now = _commits(path for path, *_ in old.get("inputs", [])), _commits(file.path for file in plan.inputs)
+    before, now = old["settings"], decode_json(encode_json(dict(plan.settings)))
+    then = _commits(path for path, *_ in old["inputs"])
     return [
-        f"{dataset} was at the commit {before[dataset]} ({dataset}@{before[dataset]}) and is at {now[dataset]}"
-        for dataset in sorted(before.keys() & now.keys())
-        if before[dataset] != now[dataset]
+        f"{dataset} was at the commit {then[dataset]} ({dataset}@{then[dataset]}) and is at {commit}"
+        for dataset, commit in sorted(_commits(file.path for file in plan.inputs).items())
+        if then.get(dataset, commit) != commit
     ] + [
-        f"{name} was {_shown(name, old_settings.get(name))} and is {_shown(name, new_settings.get(name))}"
-        for name in sorted(old_settings.keys() | new_settings.keys())
-        if old_settings.get(name) != new_settings.get(name) and not _is_harmless(name, old_settings, new_settings)
+        f"{name} was {_shown(name, before.get(name))} and is {_shown(name, now.get(name))}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name) and not _is_harmless(name, before, now)
     ]
 
 
@@ -94,8 +99,6 @@ def _commits(paths: Iterable[str]) -> dict[str, str]:
     return {match[1]: match[2] for match in found if match is not None}
 
 
-Entry = tuple[str, int, str]
-"""Path, size in bytes and version of an input."""
 _SHOWN_CHANGES = 5
 
 
@@ -104,27 +107,26 @@ def describe_inputs(old: Mapping[str, Any], plan: Plan) -> list[str]:
 
     A plan without inputs, which are not known yet, has none.
     """
-    if old.get("inputs") == plan.decoded()["inputs"]:
+    inputs = plan.decoded()["inputs"]
+    if old["inputs"] == inputs or not inputs:
         return []
     before, now = (
-        [(_HUB_FILE.sub(r"\1", path), size_bytes, version) for path, size_bytes, version in inputs]
-        for inputs in (old.get("inputs", []), plan.decoded()["inputs"])
+        [(_HUB_FILE.sub(r"\1", path), size_bytes, version) for path, size_bytes, version in each]
+        for each in (old["inputs"], inputs)
     )
-    if before == now or not now:
+    if before == now:
         return []
     changes = []
-    entries = {entry[0]: entry for entry in now}
-    for path, entry in {entry[0]: entry for entry in before}.items():
-        if path in entries and entries[path] != entry:
-            sizes = f"{entry[1]} bytes then, {entries[path][1]} now"
-            changes.append(f"the input {show_name(path)} was written again ({sizes})")
-    counts_before, counts_now = Counter(path for path, *_ in before), Counter(path for path, *_ in now)
-    for path, count in counts_before.items():
-        if path not in counts_now:
-            changes.append(f"the input {show_name(path)} is missing from --input")
-        elif counts_now[path] < count:
-            times = f"{count} times and is given {counts_now[path]}"
-            changes.append(f"the input {show_name(path)} was given {times}")
+    counts_before, counts_now = (Counter(path for path, *_ in each) for each in (before, now))
+    files_now = {path: (size_bytes, version) for path, size_bytes, version in now}
+    for path, size_bytes, version in {entry[0]: entry for entry in before}.values():
+        name, count = f"the input {show_name(path)}", counts_before[path]
+        if path not in files_now:
+            changes.append(f"{name} is missing from --input")
+        elif files_now[path] != (size_bytes, version):
+            changes.append(f"{name} was written again ({size_bytes} bytes then, {files_now[path][0]} now)")
+        if 0 < counts_now[path] < count:
+            changes.append(f"{name} was given {count} times and is given {counts_now[path]}")
     added = list((counts_now - counts_before).elements())
     if added:
         one = f"the input {show_name(added[0])} was"
@@ -134,15 +136,11 @@ def describe_inputs(old: Mapping[str, Any], plan: Plan) -> list[str]:
     return shown or ["the inputs are in another order"]
 
 
-_SWITCHES = ("append-eod",)
-"""Settings that are stored as what the switch brings, such as the token that is appended, or not at all."""
-
-
 def _shown(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    if name in _SWITCHES:
-        return "off" if value is None else f"on (token {encode_json(value).decode()})"
+    if name == "append-eod":  # stored as the token that it appends
+        return "off" if value is None else f"on (token {value})"
     return "not set" if value is None else encode_json(value).decode()
 
 

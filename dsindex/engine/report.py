@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 UNBROKEN = 10_000
 """Columns where there is no terminal: lines stay whole, for grep and for files."""
-STYLES = {"green": "intact", "yellow": "note|warning|sound", "red": "DAMAGED|MISSING|DIFFERENT|FAILED|FOUND"}
+STYLES = {"green": "intact", "yellow": "note|warning|sound", "red": "(?i:damaged|missing|different)|FAILED|FOUND"}
 """Words in colour where they begin a line or a cell, or end a line after a colon."""
 
 

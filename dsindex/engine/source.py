@@ -7,17 +7,13 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any
 
 from dsindex.engine.input_paths import find_paths, open_piped
 from dsindex.engine.inputs import check_shard_size, look_at_inputs, plan_shards
 from dsindex.engine.ledger import Ledger
-from dsindex.engine.manifest import RecordedInput, RecordedOptions, RecordedTokenizer
-from dsindex.engine.tasks import keep_only
-from dsindex.engine.work_folder import INPUTS_FOLDER, hold_work_folder, read_marker
-from dsindex.engine.worker import read_file_results
+from dsindex.engine.manifest import RecordedOptions, RecordedTokenizer
+from dsindex.engine.work_folder import INPUTS_FOLDER, hold_work_folder, is_marked
 from dsindex.errors import InputError
 from dsindex.json_text import show_name
 from dsindex.options.config import work_folder_path
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.inputs import InputFile
     from dsindex.engine.progress import Reporter
-    from dsindex.engine.tasks import FileResult, ShardResult, ShardTask
+    from dsindex.engine.tasks import ShardTask
     from dsindex.options.config import TextConfig
     from dsindex.text.engines import Engine
     from dsindex.text.forms import Columns
@@ -124,61 +120,6 @@ class TextSource:
             "on-bad-record": config.on_bad_record,
             "max-record-size": config.max_record_size,
         }
-
-    def describe_inputs(
-        self,
-        results: Sequence[tuple[ShardTask, ShardResult]],
-        work_dir: str,
-        *,
-        filters: bool = False,
-        parts: Sequence[int | None] | None = None,
-        of_group: bool = False,
-        of_texts: bool = False,
-    ) -> list[RecordedInput]:
-        """Return the manifest's `inputs`, with fingerprints and record counts.
-
-        Args:
-            results: All shards of the plan.
-            work_dir: The work folder.
-            filters: Whether to count the records that were left out.
-            parts: Number of the dataset's part in each result's keys; None where it has none.
-            of_group: Whether the dataset has a group of the records, such as those of a sample.
-            of_texts: Whether the parts are made of texts.
-        """
-
-        def describe(
-            number: int, counts: Sequence[ShardResult | FileResult], tokenized: Sequence[int]
-        ) -> RecordedInput:
-            file = self.inputs[number]
-            return RecordedInput(
-                path=file.path,
-                size_bytes=file.size_bytes,
-                fingerprint=counts[0].input_fingerprint,
-                tokenized_bytes=sum(tokenized) if of_texts else None,
-                **_describe_form(file, counts),
-                **count_records(counts, filters=filters),
-            )
-
-        described: list[RecordedInput] = []
-        numbered = zip(results, parts or [None] * len(results), strict=True)
-        for number, shards in groupby(numbered, key=lambda shard: shard[0][0].input):
-            counts: list[ShardResult] = []
-            tokenized: list[int] = []
-            files = []
-            for (task, result), part in shards:
-                if result.files is None:
-                    key = None if part is None else result.keys[part]
-                    num_kept = 0 if key is None else key.num_documents
-                    counts.append(keep_only(result, num_kept) if of_group else result)
-                    tokenized.append(0 if key is None else key.tokenized_bytes)
-                    continue
-                for place, own in zip(task.inputs, read_file_results(result.files, work_dir), strict=True):
-                    groups = own.kept_of_groups
-                    num_kept = groups[part * len(groups) // len(result.keys)] if of_group and part is not None else 0
-                    size = 0 if part is None else own.tokenized_bytes[part]
-                    files.append(describe(place, [keep_only(own, num_kept) if of_group else own], [size]))
-            described += files or [describe(number, counts, tokenized)]
-        return described
 
     def describe_tokenizer(self) -> RecordedTokenizer:
         """Return the manifest's `tokenizer`."""
@@ -292,7 +233,7 @@ def open_source(
 
 def _is_kept(work_dir: str, path: str) -> bool:
     """Tell whether an interrupted run stored its input; a finished one that kept its folder does not count."""
-    return read_marker(work_dir) is not None and find(path) is not None and not Ledger(work_dir).is_finished
+    return is_marked(work_dir) and find(path) is not None and not Ledger(work_dir).is_finished
 
 
 def _store_standard_input(work_dir: str, path: str, *, is_kept: bool, say: Callable[[str], None]) -> None:
@@ -364,50 +305,3 @@ _SHOWN = 5
 _READ_BYTES = 1 << 20
 _MANY_INPUTS = 50_000
 """From so many on, that they are looked at takes long enough to be told."""
-
-
-def count_reference_texts(results: Sequence[tuple[ShardTask, ShardResult]]) -> int:
-    """Count the texts that the reference encoded while a faster engine encoded the others."""
-    return sum(key.num_reference_texts for _, result in results for key in result.keys)
-
-
-def _describe_form(file: InputFile, shards: Sequence[ShardResult | FileResult]) -> dict[str, Any]:
-    """Return what the manifest says of an input that is not plain JSON lines."""
-    described: dict[str, Any] = {}
-    if file.form.container != "plain":
-        described["compression"] = file.form.container
-        described["text_bytes"] = sum(result.text_bytes for result in shards)
-    if file.form.format != "jsonl":
-        described["format"] = file.form.format
-    return described
-
-
-_COUNTS = attrgetter("num_lines", "num_blank", "num_records", "num_quarantined", "num_filtered")
-
-
-def count_records(results: Sequence[ShardResult | FileResult], *, filters: bool = False) -> dict[str, Any]:
-    """Return record counts: lines = records + blank; records = kept + filtered + quarantined.
-
-    Args:
-        results: Shards of one input, or of all.
-        filters: Whether to count the records that were left out; otherwise there are none.
-    """
-    if len(results) == 1:
-        lines, blank, kept, quarantined, filtered = _COUNTS(results[0])
-    else:
-        each = zip(*map(_COUNTS, results), strict=True)
-        lines, blank, kept, quarantined, filtered = map(sum, each) if results else (0, 0, 0, 0, 0)
-    return {
-        "lines": lines,
-        "blank": blank,
-        "records": kept + filtered + quarantined,
-        "kept": kept,
-        "quarantined": quarantined,
-        **({"filtered": filtered} if filters else {}),
-    }
-
-
-@contextlib.contextmanager
-def piped_input_named(_work_dir: str, _inputs: object) -> Iterator[None]:
-    """Do nothing, until the jobs do not ask for it."""
-    yield

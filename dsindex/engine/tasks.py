@@ -6,12 +6,11 @@ depends on that file alone, so a changed input redoes itself. Receipts are what 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import xxhash
+from msgspec import Struct
 
-from dsindex.json_text import name_bytes
 from dsindex.store.storage import StoredFile  # noqa: TC001 - receipts are decoded by their types
 from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, TextPart
 
@@ -77,6 +76,27 @@ class ShardTask:
         )
 
 
+class FileCounts(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """What a shard read of one of its files. A shard may have a hundred thousand, so it is stored without names."""
+
+    lines: int
+    blank: int
+    quarantined: int
+    text_bytes: int
+    """Size of the lines in the unpacked text."""
+    fingerprint: str
+    """Fingerprint of the whole file when this shard was read."""
+    kept: tuple[int, ...]
+    """Records kept in each sample or split."""
+    tokenized_bytes: tuple[int, ...] = ()
+    """Size of the texts that became tokens, in UTF-8, for each key of the receipt."""
+
+    @property
+    def filtered(self) -> int:
+        """Records that `--where` or a sample leaves out."""
+        return self.lines - self.blank - self.quarantined - sum(self.kept)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyResult:
     """One key's part of a shard."""
@@ -85,18 +105,14 @@ class KeyResult:
     num_sequences: int
     num_documents: int
     num_tokens: int
-    num_empty_documents: int
+    num_empty_documents: int = 0
     """Documents whose texts have no tokens; they keep a boundary and have no sequence, or one of EOD alone."""
-    eod_in_text: int
+    eod_in_text: int = 0
     """Tokens equal to EOD that came from the text itself."""
     bin: StoredFile
     idx: StoredFile
     provenance: StoredFile | None = None
-    """Provenance of this key's documents if they differ from those of the other keys."""
-    num_reference_texts: int = 0
-    """Texts that `tokenizers` encoded because gigatoken, the engine in use, may differ on them."""
-    tokenized_bytes: int = 0
-    """Size of the texts that were tokenized, in UTF-8."""
+    """Where its documents are from; keys with the same records share it."""
     is_aligned: bool = False
     """Whether the part holds a value for each token of another key, such as a loss mask, instead of tokens."""
 
@@ -105,62 +121,26 @@ class KeyResult:
 class ShardResult:
     """The receipt of one attempt at a shard: small, and all that the driver needs."""
 
-    shard: int
-    num_lines: int
-    num_blank: int
-    num_records: int
-    """Records kept."""
-    num_quarantined: int
-    text_bytes: int = 0
-    """Size of its lines in the unpacked text."""
+    files: tuple[FileCounts, ...]
+    """The counts of each file of the task."""
     keys: tuple[KeyResult, ...]
-    provenance: StoredFile | None
-    quarantine: StoredFile | None
-    input_fingerprint: str | None
-    """Fingerprint of the whole input when this shard was read, or of all its files."""
-    files: StoredFile | None = None
-    """The counts and the fingerprint of each file, as JSON, if the shard reads several."""
-    num_filtered: int = 0
-    """Records that `--where` or a sample leaves out."""
+    quarantine: StoredFile | None = None
     counts: tuple[tuple[str, int], ...] = ()
     """Further named counts of a kind of shard, to be added up over shards."""
+
+    @property
+    def num_records(self) -> int:
+        """Records kept."""
+        return sum(sum(file.kept) for file in self.files)
+
+    @property
+    def num_quarantined(self) -> int:
+        """Bad records that were set aside."""
+        return sum(file.quarantined for file in self.files)
 
     def find_part(self, key: str) -> KeyResult:
         """Return the part of a key."""
         return next(part for part in self.keys if part.key == key)
-
-    @property
-    def stored_files(self) -> list[StoredFile]:
-        """All files but those of tokens, which are removed once they are merged."""
-        files = [self.provenance, self.quarantine, self.files]
-        for key in self.keys:
-            files += [key.idx, key.provenance]
-        return [file for file in files if file is not None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileResult:
-    """The counts of one of several files of a shard, named as those of a shard."""
-
-    num_lines: int
-    num_blank: int
-    num_records: int
-    num_quarantined: int
-    num_filtered: int
-    kept_of_groups: tuple[int, ...]
-    """Records kept in each sample; () if there is one."""
-    text_bytes: int
-    tokenized_bytes: tuple[int, ...]
-    """Of each key."""
-    input_fingerprint: str
-
-
-Counts = TypeVar("Counts", ShardResult, FileResult)
-
-
-def keep_only(counts: Counts, num_kept: int) -> Counts:
-    """Return the counts with all but `num_kept` of their records filtered."""
-    return replace(counts, num_records=num_kept, num_filtered=counts.num_filtered + counts.num_records - num_kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +148,7 @@ class Piece:
     """A run of bytes in a file that becomes part of the output."""
 
     path: str
-    identity: str
-    """Identifies the file's bytes, whatever its path; files of different attempts have different identities."""
+    """Empty for bytes that are not known yet, such as the header of a `.pbin`."""
     offset: int
     size_bytes: int
     swapped_bytes: int = 1
@@ -184,36 +163,42 @@ class Part:
 
     bin_path: str
     idx_path: str
-    identity: str
-    """Identifies the bytes of both files, as for a piece."""
     bin_bytes: int
     header: IndexHeader
     bin: StoredFile | None = None
     """The tokens of a shard, with their digest; so too its index."""
     idx: StoredFile | None = None
 
-    @property
-    def piece(self) -> Piece:
-        """The whole `.bin`."""
-        path, size_bytes = self.bin_path, self.bin_bytes
-        return Piece(path=path, identity=self.identity, offset=0, size_bytes=size_bytes, whole=self.bin)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRows:
+    """A shard's rows of provenance or its bad records, which count from its beginning, and where that is."""
+
+    path: str
+    size_bytes: int
+    digest: str
+    """What `digest_file` returned for the file when it was written."""
+    input: int
+    """Number of the shard's first input."""
+    line: int
+    """1-based number of the shard's first line in its input."""
+    offset: int
+    """Offset of the shard's first line, if its offsets count from there."""
+    names: tuple[str, ...] = ()
+    """Its inputs as the user gave them, for bad records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRange:
-    """Bytes [begin, end) of the output, and the pieces from which they are copied."""
+    """A block of an output, and the pieces from which it is copied."""
 
     number: int
     begin: int
-    end: int
+    """Byte at which it begins."""
     output: str
     pieces: tuple[Piece, ...]
 
     @property
-    def identity(self) -> str:
-        """Identifies the position of the range and its exact bytes."""
-        made_of = [f"{self.begin} {self.end}"]
-        made_of += [
-            f"{piece.offset} {piece.size_bytes} {piece.swapped_bytes} {piece.identity}" for piece in self.pieces
-        ]
-        return xxhash.xxh3_128_hexdigest(name_bytes("\n".join(made_of)))
+    def size_bytes(self) -> int:
+        """Its size."""
+        return sum(piece.size_bytes for piece in self.pieces)

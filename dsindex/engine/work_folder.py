@@ -1,6 +1,6 @@
 """A job's work folder. A marked folder is dsindex's own: `rm -r` of it gives a job up, and nothing else is lost.
 
-dsindex-work-folder.json   the marker, with the plan's id; a folder without it must be empty
+dsindex-work-folder.json   the marker; a folder without it must be empty
 owner.json                 the lock of the driver that works here
 ledger.jsonl               receipts of finished work; in a bucket ledger/00000001.jsonl and so on
 inputs/stdin               standard input, if the job reads it
@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from typing import TYPE_CHECKING
 
 from dsindex.errors import OutputError, PlanError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.lock import hold_lock
-from dsindex.store.storage import holds_writes, make_folder, output_error
+from dsindex.store.storage import holds_writes, make_folder
 from dsindex.store.store import replace_file, store_of
 from dsindex.store.urls import joined
 
@@ -31,31 +30,22 @@ MARKER_FORMAT = "dsindex work folder 2"
 LOCK_FILE = "owner.json"
 SHARDS_FOLDER = "shards"
 INPUTS_FOLDER = "inputs"
-LEDGER_FILE = "ledger.jsonl"
-LEDGER_FOLDER = "ledger"
+_WORK = (SHARDS_FOLDER, "ledger.jsonl", "ledger")
 _LARGEST_MARKER_BYTES = 4096
 
 
-def read_marker(path: str) -> str | None:
-    """Return the id of the plan in a work folder's marker; None without a marker.
+def is_marked(path: str) -> bool:
+    """Tell whether a folder is a work folder of this version.
 
     Raises:
-        PlanError: If the folder is one of an earlier version.
         OutputError: If the store refuses.
     """
     found = store_of(path).read(joined(path, MARKER_FILE), most_bytes=_LARGEST_MARKER_BYTES)
     try:
         marker = None if found is None else decode_json(found[0])
     except ValueError:
-        return None
-    if not isinstance(marker, dict) or not isinstance(marker.get("plan", ""), str):
-        return None
-    if marker.get("format") != MARKER_FORMAT:
-        raise PlanError(
-            f"{path}: expected a work folder of this version, got {marker.get('format')!r} of an earlier one; remove "
-            f"it (rm -r) and build again, or finish it with the version that began it"
-        )
-    return str(marker.get("plan", ""))
+        return False
+    return isinstance(marker, dict) and marker.get("format") == MARKER_FORMAT
 
 
 def require_marked(path: str) -> None:
@@ -64,17 +54,17 @@ def require_marked(path: str) -> None:
     Raises:
         OutputError: If its marker is gone.
     """
-    if read_marker(path) is None:
+    if not is_marked(path):
         raise OutputError(f"{path}: expected the work folder, found nothing; run the same command again")
 
 
-def write_marker(path: str, plan_id: str) -> None:
+def write_marker(path: str) -> None:
     """Write the marker.
 
     Raises:
         OutputError: If the folder or the store refuses.
     """
-    marker = {"format": MARKER_FORMAT, "plan": plan_id, "note": "made and removed by dsindex"}
+    marker = {"format": MARKER_FORMAT, "note": "made and removed by dsindex"}
     replace_file(joined(path, MARKER_FILE), encode_json(marker, newline=True))
 
 
@@ -83,81 +73,60 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
     """Hold a new, empty or marked folder while the block runs; one in which nothing is done is removed.
 
     Raises:
-        PlanError: If the folder is another program's or of an earlier version, or another driver works there.
+        PlanError: If the folder is another program's or of another version, or another driver works there.
         OutputError: If it cannot be created.
     """
-    _require_own(path)
+    if not holds_writes(path):
+        make_folder(path)
     try:
+        if not is_marked(path):
+            # A lock is refused when it is taken, if it is none; a killed driver may have left half a marker.
+            own = (LOCK_FILE, f"{MARKER_FILE}.")
+            if foreign := sorted(name for name in _names(path) if not name.startswith(own)):
+                raise PlanError(
+                    f"{path}: expected a new, an empty or a dsindex work folder of this version, found {foreign[0]!r} "
+                    f"in it and no {MARKER_FILE}; choose another --work-dir"
+                )
         with hold_lock(joined(path, LOCK_FILE), what=f"the work folder {path}") as lock:
-            if read_marker(path) is None:
-                write_marker(path, "")
+            write_marker(path)
             try:
                 yield lock
-            except BaseException:
-                if _names(path) <= {MARKER_FILE, LOCK_FILE}:
+            finally:
+                if all(name.startswith((LOCK_FILE, MARKER_FILE)) for name in _names(path)):
                     remove_work_folder(path)
-                raise
     finally:
         _remove_empty(path)
 
 
-def _require_own(path: str) -> None:
-    if not holds_writes(path):
-        _make(path)
-    if read_marker(path) is not None:
-        return
-    foreign = sorted(name for name in _names(path) if not name.startswith(f"{MARKER_FILE}."))  # a killed driver's
-    if foreign and foreign != [LOCK_FILE]:  # which is refused when it is taken, if it is no lock
-        raise PlanError(
-            f"{path}: expected a new, an empty or a dsindex work folder, found {foreign[0]!r} in it and no "
-            f"{MARKER_FILE}; choose another --work-dir"
-        )
-
-
-def _make(path: str) -> None:
-    occupied = os.path.abspath(path)
-    while not os.path.lexists(occupied):
-        occupied = os.path.dirname(occupied)
-    if not os.path.isdir(occupied):
-        remedy = "choose another --work-dir or --output-prefix"
-        raise PlanError(f"{occupied}: expected a folder for the work folder, got a file; {remedy}")
-    make_folder(path)
-
-
 def _names(path: str) -> set[str]:
-    """Return the names of the files and folders in a work folder."""
-    if holds_writes(path):
-        return {each.path.removeprefix(f"{path}/").partition("/")[0] for each in store_of(path).list(path)}
-    try:
-        return set(os.listdir(path))
-    except OSError as error:
-        raise output_error(path, error) from error
+    """Return the names of what is in a work folder, but for empty folders."""
+    return {_name(path, each.path) for each in store_of(path).list(path)}
+
+
+def _name(path: str, file: str) -> str:
+    return file[len(path) :].lstrip("/").partition("/")[0]
 
 
 def remove_work(path: str) -> None:
     """Remove shards and ledger, to begin again; marker, lock and standard input stay."""
-    if holds_writes(path):
-        store = store_of(path)
-        own = tuple(joined(path, f"{name}/") for name in (SHARDS_FOLDER, LEDGER_FOLDER))
-        store.delete(each.path for each in store.list(path) if each.path.startswith(own))
-        return
-    shutil.rmtree(os.path.join(path, SHARDS_FOLDER), ignore_errors=True)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(path, LEDGER_FILE))
+    _remove(path, _WORK)
 
 
 def remove_work_folder(path: str) -> None:
     """Remove what jobs wrote in their folder, except the held lock; the marker goes last."""
-    remove_work(path)
-    store = store_of(path)
-    if holds_writes(path):
-        store.delete(each.path for each in store.list(joined(path, INPUTS_FOLDER)))
-    else:
-        shutil.rmtree(os.path.join(path, INPUTS_FOLDER), ignore_errors=True)
-    store.delete(joined(path, name) for name in _names(path) if name.startswith(MARKER_FILE))
+    _remove(path, (*_WORK, INPUTS_FOLDER, f"{MARKER_FILE}."))
+    store_of(path).delete([joined(path, MARKER_FILE)])
+    remove_work(path)  # what a worker wrote that had seen the marker before
+
+
+def _remove(path: str, beginnings: tuple[str, ...]) -> None:
+    files = store_of(path).list(path)
+    store_of(path).delete(each.path for each in files if _name(path, each.path).startswith(beginnings))
+    _remove_empty(path)
 
 
 def _remove_empty(path: str) -> None:
-    if not holds_writes(path):
+    """Remove the empty folders below one of this machine, and itself if it is empty."""
+    for folder, _, _ in os.walk(path, topdown=False):
         with contextlib.suppress(OSError):
-            os.rmdir(path)
+            os.rmdir(folder)

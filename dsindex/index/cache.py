@@ -90,7 +90,7 @@ def describe_dataset(
     sequence_length: int,
     split: str | None,
     split_matrix: Sequence[Sequence[float] | None] | None,
-    tokenizer: Mapping[str, Any] | str | None,
+    tokenizer: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return Megatron's identifiers of one split of one dataset, in the order of a description's keys.
 
@@ -103,24 +103,20 @@ def describe_dataset(
         sequence_length: The job's.
         split: As typed; None if each split has its own path.
         split_matrix: The shares computed from it.
-        tokenizer: The tokenizer's `unique_identifiers`, or its name for NeMo Automodel; None if they are not known.
+        tokenizer: The tokenizer's `unique_identifiers`; None if they are not known.
     """
     matrix = None if split_matrix is None else [None if part is None else list(part) for part in split_matrix]
-    identifiers: dict[str, Any] = {
+    return {
         "class": class_name,
         "dataset_path": dataset_path,
         "num_samples": num_samples,
         "index_split": index_split,
-        "tokenizer": tokenizer,
         "random_seed": random_seed,
         "sequence_length": sequence_length,
         "split": split,
         "split_matrix": matrix,
+        "tokenizer": None if tokenizer is None else dict(tokenizer),
     }
-    if not isinstance(tokenizer, str):  # NeMo Automodel has its tokenizer before the seed, Megatron at the end
-        del identifiers["tokenizer"]
-        identifiers["tokenizer"] = None if tokenizer is None else dict(tokenizer)
-    return identifiers
 
 
 def describe_blend(
@@ -134,14 +130,12 @@ def describe_blend(
         weights: Normalised twice; the datasets' lengths if there is no size.
         size: Samples of the blend; None for all of each dataset.
     """
-    tokenizer = datasets[0]["tokenizer"]
     return {
         "class": BLENDED_CLASS,
         "datasets": list(datasets),
         "split": split,
         "weights": list(weights),
         "size": size,
-        **({"tokenizer": tokenizer} if isinstance(tokenizer, str) else {}),
     }
 
 
@@ -169,6 +163,7 @@ def description_hash(text: str) -> str:
 
 
 _SETTINGS: tuple[tuple[str, type, int | None, bool], ...] = (
+    ("dataset_path", str, None, False),
     ("index_split", str, None, False),
     ("num_samples", int, 0, True),
     ("random_seed", int, None, False),

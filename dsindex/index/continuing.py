@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.dtypes import starts_of
 from dsindex.errors import FormatError, LimitError
 from dsindex.index.epochs import DOCUMENT_DTYPE, shuffle_dtype
 
@@ -255,63 +254,6 @@ def build_continued_arrays(
         shuffle[filled : filled + len(rows)] = rows
         filled += len(rows)
     return documents, samples, shuffle
-
-
-def read_runs(
-    lengths: NDArray[np.int32],
-    documents: NDArray[Any],
-    rows: NDArray[Any],
-    *,
-    begin: int,
-    sequence_length: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count how many times each token was the input of a sample.
-
-    Args:
-        lengths: Tokens of the sequences [begin, begin + n).
-        documents: The document index.
-        rows: The rows of the sample index that were read.
-        begin: The sequence id of lengths[0].
-        sequence_length: L.
-
-    Returns:
-        The places at which runs of tokens begin, in the sequences laid end to end, and how often each run was read; no
-        run reaches across the end of a sequence. Both have shape [runs + 1]; the last place is the end.
-
-    >>> lengths = np.array([6, 10], np.int32)
-    >>> places, times = read_runs(lengths, np.array([1, 0]), np.array([1]), begin=0, sequence_length=8)
-    >>> places.tolist(), times.tolist()
-    ([0, 6, 14, 16], [1, 0, 1, 0])
-    """
-    own = lengths[np.asarray(documents, np.int64) - begin].astype(np.int64)
-    bounds = starts_of(own)
-    homes = starts_of(lengths)
-    ordered = np.sort(np.asarray(rows, np.int64))
-    breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
-    firsts = ordered[np.concatenate([[0], breaks])] * sequence_length if len(ordered) else ordered
-    lasts = (
-        (ordered[np.concatenate([breaks - 1, [len(ordered) - 1]])] + 1) * sequence_length if len(ordered) else ordered
-    )
-    cuts = np.unique(np.concatenate([bounds, firsts, lasts]))
-    cuts = cuts[cuts <= bounds[-1]]
-    begins, ends = cuts[:-1], cuts[1:]
-    is_read = np.searchsorted(firsts, begins, side="right") > np.searchsorted(lasts, begins, side="right")
-    begins, ends = begins[is_read], ends[is_read]
-    positions = np.searchsorted(bounds, begins, side="right") - 1
-    starts = homes[np.asarray(documents, np.int64)[positions] - begin] + begins - bounds[positions]
-    stops = starts + ends - begins
-    starts.sort()
-    stops.sort()
-    places = np.unique(np.concatenate([homes, starts, stops]))
-    times = np.searchsorted(starts, places, side="right") - np.searchsorted(stops, places, side="right")
-    return places, times
-
-
-def tokens_by_times(places: NDArray[np.int64], times: NDArray[np.int64]) -> tuple[int, ...]:
-    """Return how many tokens were read not at all, once, twice, …, from the result of `read_runs`."""
-    sizes = np.diff(places)
-    counted = np.bincount(times[:-1], weights=sizes.astype(np.float64)) if len(sizes) else np.zeros(0)
-    return tuple(map(int, counted.tolist()))
 
 
 # The order in which the datasets of a continued blend take turns.

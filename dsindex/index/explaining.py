@@ -43,10 +43,6 @@ MEANINGS = {
     "weights": "the blend's normalised weights",
     "size": "the number of samples of the blend",
 }
-UNHASHED = {
-    "extra_token": "add_extra_token_to_sequence (--no-extra-token)",
-    "keep_partial": "whether the last partial validation sample is kept (--keep-partial-validation)",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +99,9 @@ def _faults(
     """Yield sentences about changes that Megatron's hash does not cover."""
     asked = recorded_order({"settings": settings}) or {}
     if record is None:
-        idx = f"{prefix}.idx"
         if asked:
             doubt = f"no {os.path.basename(files.record)} says that it has {show_order(asked)}"
             yield f"the job finds this cache, but {doubt}: choose another --data-cache-path for that"
-        elif prefix is not None and os.path.isfile(idx) and os.path.getmtime(idx) > os.path.getmtime(files.description):
-            doubt = f"{idx} is newer than the cache, which was not built by dsindex and may not fit"
-            yield f"{doubt}; move it away and build it again"
         return
     if "building" in record:
         yield "dsindex was stopped while building this cache; build it again"
@@ -118,17 +110,14 @@ def _faults(
         what = f"the job finds this cache, but {', '.join(changed)} changed since dsindex wrote it"
         yield f"{what}; move it away and build it again"
         return
-    built = recorded_settings(record)
-    for key in settings.keys() & UNHASHED.keys():
-        if built.get(key) != settings[key]:
-            yield (
-                f"the job finds this cache, but {UNHASHED[key]} was {built.get(key)} when it was built and is "
-                f"{settings[key]} now; the hash does not cover that: build it again, or change the job"
-            )
     there = recorded_order(record) or {}
     if asked and there != asked:
         what = f"it has {show_order(there)}, not {show_order(asked)}"
         yield f"the job finds this cache, but {what}; choose another --data-cache-path for that"
+    built = recorded_settings(record)
+    for key in ("extra_token", "keep_partial"):
+        if settings.get(key, built.get(key)) != built.get(key):
+            yield f"the job finds this cache, but its {key} is {built.get(key)}, not {settings[key]}; build it again"
     if prefix is not None and isinstance(record.get("source"), dict):
         yield from source_changes(prefix, record["source"])
 

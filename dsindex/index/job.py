@@ -30,11 +30,9 @@ from dsindex.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Release: TypeAlias = Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"]
-RELEASES = get_args(Release)[:-1]
+Release: TypeAlias = Literal["0.16", "0.17", "0.18", "0.19", "main"]
+RELEASES = get_args(Release)
 """The releases of megatron-core whose identifiers are known, oldest first."""
-AUTOMODEL = "nemo-automodel"
-"""In the place of a release: NeMo Automodel, whose descriptions have the tokenizer's name alone."""
 
 MID_LEVEL_SURPLUS = 0.005
 """Share of extra samples requested from each dataset of a weighted blend, as a margin to draw from."""
@@ -144,8 +142,8 @@ FLAGS = {
 """The job's flags that decide identifiers of other names."""
 
 
-def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any] | str:
-    """Return what the descriptions of a release's job have of its tokenizer: identifiers, or NeMo Automodel's name.
+def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
+    """Return the `unique_identifiers` that the descriptions of a release's job have of its tokenizer.
 
     Raises:
         InputError: If a job of this release could not make such a tokenizer, or its metadata cannot be read.
@@ -154,11 +152,6 @@ def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any] | 
     >>> list(identifiers), identifiers["num_special_tokens"]
     (['class', 'tokenizer_path', 'num_special_tokens', 'special_tokens'], '1000')
     """
-    if release == AUTOMODEL:
-        if tokenizer.tokenizer_model is None:
-            msg = "--megatron-release nemo-automodel needs --tokenizer-model, the tokenizer's name_or_path in the job"
-            raise InputError(msg)
-        return tokenizer.tokenizer_model
     _check_tokenizer(tokenizer, release)
     path: str | list[str | None] | None
     if tokenizer.legacy_tokenizer:

@@ -168,7 +168,7 @@ class CacheSettings:
     split: str | None = None
     """As typed; None if each split has its own path."""
     matrix: SplitMatrix | None = None
-    tokenizer: Mapping[str, Any] | str | None = None
+    tokenizer: Mapping[str, Any] | None = None
     """The tokenizer's identifiers; None for names of datasets in the place of hashes."""
     class_name: str = GPT_CLASS
     """Megatron's class of a dataset."""
@@ -179,11 +179,6 @@ class CacheSettings:
     """The splits whose documents are in `order`; the others are in Megatron's."""
     folder: str | None = None
     """The cache folder; None for one beside each dataset."""
-
-    @property
-    def is_automodel(self) -> bool:
-        """Whether the job is one of NeMo Automodel, whose descriptions have the tokenizer's name alone."""
-        return isinstance(self.tokenizer, str)
 
     def order_of(self, split: int) -> DocumentOrder:
         """Return the order of a split's documents."""
@@ -383,14 +378,13 @@ class _Planner:
         """Plan the datasets of a split, and return their blend if there is one."""
         settings = self._settings
         is_single, place = len(blend.prefixes) == 1, f"split {SPLIT_NAMES[split]}"
-        if blend.weights is not None and size is None and not (is_single and settings.is_automodel):
+        if blend.weights is not None and size is None:
             raise LimitError(
                 f"{place}: a weighted blend needs a number of samples, got none; set --num-samples TRAIN,VALID,TEST (0 "
                 "for a split that the job does not use), or leave the split out with --split"
             )
-        # Megatron treats a single weighted prefix as a blend with --data-path, but not with a path for each split, and
-        # NeMo Automodel never does.
-        is_alone = is_single and (blend.weights is None or settings.matrix is None or settings.is_automodel)
+        # Megatron treats a single weighted prefix as a blend with --data-path, but not with a path for each split.
+        is_alone = is_single and (blend.weights is None or settings.matrix is None)
         if is_alone or (settings.multiple_validation_sets and settings.matrix is None and split == VALID):
             for prefix in blend.prefixes:
                 self._plan_dataset(prefix, split, size)

@@ -17,7 +17,7 @@ from dsindex.errors import InputError
 from dsindex.index.job import JobTokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 TOKENIZER_NAMES = tuple(each.name for each in fields(JobTokenizer))
 """The flags of a job's tokenizer as names of options."""
@@ -164,3 +164,33 @@ def merge_command(given: dict[str, Any], command: JobCommand) -> dict[str, Any]:
 
 DEFAULT_TYPE = "GPT2BPETokenizer"
 """What pretrain_gpt.py makes without --tokenizer-type."""
+
+
+Replacement = tuple[str, str]
+"""The beginning of a path here, and in the job."""
+
+
+def parse_replacements(words: Iterable[str]) -> list[Replacement]:
+    """Return the pairs among the words of `--dataset-path-as`; others are whole paths.
+
+    >>> parse_replacements(["data=/lustre/data", "/x"])
+    [('data', '/lustre/data')]
+    """
+    return [(here, there) for here, equals, there in (word.partition("=") for word in words) if equals]
+
+
+def job_path(path: str, replacements: Sequence[Replacement]) -> str:
+    """Return a path of this machine as the job types it; the longest beginning counts.
+
+    >>> job_path("data/web", [("data", "/lustre/data")])
+    '/lustre/data/web'
+    """
+    for here, there in sorted(replacements, key=lambda pair: -len(pair[0])):
+        if path.startswith(here):
+            return there + path.removeprefix(here)
+    return path
+
+
+def local_path(path: str, replacements: Sequence[Replacement]) -> str:
+    """Return a path that the job types as it is on this machine."""
+    return job_path(path, [(there, here) for here, there in replacements])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +20,10 @@ from dsindex.errors import InputError
 from dsindex.json_text import show_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-FILES = (".yaml", ".yml", ".json")
 SHAPES = ("steps", "linear")
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _POSITION = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)([kmbt]?) ?(%|tokens?|samples?|)", flags=re.ASCII | re.IGNORECASE)
@@ -39,8 +38,8 @@ class Point:
     number: Fraction
     unit: str
     """What the number counts: `samples`, `tokens`, or `share` of the run."""
-    weights: tuple[float, ...] | tuple[tuple[str, float], ...]
-    """In the order of the datasets, or by prefix; not all 0."""
+    weights: tuple[float, ...]
+    """In the order of the datasets; not all 0."""
 
     @property
     def shown(self) -> str:
@@ -56,74 +55,39 @@ class BlendSchedule:
     is_linear: bool = False
 
 
-def read_blend_schedule(given: str) -> BlendSchedule:
-    """Read a schedule from its text, or from the file that it names.
+def parse_blend_schedule(text: str) -> BlendSchedule:
+    """Parse a schedule.
 
     Raises:
-        ValueError: If it is none.
-        InputError: If the file cannot be read.
+        InputError: If it is none.
 
-    >>> [point.shown for point in read_blend_schedule("linear 0:90,10 1.5Btokens:1,1 80%:0,1").points]
+    >>> [point.shown for point in parse_blend_schedule("linear 0:90,10 1.5Btokens:1,1 80%:0,1").points]
     ['0', '1500000000tokens', '80%']
     """
-    if given.endswith(FILES):
-        from dsindex.store.config_files import read_yaml  # yaml is not there in an environment that only reads
-
-        content = read_yaml(given)
-        try:
-            return _from_mapping(content)
-        except ValueError as error:
-            raise InputError(f"{given}: {error}") from error
-    words = given.split()
+    words = text.split()
     shape = words.pop(0) if words and words[0] in SHAPES else SHAPES[0]
-    points = []
-    for word in words:
-        position, colon, weights = word.partition(":")
-        if not colon:
-            raise ValueError(f"expected POSITION:WEIGHT,WEIGHT,…, as in {_EXAMPLE}, got {show_value(word)}")
-        points.append(_point(position, weights.split(",")))
-    return _checked(points, shape)
-
-
-def _from_mapping(content: Mapping[str, Any]) -> BlendSchedule:
-    """Read `{shape: linear, points: [{at: 50%, weights: [90, 10]}]}`; weights may be by prefix."""
-    points, shape = content.get("points"), content.get("shape", SHAPES[0])
-    if not isinstance(points, list) or shape not in SHAPES or content.keys() - {"points", "shape"}:
-        raise ValueError(f"expected `points`, and perhaps `shape: linear`, got {show_value(content)}")
-    read = []
-    for point in points:
-        if not isinstance(point, dict) or point.keys() != {"at", "weights"}:
-            raise ValueError(f"expected points with `at` and `weights`, got {show_value(point)}")
-        weights = point["weights"]
-        if not isinstance(weights, list | dict):
-            raise ValueError(f"expected weights as a list, or by prefix, got {show_value(weights)}")
-        read.append(_point(point["at"], weights))
-    return _checked(read, shape)
-
-
-def _point(position: object, weights: Sequence[Any] | Mapping[str, Any]) -> Point:
-    found = _POSITION.fullmatch(str(position))
-    if found is None or (found[2] and found[3] in {"", "%"}):
-        raise ValueError(
-            "expected a position in samples, tokens or as a share of the run, such as 16000, 250Btokens or 50%, got "
-            f"{show_value(position)}"
-        )
-    unit = {"%": "share", "t": "tokens"}.get(found[3][:1].lower(), "samples")
-    number = Fraction(found[1]) * _FACTORS[found[2].lower()]
-    values = list(weights.values()) if isinstance(weights, dict) else list(weights)
-    numbers = [float(str(value)) if _WEIGHT.fullmatch(str(value)) else None for value in values]
-    known = [value for value in numbers if value is not None]
-    if len(known) < len(numbers) or not any(known):
-        raise ValueError(f"expected weights of at least 0, not all 0, at {position}, got {show_value(values)}")
-    if isinstance(weights, dict):
-        return Point(number=number, unit=unit, weights=tuple(zip(map(str, weights), known, strict=True)))
-    return Point(number=number, unit=unit, weights=tuple(known))
-
-
-def _checked(points: Sequence[Point], shape: str) -> BlendSchedule:
+    points = tuple(map(_parse_point, words))
     if not points or points[0].number != 0:
-        raise ValueError(f"expected weights from 0 on, as in {_EXAMPLE}, got {points[0].shown if points else 'none'}")
-    return BlendSchedule(points=tuple(points), is_linear=shape == "linear")
+        got = points[0].shown if points else "none"
+        raise InputError(f"--blend-schedule: expected weights from 0 on, as in {_EXAMPLE}, got {got}")
+    return BlendSchedule(points=points, is_linear=shape == "linear")
+
+
+def _parse_point(word: str) -> Point:
+    position, _, after = word.partition(":")
+    found = _POSITION.fullmatch(position)
+    if found is None or (found[2] and found[3] in {"", "%"}):
+        raise InputError(
+            "--blend-schedule: expected POSITION:WEIGHT,WEIGHT,…, with positions in samples, tokens or shares of the "
+            f"run, such as 16000, 250Btokens or 50%, got {show_value(word)}"
+        )
+    weights = after.split(",")
+    numbers = tuple(float(weight) for weight in weights if _WEIGHT.fullmatch(weight))
+    if len(numbers) < len(weights) or not any(numbers):
+        got = show_value(after)
+        raise InputError(f"--blend-schedule: expected weights of at least 0, not all 0, at {position}, got {got}")
+    unit = {"%": "share", "t": "tokens"}.get(found[3][:1].lower(), "samples")
+    return Point(number=Fraction(found[1]) * _FACTORS[found[2].lower()], unit=unit, weights=numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +112,6 @@ class WeightCurve:
                 total += self.weights[number] * (high - low) + self.slopes[number] * (high * high - low * low) / 2
         return total
 
-    def borders(self) -> list[int]:
-        """Return the samples at which a phase begins, the first one included."""
-        return [int(start) for start in self.starts]
-
     def beginning_at(self, begin: int) -> WeightCurve:
         """Return the rest of the curve, counted from a sample."""
         first = int(np.searchsorted(self.starts, begin, side="right")) - 1
@@ -169,62 +129,40 @@ def constant_curve(weights: Sequence[float], num_samples: int) -> WeightCurve:
     return WeightCurve(starts=np.zeros(1), weights=shares, slopes=np.zeros_like(shares), num_samples=num_samples)
 
 
-def draw_curve(
-    schedule: BlendSchedule, prefixes: Sequence[str], *, num_samples: int, sequence_length: int
-) -> WeightCurve:
+def draw_curve(schedule: BlendSchedule, num_datasets: int, *, num_samples: int, sequence_length: int) -> WeightCurve:
     """Return the weights of datasets over a run.
 
     Args:
         schedule: The schedule.
-        prefixes: The datasets of the blend, in its order.
+        num_datasets: Datasets of the blend.
         num_samples: Samples of the run.
         sequence_length: L, by which positions in tokens become samples.
 
     Raises:
         InputError: If it does not fit the datasets or the run.
 
-    >>> curve = draw_curve(read_blend_schedule("0:9,1 50%:1,1"), ["a", "b"], num_samples=100, sequence_length=8)
+    >>> curve = draw_curve(parse_blend_schedule("0:9,1 50%:1,1"), 2, num_samples=100, sequence_length=8)
     >>> curve.integral(0, 100).tolist()
     [70.0, 30.0]
     """
+    scales = {"samples": Fraction(1), "tokens": Fraction(1, sequence_length), "share": Fraction(num_samples, 100)}
     starts: list[int] = []
-    rows = []
     for point in schedule.points:
-        scale = {"samples": Fraction(1), "tokens": Fraction(1, sequence_length)}.get(
-            point.unit, Fraction(num_samples, 100)
-        )
-        start = int(point.number * scale)
-        if start >= num_samples and (start > num_samples or not schedule.is_linear):
+        start = int(point.number * scales[point.unit])
+        last = num_samples if schedule.is_linear else num_samples - 1
+        if start > last or (starts and start <= starts[-1]):
             raise InputError(
-                f"--blend-schedule: expected positions below the {num_samples} samples of the run, got {point.shown}"
+                f"--blend-schedule: expected ascending positions up to sample {last}, got {point.shown}, sample {start}"
             )
-        if starts and start <= starts[-1]:
+        if len(point.weights) != num_datasets:
             raise InputError(
-                f"--blend-schedule: expected ascending positions, got {point.shown}, sample {start}, after sample "
-                f"{starts[-1]}"
+                f"--blend-schedule: expected {num_datasets} weights at {point.shown}, one for each dataset, got "
+                f"{len(point.weights)}"
             )
         starts.append(start)
-        rows.append(_weights_of(point, prefixes))
-    places, weights = np.array(starts, np.float64), np.array(rows, np.float64)
+    places, weights = np.array(starts, np.float64), np.array([point.weights for point in schedule.points], np.float64)
     weights /= weights.sum(axis=1, keepdims=True)
     slopes = np.zeros_like(weights)
     if schedule.is_linear:
         slopes[:-1] = np.diff(weights, axis=0) / np.diff(places)[:, np.newaxis]
     return WeightCurve(starts=places, weights=weights, slopes=slopes, num_samples=num_samples)
-
-
-def _weights_of(point: Point, prefixes: Sequence[str]) -> list[float]:
-    if isinstance(point.weights[0], tuple):
-        named = dict(point.weights)
-        if sorted(named) != sorted(prefixes):
-            raise InputError(
-                f"--blend-schedule: expected a weight for each of {', '.join(prefixes)} at {point.shown}, got weights "
-                f"for {', '.join(named)}"
-            )
-        return [named[prefix] for prefix in prefixes]
-    if len(point.weights) != len(prefixes):
-        raise InputError(
-            f"--blend-schedule: expected {len(prefixes)} weights at {point.shown}, one for each dataset, got "
-            f"{len(point.weights)}"
-        )
-    return list(point.weights)

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
 from dsindex.errors import RecordProblem
 from dsindex.text.fields import MAX_NESTING, is_too_deep, type_name
 
@@ -79,7 +77,6 @@ _NEVER_LEARNT = frozenset({"user", "system", "developer", *TOOL_ROLES})
 _THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
 _TAGGED_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 _QUOTED_ARGUMENTS = re.compile(r"""("(?:arguments|parameters)"\s*:\s*)'(\{.*?\})'(?=\s*\})""", re.DOTALL)
-_DECODER = msgspec.json.Decoder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,8 +276,10 @@ class ConversationReader:
         return map_role(masked, self.roles, 0)
 
 
+# Notes of a conversation.
 LEARNT_QUESTION = "a user's turn that says it is learnt"
-"""The note of a conversation with one."""
+UNLEARNT_END = "an end of its last reply that is not learnt"
+"""Its template leaves the token that ends a reply outside of `{% generation %}`."""
 
 
 def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
@@ -595,15 +594,9 @@ def parse_record(line: bytes) -> dict[str, Any]:
     if is_too_deep(line):
         raise RecordProblem("bad-json", f"expected at most {MAX_NESTING} objects and lists inside each other, got more")
     try:
-        record = _DECODER.decode(line)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        record = None
-    # Whatever msgspec accepts, Python's parser accepts as well; they may differ in numbers.
-    if not isinstance(record, dict) or _has_float(record):
-        try:
-            record = json.loads(line.decode())
-        except (ValueError, RecursionError) as error:  # includes invalid UTF-8 and integers of more than 4,300 digits
-            raise RecordProblem("bad-json", _describe_bad_json(line, error)) from error
+        record = json.loads(line.decode())
+    except (ValueError, RecursionError) as error:  # includes invalid UTF-8 and integers of more than 4,300 digits
+        raise RecordProblem("bad-json", _describe_bad_json(line, error)) from error
     if not isinstance(record, dict):
         hint = "; write each record on a line of its own (`jq -c '.[]'` does)" if isinstance(record, list) else ""
         raise RecordProblem("bad-json", f"expected a JSON object, got {type_name(record)}{hint}")
@@ -635,20 +628,6 @@ def check_text(text: str) -> None:
     except UnicodeEncodeError as error:
         found = f"U+{ord(text[error.start]):04X} at character {error.start}"
         raise RecordProblem("bad-text", f"expected Unicode text, got a lone surrogate ({found})") from None
-
-
-def _has_float(value: object) -> bool:
-    stack: list[Any] = [value]
-    while stack:
-        item = stack.pop()
-        kind = type(item)
-        if kind is dict:
-            stack += item.values()
-        elif kind is list:
-            stack += item
-        elif kind is float:
-            return True
-    return False
 
 
 def _describe_bad_json(line: bytes, error: Exception) -> str:

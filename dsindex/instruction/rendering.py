@@ -281,14 +281,15 @@ def _clock(date: datetime.date | None) -> Callable[[str], str]:
 
 def _needed_variables(tree: nodes.Template) -> frozenset[str]:
     """Return the variables that must be given: a template neither sets them nor asks whether they are there."""
+    asked = [
+        found.test if isinstance(found, (nodes.If, nodes.CondExpr)) else found.node
+        for found in tree.find_all((nodes.If, nodes.CondExpr, nodes.Test, nodes.Filter))
+        if getattr(found, "name", "default") in {"defined", "undefined", "default", "d"}
+    ]
     optional = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
-    for asked in tree.find_all((nodes.Test, nodes.Filter)):
-        if asked.name in {"defined", "undefined", "default", "d"} and isinstance(asked.node, nodes.Name):
-            optional.add(asked.node.name)
-    for asked in tree.find_all((nodes.If, nodes.CondExpr)):
-        optional.update(
-            name.name for name in (asked.test, *asked.test.find_all(nodes.Name)) if isinstance(name, nodes.Name)
-        )
+    optional |= {
+        name.name for node in asked for name in (node, *node.find_all(nodes.Name)) if isinstance(name, nodes.Name)
+    }
     # A tokenizer may lack a special token, for which transformers writes nothing.
     return frozenset(name for name in meta.find_undeclared_variables(tree) - optional if not name.endswith("_token"))
 
@@ -367,18 +368,12 @@ def _undefined_type(needed: frozenset[str]) -> type[Undefined]:
 
         @property
         def _undefined_message(self) -> str:
-            name = self._undefined_name
-            if self._undefined_hint or self._undefined_obj is not missing or not isinstance(name, str):
-                message: str = super()._undefined_message
-                return message
-            if name.endswith("_token"):
-                return f"{name!r} is undefined; set it under `special_tokens`"
-            if name not in needed:
-                return f"{name!r} is undefined"
-            return (
-                f"{name!r} is undefined: nobody gave this variable; set it under `template_variables`, or "
-                "in the record's `chat_template_kwargs`"
-            )
+            message: str = super()._undefined_message
+            name = self._undefined_name if self._undefined_obj is missing else None
+            if name in needed:
+                message += ": nobody gave this variable; set it under `template_variables`, or in the record's "
+                return f"{message}`chat_template_kwargs`"
+            return f"{message}; set it under `special_tokens`" if str(name).endswith("_token") else message
 
         def __str__(self) -> str:
             if self._undefined_obj is missing and self._undefined_name in needed:

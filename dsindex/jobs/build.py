@@ -9,33 +9,32 @@ import msgspec
 
 from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
+from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
-from dsindex.engine.output import Dataset, Output, TokenSource, assemble
+from dsindex.engine.output import Output
 from dsindex.engine.plan import Plan
 from dsindex.engine.report import show_datasets
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
-from dsindex.engine.source import count_reference_texts, open_source, piped_input_named
+from dsindex.engine.shards import TextResult, make_shards, outcome_fields
+from dsindex.engine.source import open_source
 from dsindex.engine.worker import ShardSettings
 from dsindex.errors import InputError, PlanError
-from dsindex.jobs.text_job import MadeShards, TextResult, make_text_shards
 from dsindex.options.config import work_folder_path
 from dsindex.store.urls import absolute, folder_of, refuse_address, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
-
     from dsindex.engine.job import Job
     from dsindex.engine.manifest import Content, RecordCounts
     from dsindex.engine.progress import Reporter
+    from dsindex.engine.shards import Shards
     from dsindex.engine.source import TextSource
     from dsindex.jobs.index import IndexResult
     from dsindex.options.build import BuildConfig
     from dsindex.options.index import IndexConfig
     from dsindex.store.storage import StoredFile
-    from dsindex.text.blocks import Sample
     from dsindex.text.selection import Selection
 
 
@@ -97,63 +96,51 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
     """
     index_configs = _index_configs(config, index)
     encodes = config.token_ids is None
-    with piped_input_named(work_folder_path(config), config.input):
-        columns = config.selection().paths
-        source = open_source(config, append_eod=config.append_eod, reporter=reporter, columns=columns)
-        selection = config.selection(source.tokenizer.vocabulary_size)
-        dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
-        plan = Plan(settings=_settings(config, source), inputs=source.inputs)
-        targets = _list_targets(config, plan, source, dtype)
-        outputs = [target.source.output for target in targets]
-        with open_job(
-            config,
-            plan,
-            outputs,
-            reporter=reporter,
-            text_bytes=source.text_bytes,
-            holds_gil=selection.needs_jq,
-        ) as job:
-            made_bytes = 0
-            if job.work is not None:
-                for note in source.first_notes(encodes=encodes):
-                    reporter.say(note)
-                _examine(config, source, selection, dtype, outputs)
-                shards = make_text_shards(
-                    job.work,
-                    source,
-                    _shard_settings(config, source, selection, dtype),
-                    [target.source for target in targets],
-                    filters=_filters(config),
-                )
-                _require_held_out(config, targets, shards)
-                datasets = [shards.dataset(target.source) for target in targets]
-                files = assemble(datasets, job.work)
-                contents = [
-                    _describe(config, source, shards, *each) for each in zip(targets, datasets, files, strict=True)
-                ]
-                job.publish(
-                    [[dataset] for dataset in datasets],
-                    contents,
-                    num_shards=len(shards.results),
-                    engine=source.engine if encodes else None,
-                    num_reference_texts=count_reference_texts(shards.results),
-                    tokenizer_path=config.tokenizer_model,
-                )
-                made_bytes = shards.made_bytes
-            indices = _build_indices(index_configs, job, reporter)
-    return _report(config, source, job, made_bytes, indices)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Target:
-    """A dataset of a build: which records it has, and which of their texts."""
-
-    sample: Sample
-    key: int
-    """Number of the name in `config.output_names`."""
-    prefix: str
-    """As the options name it."""
-    source: TokenSource
+    columns = config.selection().paths
+    source = open_source(config, append_eod=config.append_eod, reporter=reporter, columns=columns)
+    selection = config.selection(source.tokenizer.vocabulary_size)
+    plan = Plan(settings=_settings(config, source), inputs=source.inputs)
+    outputs = _list_outputs(config, plan, source)
+    uses_jq = selection.needs_jq
+    made_bytes = 0
+    with open_job(config, plan, outputs, reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
+        if job.outcome is None:
+            for note in source.first_notes(encodes=encodes):
+                reporter.say(note)
+            settings = ShardSettings(
+                tokenizer=source.tokenizer,
+                engine=source.engine,
+                keys=config.output_names,
+                selection=selection,
+                dtype=outputs[0].dtype.str,
+                eod_id=source.eod_id,
+                layout="megatron",
+                empty_documents=config.empty_documents,
+                samples=config.samples,
+                **source.shard_options(),
+            )
+            _check_room(config, source, selection, outputs)
+            shards = make_shards(job, source, settings, outputs, filters=_filters(config))
+            _require_held_out(config, shards, outputs)
+            datasets = [shards.dataset(output) for output in outputs]
+            files = assemble(job, datasets)
+            job.publish(
+                datasets,
+                [_describe(config, shards, output, files[at], at) for at, output in enumerate(outputs)],
+                num_shards=len(shards.results),
+                engine=source.engine if encodes else None,
+                tokenizer_path=config.tokenizer_model,
+            )
+            made_bytes = shards.made_bytes
+        indices = _build_indices(index_configs, job, reporter)
+    contents = job.published.contents
+    return BuildResult(
+        datasets=tuple(map(_built, _prefixes(config), contents)),
+        engine=source.engine.name if encodes else "token ids as given",
+        indices=indices,
+        counts=_count_all(config, contents),
+        **outcome_fields(source, job.published, made_bytes),
+    )
 
 
 def output_prefix(config: BuildConfig, name: str) -> str:
@@ -161,18 +148,19 @@ def output_prefix(config: BuildConfig, name: str) -> str:
     return with_suffix(config.output_prefix, f"_{name}_document")
 
 
-def _list_targets(config: BuildConfig, plan: Plan, source: TextSource, dtype: np.dtype[Any]) -> list[_Target]:
-    targets = []
-    for sample in config.samples:
-        for key, name in enumerate(config.output_names):
-            prefix = output_prefix(config, f"{sample.prefix}{name}")
-            bound_bytes = source.text_bytes * dtype.itemsize
-            output = Output(prefix=absolute(prefix), plan_id=plan.plan_id, bound_bytes=bound_bytes)
-            tokens = TokenSource(
-                output=output, key=f"{sample.prefix}{name}", dtype=dtype, work_dir=work_folder_path(config)
-            )
-            targets.append(_Target(sample=sample, key=key, prefix=prefix, source=tokens))
-    return targets
+def _names(config: BuildConfig) -> list[str]:
+    """Return the names of the outputs: each sample has all keys."""
+    return [f"{sample.prefix}{name}" for sample in config.samples for name in config.output_names]
+
+
+def _prefixes(config: BuildConfig) -> list[str]:
+    return [output_prefix(config, name) for name in _names(config)]
+
+
+def _list_outputs(config: BuildConfig, plan: Plan, source: TextSource) -> list[Output]:
+    dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
+    named = zip(_names(config), _prefixes(config), strict=True)
+    return [Output(prefix=absolute(prefix), plan_id=plan.plan_id, key=key, dtype=dtype) for key, prefix in named]
 
 
 def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:
@@ -197,14 +185,12 @@ def _empty_documents(config: BuildConfig) -> str | None:
     return None if config.empty_documents == "keep" else config.empty_documents
 
 
-def _examine(
-    config: BuildConfig, source: TextSource, selection: Selection, dtype: np.dtype[Any], outputs: Sequence[Output]
-) -> None:
+def _check_room(config: BuildConfig, source: TextSource, selection: Selection, outputs: Sequence[Output]) -> None:
     """Check a sample of the input, and the disk space."""
     estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
     check_room(
         estimate.scaled(sum(sample.high - sample.low for sample in config.samples)),
-        itemsize=dtype.itemsize,
+        itemsize=outputs[0].dtype.itemsize,
         num_keys=len(config.output_names),
         output_folder=folder_of(config.output_prefix),
         work_dir=work_folder_path(config),
@@ -212,30 +198,12 @@ def _examine(
     )
 
 
-def _shard_settings(
-    config: BuildConfig, source: TextSource, selection: Selection, dtype: np.dtype[Any]
-) -> ShardSettings:
-    return ShardSettings(
-        tokenizer=source.tokenizer,
-        engine=source.engine,
-        keys=config.output_names,
-        selection=selection,
-        dtype=dtype.str,
-        eod_id=source.eod_id,
-        layout="megatron",
-        empty_documents=config.empty_documents,
-        samples=config.samples,
-        **source.shard_options(),
-    )
-
-
-def _require_held_out(config: BuildConfig, targets: Sequence[_Target], shards: MadeShards) -> None:
+def _require_held_out(config: BuildConfig, shards: Shards, outputs: Sequence[Output]) -> None:
     """Refuse a share that leaves a dataset without documents."""
-    held = {part.key for _, result in shards.results for part in result.keys if part.num_documents}
-    empty = [target.prefix for target in targets if target.source.key not in held]
-    if empty and config.hold_out is not None:
-        share, place = config.hold_out, empty[0]
-        raise InputError(f"{place}: expected records for it with --hold-out {share}, got none; take another share")
+    for output in outputs if config.hold_out is not None else ():
+        if not any(part.num_documents for part in shards.parts(output.key)):
+            msg = f"{output.prefix}: expected records for it with --hold-out {config.hold_out}, got none"
+            raise InputError(f"{msg}; take another share")
 
 
 def _filters(config: BuildConfig) -> tuple[str, ...]:
@@ -245,30 +213,17 @@ def _filters(config: BuildConfig) -> tuple[str, ...]:
 
 
 def _describe(
-    config: BuildConfig,
-    source: TextSource,
-    shards: MadeShards,
-    target: _Target,
-    dataset: Dataset,
-    files: dict[str, StoredFile],
+    config: BuildConfig, shards: Shards, output: Output, files: dict[str, StoredFile], number: int
 ) -> Content:
-    """Return the content of a dataset's manifest."""
-    numbers, sample = shards.part_numbers(target.source.key), target.sample
-    empty = sum(part.num_empty_documents for part in shards.find_parts(numbers) if part is not None)
-    header = dataset.header
-    by_key = config.token_ids is None and config.join is None
+    """Return the content of the manifest of an output, by its number."""
+    group, key = divmod(number, len(config.output_names))
+    sample, by_key = config.samples[group], config.token_ids is None and config.join is None
     return shards.content(
-        numbers,
-        of_group=len(config.samples) > 1,
-        of_texts=config.token_ids is None,
-        with_tokens=header.num_documents - empty,
-        empty=empty,
-        filters=bool(_filters(config)),
-        documents=header.num_documents,
-        sequences=header.num_sequences,
-        token_dtype=header.dtype.name,
-        options=source.describe_options(
-            json_key=config.json_keys[target.key] if by_key else None,
+        output.key,
+        group=group,
+        token_dtype=output.dtype.name,
+        options=shards.source.describe_options(
+            json_key=config.json_keys[key] if by_key else None,
             json_keys=list(config.json_keys) if config.join is not None else None,
             token_ids=config.token_ids,
             join=config.join,
@@ -296,7 +251,7 @@ def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list
         "`dsindex index --data-path` afterwards"
     )
     refuse_address(config.output_prefix, expected, PlanError)
-    configs = [IndexConfig(**{**index, "data_path": (output_prefix(config, name),)}) for name in config.output_names]
+    configs = [IndexConfig(**{**index, "data_path": (prefix,)}) for prefix in _prefixes(config)]
     check_index_options(configs[0])
     return configs
 
@@ -315,33 +270,13 @@ def _build_indices(configs: Sequence[IndexConfig], job: Job, reporter: Reporter)
     return tuple(indices)
 
 
-def _report(
-    config: BuildConfig, source: TextSource, job: Job, made_bytes: int, indices: tuple[IndexResult, ...]
-) -> BuildResult:
-    outcome = job.published
-    prefixes = [
-        output_prefix(config, f"{sample.prefix}{name}") for sample in config.samples for name in config.output_names
-    ]
-    return BuildResult(
-        datasets=tuple(
-            BuiltDataset(
-                prefix=prefix,
-                num_documents=content.documents,
-                num_sequences=content.sequences,
-                num_tokens=content.tokens,
-                files=content.digests,
-            )
-            for prefix, content in zip(prefixes, outcome.contents, strict=True)
-        ),
-        engine=source.engine.name if config.token_ids is None else "token ids as given",
-        indices=indices,
-        counts=_count_all(config, outcome.contents),
-        already_complete=outcome.already_complete,
-        input_bytes=source.total_bytes,
-        made_bytes=made_bytes,
-        seconds=outcome.seconds,
-        run=outcome.run,
-        input_notes=source.notes,
+def _built(prefix: str, content: Content) -> BuiltDataset:
+    return BuiltDataset(
+        prefix=prefix,
+        num_documents=content.documents,
+        num_sequences=content.sequences,
+        num_tokens=content.tokens,
+        files=content.digests,
     )
 
 

@@ -40,7 +40,7 @@ from dsindex.index.continuing import (
     plan_continued_index,
 )
 from dsindex.index.epochs import PLAN, SPLIT_NAMES, EpochCounts
-from dsindex.index.schedule import WeightCurve, constant_curve, draw_curve, read_blend_schedule
+from dsindex.index.schedule import WeightCurve, constant_curve, draw_curve, parse_blend_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,8 +85,9 @@ def plan_over_time(
 
     curve = constant_curve([1.0] if blend is None else blend.weights, size)
     if config.blend_schedule is not None:
-        schedule = read_blend_schedule(config.blend_schedule)
-        curve = replace(draw_curve(schedule, names, num_samples=requested, sequence_length=length), num_samples=size)
+        schedule = parse_blend_schedule(config.blend_schedule)
+        curve = draw_curve(schedule, len(names), num_samples=requested, sequence_length=length)
+        curve = replace(curve, num_samples=size)
     curve = curve.beginning_at(consumed)
     wanted = curve.integral(0, size - consumed).tolist()
     _refuse_running_out(config, members, [own + more for own, more in zip(taken, wanted, strict=True)])

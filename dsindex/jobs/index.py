@@ -38,9 +38,10 @@ from dsindex.index.plan import (
     find_needed_caches,
     parse_data_path,
 )
+from dsindex.index.pretrain_command import job_path, local_path, parse_replacements
 from dsindex.jobs.continuing import plan_over_time
 from dsindex.machine import available_cpus, available_memory
-from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS, job_path, local_path, parse_replacements
+from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
 from dsindex.store.config_files import read_object
 from dsindex.store.reading import digest_file, is_stored
 from dsindex.store.storage import free_bytes, open_file
@@ -291,7 +292,7 @@ def _document_order(config: IndexConfig) -> DocumentOrder:
         InputError: If its file cannot be read.
     """
     if config.document_order in DOCUMENT_ORDERS:
-        samples = config.shuffle_epochs or ("never" if config.document_order == "length" else "together")
+        samples = config.shuffle_epochs or DOCUMENT_ORDERS[config.document_order]
         return DocumentOrder(documents=config.document_order, samples=samples)
     path = absolute(config.document_order)
     return DocumentOrder(documents=path, samples=config.shuffle_epochs or "never", digest=digest_file(path))
@@ -353,8 +354,6 @@ def _count_parts(
         part = WHOLE if settings.matrix is None else settings.matrix[split]
         for prefix in blend.prefixes if blend is not None else ():
             wanted.setdefault(prefix, [None] * len(SPLIT_NAMES))[split] = part
-            if settings.folder is None:
-                refuse_address(prefix, NO_FOLDER)
     paths = list(map(absolute, wanted))
     folders = set(map(os.path.dirname, local_paths(paths))) if settings.folder is None else {settings.folder}
     executor.require_seen((f"{path}.idx" for path in paths), () if config.explain or config.dry_run else folders)
@@ -362,7 +361,10 @@ def _count_parts(
         Call(name=f"count[{number:05}]", place=path, function=count_parts, arguments=(path, parts))
         for number, (path, parts) in enumerate(zip(paths, wanted.values(), strict=True))
     )
-    return dict(zip(wanted, run_in_order(executor, calls), strict=True))
+    counts = dict(zip(wanted, run_in_order(executor, calls), strict=True))
+    for prefix in counts if settings.folder is None else ():
+        refuse_address(prefix, NO_FOLDER)
+    return counts
 
 
 def _build(caches: Sequence[Cache], executor: Executor) -> list[BuiltCache]:

@@ -17,46 +17,46 @@ import xxhash
 
 from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
+from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
-from dsindex.engine.output import Dataset, Output, TokenSource, assemble
+from dsindex.engine.output import Dataset, Output
 from dsindex.engine.plan import Plan
 from dsindex.engine.room import Estimate, check_room
-from dsindex.engine.source import open_source, piped_input_named
-from dsindex.errors import InputError
+from dsindex.engine.shards import TextResult, make_shards, outcome_fields
+from dsindex.engine.source import open_source
+from dsindex.errors import UsageError
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encode import make_recipe
 from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.jobs.exports import MadeExport, examine_exports, make_exports
 from dsindex.jobs.instruct_shards import BAD, MASK_DTYPE, InstructionSettings, encode_shard, keys_of, split_names
 from dsindex.jobs.packs import Packings
-from dsindex.jobs.text_job import TextResult, make_text_shards
-from dsindex.json_text import show_value
-from dsindex.options.config import UsageError, validated, work_folder_path
-from dsindex.options.instruct import InstructConfig, as_text_config
+from dsindex.options.config import work_folder_path
+from dsindex.options.instruct import as_text_config, read_instruction
 from dsindex.store.config_files import option_names
 from dsindex.store.urls import absolute, folder_of, with_suffix
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     import numpy as np
 
     from dsindex.engine.job import JobOutcome
     from dsindex.engine.manifest import Content, RecordedPacking
     from dsindex.engine.progress import Reporter
+    from dsindex.engine.shards import Shards
     from dsindex.engine.source import TextSource
     from dsindex.instruction.config import InstructionConfig
     from dsindex.instruction.encode import EncoderRecipe
     from dsindex.jobs.packs import MadePacking
-    from dsindex.jobs.text_job import MadeShards
+    from dsindex.options.instruct import InstructConfig
     from dsindex.store.storage import StoredFile
 
 
-THREADS_UP_TO_BYTES = {True: 8 << 20, False: 1 << 20}
-"""Text that is encoded in this process, with the fast engine or without: as much as one CPU encodes in the time that
-worker processes take to start."""
+THREADS_UP_TO_BYTES = 4 << 20
+"""Text that is encoded in this process: about as much as one CPU encodes in the time that worker processes take to
+start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,61 +139,61 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     Raises:
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
-    with piped_input_named(work_folder_path(config), config.input):
-        source = replace(open_source(as_text_config(config), append_eod=False, reporter=reporter), joins_files=False)
-        # Reports wrong tokens, patterns and templates before work begins.
-        recipe = make_recipe(instruction, source.tokenizer, config.tokenizer_model, engine=source.engine)
-        source = replace(source, engine=recipe.engine)
-        dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
-        plan = Plan(settings=_settings(config, source, recipe), inputs=source.inputs)
-        splits = [_list_targets(config, split, plan, source, dtype) for split in split_names(config.split)]
-        targets = [target for split in splits for target in (split.tokens, split.masks)]
-        packings = Packings(config, [split.prefix for split in splits], reporter)
-        eos_id = _find_eos(recipe, instruction)
-        made_bytes, exports = 0, []
-        with open_job(
-            config,
-            plan,
-            [target.output for target in targets],
-            reporter=reporter,
-            text_bytes=source.text_bytes,
-            holds_gil=source.text_bytes > THREADS_UP_TO_BYTES[source.engine.name == "gigatoken"],
-        ) as job:
-            if job.work is not None:
-                for note in source.first_notes(encodes=True):
-                    reporter.say(note)
-                packings.examine()
-                examine_exports(config, eos_id)
-                _check_room(config, source, targets)
-                settings = InstructionSettings(
-                    recipe=recipe,
-                    vocabulary_size=source.tokenizer.vocabulary_size,
-                    dtype=dtype.str,
-                    fractions=config.split,
-                    split_seed=config.split_seed,
-                    **source.shard_options(),
-                )
-                shards = make_text_shards(job.work, source, settings, targets, function=encode_shard)
-                groups = [[shards.dataset(split.tokens), _masks(split, shards)] for split in splits]
-                files = assemble([dataset for group in groups for dataset in group], job.work)
-                contents = [
-                    content
-                    for number, (split, group) in enumerate(zip(splits, groups, strict=True))
-                    for content in _describe(config, recipe, split, shards, group, files[2 * number :])
-                ]
-                job.publish(
-                    groups,
-                    contents,
-                    num_shards=len(shards.results),
-                    engine=source.engine,
-                    tokenizer_path=config.tokenizer_model,
-                )
-                made_bytes = shards.made_bytes
-            if config.export:
-                packings.make()
-                prefixes = {split.name: split.prefix for split in splits}
-                exports = make_exports(config, prefixes, eos_id=eos_id, executor=job.executor, reporter=reporter)
-        packed = packings.make()
+    source = replace(open_source(as_text_config(config), append_eod=False, reporter=reporter), joins_files=False)
+    # Reports wrong tokens, patterns and templates before work begins.
+    recipe = make_recipe(instruction, source.tokenizer, config.tokenizer_model, engine=source.engine)
+    source = replace(source, engine=recipe.engine)
+    dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
+    plan = Plan(settings=_settings(config, source, recipe), inputs=source.inputs)
+    splits = [_list_targets(config, split, plan, dtype) for split in split_names(config.split)]
+    targets = [target for split in splits for target in (split.tokens, split.masks)]
+    packings = Packings(config, [split.prefix for split in splits], reporter)
+    eos_id = _find_eos(recipe, instruction)
+    made_bytes, exports = 0, []
+    with open_job(
+        config,
+        plan,
+        targets,
+        reporter=reporter,
+        text_bytes=source.text_bytes,
+        holds_gil=source.text_bytes > THREADS_UP_TO_BYTES,
+    ) as job:
+        if job.outcome is None:
+            for note in source.first_notes(encodes=True):
+                reporter.say(note)
+            packings.examine()
+            examine_exports(config, eos_id)
+            _check_room(config, source, targets)
+            settings = InstructionSettings(
+                recipe=recipe,
+                vocabulary_size=source.tokenizer.vocabulary_size,
+                dtype=dtype.str,
+                fractions=config.split,
+                split_seed=config.split_seed,
+                **source.shard_options(),
+            )
+            shards = make_shards(job, source, settings, targets, function=encode_shard)
+            groups = [(shards.dataset(split.tokens), _masks(split, shards)) for split in splits]
+            datasets = [dataset for group in groups for dataset in group]
+            files = assemble(job, datasets)
+            contents = [
+                content
+                for number, split in enumerate(splits)
+                for content in _describe(config, recipe, split, shards, number, files[2 * number :])
+            ]
+            job.publish(
+                datasets,
+                contents,
+                num_shards=len(shards.results),
+                engine=source.engine,
+                tokenizer_path=config.tokenizer_model,
+            )
+            made_bytes = shards.made_bytes
+        if config.export:
+            packings.make()
+            prefixes = {split.name: split.prefix for split in splits}
+            exports = make_exports(config, prefixes, eos_id=eos_id, executor=job.executor, reporter=reporter)
+    packed = packings.make()
     return _report(config, source, splits, job.published, packed, exports, made_bytes)
 
 
@@ -203,24 +203,13 @@ class _Split:
 
     name: str | None
     prefix: str
-    tokens: TokenSource
-    masks: TokenSource
+    tokens: Output
+    masks: Output
 
 
-def _list_targets(
-    config: InstructConfig, split: str | None, plan: Plan, source: TextSource, dtype: np.dtype[Any]
-) -> _Split:
+def _list_targets(config: InstructConfig, split: str | None, plan: Plan, dtype: np.dtype[Any]) -> _Split:
     tokens, masks = [
-        TokenSource(
-            output=Output(
-                prefix=absolute(with_suffix(config.output_prefix, f"_{key}")),
-                plan_id=plan.plan_id,
-                bound_bytes=source.text_bytes * own.itemsize,
-            ),
-            key=key,
-            dtype=own,
-            work_dir=work_folder_path(config),
-        )
+        Output(prefix=absolute(with_suffix(config.output_prefix, f"_{key}")), plan_id=plan.plan_id, key=key, dtype=own)
         for key, own in zip(keys_of(split), (dtype, MASK_DTYPE), strict=True)
     ]
     prefix = absolute(config.output_prefix if split is None else with_suffix(config.output_prefix, f"_{split}"))
@@ -246,7 +235,7 @@ def _find_eos(recipe: EncoderRecipe, instruction: InstructionConfig) -> int | No
     return None if text is None else shared_tokenizer(recipe.tokenizer).token_to_id(text)
 
 
-def _check_room(config: InstructConfig, source: TextSource, targets: Sequence[TokenSource]) -> None:
+def _check_room(config: InstructConfig, source: TextSource, targets: Sequence[Output]) -> None:
     """Check the disk space; no sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed."""
     check_room(
         Estimate(tokens=source.text_bytes / 3, documents=source.text_bytes / 500),
@@ -254,38 +243,32 @@ def _check_room(config: InstructConfig, source: TextSource, targets: Sequence[To
         num_keys=2,
         output_folder=folder_of(config.output_prefix),
         work_dir=work_folder_path(config),
-        unfinished=[target.output.token_file for target in targets],
+        unfinished=[target.token_file for target in targets],
     )
 
 
-def _masks(split: _Split, shards: MadeShards) -> Dataset:
+def _masks(split: _Split, shards: Shards) -> Dataset:
     """Return the dataset of masks; provenance and bad records are those of the tokens."""
-    parts = tuple(split.masks.part_of(result) for _, result in shards.results)
-    return Dataset(output=split.masks.output, parts=parts, provenance=None)
+    parts = tuple(split.masks.part_of(result, shards.job.work_dir) for _, result in shards.results)
+    return Dataset(output=split.masks, parts=parts)
 
 
 def _describe(
     config: InstructConfig,
     recipe: EncoderRecipe,
     split: _Split,
-    shards: MadeShards,
-    group: Sequence[Dataset],
+    shards: Shards,
+    number: int,
     files: Sequence[dict[str, StoredFile]],
 ) -> list[Content]:
     """Return the contents of the manifests of tokens and masks."""
     counts: Counter[str] = Counter()
     for _, result in shards.results:
         counts.update(dict(result.counts))
-    header, is_split = group[0].header, split.name is not None
     tokens = shards.content(
-        shards.part_numbers(split.tokens.key),
-        with_tokens=header.num_documents,
-        empty=0,
-        filters=is_split,
-        of_group=is_split,
-        documents=header.num_documents,
-        sequences=header.num_sequences,
-        token_dtype=header.dtype.name,
+        split.tokens.key,
+        group=number,
+        token_dtype=split.tokens.dtype.name,
         options=shards.source.describe_options(
             split=None if config.split is None else list(config.split),
             split_seed=config.split_seed,
@@ -336,57 +319,37 @@ def _report(
         packed=any(not packing.already_complete for packing in packed),
         bad_records=contents[0].bad_records or {},
         exports=tuple(exports),
-        already_complete=outcome.already_complete,
         counts=msgspec.structs.replace(counts, kept=kept, filtered=counts.filtered + counts.kept - kept),
-        input_bytes=source.total_bytes,
-        made_bytes=made_bytes,
-        seconds=outcome.seconds,
-        run=outcome.run,
-        input_notes=source.notes,
+        **outcome_fields(source, outcome, made_bytes),
     )
 
 
-def join_job(
-    settings: Mapping[str, Any], flags: Mapping[str, Any], *, source: str, folder: Path
-) -> tuple[InstructConfig, InstructionConfig]:
-    """Join the section `job` of a configuration with flags, of which flags win.
+TOO_LONG: dict[str | None, str] = {"refuse": "refuse", "truncate": "truncate", "split-turns": "split"}
+"""`too_long` of CONFIG for a value of --longer-than-pack; `drop` leaves the tokens as they are."""
 
-    Args:
-        settings: The configuration, as YAML gives it.
-        flags: Options of InstructConfig.
-        source: What messages call the configuration.
-        folder: Where a relative `chat_template_file` is looked for.
+
+def instruction_of(config: InstructConfig) -> InstructionConfig:
+    """Return the configuration that a job names, with what its options change.
 
     Raises:
         InputError: If it is not a configuration.
-        UsageError: If the job's options make no sense.
+        UsageError: If the job's options do not fit it.
     """
-    loaded = option_names(dict(settings), source=source)
-    job: Any = loaded.pop("job", {})
-    if not isinstance(job, dict):
-        msg = f"{source}: expected the section job to be a mapping of options to values, got {show_value(job)}"
-        raise InputError(msg)
-    merged = option_names(job, source=f"{source}: job") | dict(flags)
-    config = validated(merged, InstructConfig)
+    given, source, folder = read_instruction(config.config)
+    settings = option_names(given, source=source)
+    settings.pop("job", None)
     length, longer = config.seq_length, config.longer_than_pack
-    if longer is not None and loaded.get("too_long") not in (None, TOO_LONG.get(longer)):
-        both = f"--longer-than-pack {longer} or too_long: {loaded['too_long']} in {source}"
+    if longer is not None and settings.get("too_long") not in (None, TOO_LONG.get(longer)):
+        both = f"--longer-than-pack {longer} or too_long: {settings['too_long']} in {source}"
         raise UsageError(f"expected {both}, got both; leave out one")
-    for option in ("reasoning", "unwritten"):
-        if (given := getattr(config, option)) is not None:
-            loaded[option] = given
-    if longer in TOO_LONG:
-        loaded["too_long"] = TOO_LONG[longer]
-    if length is not None and loaded.get("max_length") is None and longer != "drop":
-        loaded["max_length"] = length
-    instruction = check_config(loaded, source=source, folder=folder)
+    options = {"reasoning": config.reasoning, "unwritten": config.unwritten, "too_long": TOO_LONG.get(longer)}
+    settings |= {name: value for name, value in options.items() if value is not None}
+    if longer != "drop" and settings.get("max_length") is None and length is not None:
+        settings["max_length"] = length
+    instruction = check_config(settings, source=source, folder=folder)
     if length is not None and (instruction.max_length or 0) > length and longer != "drop":
         raise UsageError(
             f"expected max_length to be at most --seq-length {length}, got {instruction.max_length}: "
             f"a conversation must fit into a block; or leave longer ones out with --longer-than-pack drop"
         )
-    return config, instruction
-
-
-TOO_LONG: dict[str, str] = {"refuse": "refuse", "truncate": "truncate", "split-turns": "split"}
-"""`too_long` of CONFIG for a value of --longer-than-pack; `drop` leaves the tokens as they are."""
+    return instruction

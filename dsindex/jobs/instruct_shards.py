@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.datasets.provenance import provenance_rows
 from dsindex.dtypes import cast_tokens
-from dsindex.engine.tasks import KeyResult, ShardResult
-from dsindex.engine.worker import Attempt, check_unchanged, quarantine_line, shard_attempt
+from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
+from dsindex.engine.worker import Attempt, check_unchanged, provenance_rows, quarantine_line
 from dsindex.errors import BadRecordError, RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
-from dsindex.instruction.splits import SPLITS, split_by_hash
-from dsindex.instruction.statistics import count_conversation
+from dsindex.instruction.statistics import NOTE, SPLITS, split_by_hash
 from dsindex.store.reading import fingerprint_input
 from dsindex.text.blocks import BadRecord, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.engine.tasks import ShardTask
-    from dsindex.engine.worker import AttemptFile
+    from dsindex.engine.worker import ShardFile
     from dsindex.instruction.encode import EncodedConversation
     from dsindex.text.streams import LineBlock
 
@@ -92,7 +90,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         OutputError: If the work folder cannot be written.
     """
     check_unchanged(task)
-    with shard_attempt(task, settings.work_dir) as attempt:
+    with Attempt(settings.work_dir, task.shard) as attempt:
         shard = _Shard(attempt, task, settings)
         for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
             shard.add(block)
@@ -110,9 +108,8 @@ class _Shard:
         self._encoder = make_instruction_encoder(settings.recipe)
         self._lines = self._blank = self._text_bytes = 0
         self._bad: Counter[str] = Counter()
-        self._quarantine: AttemptFile | None = None
-        with attempt.errors_named():
-            self._splits = {split: _SplitWriter(split, attempt, settings) for split in split_names(settings.fractions)}
+        self._quarantine: ShardFile | None = None
+        self._splits = {split: _SplitWriter(split, attempt, settings) for split in split_names(settings.fractions)}
 
     def add(self, block: LineBlock | LongLine) -> None:
         """Encode lines and append them to this attempt's files."""
@@ -137,9 +134,8 @@ class _Shard:
         self._lines += len(lines)
         self._blank += len(lines) - len(records)
         self._text_bytes += block.source_bytes
-        with self._attempt.errors_named():
-            for split in self._splits.values():
-                split.write()
+        for split in self._splits.values():
+            split.write()
 
     def _split_of(self, encoded: EncodedConversation) -> str | None:
         fractions = self._settings.fractions
@@ -153,31 +149,29 @@ class _Shard:
             place, is_row = (self._task.begin, line), self._task.form.is_table
             raise BadRecordError(self._task.path, offset, reason, part=place, is_row=is_row)
         record = BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason)
-        with self._attempt.errors_named():
-            if self._quarantine is None:
-                self._quarantine = self._attempt.open("quarantine")
-            self._quarantine.write(quarantine_line(self._task.path, record))
+        if self._quarantine is None:
+            self._quarantine = self._attempt.open("quarantine")
+        self._quarantine.write(quarantine_line(record))
         self._bad[problem.kind] += 1
 
     def finish(self) -> ShardResult:
         """Sync all files and return the result."""
         counts = {f"{BAD}{kind}": count for kind, count in self._bad.items()}
-        with self._attempt.errors_named():
-            keys = [key for split in self._splits.values() for key in split.finish()]
-            quarantine = self._quarantine.finish() if self._quarantine is not None else None
         for split in self._splits.values():
             counts |= {f"{split.keys[0]}.{name}": number for name, number in split.statistics.items()}
         return ShardResult(
-            shard=self._task.shard,
-            num_lines=self._lines,
-            num_blank=self._blank,
-            num_records=sum(split.statistics["conversations"] for split in self._splits.values()),
-            num_quarantined=self._bad.total(),
-            text_bytes=self._text_bytes,
-            keys=tuple(keys),
-            provenance=None,
-            quarantine=quarantine,
-            input_fingerprint=fingerprint_input(self._task.path),
+            files=(
+                FileCounts(
+                    lines=self._lines,
+                    blank=self._blank,
+                    quarantined=self._bad.total(),
+                    text_bytes=self._text_bytes,
+                    fingerprint=fingerprint_input(self._task.path),
+                    kept=tuple(split.statistics["conversations"] for split in self._splits.values()),
+                ),
+            ),
+            keys=tuple(key for split in self._splits.values() for key in split.finish()),
+            quarantine=None if self._quarantine is None else self._quarantine.stored(),
             counts=tuple(sorted(counts.items())),
         )
 
@@ -214,32 +208,31 @@ class _SplitWriter:
         self._masks.add(mask, lengths, per_document)
         if self._provenance is not None:
             offsets, lines = np.array(self._places, np.int64).T
-            self._provenance.write(provenance_rows(offsets, lines).data)
+            self._provenance.write(provenance_rows(offsets, lines))
         for encoded in self._pending:
-            count_conversation(encoded, self.statistics)
+            _count(encoded, self.statistics)
         self.statistics["learnt"] += int(np.count_nonzero(mask))
         self._pending, self._places = [], []
 
     def finish(self) -> list[KeyResult]:
         """Sync the files and return the results for tokens and masks."""
-        index = self._tokens.index
-        provenance = self._provenance.finish() if self._provenance is not None else None
+        provenance = None if self._provenance is None else self._provenance.stored()
+        tokens, masks = self.keys
         return [
-            KeyResult(
-                key=key,
-                num_sequences=index.num_sequences,
-                num_documents=index.num_documents,
-                num_tokens=index.num_tokens,
-                num_empty_documents=0,
-                eod_in_text=0,
-                bin=bin_file,
-                idx=idx_file,
-                provenance=provenance if part is self._tokens else None,
-                is_aligned=part is self._masks,
-            )
-            for key, part in zip(self.keys, (self._tokens, self._masks), strict=True)
-            for bin_file, idx_file in [part.finish()]
+            self._tokens.result(tokens, provenance=provenance),
+            self._masks.result(masks, is_aligned=True),
         ]
+
+
+def _count(encoded: EncodedConversation, counts: Counter[str]) -> None:
+    """Add a conversation to named counts; the number of trainable tokens, `learnt`, is the caller's to add."""
+    counts["conversations"] += 1
+    counts["sequences"] += len(encoded.lengths)
+    counts["tokens"] += len(encoded.tokens)
+    counts["cut"] += encoded.cut
+    counts["shortened"] += encoded.cut > 0 or len(encoded.lengths) > 1
+    counts["special_in_text"] += encoded.special_in_text
+    counts.update(f"{NOTE}{note}" for note in encoded.notes)
 
 
 def _too_large(num_bytes: int, limit: int) -> RecordProblem:

@@ -9,11 +9,12 @@ import msgspec
 
 from dsindex.amounts import count
 from dsindex.datasets.origins import tell_tokenizers_apart
+from dsindex.engine.assembly import assemble
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.job import open_job
 from dsindex.engine.manifest import Content, RecordedInput, RecordedOptions, RecordedTokenizer, read_manifest
-from dsindex.engine.merge import check_sequences, merged_header, open_part
-from dsindex.engine.output import Dataset, Output, assemble
+from dsindex.engine.merge import check_parts, merged_header, open_part
+from dsindex.engine.output import Dataset, Output
 from dsindex.engine.plan import Plan
 from dsindex.engine.report import Report, show_datasets
 from dsindex.engine.room import require_room
@@ -72,20 +73,20 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     """
     prefixes = [as_prefix(path) for path in config.input]
     parts = tuple(_open(prefix) for prefix in prefixes)
-    merged_header(parts)
+    dtype = merged_header(parts).dtype
     prefix = absolute(config.output_prefix)
     inputs = tuple(_input_file(with_suffix(given, ending)) for given in prefixes for ending in (".bin", ".idx"))
     plan = Plan(settings={"output-prefix": str(prefix)}, inputs=inputs)
-    output = Output(prefix=prefix, plan_id=plan.plan_id, bound_bytes=sum(part.bin_bytes for part in parts))
+    output = Output(prefix=prefix, plan_id=plan.plan_id, dtype=dtype)
     tokenizer, tokenizer_path = _shared_tokenizer(prefixes, parts)
     with open_job(config, plan, [output], reporter=reporter) as job:
-        if job.work is not None:
+        if job.outcome is None:
             _examine(prefix, parts)
-            dataset = Dataset(output=output, parts=parts, provenance=None)
-            [files] = assemble([dataset], job.work)
+            dataset = Dataset(output=output, parts=parts)
+            [files] = assemble(job, [dataset])
             _require_unchanged(inputs)
             content = _content(config, dataset, files, tokenizer)
-            job.publish([[dataset]], [content], num_shards=len(parts), tokenizer_path=tokenizer_path)
+            job.publish([dataset], [content], num_shards=len(parts), tokenizer_path=tokenizer_path)
     return _report(config, job.published.contents[0], already_complete=job.published.already_complete)
 
 
@@ -137,7 +138,7 @@ def _content(
         ],
         documents=header.num_documents,
         sequences=header.num_sequences,
-        tokens=dataset.bin_bytes // header.dtype.itemsize,
+        tokens=sum(part.bin_bytes for part in dataset.parts) // header.dtype.itemsize,
         token_dtype=header.dtype.name,
         options=RecordedOptions(),
         digests=files,
@@ -178,4 +179,4 @@ def _examine(prefix: str, parts: tuple[Part, ...]) -> None:
     """Check the disk space, and the order of the tokens in the inputs."""
     needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
     require_room(folder_of(prefix), needed, what="the output", remedy="make room, or write elsewhere")
-    check_sequences(parts)
+    check_parts(parts)

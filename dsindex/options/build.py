@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from dsindex.index.pretrain_command import TOKENIZER_NAMES
 from dsindex.options.config import ExecutorConfig, OptionalPath, Path, TextConfig
-from dsindex.options.index import IndexBasics, IndexConfig, take_installed_release
+from dsindex.options.index import IndexBasics, IndexConfig
 from dsindex.options.model import Options, Parsed, option, options_of, read_text
 from dsindex.options.numbers import parse_share
 from dsindex.store.urls import locate_output
@@ -30,23 +30,11 @@ TokenizerType: TypeAlias = Literal[
 ]
 
 
-def _tokenizer_type(value: object) -> object:
-    if value not in get_args(TokenizerType):
-        other = {
-            "HFTokenizer": ", which is called HuggingFaceTokenizer here",
-            "SFTTokenizer": ", which is for conversations; use `dsindex instruct`",
-            "NullTokenizer": ", whose texts are numbers: see --token-ids",
-        }
-        msg = f"expected one of {', '.join(get_args(TokenizerType))}, got {value!r}{other.get(str(value), '')}"
-        raise ValueError(msg)
-    return value
-
-
 class TokenizerFormats(Options):
     """What the file of a tokenizer does not say."""
 
     group: ClassVar = "tokenizer formats"
-    tokenizer_type: TokenizerType | None = option("TYPE", default=None, parse=_tokenizer_type)
+    tokenizer_type: TokenizerType | None = option("TYPE", default=None)
     """Megatron's name of the kind of tokenizer, checked against the file."""
     vocab_file: OptionalPath = option("PATH", default=None)
     """Vocab.json of a GPT2BPETokenizer."""
@@ -115,8 +103,6 @@ class BuildConfig(TextConfig, TokenizerFormats):
             raise ValueError(msg)
         if self.empty_documents == "eod" and not self.append_eod:
             raise ValueError("expected --empty-documents eod with --append-eod, without which no document gets an EOD")
-        if self.where is not None and not self.where.strip():
-            raise ValueError("--where: expected a jq condition such as '.score > 0.5', got an empty one")
         if not self.json_keys or len(set(self.json_keys)) != len(self.json_keys):
             raise ValueError(f"--json-keys: expected each key once, got {' '.join(self.json_keys) or 'none'}")
         self._check_keys()
@@ -214,15 +200,12 @@ class BuildCommand(BuildConfig, IndexBasics):
 
     def index_options(self) -> dict[str, Any] | None:
         """Return the options of index caches; None if there are none."""
-        known = options_of(IndexBasics).keys()
-        given: dict[str, Any] = {name: getattr(self, name) for name in known & self.given}
+        given: dict[str, Any] = {name: getattr(self, name) for name in options_of(IndexBasics).keys() & self.given}
         if not given:
             return None
-        tokenizer = {name: getattr(self, name) for name in TOKENIZER_NAMES if name in self.given}
-        if "tokenizer_type" in tokenizer and {"train_iters", "train_samples"} & given.keys():
-            take_installed_release(given)
-        if given.get("megatron_release") is not None:
-            given["job_tokenizer"] = tokenizer
+        is_job = "tokenizer_type" in self.given and bool({"train_iters", "train_samples"} & given.keys())
+        if is_job or "megatron_release" in given:
+            given |= {name: getattr(self, name) for name in TOKENIZER_NAMES if name in self.given}
         return given | {name: getattr(self, name) for name in options_of(ExecutorConfig)}
 
     def _agree(self) -> None:

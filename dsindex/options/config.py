@@ -7,11 +7,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from dsindex.datasets.subjects import PBIN_SUFFIX as PBIN_SUFFIX
 from dsindex.datasets.subjects import AnyDataset, AnyPath, Caches, tokenizer_path
-from dsindex.errors import UsageError as UsageError
 from dsindex.json_text import show_value
-from dsindex.options.model import Model, Options, Parsed, option
+from dsindex.options.model import Options, Parsed, option
 from dsindex.options.numbers import MAX_WORKERS, parse_shard_size, parse_size
 from dsindex.store.urls import absolute, locate, locate_output, refuse_url, with_suffix
 
@@ -74,13 +72,6 @@ class TrainingLength(Options):
     """The job's training iterations."""
     global_batch_size: int | None = option("N", default=None, ge=1)
     """Samples per iteration."""
-
-
-class JsonOutput(Options):
-    """Of commands that print a result."""
-
-    as_json: bool = option(flag="--json", default=False)
-    """Write one JSON object."""
 
 
 class WorkConfig(ExecutorConfig):
@@ -187,12 +178,3 @@ class TextConfig(RecordsConfig):
 def local_output(value: Any) -> str:  # noqa: ANN401 - anything the caller passed
     """Return the path of an output that only this machine writes."""
     return refuse_url(os.fspath(value))
-
-
-def validated(merged: dict[str, Any], kind: type[Model]) -> Model:
-    """Return options as a model.
-
-    Raises:
-        UsageError: If they are invalid.
-    """
-    return kind(**merged)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal, TypeAlias
 
 from dsindex.datasets.subjects import (
+    PBIN_SUFFIX,
     AnyDataset,
     AnyPath,
     Caches,
@@ -15,7 +16,6 @@ from dsindex.datasets.subjects import (
     tokenizer_path,
 )
 from dsindex.options.config import (
-    PBIN_SUFFIX,
     Dataset,
     Datasets,
     EngineName,

@@ -10,53 +10,24 @@ from fractions import Fraction
 from typing import Any, ClassVar, Literal, TypeAlias, get_type_hints
 
 from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
-from dsindex.errors import InputError
 from dsindex.index.job import FIM_CLASS, MID_LEVEL_SURPLUS, RELEASES, JobTokenizer, Release
-from dsindex.index.pretrain_command import TOKENIZER_NAMES, JobCommand, merge_command, take_command
+from dsindex.index.pretrain_command import (
+    TOKENIZER_NAMES,
+    JobCommand,
+    local_path,
+    merge_command,
+    parse_replacements,
+    take_command,
+)
 from dsindex.json_text import show_value
 from dsindex.options.config import ExecutorConfig, OptionalPath, TrainingLength, local_output
 from dsindex.options.model import Options, Parsed, convert, option
 from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import refuse_cache_url, refuse_url
 
-Replacement = tuple[str, str]
-"""The beginning of a path here, and in the job."""
-
-
-def parse_replacements(words: Iterable[str]) -> list[Replacement]:
-    """Return the pairs among the words of `--dataset-path-as`; others are whole paths.
-
-    >>> parse_replacements(["data=/lustre/data", "/x"])
-    [('data', '/lustre/data')]
-    """
-    return [(here, there) for here, equals, there in (word.partition("=") for word in words) if equals]
-
-
-def job_path(path: str, replacements: Sequence[Replacement]) -> str:
-    """Return a path of this machine as the job types it; the longest beginning counts.
-
-    >>> job_path("data/web", [("data", "/lustre/data")])
-    '/lustre/data/web'
-    """
-    for here, there in sorted(replacements, key=lambda pair: -len(pair[0])):
-        if path.startswith(here):
-            return there + path.removeprefix(here)
-    return path
-
-
-def local_path(path: str, replacements: Sequence[Replacement]) -> str:
-    """Return a path that the job types as it is on this machine.
-
-    >>> local_path("/lustre/data/web", [("data", "/lustre/data")])
-    'data/web'
-    """
-    for here, there in sorted(replacements, key=lambda pair: -len(pair[1])):
-        if path.startswith(there):
-            return here + path.removeprefix(there)
-    return path
-
-
-DOCUMENT_ORDERS = ("shuffled", "packed", "length")
+DOCUMENT_ORDERS: dict[str, Literal["together", "never"]]
+DOCUMENT_ORDERS = {"shuffled": "together", "packed": "together", "length": "never"}
+"""Order of documents → how samples are shuffled by default."""
 DEFAULT_SPLIT = "969, 30, 1"
 """Megatron's default. Its spaces matter: they are part of the hash."""
 
@@ -152,16 +123,11 @@ def _fraction(value: object) -> Fraction:
 def _tokenizer_flags(value: Any) -> JobTokenizer:  # noqa: ANN401 - anything the caller passed
     if isinstance(value, JobTokenizer):
         return value
-    if not isinstance(value, Mapping):
-        raise ValueError(f"expected the flags of the job's tokenizer as a mapping, got {show_value(value)}")
     kinds = get_type_hints(JobTokenizer)
-    unknown = next((name for name in value if name not in kinds), None)
-    if unknown is not None:
-        raise ValueError(f"expected the flags of the job's tokenizer, such as tokenizer_type, got {unknown!r}")
     read: dict[str, Any] = {}
-    for name, each in value.items():
+    for name, each in dict(value).items():
         try:
-            read[name] = convert(each, kinds[name])
+            read[name] = convert(each, kinds.get(name))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
     return JobTokenizer(**read)
@@ -180,14 +146,6 @@ def _order(value: object) -> str:
     if text not in DOCUMENT_ORDERS and not text.endswith((".npy", ".parquet")):
         raise ValueError(f"expected {', '.join(DOCUMENT_ORDERS)}, or a file .npy or .parquet, got {show_value(value)}")
     return text if text in DOCUMENT_ORDERS else refuse_url(text)
-
-
-def _schedule(value: str) -> str:
-    from dsindex.index.schedule import read_blend_schedule  # loads what a help text does not need
-
-    with suppress(InputError):  # the file is read when the job runs
-        read_blend_schedule(value)
-    return value
 
 
 class IndexBasics(TrainingLength):
@@ -278,9 +236,9 @@ class OverTime(Options):
     them comes what is unread, by this job's weights, datasets and number of samples."""
     consumed_samples: int | None = option("N", default=None, ge=0)
     """The samples that the first job has read, a multiple of --global-batch-size: `consumed samples` in its log."""
-    blend_schedule: str | None = option("'P:W,W P:W,W'", default=None, parse=_schedule)
+    blend_schedule: str | None = option("'P:W,W P:W,W'", default=None)
     """Weights from positions of the run on, in samples, tokens or shares of it, as in '0:90,10 50%:50,50' or 'linear
-    0:90,10 200Btokens:50,50'; or a YAML file. Those of --data-path only make the names."""
+    0:90,10 200Btokens:50,50'. Those of --data-path only make the names."""
     max_epochs: Epochs = option("E", default=None, parse=_fraction)
     """Refuse a run that reads a dataset more often (default: 1 with --blend-schedule, otherwise any)."""
 
@@ -302,7 +260,7 @@ class CacheNames(Options):
     """Each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all."""
 
 
-class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTime, CacheNames):
+class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths, IndexBasics):
     """The options of `dsindex.build_index`."""
 
     group: ClassVar = "data"
@@ -425,7 +383,7 @@ class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTim
             )
 
 
-class IndexFlags(IndexConfig, TokenizerFlags):
+class IndexFlags(TokenizerFlags, IndexConfig):
     r"""Build the document, sample and shuffle indices of a training job.
 
     The indices of each split of a dataset or blend are the cache files of a Megatron job and have their names, so that

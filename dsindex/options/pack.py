@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar
 
+from dsindex.datasets.subjects import PBIN_SUFFIX
 from dsindex.errors import UsageError
-from dsindex.options.config import PBIN_SUFFIX, Path, Paths, TextConfig, local_output
+from dsindex.options.config import Path, Paths, TextConfig, local_output
 from dsindex.options.datasets import PbinEra
 from dsindex.options.model import Options, option
 from dsindex.store.urls import locate_output

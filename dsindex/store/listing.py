@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from dataclasses import dataclass
@@ -84,10 +85,11 @@ def expand_pattern(pattern: str, statuses: Statuses) -> Sequence[str]:
         return _matching_objects(pattern, statuses) if is_pattern else [pattern]
     if os.path.exists(pattern) or not glob.has_magic(pattern):
         return [pattern]
-    if "**" in pattern:
-        _require_no_circles(pattern)
+    before, is_deep, _ = pattern.partition("**")
+    for top in (glob.glob(before) if before else ["."]) if is_deep else ():
+        _require_no_circles(top, pattern)
     matches = sorted(glob.glob(pattern, recursive=True))
-    if "**" in pattern:  # it has the files of the folders that it matches, too
+    if is_deep:  # it has the files of the folders that it matches, too
         matches = [path for path in matches if not os.path.isdir(path)]
     if not matches:
         msg = f"{pattern}: expected at least one file to match, got none; check the pattern (quote it in a shell)"
@@ -180,45 +182,21 @@ def _list(path: str) -> Mapping[str, Entry]:
         raise InputError(f"{path}: the folder cannot be read ({error.strerror}); check --input") from error
 
 
-def _require_no_circles(pattern: str) -> None:
+def _require_no_circles(folder: str, pattern: str, around: tuple[tuple[int, int], ...] = ()) -> None:
     """Refuse `**` where a link leads to a folder around it: the same files would match under endlessly many names.
 
     Raises:
         InputError: Naming the link.
     """
-    before, _, _ = pattern.partition("**")
-    for top in sorted(glob.glob(before)) if before else ["."]:
-        around: list[tuple[int, int]] = []
-        """The folders from `top` to the one that is looked at."""
-        seen: set[tuple[int, int]] = set()
-        pending = [(top, 0)]
-        while pending:
-            path, depth = pending.pop()
-            identity = _folder_identity(path)
-            del around[depth:]
-            if identity in around:
-                raise InputError(
-                    f"{pattern}: expected folders without links that lead in circles, got {path}, which leads to a "
-                    "folder around it; remove the link, or name the folder instead, which leaves links to folders out"
-                )
-            if identity is not None and identity not in seen:
-                seen.add(identity)
-                around.append(identity)
-                pending += [(inner, depth + 1) for inner in _visible_folders(path)]
-
-
-def _folder_identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _visible_folders(path: str) -> list[str]:
-    """Return the folders in one, and links to folders; none if it cannot be read, as for patterns."""
-    try:
-        with os.scandir(path) as entries:
-            return [entry.path for entry in entries if not entry.name.startswith(".") and os.path.isdir(entry.path)]
-    except OSError:
-        return []
+    with contextlib.suppress(OSError):  # what cannot be read matches nothing
+        status = os.stat(folder)
+        identity = (status.st_dev, status.st_ino)
+        if identity in around:
+            raise InputError(
+                f"{pattern}: expected folders without links that lead in circles, got {folder}, which leads to a "
+                "folder around it; remove the link, or name the folder instead, which leaves links to folders out"
+            )
+        with os.scandir(folder) as entries:
+            inner = [entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+        for path in inner:
+            _require_no_circles(path, pattern, (*around, identity))

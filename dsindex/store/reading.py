@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import xxhash
 
 from dsindex.errors import InputError
-from dsindex.store.storage import BlockDigester, InputStatus, combine_digests, open_file, start_writeback, write_at
+from dsindex.store.storage import BlockDigester, InputStatus, combine_digests, open_file
 from dsindex.store.store import find, store_of
 from dsindex.store.urls import is_url
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dsindex.errors import OutputError
     from dsindex.store.objects import ObjectArray
     from dsindex.store.storage import Readable
 
@@ -350,31 +349,3 @@ def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
 
 def _unreadable(path: str, error: OSError) -> InputError:
     return InputError(f"{path}: cannot be read ({error.strerror}); make it readable and run the same command again")
-
-
-def write_chunks(
-    path: str, offset: int, chunks: Iterable[memoryview], *, refusal: Callable[[OSError], OutputError]
-) -> None:
-    """Write consecutive chunks into an existing file at an offset, and sync; a second attempt writes the same bytes.
-
-    Args:
-        path: The file; a symbolic link is refused.
-        offset: Byte at which the first chunk begins.
-        chunks: Each is written before the next is requested, so they may share a buffer.
-        refusal: Makes the error to raise from the system's.
-
-    Raises:
-        OutputError: If the file cannot be opened or written, as made by `refusal`.
-    """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe is refused
-        try:
-            for chunk in chunks:
-                write_at(descriptor, chunk, offset)
-                start_writeback(descriptor, offset, len(chunk))
-                offset += len(chunk)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise refusal(error) from error

@@ -17,7 +17,7 @@ from dsindex.locations import BUCKET_SCHEMES, OTHER_NAMES, URL, WEB_SCHEMES, Loc
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-OUTPUT_SCHEMES = ("s3", "gs", "az")
+OUTPUT_SCHEMES = tuple(scheme for scheme in BUCKET_SCHEMES if scheme != "hf")
 """Schemes of writable stores."""
 SCHEMES = (*BUCKET_SCHEMES, *WEB_SCHEMES)
 HUB_ADDRESS = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?")
@@ -181,31 +181,25 @@ def refuse_address(path: str, expected: str, error: type[Exception] = InputError
     return path
 
 
-ONLY_PATHS = (
-    "expected a path, got an address: only build, merge, pack and instruct write to object stores; copy finished files"
-)
-_OF_CACHES = (
-    "expected a folder, got an address: a training job maps index caches into memory, so they must be on a disk; "
-    "choose a folder that its nodes share"
-)
-
-
 def refuse_url(path: str) -> str:
     """Return the path of an output that is written to this machine.
 
     Raises:
         ValueError: If it is an address, which would become a folder `s3:`.
     """
-    return refuse_address(path, ONLY_PATHS, ValueError)
+    only = "only build, merge, pack and instruct write to object stores"
+    return refuse_address(path, f"expected a path, got an address: {only}; copy finished files", ValueError)
 
 
 def refuse_cache_url(path: str) -> str:
-    """Return the folder of index caches.
+    """Return the folder of index caches, which training jobs map into memory.
 
     Raises:
         ValueError: If it is an address.
     """
-    return refuse_address(path, _OF_CACHES, ValueError)
+    why = "a training job maps index caches into memory, so they must be on a disk"
+    expected = f"expected a folder, got an address: {why}; choose a folder that its nodes share"
+    return refuse_address(path, expected, ValueError)
 
 
 def refuse_input_url(path: str) -> str:

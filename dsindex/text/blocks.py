@@ -252,10 +252,10 @@ def sample_records(block: RecordBlock, samples: Sequence[Sample]) -> RecordBlock
         return block
     hashes = hash_records(block)
     kept = np.logical_or.reduce([sample.holds(hashes) for sample in samples])
-    return replace(_keep_records(block, kept), num_filtered=block.num_filtered + int(np.count_nonzero(~kept)))
+    return replace(keep_records(block, kept), num_filtered=block.num_filtered + int(np.count_nonzero(~kept)))
 
 
-def _keep_records(block: RecordBlock, kept: NDArray[np.bool_]) -> RecordBlock:
+def keep_records(block: RecordBlock, kept: NDArray[np.bool_]) -> RecordBlock:
     """Return a block with a part of its records; the others are in none of its counts."""
     return replace(
         block,
@@ -276,7 +276,7 @@ def set_aside(block: RecordBlock, reasons: Mapping[int, str]) -> RecordBlock:
     kept = np.ones(len(block.offsets), np.bool_)
     kept[list(reasons)] = False
     bad.sort(key=lambda record: (record.file, record.line))
-    return replace(_keep_records(block, kept), bad=tuple(bad))
+    return replace(keep_records(block, kept), bad=tuple(bad))
 
 
 def hash_records(block: RecordBlock) -> NDArray[np.uint64]:

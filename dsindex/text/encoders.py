@@ -128,7 +128,7 @@ class TokenBatch:
         """The token ids alone, shape [T]."""
         return np.delete(self.spaced, self.places)
 
-    def take(self, records: NDArray[np.int64], *, text_bytes: int) -> TokenBatch:
+    def take(self, records: NDArray[np.int64], *, text_bytes: int = 0) -> TokenBatch:
         """Return the tokens of some records, given by their numbers in any order, and the size of their texts."""
         counts = self.texts_per_record
         texts = records if counts is None else _indices_of(counts, records)

@@ -36,12 +36,14 @@ OVERRUN_BYTES = 64 << 10
 """Bytes read at a time past the end of a part, where only the rest of one line is needed."""
 LARGEST_HEAD_BYTES = 1 << 20
 """Bytes that are kept of a line that is larger than the limit."""
+_MOST_KEPT_BYTES = 64 << 20
+"""A larger buffer is given up after the line that it was needed for."""
 _NEWLINE = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineBlock:
-    """Consecutive whole lines, in file order."""
+    """Consecutive whole lines, in file order. `data` may be reused for the next block: copy what you keep."""
 
     data: bytearray
     num_bytes: int
@@ -60,15 +62,15 @@ class LineBlock:
     """Size of what the lines were made of; None if they are the text itself."""
 
     @classmethod
-    def of_text(cls, data: bytearray, *, offset: int, first_line: int, has_bom: bool) -> LineBlock:
-        """Return the block of whole lines, of which the last may lack its newline."""
-        newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
-        ends = newlines if data[-1] == _NEWLINE else np.append(newlines, len(data))
+    def of_text(cls, data: bytearray, num_bytes: int, *, offset: int, first_line: int) -> LineBlock:
+        """Return the block of whole lines in the first bytes, of which the last may lack its newline."""
+        newlines = np.flatnonzero(np.frombuffer(data, np.uint8, num_bytes) == _NEWLINE)
+        ends = newlines if data[num_bytes - 1] == _NEWLINE else np.append(newlines, num_bytes)
         starts = np.zeros_like(ends)
         starts[1:] = ends[:-1] + 1
-        if has_bom and data.startswith(BOM):
+        if offset == 0 and data.startswith(BOM, 0, num_bytes):
             starts[0] = len(BOM)
-        return cls(data=data, num_bytes=len(data), offset=offset, first_line=first_line, starts=starts, ends=ends)
+        return cls(data=data, num_bytes=num_bytes, offset=offset, first_line=first_line, starts=starts, ends=ends)
 
     @classmethod
     def of_lines(
@@ -152,18 +154,22 @@ def read_lines(
         part.end if is_plain else None,
         skips_first=part.begin > 0,
         limit=max_line_bytes,
+        reuses=part.content is None,
     )
     with opened_input(part) as file:
-        for chunk in _read_chunks(part, file, block_bytes):
-            yield from lines.take(chunk)
+        for chunk, size in _read_chunks(part, file, block_bytes):
+            yield from lines.take(chunk, size)
             if lines.is_done:
                 break
         else:
             yield from lines.finish()
 
 
-def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[bytes]:
-    """Yield the text from the byte before a part on: up to the part's end, then in small steps to that of the file."""
+def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[tuple[bytes | bytearray, int]]:
+    """Yield the text from the byte before a part on: up to the part's end, then in small steps to that of the file.
+
+    Each chunk is given with its size, in a buffer that is used for the next one, too.
+    """
     begin, end = max(0, part.begin - 1), part.end
     if end > file.size_bytes:
         found = f"expected at least {end} bytes, got {file.size_bytes}"
@@ -172,15 +178,17 @@ def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[b
         file.expect_forwards(begin, end + OVERRUN_BYTES)
     if part.form.container != "plain":
         pieces = decode(part.path, file, part.form.container, piece_bytes=min(block_bytes, PIECE_BYTES))
-        yield from _gather(pieces, block_bytes)
+        yield from ((chunk, len(chunk)) for chunk in _gather(pieces, block_bytes))
         return
+    buffer = bytearray(min(max(block_bytes, OVERRUN_BYTES), file.size_bytes - begin))
+    view = memoryview(buffer)
     while begin < file.size_bytes:
         stop, most = (end, block_bytes) if begin < end else (file.size_bytes, OVERRUN_BYTES)
-        chunk = file.read_at(min(most, stop - begin), begin)
-        if not chunk:
+        size = file.read_into(view[: min(most, stop - begin)], begin)
+        if not size:
             raise _changed(part.path, file.size_bytes, begin)
-        begin += len(chunk)
-        yield chunk
+        begin += size
+        yield buffer, size
 
 
 def _gather(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
@@ -204,11 +212,14 @@ class _Lines:
         end: Where the part ends; None if it has all of the text.
         skips_first: Whether the first line begins before the part: it is what follows the first newline.
         limit: Size above which a line is not held.
+        reuses: Whether blocks share a buffer.
     """
 
-    def __init__(self, begin: int, end: int | None, *, skips_first: bool, limit: int | None) -> None:
-        self._held = bytearray()
-        """Text from the first byte of a line on, that has no newline yet."""
+    def __init__(self, begin: int, end: int | None, *, skips_first: bool, limit: int | None, reuses: bool) -> None:
+        self._reuses = reuses
+        self._buffer = bytearray()
+        self._size = 0
+        """Bytes of the buffer that hold text, from the first byte of a line on, without its newline."""
         self._offset = begin
         """Offset of that line."""
         self._end = end
@@ -221,62 +232,76 @@ class _Lines:
     @property
     def is_done(self) -> bool:
         """Whether all lines that begin in the part are complete."""
-        return self._end is not None and self._offset >= self._end and not self._held
+        return self._end is not None and self._offset >= self._end and not self._size
 
-    def take(self, chunk: bytes) -> Iterator[LineBlock | LongLine]:
-        """Take the next chunk of the text, which does not reach past the part's end if it begins before it."""
+    def take(self, chunk: bytes | bytearray, size: int) -> Iterator[LineBlock | LongLine]:
+        """Take the next bytes of the text, which do not reach past the part's end if they begin before it."""
+        begin = 0
         if self._skips or self._passed is not None:
-            chunk = yield from self._skip_line(chunk)
-        if self.is_done or not chunk:
+            begin = yield from self._skip_line(chunk, size)
+        if self.is_done or begin == size:
             return
-        is_over = self._end is not None and self._offset + len(self._held) >= self._end
-        cut = (chunk.find(_NEWLINE) if is_over else chunk.rfind(_NEWLINE)) + 1
+        is_over = self._end is not None and self._offset + self._size >= self._end
+        cut = (chunk.find(_NEWLINE, begin, size) if is_over else chunk.rfind(_NEWLINE, begin, size)) + 1
         if cut:
-            self._held += memoryview(chunk)[:cut]
+            self._hold(memoryview(chunk)[begin:cut])
             yield self._cut_block()
-            chunk = b"" if is_over else chunk[cut:]
-        self._held += chunk
-        if self._limit is not None and len(self._held) > self._limit:
-            self._passed = len(self._held)
-            self._held = bytearray(cut_large(self._held, self._limit))
+            begin = size if is_over else cut
+        self._hold(memoryview(chunk)[begin:size])
+        if self._limit is not None and self._size > self._limit:
+            self._passed = self._size
+            self._size = min(self._limit, LARGEST_HEAD_BYTES)
+            self._buffer = bytearray(memoryview(self._buffer)[: self._size])
 
-    def _skip_line(self, chunk: bytes) -> Generator[LongLine, None, bytes]:
-        """Skip to the end of a line that is another part's, or too long; return what follows it in the chunk."""
-        cut = chunk.find(_NEWLINE) + 1
+    def _hold(self, text: memoryview[int]) -> None:
+        end = self._size + len(text)
+        if not self._size and len(self._buffer) > _MOST_KEPT_BYTES:  # the end of a long line
+            self._buffer = bytearray()
+        if end > len(self._buffer):  # in place, where the kernel moves pages
+            try:
+                self._buffer.extend(bytes(end - len(self._buffer)))
+            except BufferError:  # the last block is still in use
+                self._buffer = self._buffer + bytes(end - len(self._buffer))
+        memoryview(self._buffer)[self._size : end] = text
+        self._size = end
+
+    def _skip_line(self, chunk: bytes | bytearray, size: int) -> Generator[LongLine, None, int]:
+        """Skip to the end of a line that is another part's, or too long; return where the next one begins."""
+        cut = chunk.find(_NEWLINE, 0, size) + 1
         if self._passed is None:
-            self._offset += cut or len(chunk)
+            self._offset += cut or size
         else:
-            self._passed += cut - 1 if cut else len(chunk)
+            self._passed += cut - 1 if cut else size
             if cut:
                 yield self._pass_line(self._passed)
         if not cut:
-            return b""
+            return size
         self._skips, self._passed = False, None
-        return chunk[cut:]
+        return cut
 
     def finish(self) -> Iterator[LineBlock | LongLine]:
         """Yield the last line, if it has no newline."""
         if self._passed is not None:
             yield self._pass_line(self._passed)
-        elif self._held:
+        elif self._size:
             yield self._cut_block()
 
     def _cut_block(self) -> LineBlock:
-        block = LineBlock.of_text(
-            self._held, offset=self._offset, first_line=self._line, has_bom=self._offset == 0 and self._line == 0
-        )
+        block = LineBlock.of_text(self._buffer, self._size, offset=self._offset, first_line=self._line)
         self._line += len(block.starts)
-        self._offset += len(self._held)
-        self._held = bytearray()
+        self._offset += self._size
+        self._size = 0
+        if not self._reuses:
+            self._buffer = bytearray()
         return block
 
     def _pass_line(self, num_bytes: int) -> LongLine:
-        line, head = self._line, bytes(self._held)
-        offset = self._offset
+        head = bytes(self._buffer[: self._size])
+        found = LongLine(offset=self._offset, line=self._line, head=head, num_bytes=num_bytes, limit=self._limit or 0)
         self._line += 1
         self._offset += num_bytes + 1
-        self._held = bytearray()
-        return LongLine(offset=offset, line=line, head=head, num_bytes=num_bytes, limit=self._limit or 0)
+        self._size = 0
+        return found
 
 
 def cut_large(line: bytes | bytearray, limit: int | None) -> bytes:
@@ -296,9 +321,11 @@ class _Content(Readable):
         self._content = content
         self.size_bytes = len(content)
 
-    def read_at(self, num_bytes: int, offset: int) -> bytes:
-        """Return bytes from an offset; fewer only at the end."""
-        return self._content[offset : offset + num_bytes]
+    def read_into(self, view: memoryview[int], offset: int) -> int:
+        """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
+        content = self._content[offset : offset + len(view)]
+        view[: len(content)] = content
+        return len(content)
 
 
 @contextlib.contextmanager
@@ -365,9 +392,9 @@ def read_text_file(
     """Yield a whole file as one object of JSON; a larger file than a line may be is a LongLine."""
     content, num_bytes, limit = bytearray(), 0, max_line_bytes
     with opened_input(part) as file:
-        for chunk in _read_chunks(part, file, block_bytes):
-            num_bytes += len(chunk)
-            content += chunk
+        for chunk, size in _read_chunks(part, file, block_bytes):
+            num_bytes += size
+            content += memoryview(chunk)[:size]
             if limit is not None and num_bytes > limit:
                 content = bytearray(cut_large(content, limit))
     if limit is not None and num_bytes > limit:

@@ -118,12 +118,12 @@ class MixResult(Report):
         others = [name for name in SPLIT_NAMES[1:] if any(getattr(each, f"{name}_tokens") for each in self.datasets)]
         rows: list[tuple[str | int, ...]] = []
         for each in self.datasets:
-            drawn = (each.weight or "-", show(each.tokens_drawn), show_percent(each.share), _show_epochs(each.epochs))
+            drawn = (show(each.tokens_drawn), show_percent(each.share), _show_epochs(each.epochs))
             held = (show(getattr(each, f"{other}_tokens")) for other in others)
             rows.append((each.prefix, show(each.tokens), *drawn, *held))
         sums = (show(sum(getattr(each, f"{other}_tokens") for each in self.datasets)) for other in others)
-        rows.append(("total", show(total), "", show(self.tokens), "100%", _show_epochs(self.tokens / total), *sums))
-        return Table(head=("dataset", "tokens", "weight", "drawn", "of drawn", "epochs", *others), rows=tuple(rows))
+        rows.append(("total", show(total), show(self.tokens), "100%", _show_epochs(self.tokens / total), *sums))
+        return Table(head=("dataset", "tokens", "drawn", "of drawn", "epochs", *others), rows=tuple(rows))
 
     def _first(self) -> Iterator[str]:
         each = self.first_to_run_out

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from dsindex import __version__
 from dsindex.amounts import count, format_size, short_number
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX, Subject, tell_kind
+from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX, tell_kind
 from dsindex.datasets.origins import PROVENANCE_SUFFIX
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.report import Report
@@ -33,7 +33,7 @@ from dsindex.tools.report_measures import DrawnSplit, Measurement, Sources, meas
 from dsindex.tools.token_text import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dsindex.engine.manifest import Content
     from dsindex.engine.progress import Reporter
@@ -48,22 +48,16 @@ EXAMPLE_TOKENS = 512
 MARK = b"<!DOCTYPE html>\n<!-- dsindex report "
 """How a page begins; other files are not replaced."""
 
+Cell: TypeAlias = "str | int | float | None"
+"""A text, a count, a share, or a number that is not known."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A table whose first column has names; columns of shares are drawn as bars."""
+
+class Table(NamedTuple):
+    """A table whose first column has names; shares are drawn as bars."""
 
     caption: str
     head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """The beginning of a document."""
-
-    title: str
-    text: str
+    rows: tuple[tuple[Cell, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +72,11 @@ class Section:
     findings: tuple[str, ...]
     notes: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
-    tiles: tuple[tuple[str, str], ...] = ()
+    tiles: tuple[tuple[str, Cell], ...] = ()
     tables: tuple[Table, ...] = ()
     lengths: tuple[LengthBin, ...] = ()
-    examples: tuple[Example, ...] = ()
+    examples: tuple[tuple[str, str], ...] = ()
+    """Title and text of some documents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,25 +138,30 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
         OutputError: If the page is another file, or cannot be written.
     """
     _check_output(options.output)
-    opened = [_open(tell_kind(path), options.tokenizer_model) for path in options.prefix]
-    places = [os.path.realpath(each.files[-1]) for each in opened]
-    for each, place in zip(opened, places, strict=True):
-        if places.count(place) > 1:
-            raise InputError(f"{each.name}: expected every dataset once, got it twice; leave one out")
     if options.tokenizer_model is not None:
         load_tokenizer(options.tokenizer_model)  # even if no dataset can be opened
+    opened = [_open(path, options.tokenizer_model) for path in options.prefix]
+    places = [os.path.realpath(each.files[-1]) for each in opened]
+    twice = next((each for each, place in zip(opened, places, strict=True) if places.count(place) > 1), None)
+    if twice is not None:
+        raise InputError(f"{twice.name}: expected every dataset once, got it twice; leave one out")
     splits, findings = list[DrawnSplit](), list[str]()
     for folder in options.cache:
         drawn, wrong = read_drawn(folder, lambda named: _lengths_of(opened, named))
         splits, findings = [*splits, *drawn], [*findings, *wrong]
     num_tokens = sum(len(each.documents.tokens) for each in opened if each.documents is not None)
     reporter.stage("read", total=num_tokens, unit="tokens")
-    sections = tuple(describe_dataset(each, advance=reporter.advance) for each in opened)
+    sections = tuple(_describe(each, advance=reporter.advance) for each in opened)
     reporter.end_stage()
-    title = sections[0].name
-    title += f" and {count(len(sections) - 1, 'other dataset')}" if len(sections) > 1 else ""
+    more = f" and {count(len(sections) - 1, 'other dataset')}" if len(sections) > 1 else ""
+    ends = [(own.prefix, *own.part) for each in splits if each.split == "valid" for own in each.datasets if own.part]
+    tail = describe_tails(ends)
     page = _render(
-        title=title, findings=findings, sections=sections, notes=_tails(splits), tables=_overview(sections, splits)
+        title=f"{sections[0].name}{more}",
+        findings=findings,
+        sections=sections,
+        notes=[] if tail is None else [tail],
+        tables=[*map(_show_split, splits), *([_show_datasets(sections)] if more else [])],
     )
     make_folder(os.path.dirname(options.output) or ".")
     with atomic_writer(options.output) as file:
@@ -173,9 +173,18 @@ def _render(**parts: Any) -> bytes:  # noqa: ANN401 - what the template shows
     from jinja2 import Environment  # slow to import
 
     source = files("dsindex.tools").joinpath("report.html.jinja").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, finalize=lambda value: show_name(value) if type(value) is str else value)
+    environment = Environment(autoescape=True, finalize=_show)
     page: str = environment.from_string(source).render(version=__version__, **parts)
     return page.encode("utf-8", "backslashreplace")
+
+
+def _show(value: Any) -> Any:  # noqa: ANN401 - what the template has
+    """Return a cell as text."""
+    if value is None:
+        return "-"
+    if type(value) is str:
+        return show_name(value)
+    return f"{value:.2%}" if type(value) is float else f"{value:,}" if type(value) is int else value
 
 
 def _check_output(path: str) -> None:
@@ -198,35 +207,31 @@ def _check_output(path: str) -> None:
         raise OutputError(f"{path}: exists already and is no report of dsindex; remove it, or choose another --output")
 
 
-def _open(subject: Subject, tokenizer_model: str | None) -> OpenedDataset:
+def _open(path: str, tokenizer_model: str | None) -> OpenedDataset:
     """Open a dataset; damage is a finding.
 
     Raises:
         InputError: If it is not a dataset of tokens.
     """
+    subject = tell_kind(path)
     if subject.kind == "instruction data":
-        subject = Subject(kind="MMIDIDX", path=f"{subject.path}{TEXT_SUFFIX}")
+        subject = replace(subject, kind="MMIDIDX", path=f"{subject.path}{TEXT_SUFFIX}")
     if subject.kind not in {"MMIDIDX", "pbin"}:
         raise InputError(f"{subject.path}: expected a dataset of .bin and .idx, or a .pbin, got: {subject.kind}")
-    paths = (subject.path,) if subject.kind == "pbin" else (f"{subject.path}.bin", f"{subject.path}.idx")
+    files = (subject.path,) if subject.kind == "pbin" else (f"{subject.path}.bin", f"{subject.path}.idx")
     documents, masks, findings = None, None, list[str]()
     try:
         documents = open_documents(subject, check=True)
-        if documents.tokens.dtype.kind not in "iu":
-            findings.append(f"{paths[0]}: expected integer tokens, got {documents.tokens.dtype}")
-            documents = None
-        else:
-            masks = _masks_of(subject.path, len(documents.tokens))
+        masks = _masks_of(subject.path, len(documents.tokens))
     except FormatError as error:
         findings.append(str(error))
+    if documents is not None and documents.tokens.dtype.kind not in "iu":
+        findings.append(f"{files[0]}: expected integer tokens, got {documents.tokens.dtype}")
+        documents = None
     origin = find_origin(subject.prefix, tokenizer_model)
+    findings += origin.findings
     return OpenedDataset(
-        name=subject.path,
-        files=paths,
-        origin=origin,
-        documents=documents,
-        masks=masks,
-        findings=(*findings, *origin.findings),
+        name=subject.path, files=files, origin=origin, documents=documents, masks=masks, findings=tuple(findings)
     )
 
 
@@ -247,43 +252,41 @@ def _masks_of(prefix: str, num_tokens: int) -> Tokens | None:
 
 def _lengths_of(opened: Sequence[OpenedDataset], named: str) -> Any:  # noqa: ANN401 - a mapped array, or None
     """Return the lengths of the sequences of the dataset that a description names; None if it is none of them."""
-    known = [each for each in opened if each.documents is not None and len(each.files) == 2]
-    fitting = [each for each in known if absolute(named) == absolute(each.name)]
+    known = [each.name for each in opened if each.documents is not None and len(each.files) == 2]
+    fitting = [name for name in known if absolute(named) == absolute(name)]
     # On another machine, data are known by their names.
-    fitting = fitting or [each for each in known if os.path.basename(named) == os.path.basename(each.name)]
-    return IndexedDataset(fitting[0].name, check=False).sequence_lengths if len(fitting) == 1 else None
+    fitting = fitting or [name for name in known if os.path.basename(named) == os.path.basename(name)]
+    return IndexedDataset(fitting[0], check=False).sequence_lengths if len(fitting) == 1 else None
 
 
-def describe_dataset(opened: OpenedDataset, *, advance: Callable[[int], None]) -> Section:
+def _describe(opened: OpenedDataset, *, advance: Callable[[int], None]) -> Section:
     """Measure a dataset and describe it."""
-    documents, origin, findings = opened.documents, opened.origin, list(opened.findings)
+    documents, origin, content = opened.documents, opened.origin, opened.origin.content
     facts = [("file", f"{path}, {format_size(stored_size(path))}") for path in opened.files if is_stored(path)]
-    facts += [
-        (name, ", ".join(value) if isinstance(value, list) else str(value)) for name, value in origin.facts().items()
-    ]
+    for name, value in origin.facts().items():
+        facts.append((name, ", ".join(value) if isinstance(value, list) else str(value)))
     section = Section(
         name=opened.name,
         documents=None,
         tokens=None,
         repetitions=0,
-        findings=(),
+        findings=opened.findings,
         notes=tuple(origin.notes),
         facts=tuple(facts),
     )
     if documents is None:
-        return replace(section, findings=tuple(findings))
-    content = origin.content
+        return section
+    findings = list(opened.findings)
     misfit = find_misfit(content, documents)
     if misfit is not None:
         findings, content = [*findings, misfit], None
     try:
-        sources = _sources(opened.origin.prefix, documents, content)
+        sources = _sources(origin.prefix, documents, content)
         found = measure(documents, sources, masks=opened.masks, threads=available_cpus(), on_progress=advance)
     except FormatError as error:
         return replace(section, findings=(*findings, str(error)))
-    size = origin.tokenizer.vocabulary_size if origin.tokenizer is not None else None
-    if size is None and content is not None and content.tokenizer is not None:
-        size = content.tokenizer.vocabulary_size
+    recorded = content.tokenizer if content is not None and origin.tokenizer is None else origin.tokenizer
+    size = None if recorded is None else recorded.vocabulary_size
     beyond = found.others + (0 if size is None else int(found.counts[size:].sum()))
     if beyond:
         bound = "of a vocabulary" if size is None else f"below the {size:,} of the tokenizer"
@@ -295,10 +298,10 @@ def describe_dataset(opened: OpenedDataset, *, advance: Callable[[int], None]) -
         repetitions=found.repetitions,
         findings=tuple(findings),
         facts=(*facts, ("token type", str(np.dtype(documents.tokens.dtype).name))),
-        tiles=_tiles(opened, found, content, size),
+        tiles=tuple(_tiles(found, content, size, has_masks=opened.masks is not None)),
         lengths=found.lengths.bins,
         tables=(
-            _show_sources(sources, found, content, has_masks=opened.masks is not None),
+            _show_sources(sources.names, found, content, has_masks=opened.masks is not None),
             _show_lengths(found),
             _show_tokens(found, origin.tokenizer),
         ),
@@ -319,46 +322,51 @@ def _sources(prefix: str, documents: Documents, content: Content | None) -> Sour
 
 
 def _tiles(
-    opened: OpenedDataset, found: Measurement, content: Content | None, vocabulary_size: int | None
-) -> tuple[tuple[str, str], ...]:
-    tiles = [("documents", short_number(found.documents)), ("tokens", short_number(found.tokens))]
-    tiles += [("tokens per document", f"{found.tokens / max(1, found.documents):,.1f}")]
-    tiles += [("repeated documents", _percent(found.repetitions, found.documents))]
+    found: Measurement, content: Content | None, vocabulary_size: int | None, *, has_masks: bool
+) -> Iterator[tuple[str, Cell]]:
+    yield "documents", short_number(found.documents)
+    yield "tokens", short_number(found.tokens)
+    yield "tokens per document", f"{found.tokens / max(1, found.documents):,.1f}"
+    yield "repeated documents", _share(found.repetitions, found.documents)
     if content is not None and content.bytes_per_token is not None:
-        tiles.append(("bytes of text per token", f"{content.bytes_per_token:.2f}"))
+        yield "bytes of text per token", f"{content.bytes_per_token:.2f}"
     if vocabulary_size is not None:
         used = int(np.count_nonzero(found.counts[:vocabulary_size]))
-        tiles.append(("of the vocabulary occurs", _percent(used, vocabulary_size)))
-    if opened.masks is not None:
-        tiles.append(("of the tokens are learned", _percent(int(found.by_source[:, 2].sum()), found.tokens)))
-    return tuple(tiles)
+        yield "of the vocabulary occurs", _share(used, vocabulary_size)
+    if has_masks:
+        yield "of the tokens are learned", _share(found.by_source[:, 2].sum(), found.tokens)
 
 
-def _show_sources(sources: Sources, found: Measurement, content: Content | None, *, has_masks: bool) -> Table:
-    order = np.argsort(-found.by_source[:, 1], kind="stable").tolist()
-    shown, rest = order[:SHOWN_SOURCES], order[SHOWN_SOURCES:]
-    rows = [(sources.names[place], found.by_source[place], [place]) for place in shown]
-    if rest:
-        rows.append((count(len(rest), "smaller source"), found.by_source[rest].sum(axis=0), rest))
-    inputs = content.inputs if content is not None and len(content.inputs) == len(sources.names) else None
-    has_bytes = inputs is not None and any(each.tokenized_bytes for each in inputs)
+def _share(part: float, whole: float) -> float | None:
+    return float(part / whole) if whole else None
 
-    def row(name: str, sums: Any, places: list[int]) -> tuple[str, ...]:  # noqa: ANN401 - a row of counts
-        documents, tokens, learned = map(int, sums)
-        cells = [name, f"{documents:,}", f"{tokens:,}", _percent(tokens, found.tokens)]
-        cells += [_percent(learned, tokens)] if has_masks else []
-        if has_bytes and inputs is not None:
-            cells.append(f"{sum(inputs[place].tokenized_bytes or 0 for place in places) / max(1, tokens):.2f}")
-        return tuple(cells)
 
+def _show_sources(names: Sequence[str], found: Measurement, content: Content | None, *, has_masks: bool) -> Table:
+    inputs = content.inputs if content is not None and len(content.inputs) == len(names) else []
+    num_bytes = np.array([each.tokenized_bytes or 0 for each in inputs] or [0] * len(names))
+    columns = np.column_stack([found.by_source, num_bytes])
+    order = np.argsort(-found.by_source[:, 1], kind="stable")
+    amounts = [(names[place], columns[place].tolist()) for place in order[:SHOWN_SOURCES].tolist()]
+    if len(order) > SHOWN_SOURCES:
+        rest = columns[order[SHOWN_SOURCES:]].sum(axis=0).tolist()
+        amounts.append((count(len(order) - SHOWN_SOURCES, "smaller source"), rest))
+    has_bytes = bool(num_bytes.any())
+    rows = (
+        (
+            *(name, documents, tokens, _share(tokens, found.tokens)),
+            *([_share(learned, tokens)] if has_masks else []),
+            *([f"{size / max(1, tokens):.2f}"] if has_bytes else []),
+        )
+        for name, (documents, tokens, learned, size) in amounts
+    )
     return Table(
         caption="Documents and tokens by source",
         head=(
             *("source", "documents", "tokens", "share of tokens"),
-            *(("share learned",) if has_masks else ()),
-            *(("bytes per token",) if has_bytes else ()),
+            *(["share learned"] if has_masks else []),
+            *(["bytes per token"] if has_bytes else []),
         ),
-        rows=tuple(row(*each) for each in rows),
+        rows=tuple(rows),
     )
 
 
@@ -367,102 +375,63 @@ def _show_lengths(found: Measurement) -> Table:
     return Table(
         caption=f"Tokens that this share of the documents has at most; {found.lengths.empty:,} documents are empty",
         head=("documents", *(f"{share}%" for share in quantiles)),
-        rows=(("tokens", *(f"{value:,}" for value in quantiles.values())),),
+        rows=(("tokens", *quantiles.values()),),
     )
 
 
 def _show_tokens(found: Measurement, tokenizer: Tokenizer | None) -> Table:
-    order = np.argsort(-found.counts, kind="stable")[:SHOWN_TOKENS]
-    ends = int(found.last_counts.sum())
+    counts, lasts, ends = found.counts, found.last_counts, found.last_counts.sum()
+    shown = [token for token in np.argsort(-counts, kind="stable")[:SHOWN_TOKENS].tolist() if counts[token]]
+    texts = [_text(tokenizer, [token]).replace(" ", "␣") or "(no text)" for token in shown]
     return Table(
         caption="The most frequent tokens, and the share of documents that end with each",
         head=("token", "id", "occurrences", "share of tokens", "share of ends"),
         rows=tuple(
-            (
-                _text(tokenizer, [token]).replace(" ", "␣") or "(no text)",
-                str(token),
-                f"{found.counts[token]:,}",
-                _percent(int(found.counts[token]), found.tokens),
-                _percent(int(found.last_counts[token]), ends),
-            )
-            for token in order.tolist()
-            if found.counts[token]
+            (text, str(token), int(counts[token]), _share(counts[token], found.tokens), _share(lasts[token], ends))
+            for text, token in zip(texts, shown, strict=True)
         ),
     )
 
 
-def _examples(documents: Documents, found: Measurement, tokenizer: Tokenizer | None) -> list[Example]:
-    copies = dict(found.repeated)
+def _examples(documents: Documents, found: Measurement, tokenizer: Tokenizer | None) -> Iterator[tuple[str, str]]:
     drawn = np.linspace(0, found.documents - 1, SHOWN_EXAMPLES).astype(int).tolist() if found.documents else []
-    kinds = {"repeated": list(copies), "longest": found.longest, "shortest": found.shortest, "drawn evenly": drawn}
-    chosen: dict[int, list[str]] = {}
-    for kind, numbers in kinds.items():
-        for document in numbers:
-            chosen.setdefault(document, []).append(f"{copies[document]:,} copies" if kind == "repeated" else kind)
-    examples = []
-    for document, why in chosen.items():
+    reasons = [(document, f"{copies:,} copies") for document, copies in found.repeated]
+    for reason, numbers in (("longest", found.longest), ("shortest", found.shortest), ("drawn evenly", drawn)):
+        reasons += [(document, reason) for document in numbers]
+    for document in dict.fromkeys(document for document, _ in reasons):
         begin, end = documents.span(document)
-        tokens = documents.tokens[begin : min(end, begin + EXAMPLE_TOKENS)]
-        text = _text(tokenizer, tokens.tolist())
+        text = _text(tokenizer, documents.tokens[begin : min(end, begin + EXAMPLE_TOKENS)].tolist())
+        why = ", ".join(reason for other, reason in reasons if other == document)
         more = " …" if end - begin > EXAMPLE_TOKENS else ""
-        title = f"Document {document:,}: {count(end - begin, 'token')}, {', '.join(why)}"
-        examples.append(Example(title=title, text=text + more))
-    return examples
+        yield f"Document {document:,}: {count(end - begin, 'token')}, {why}", text + more
 
 
 def _text(tokenizer: Tokenizer | None, ids: list[int]) -> str:
-    if tokenizer is None:
-        return " ".join(map(str, ids))
-    return text_of(tokenizer, ids)
+    return " ".join(map(str, ids)) if tokenizer is None else text_of(tokenizer, ids)
 
 
-def _percent(part: int, whole: int) -> str:
-    return f"{part / whole:.2%}" if whole else "-"
-
-
-def _overview(sections: Sequence[Section], splits: Sequence[DrawnSplit]) -> list[Table]:
-    """Return what is drawn by the caches, and the datasets side by side."""
-    tables = [_show_split(each) for each in splits]
-    measured = [each for each in sections if each.tokens is not None and each.documents is not None]
-    if len(measured) > 1:
-        total = sum(each.tokens or 0 for each in measured)
-        rows = tuple(
-            (
-                each.name,
-                f"{each.documents:,}",
-                f"{each.tokens:,}",
-                _percent(each.tokens or 0, total),
-                _percent(each.repetitions, each.documents or 0),
-            )
-            for each in measured
-        )
-        head = ("dataset", "documents", "tokens", "share of tokens", "share repeated")
-        tables.append(Table(caption="Datasets", head=head, rows=rows))
-    return tables
+def _show_datasets(sections: Sequence[Section]) -> Table:
+    total = sum(each.tokens or 0 for each in sections)
+    rows = (
+        (each.name, each.documents, each.tokens, _share(each.tokens, total), _share(each.repetitions, each.documents))
+        for each in sections
+        if each.tokens is not None and each.documents is not None
+    )
+    head = ("dataset", "documents", "tokens", "share of tokens", "share repeated")
+    return Table(caption="Datasets", head=head, rows=tuple(rows))
 
 
 def _show_split(drawn: DrawnSplit) -> Table:
     total = sum(each.num_samples for each in drawn.datasets)
-    rows = tuple(
-        (
-            each.prefix,
-            f"{each.num_samples:,}",
-            _percent(each.num_samples, total),
-            "-" if each.intended is None else f"{each.intended:.2%}",
-            f"{each.num_samples * drawn.sequence_length / each.part_tokens:,.2f}" if each.part_tokens else "-",
-            "-" if each.short_documents is None else _percent(*each.short_documents[::-1]),
-        )
-        for each in drawn.datasets
-    )
+    rows: list[tuple[Cell, ...]] = []
+    for each in drawn.datasets:
+        read = each.num_samples * drawn.sequence_length
+        epochs = f"{read / each.part_tokens:,.2f}" if each.part_tokens else None
+        short, cut = each.short_documents or (0, 0)
+        share = _share(each.num_samples, total)
+        rows.append((each.prefix, each.num_samples, share, each.intended, epochs, _share(cut, short)))
     return Table(
         caption=f"What {drawn.split} draws: {count(total, 'sample')} of {drawn.sequence_length:,} tokens",
         head=("dataset", "samples", "share drawn", "intended", "epochs", "short documents cut"),
-        rows=rows,
+        rows=tuple(rows),
     )
-
-
-def _tails(splits: Sequence[DrawnSplit]) -> list[str]:
-    """Return a sentence where validation is of other inputs than training, as it is the end of datasets."""
-    ends = [(own.prefix, *own.part) for each in splits if each.split == "valid" for own in each.datasets if own.part]
-    told = describe_tails(ends)
-    return [] if told is None else [told]

@@ -19,10 +19,9 @@ from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description
-from dsindex.index.cuts import count_cut_documents
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds
 from dsindex.tools.documents import LengthCounter
-from dsindex.tools.inspect import count_drawn
+from dsindex.tools.inspect import CHUNK_ITEMS, count_drawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -363,7 +362,7 @@ def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnD
         begin, end = (0, len(lengths))
         if matrix is not None:
             begin, end = split_bounds(matrix[SPLIT_NAMES.index(split)], len(lengths))
-        short = count_cut_documents(lengths, documents, sequence_length=length, num_samples=len(samples))
+        short = _count_cut_documents(lengths, documents, sequence_length=length, num_samples=len(samples))
     except (IndexError, ValueError, TypeError) as error:
         what = "expected the split and the sequences of the dataset"
         raise FormatError(f"{path}: {what}; build the cache again") from error
@@ -386,3 +385,32 @@ def _read_blend(path: str, described: Mapping[str, Any]) -> tuple[list[int], lis
         )
     drawn = count_drawn(path, open_cached_index(path, "dataset_index"), len(parts)).tolist()
     return drawn, [weight / (sum(weights) or 1) for weight in weights]
+
+
+def _count_cut_documents(
+    lengths: NDArray[np.int32], documents: NDArray[np.integer[Any]], *, sequence_length: int, num_samples: int
+) -> tuple[int, int]:
+    """Count the documents of 1 to L tokens of an index, whichever program built it, and those of them that are cut.
+
+    Sample k takes the input tokens [k * L, (k + 1) * L) of the documents laid end to end, so a document is cut if it
+    begins before a multiple of L and ends after it.
+
+    Args:
+        lengths: Tokens of each sequence of the dataset.
+        documents: The document index.
+        sequence_length: L.
+        num_samples: Samples of the index; documents after the last of them are not counted.
+
+    >>> lengths = np.array([5, 3, 6, 12, 2], np.int32)
+    >>> _count_cut_documents(lengths, np.array([0, 2, 1, 3, 4]), sequence_length=8, num_samples=3)
+    (3, 1)
+    """
+    length, begin, counts = np.int64(sequence_length), np.int64(0), np.zeros(2, np.int64)
+    for first in range(0, len(documents), CHUNK_ITEMS):
+        own = np.asarray(lengths[documents[first : first + CHUNK_ITEMS]], np.int64)
+        ends = begin + np.cumsum(own)
+        starts, begin = ends - own, begin + own.sum()
+        is_short = (starts < num_samples * length) & (own > 0) & (own <= length)
+        last = np.minimum(ends[is_short], num_samples * length) - 1
+        counts += [is_short.sum(), (last // length > starts[is_short] // length).sum()]
+    return int(counts[0]), int(counts[1])

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.datasets.blended import BlendedDataset
-from dsindex.datasets.gpt import GPTDataset, expect_scattered_reads
+from dsindex.datasets.gpt import GPTDataset
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import Packs, read_layout
 from dsindex.datasets.kinds import PACKING, TEXT_SUFFIX, tell_kind
 from dsindex.datasets.opening import open as open_dataset
 from dsindex.datasets.origins import DocumentOrigin
 from dsindex.datasets.samples import Batches, trace_samples
+from dsindex.dtypes import starts_of
 from dsindex.errors import InputError, UsageError
-from dsindex.index.continuing import read_runs, tokens_by_times
 from dsindex.tools.origin import find_origin
 from dsindex.tools.results import ConsumedTokens, ReadTokens, ShownDataset, ShownPart, ShownSample, TracedSamples
 from dsindex.tools.token_text import text_of
@@ -139,11 +139,6 @@ def show_samples(
         if not 0 <= number < len(samples):
             raise InputError(f"expected a sample from 0 to {len(samples) - 1}, got {number}")
     opened = samples.datasets if isinstance(samples, BlendedDataset) else [samples]
-    for own in opened:
-        tokens, lengths, *_ = own.dataset.token_columns()
-        mapped = [tokens] if isinstance(tokens, np.ndarray) else []
-        index = [] if isinstance(own, Packs) else [own.document_index, own.sample_index]
-        expect_scattered_reads(*mapped, lengths, *index)
     data = {own.dataset.prefix: own.dataset for own in opened}
     traces = trace_samples([samples.locate(number) for number in numbers])
     parts = [part for trace in traces for part in trace.parts]
@@ -217,11 +212,41 @@ def _count_consumed(samples: GPTDataset | BlendedDataset, consumed: int) -> Cons
 
 
 def _count_read(dataset: GPTDataset, numbers: NDArray[np.integer]) -> ReadTokens:
-    documents = dataset.document_index
+    documents = np.asarray(dataset.document_index, np.int64)
     begin, end = (int(documents.min()), int(documents.max()) + 1) if len(documents) else (0, 0)
     lengths = np.asarray(dataset.dataset.sequence_lengths[begin:end], np.int32)
-    rows = dataset.shuffle_index[numbers]
-    places, times = read_runs(lengths, documents, rows, begin=begin, sequence_length=dataset.sequence_length)
-    return ReadTokens(
-        prefix=dataset.dataset.prefix, num_samples=len(rows), tokens_by_times=tokens_by_times(places, times)
-    )
+    rows = np.asarray(dataset.shuffle_index[numbers], np.int64)
+    counted = tokens_by_times(lengths, documents - begin, rows, sequence_length=dataset.sequence_length)
+    return ReadTokens(prefix=dataset.dataset.prefix, num_samples=len(rows), tokens_by_times=counted)
+
+
+def tokens_by_times(
+    lengths: NDArray[np.int32], documents: NDArray[np.int64], rows: NDArray[np.int64], *, sequence_length: int
+) -> tuple[int, ...]:
+    """Count the tokens that were the input of no sample, of one, of two, and so on.
+
+    Args:
+        lengths: Tokens of each sequence.
+        documents: The document index.
+        rows: The rows of the sample index that were read.
+        sequence_length: L.
+
+    >>> tokens_by_times(np.array([6, 10]), np.array([1, 0]), np.array([1]), sequence_length=8)
+    (8, 8)
+    """
+    homes, bounds = starts_of(lengths), starts_of(lengths[documents])
+    firsts = np.sort(rows) * sequence_length
+    cuts = np.unique(np.concatenate([bounds, firsts, firsts + sequence_length]))
+    cuts = cuts[cuts <= bounds[-1]]
+    begins, ends = cuts[:-1], cuts[1:]
+    is_read = np.searchsorted(firsts, begins, "right") > np.searchsorted(firsts + sequence_length, begins, "right")
+    begins, ends = begins[is_read], ends[is_read]
+    positions = np.searchsorted(bounds, begins, "right") - 1
+    starts = homes[documents[positions]] + begins - bounds[positions]
+    stops = starts + ends - begins
+    starts.sort()
+    stops.sort()
+    places = np.unique(np.concatenate([homes, starts, stops]))
+    times = np.searchsorted(starts, places, "right") - np.searchsorted(stops, places, "right")
+    counted = np.bincount(times[:-1], weights=np.diff(places)) if len(places) > 1 else np.zeros(0)
+    return tuple(map(int, counted.tolist()))

@@ -193,7 +193,7 @@ def compare_shard(task: ShardTask, first: int, end: int, subject: Subject, setti
     """Make a shard again and compare it with the documents [first, end) of a dataset."""
     stored = open_documents(subject)
     with tempfile.TemporaryDirectory(prefix="dsindex-verify-") as folder:
-        write_marker(folder, "verify")
+        write_marker(folder)
         made = tokenize_shard(task, replace(settings, work_dir=folder)).keys[0]
         again = IndexedDataset(os.path.join(folder, made.bin.name).removesuffix(".bin"), check=False)
         found = first_difference(stored.window(first, end - first), documents_of(again))

@@ -28,11 +28,6 @@ def load(name):
     return yaml.safe_load((CONFIGS / name).read_text())
 
 
-def test_readme_names_every_file():
-    readme = (CONFIGS / "README.md").read_text()
-    assert not [path.name for path in CONFIGS.iterdir() if path.name != "README.md" and f"`{path.name}`" not in readme]
-
-
 def test_ray_accepts_the_cloud_configuration():
     util = pytest.importorskip("ray.autoscaler._private.util")
     config = load("aws.yaml")

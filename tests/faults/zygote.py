@@ -209,10 +209,10 @@ def run_child(folder, arguments, strike, waiting, piped):
 
 def use_small_ranges():
     """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own."""
-    from dsindex.engine import merge as ranges
+    from dsindex.engine import assembly
 
-    assert callable(ranges.range_bytes)  # setting what nothing reads would do nothing
-    ranges.range_bytes = lambda _total, **_: SMALL_RANGE_BYTES
+    assert assembly.RANGE_BYTES  # setting what nothing reads would do nothing
+    assembly.RANGE_BYTES = SMALL_RANGE_BYTES
 
 
 def record_tokenizing(path):

@@ -27,7 +27,6 @@ class FakeExecutor:
 
     slots: int = 3
     backlog: int = 2
-    kind: str = "fake"
     last_first: bool = False
     hang: set[str] = field(default_factory=set)
     started: list[str] = field(default_factory=list)
@@ -35,11 +34,6 @@ class FakeExecutor:
     most_in_flight: int = 0
     running: dict[int, Call] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
-    closed: bool = False
-    waiting: str | None = None
-
-    def share(self, value):
-        return value
 
     def start(self, call):
         self.started.append(call.name)
@@ -72,9 +66,6 @@ class FakeExecutor:
     def abandon(self, attempt_id):
         self.abandoned.append(attempt_id)
         self.running.pop(attempt_id, None)
-
-    def close(self):
-        self.closed = True
 
 
 def _stuck():
@@ -151,13 +142,6 @@ def test_machine_faults_are_retried(error):
     results = run(FakeExecutor(), calls_of(lambda n: n, flaky), statistics=statistics)
     assert results == {0: 0, 1: 1}
     assert statistics.retries == 2
-
-
-def test_data_fault_is_final_at_once():
-    executor = FakeExecutor()
-    with pytest.raises(BadRecordError, match="broken"):
-        run(executor, calls_of(Flaky(BadRecordError("f", 1, "broken"))))
-    assert executor.started == ["call[0]"]
 
 
 @pytest.mark.parametrize("last_first", [False, True])

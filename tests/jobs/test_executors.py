@@ -4,14 +4,13 @@ import os
 import signal
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 
 from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import Call, ProcessExecutor, ThreadExecutor
-from dsindex.engine.start import make_executor, wants_threads
-from dsindex.errors import BadRecordError, TaskError
+from dsindex.engine.start import make_executor
+from dsindex.errors import BadRecordError
 from dsindex.machine import available_cpus, available_memory
 from dsindex.options.config import ExecutorConfig
 from tests.support.processes import is_running, wait_until
@@ -93,10 +92,6 @@ def die_once(number, folder):
     return number
 
 
-def hang(_number):
-    time.sleep(3600)
-
-
 def first_time(number, folder):
     try:
         os.close(os.open(f"{folder}/{number}", os.O_CREAT | os.O_EXCL))
@@ -158,11 +153,6 @@ def test_killed_worker_is_replaced_and_its_call_tried_again(processes, tmp_path)
     assert statistics.retries == 3
 
 
-def test_call_that_kills_its_worker_three_times_is_named(processes):
-    with pytest.raises(TaskError, match=r"die\[1\] \(f\.jsonl\): given up after 3 attempts.*signal 9"):
-        run(processes, call(square, 0), call(die, 1))
-
-
 def test_worker_that_died_idle_is_nobodys_fault(processes):
     pids = set(run(processes, call(process_id, 0), call(process_id, 1))[0].values())
     for pid in pids:
@@ -174,16 +164,10 @@ def test_worker_that_died_idle_is_nobodys_fault(processes):
     assert statistics.lost_workers == 0
 
 
-def test_call_that_always_hangs_is_named():
-    named = r"hang\[0\] \(f\.jsonl\): given up after 3 attempts, the last because it did not end within 0\.8 s"
-    with contextlib.closing(ProcessExecutor(1)) as executor, pytest.raises(TaskError, match=named):
-        run(executor, call(hang, 0), policy=RetryPolicy(deadline_seconds=0.2))
-
-
 def test_call_beside_one_that_hangs_is_left_alone(processes, tmp_path):
     run(processes, call(time.sleep, 1), call(time.sleep, 1))  # both have begun
     calls = [call(hang_once, str(tmp_path / "hung")), *[call(process_id, number) for number in range(20)]]
-    results, statistics = run(processes, *calls, policy=RetryPolicy(deadline_seconds=5.0, first_pause_seconds=0.01))
+    results, statistics = run(processes, *calls, policy=RetryPolicy(deadline_seconds=3.0, first_pause_seconds=0.01))
     assert results[0] == "ended"
     assert statistics.lost_workers == statistics.retries == 1
 
@@ -200,8 +184,8 @@ def test_abandoned_call_that_waits_for_a_thread_never_runs(tmp_path):
 
 def test_closing_kills_what_runs():
     executor = ProcessExecutor(2)
-    for number in range(3):
-        executor.start(call(hang, number))
+    for _ in range(3):
+        executor.start(call(time.sleep, 3600))
     assert executor.wait(0.01) == []
     children = [process.pid for process in multiprocessing.active_children()]
     assert len(children) >= 2
@@ -210,32 +194,14 @@ def test_closing_kills_what_runs():
     assert executor.wait(0.01) == []
 
 
-@pytest.mark.parametrize(("options", "kind", "slots"), [
-    ({"executor": "auto", "workers": 3}, "local", 3),
-    ({"executor": "local"}, "local", available_cpus()),
-    ({"executor": "processes", "workers": 1}, "processes", 1),
-], ids=["auto", "local", "processes"])  # fmt: skip
-def test_executor_is_chosen_by_options(options, kind, slots, monkeypatch):
+@pytest.mark.parametrize(("options", "text_bytes", "kind"), [
+    ({"workers": 4}, 1 << 40, "local"), ({"workers": 5}, 1 << 40, "processes"), ({"workers": 5}, 1, "local"),
+    ({"workers": 5, "executor": "local"}, 1 << 40, "local"), ({"workers": 1, "executor": "processes"}, 1, "processes"),
+], ids=str)  # fmt: skip
+def test_many_workers_are_processes_where_the_text_is_large(options, text_bytes, kind, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    executor = make_executor(ExecutorConfig(**options))
-    executor.close()
-    assert (executor.kind, executor.slots) == (kind, slots)
-
-
-@pytest.mark.parametrize(("executor", "kind"), [("auto", "local"), ("processes", "processes")])
-def test_worker_of_a_pool_starts_no_processes_unasked(executor, kind, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    config = ExecutorConfig(executor=executor, workers=1)
-    monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=True))
-    executor = make_executor(config, holds_gil=True)
-    executor.close()
-    assert executor.kind == kind
-
-
-@pytest.mark.parametrize(("workers", "text_bytes", "threads"), [(4, 1 << 40, True), (5, 1 << 40, False), (5, 1, True)])
-def test_many_workers_are_processes_where_the_text_is_large(workers, text_bytes, threads, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert wants_threads(ExecutorConfig(workers=workers), text_bytes=text_bytes) == threads
+    with contextlib.closing(make_executor(ExecutorConfig(**options), text_bytes=text_bytes)) as executor:
+        assert (executor.kind, executor.slots) == (kind, options["workers"])
 
 
 @pytest.mark.parametrize(("line", "folder", "limit", "usage"), [

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import pytest
 import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.engine.ledger import Ledger
 from dsindex.engine.progress import Reporter
 from dsindex.errors import InputError, PlanError, UsageError
 from dsindex.options.build import BuildConfig
@@ -35,7 +33,6 @@ KINDS = {
     "jq": {"json_keys": ("text", "both=.text + .meta.text", "list=. | [.text, .meta.text]")},
     "join": {"json_keys": ("text", ".meta.text", ".meta.tags"), "join": r"\n"},
     "where": {"json_keys": (".meta.text", "text"), "where": '.n % 3 != 0 and .lang == "en"'},
-    "where without jq": {"json_keys": (".meta.text", "text"), "where": '.meta.more.title != "t 7" and .lang <= "en"'},
     "join and where": {"json_keys": ("text", ".n | tostring"), "join": "\n\t", "where": ".meta.tags | length"},
     "token ids": {"token_ids": ".meta.ids", "append_eod": True},
     "token ids where": {"token_ids": "own=.lists", "where": ".n > 7"},
@@ -146,34 +143,19 @@ def test_token_ids_are_stored_as_they_are(source, tmp_path):
     assert report.run.engine is None
 
 
-@pytest.mark.parametrize("key", ["lists", ".meta.ids"])
-def test_token_ids_of_a_table_are_those_of_its_lines(key, source, tmp_path):
+def test_token_ids_of_a_table_are_those_of_its_lines(source, tmp_path):
     records = [record | {"text": record["text"] * 50} for record in good_records(source)]
     records[7] = records[7] | {"lists": [[1], [-1]], "meta": records[7]["meta"] | {"ids": [10**9]}}
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
     pq.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet", row_group_size=30)
     for name in ("a.jsonl", "a.parquet"):
-        config = config_of(source, tmp_path / name[2:], input=(str(tmp_path / name),), token_ids=key)
+        config = config_of(source, tmp_path / name[2:], input=(str(tmp_path / name),), token_ids="lists")
         report = run_config(config)
         assert (report.counts.kept, report.counts.quarantined) == (len(records) - 1, 1)
     for suffix in ("bin", "idx"):
         [of_lines] = (tmp_path / "jsonl").glob(f"*.{suffix}")
         [of_table] = (tmp_path / "parquet").glob(f"*.{suffix}")
         assert of_lines.read_bytes() == of_table.read_bytes()
-
-
-def test_ids_equal_the_texts_that_they_encode(source, tmp_path):
-    """A tokenized corpus gives the same files as its text."""
-    lines = [json.dumps({"ids": encode(record["text"])}) for record in good_records(source)]
-    (tmp_path / "ids.jsonl").write_text("\n".join(lines))
-    (tmp_path / "text.jsonl").write_text("\n".join(json.dumps({"text": r["text"]}) for r in good_records(source)))
-    ids = config_of(source, tmp_path, input=(str(tmp_path / "ids.jsonl"),), token_ids="ids")
-    run_config(ids)
-    run_config(config_of(source, tmp_path, input=(str(tmp_path / "text.jsonl"),)))
-    for suffix in ("bin", "idx"):
-        assert (tmp_path / f"x_ids_document.{suffix}").read_bytes() == (
-            tmp_path / f"x_text_document.{suffix}"
-        ).read_bytes()
 
 
 def test_filtered_records_are_counted(source, tmp_path, capsys):
@@ -184,11 +166,6 @@ def test_filtered_records_are_counted(source, tmp_path, capsys):
     content = json.loads((tmp_path / "x_text_document.manifest.json").read_bytes())["content"]
     assert content["account"]["filtered"] == content["inputs"][0]["filtered"] == 101
     assert content["options"]["where"] == ".n < 100"
-
-
-def test_condition_that_leaves_out_everything_is_an_error(source, tmp_path):
-    with pytest.raises(InputError, match=r"expected a record that --where keeps, got none of 396"):
-        run_config(config_of(source, tmp_path, where=".nosuch"))
 
 
 def test_share_of_bad_records_counts_filtered_ones_as_records(source, tmp_path):
@@ -206,9 +183,7 @@ def test_records_that_are_all_bad_are_an_error(tmp_path):
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_verify_compares_with_the_source(kind, source, tmp_path):
-    copy = tmp_path / "source"
-    shutil.copytree(source, copy)
-    report = run_config(config_of(copy, tmp_path / "out", **KINDS[kind]))
+    report = run_config(config_of(source, tmp_path / "out", **KINDS[kind]))
     for dataset in report.datasets:
         verified = verify(dataset.prefix)
         assert (verified.findings, verified.verdict) == ((), "intact")
@@ -224,16 +199,6 @@ def verify(prefix):
         prefix, against_source=True, tokenizer_model=str(OWN.plain_tokenizer), executor="local", workers=2
     )
     return verify_dataset(prefix, config, reporter=Reporter())
-
-
-def test_counts_that_do_not_add_up_are_found(source, tmp_path):
-    report = run_config(config_of(source, tmp_path, where=".n < 9"))
-    path = Path(f"{report.datasets[0].prefix}.manifest.json")
-    manifest = json.loads(path.read_bytes())
-    manifest["content"]["account"]["filtered"] -= 1
-    path.write_text(json.dumps(manifest))
-    findings = verify(report.datasets[0].prefix).findings
-    assert any("expected records = kept + filtered + quarantined" in finding for finding in findings)
 
 
 @pytest.fixture(scope="module")
@@ -254,55 +219,16 @@ def expected(source, tmp_path_factory):
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("way", WAYS[1:], ids=["small shards", "reference engine"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_output_does_not_depend_on_the_way(
-    kind, way, source, expected, tmp_path
-) :  # fmt: skip
+def test_output_does_not_depend_on_the_way(kind, way, source, expected, tmp_path):
     run_config(config_of(source, tmp_path, **KINDS[kind], **way))
     assert published(tmp_path) == expected(kind)
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("kind", KINDS)
-def test_output_of_processes_is_the_same(kind, source, expected, tmp_path):
-    way = {"executor": "processes", "shard_size": "9KiB", "workers": 2}
-    run_config(config_of(source, tmp_path, **KINDS[kind], **way))
-    assert published(tmp_path) == expected(kind)
-
-
-@pytest.mark.quick(1)
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_instance")
-@pytest.mark.parametrize("kind", ["path", "join and where", "token ids"])
-def test_output_on_ray_is_the_same(kind, source, expected, tmp_path):
-    way = {"executor": "ray", "shard_size": "9KiB", "workers": 2}
-    run_config(config_of(source, tmp_path, **KINDS[kind], **way))
-    assert published(tmp_path) == expected(kind)
-
-
-class Stopped(Exception):
-    """The job ended in the middle."""
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("kind", KINDS)
-def test_interrupted_build_continues_to_the_same_output(
-    kind, source, expected, tmp_path
-) :  # fmt: skip
-    config = config_of(source, tmp_path, **KINDS[kind], **WAYS[1])
-    record, committed = Ledger.record_shard, []
-
-    def recorded(ledger, task, result):
-        record(ledger, task, result)
-        committed.append(task.shard)
-        if len(committed) == 10:
-            raise Stopped
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ledger, "record_shard", recorded)
-        with pytest.raises(Stopped):
-            run_config(config)
-    run_config(config)
-    assert {name: data for name, data in published(tmp_path).items() if "lock" not in name} == expected(kind)
+@pytest.mark.parametrize("executor", ["processes", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
+def test_output_of_other_executors_is_the_same(executor, source, expected, tmp_path):
+    way = {"executor": executor, "shard_size": "9KiB", "workers": 2}
+    run_config(config_of(source, tmp_path, **KINDS["join and where"], **way))
+    assert published(tmp_path) == expected("join and where")
 
 
 def test_jq_runs_in_processes(source, tmp_path):
@@ -314,7 +240,6 @@ def test_jq_runs_in_processes(source, tmp_path):
 
 @pytest.mark.parametrize(("first", "second", "change"), [
     ({}, {"where": ".n"}, r'where was not set and is "\.n"'),
-    ({"where": ".n"}, {"where": ".n > 1"}, r'where was "\.n" and is "\.n > 1"'),
     ({"json_keys": ("x=.meta.text",)}, {"json_keys": ("x=.text",)}, r"json-keys was \[\"x=\.meta\.text\"\] and is"),
     ({"token_ids": "x=.lists"}, {"token_ids": "x=.meta.ids"}, r'token-ids was "x=\.lists" and is'),
 ])  # fmt: skip
@@ -340,13 +265,10 @@ def test_plan_and_manifest_of_plain_keys_have_nothing_new(make_config):
 @pytest.mark.parametrize(("options", "message"), [
     ({"json_keys": (".a | .b",)}, r"--json-keys: .* pattern '\.a \| \.b'; name its output, as in NAME=\.a \| \.b"),
     ({"json_keys": ('.["a/b"]',)}, r"can be part of a file name, got 'a/b'; write NAME="),
-    ({"json_keys": ("a/b=.c",)}, "can be part of a file name, got 'a/b'"),
-    ({"json_keys": (r'."\u0000"',)}, "can name a file"),
     ({"json_keys": ("text", ".text")}, r"a different name for each output, got 'text' for text and \.text"),
     ({"json_keys": ("text", "text")}, "expected each key once"),
     ({"json_keys": ("text",), "token_ids": "ids"}, "either --token-ids or --json-keys, got both"),
     ({"token_ids": "x=.a[0]"}, r"--token-ids: expected a name or a path .*, got the jq pattern 'x=\.a\[0\]'"),
-    ({"where": " "}, "expected a jq condition"),
     ({"join": "\\x"}, "expected a backslash to be part of"),
 ])  # fmt: skip
 def test_options_that_do_not_fit_are_refused(options, message):
@@ -356,7 +278,6 @@ def test_options_that_do_not_fit_are_refused(options, message):
 
 @pytest.mark.parametrize(("flags", "message"), [
     (("--where", ".n |"), r"jq pattern '\.n \|': syntax error"),
-    (("--where", "now > 1"), "'now' is not allowed"),
     (("--json-keys", ".meta.none"), r"a\.jsonl, line 1: expected the key 'none' at \.meta, got only"),
     (("--where", ".n + {}"), r"a\.jsonl, line 1: pattern `\.n \+ \{\}` fails"),
     (("--token-ids", "text"), r"line 1: expected a list of token ids from 0 to \d+ under the key 'text', got a s"),

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -90,17 +89,3 @@ def test_second_signal_ends_the_process_at_once():
     ended = subprocess.run([sys.executable, "-c", SECOND], capture_output=True, text=True, check=False)
     assert ended.returncode == 143
     assert ended.stderr.splitlines()[-1] == "x: stopped; run the same command again to continue"
-
-
-def test_other_threads_set_no_handlers():
-    before = signal.getsignal(signal.SIGTERM)
-    seen = []
-
-    def command():
-        with stop_on_signals("x"):
-            seen.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=command)
-    thread.start()
-    thread.join()
-    assert seen == [before]

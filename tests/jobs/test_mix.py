@@ -39,11 +39,11 @@ def test_plan_shows_what_is_drawn_and_the_blend(capsys):
     code, out, _ = run(f"web books=2epochs code=20% --tokens 3k --global-batch-size 4 {JOB}", capsys)
     assert code == 0
     assert out == (
-        "dataset  tokens   weight  drawn  of drawn  epochs\n"
-        "web       1,000  0.46667  1,400    46.67%     1.4\n"
-        "books       500  0.33333  1,000    33.33%       2\n"
-        "code        100      0.2    600       20%       6\n"
-        "total     1,600           3,000      100%   1.875\n"
+        "dataset  tokens  drawn  of drawn  epochs\n"
+        "web       1,000  1,400    46.67%     1.4\n"
+        "books       500  1,000    33.33%       2\n"
+        "code        100    600       20%       6\n"
+        "total     1,600  3,000      100%   1.875\n"
         "\n"
         "draws 300 samples of 10 tokens from the train split of '1', 75 iterations: --train-samples 300\n"
         "first to run out: code, after 500 of 3,000 tokens, at iteration 12\n"

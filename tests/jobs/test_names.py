@@ -53,7 +53,7 @@ def test_build_is_made_found_again_and_verified(capsys, executor):
     assert main(["verify", DATASET, "--against-source", "--tokenizer-model", TOKENIZER]) == 0
     assert r"out\udcff_text_document: intact" in capsys.readouterr().out
     assert main(["verify", DATASET, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["path"] == DATASET
+    assert json.loads(capsys.readouterr().out)["reports"][0]["path"] == DATASET
 
 
 def test_bad_records_are_named_and_set_aside(folder, capsys):
@@ -128,7 +128,7 @@ def test_control_characters_in_a_name_reach_no_terminal(tmp_path, capsys):
     assert main(["verify", str(tmp_path / name)]) == 1
     assert "\x1b[2J" not in capsys.readouterr().out
     assert main(["verify", str(tmp_path / name), "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["path"] == str(tmp_path / name)
+    assert json.loads(capsys.readouterr().out)["reports"][0]["path"] == str(tmp_path / name)
 
 
 FORGED = "x\nFOUND: forged\x1b[2J"

@@ -6,10 +6,8 @@ import os
 
 import pytest
 
-from dsindex.engine import merge as ranges
 from dsindex.engine.executors import ThreadExecutor
 from dsindex.engine.ledger import Ledger
-from dsindex.engine.output import EarlyRanges
 from dsindex.errors import BadRecordError, InputError, OutputError
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.options.build import BuildConfig
@@ -22,7 +20,7 @@ from tests.support.jobs import config_of, run_config
 from tests.support.published import published
 
 STEP = 4096
-"""Bytes of a range in these tests; it has two digest blocks."""
+"""Bytes of a range, and so of a digest block, in these tests."""
 OWN_BIN = OWN.run("eod").prefixes["text"].with_name("eod_text_document.bin")
 
 pytestmark = pytest.mark.usefixtures("small_ranges")
@@ -30,9 +28,9 @@ pytestmark = pytest.mark.usefixtures("small_ranges")
 
 @pytest.fixture
 def small_ranges(monkeypatch):
-    monkeypatch.setattr(ranges, "range_bytes", lambda _total: STEP)
-    monkeypatch.setattr(ranges, "COPY_BYTES", STEP // 4)
-    monkeypatch.setattr("dsindex.store.storage.DIGEST_BLOCK_BYTES", STEP // 2)
+    monkeypatch.setattr("dsindex.engine.assembly.RANGE_BYTES", STEP)
+    monkeypatch.setattr("dsindex.engine.merge.COPY_BYTES", STEP // 4)
+    monkeypatch.setattr("dsindex.store.storage.DIGEST_BLOCK_BYTES", STEP)
 
 
 @pytest.fixture
@@ -69,10 +67,9 @@ def stopped_after(num_ranges):
     committed = []
     record = Ledger.record_range
 
-    def recorded(ledger, task, result):
-        record(ledger, task, result)
-        name = os.path.basename(task.output).rsplit(".", 2)[0]
-        committed.append(f"merge[{name}:{task.number:05d}]")
+    def recorded(ledger, output, number, digest):
+        record(ledger, output, number, digest)
+        committed.append(f"merge[{output.rsplit('.', 1)[0]}.bin:{number:05d}]")
         if len(committed) == num_ranges:
             raise Stopped
 
@@ -105,37 +102,28 @@ def test_ranges_are_merged_before_the_last_shard_is_begun(name, tmp_path, starte
     assert not partials(tmp_path)
 
 
-@pytest.mark.quick(1)
 @pytest.mark.parametrize("version", PBIN_VERSIONS)
-def test_packed_ranges_but_the_first_are_merged_early(version, tmp_path, started, monkeypatch):
+def test_packed_ranges_but_the_first_are_merged_early(version, tmp_path, started):
     """The first one has the header, which says how many tokens there are."""
-
-    def pack(folder):
-        output = str(tmp_path / folder / "docs.pbin")
-        config = config_of(PackConfig, OWN.docs, output=output, pbin_era=version, workers=1, shard_size="4KiB")
-        run_config(config)
-        return published(tmp_path / folder)
-
-    with_them = pack("early")
-    assert len(early(started)) >= 4
-    assert "merge[docs.pbin:00000]" not in early(started)
-    with monkeypatch.context() as patch:
-        patch.setattr(EarlyRanges, "take_shard", lambda *_: [])
+    outputs = []
+    for size in ("4KiB", "64MiB"):
         started.clear()
-        assert pack("late") == with_them
-    assert not early(started)
+        output = str(tmp_path / size / "docs.pbin")
+        run_config(config_of(PackConfig, OWN.docs, output=output, pbin_era=version, workers=1, shard_size=size))
+        outputs.append(published(tmp_path / size))
+        assert len(early(started)) >= (4 if size == "4KiB" else 0)
+        assert "merge[docs.pbin:00000]" not in early(started)
+    assert outputs[0] == outputs[1]
 
 
-def test_tokens_and_masks_of_instructions_are_merged_early(tmp_path, started, monkeypatch):
-    def instruct(folder):
-        run_config(job(tmp_path / folder / "chat", workers=1, shard_size="8KiB"), SPLIT_IN_PARTS)
-        return published(tmp_path / folder)
-
-    with_them = instruct("early")
+def test_tokens_and_masks_of_instructions_are_merged_early(tmp_path, started):
+    outputs = []
+    for size in ("64MiB", "8KiB"):
+        run_config(job(tmp_path / size / "chat", workers=1, shard_size=size), SPLIT_IN_PARTS)
+        outputs.append(published(tmp_path / size))
     kinds = {name.partition("[")[2].partition(":")[0] for name in early(started)}
     assert {"chat_train_text_document.bin", "chat_train_loss_mask.bin"} <= kinds
-    monkeypatch.setattr(EarlyRanges, "take_shard", lambda *_: [])
-    assert instruct("late") == with_them
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.parametrize("num_ranges", [1, 3, 6])
@@ -164,7 +152,7 @@ def test_file_that_lost_its_ranges_gets_them_all_again(what, keep_shards, tmp_pa
     if what == "gone":
         partial.unlink()
     else:
-        os.truncate(partial, 3 * STEP - 1)
+        os.truncate(partial, 2 * STEP)
     started.clear()
     run_config(config)
     assert set(committed) < set(started)
@@ -211,7 +199,7 @@ def test_bad_record_is_told_although_a_range_failed_before(tmp_path, make_config
     executor = FakeExecutor(slots=3, backlog=6)  # ends one call at a time, in the order in which they were begun
     monkeypatch.setattr(executor, "require_seen", lambda *_: None, raising=False)
     monkeypatch.setattr("dsindex.engine.job.make_executor", lambda *_, **__: executor)
-    monkeypatch.setattr("dsindex.engine.output.merge_range", fail)
+    monkeypatch.setattr("dsindex.engine.assembly.merge_range", fail)
     with pytest.raises(BadRecordError, match=rf"in\.jsonl, line {bad_line}:"):
         run_config(make_config(input=(str(tmp_path / "in.jsonl"),), shard_size="2KiB"))
     assert failed

@@ -75,15 +75,15 @@ def test_kept_shards_are_used_again(tmp_path, make_config):
 
     def build_again():
         """Return the result, and how many shards were made."""
-        before = {path.name for path in shards.rglob("*.files")}
+        before = {path.name for path in shards.rglob("*.prov")}
         for path in tmp_path.glob("x_text_document.*"):
             path.unlink()
         result = build(make_config, own, tmp_path, keep_shards=True)
-        return result, len({path.name for path in shards.rglob("*.files")} - before)
+        return result, len({path.name for path in shards.rglob("*.prov")} - before)
 
     build_again()
     expected = published(tmp_path)
-    first = min(shards.rglob("*.files"))
+    first = min(shards.rglob("*.prov"))
     first.write_bytes(first.read_bytes()[:-1] + b"x")
     with pytest.raises(OutputError, match=rf"{first.name}: expected what was written there, got other bytes"):
         build_again()

@@ -38,7 +38,7 @@ def interrupt(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(build_job, "count_reference_texts", stop)
+        patched.setattr(build_job, "assemble", stop)
         assert main([*WORDS]) == 130
 
 

@@ -20,10 +20,10 @@ def records(rng, num):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """40 inputs, of which the last share shards, and the records of each."""
+    """12 inputs, of which the last share shards, and the records of each."""
     folder, rng = tmp_path_factory.mktemp("inputs"), random.Random(3)
     made = {}
-    for number in range(40):
+    for number in range(12):
         made[f"{number:02d}"] = records(rng, 60 if number < 3 else 5)
         lines = "\n".join(["no JSON", *map(json.dumps, made[f"{number:02d}"])]).encode()
         name = f"{number:02d}.jsonl" + (".gz" if number == 1 else "")
@@ -47,7 +47,7 @@ def counted(folder, name):
     return content, [file.tokenized_bytes for file in content.inputs]
 
 
-WAYS = [{}, {"shard_size": "64KiB"}, {"executor": "processes"}, {"engine": "tokenizers"}]
+WAYS = [{"shard_size": "64KiB"}, {"engine": "tokenizers"}]
 
 
 @pytest.mark.parametrize("way", range(len(WAYS)))

@@ -19,7 +19,7 @@ import shutil
 import sys
 from collections import Counter
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from unittest.mock import patch
 
 import numpy as np
@@ -218,26 +218,6 @@ def read_bridge(data, folder):
     yield "samples", whole(theirs), whole(ours)
 
 
-def read_automodel(data, folder):
-    module = peer("nemo_automodel.components.datasets.llm.megatron_dataset")
-    model = "openai-community/gpt2"
-    flags = ["--megatron-release", "nemo-automodel", "--tokenizer-model", model]
-    ours, _ = data.samples(folder, *flags, split="100,0,0")
-    job = module.MegatronPretraining(
-        paths=data.words(),
-        seq_length=LENGTH,
-        seed=1234,
-        split="100,0,0",
-        num_train_samples=NUM_SAMPLES,
-        splits_to_build="train",
-        index_mapping_dir=str(folder),
-        tokenizer=SimpleNamespace(name_or_path=model, pad_token_id=0, eos_token_id=0),
-    )
-    with unchanged(folder):
-        job.build()
-    yield "samples", whole(job.get_dataset("train"), "input_ids"), whole(ours)[:NUM_SAMPLES]
-
-
 def maxtext():
     pytest.importorskip("grain")
     return peer("maxtext.input_pipeline._mmap_datasource", without=("maxtext", "maxtext.input_pipeline"))
@@ -297,7 +277,6 @@ def batch_tokens(batch):
 READERS = {
     "Megatron-core": read_megatron,
     "Megatron-Bridge": read_bridge,
-    "NeMo Automodel": read_automodel,
     "MaxText mmap": read_maxtext_mmap,
     "Modalities": read_modalities,
     "PyTorch": read_torch,

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.datasets import GPTDataset, IndexedDataset, SampleOptions, SamplePart
-from dsindex.datasets.gpt import expect_scattered_reads
 from dsindex.errors import FormatError
 from tests.support.datasets import write_dataset
 from tests.support.golden import golden_caches
@@ -159,14 +157,6 @@ def test_without_extra_token_the_last_label_has_no_loss(tmp_path):
     assert sample["loss_mask"].tolist() == [1, 1, 1, 0]
 
 
-def test_pad_token_in_the_data_is_taken_for_padding(tmp_path):
-    """As in Megatron, whose tokenizer's pad token must not occur in the data."""
-    sample = small(tmp_path, options=SampleOptions(pad_token=5))[1]
-    assert sample["tokens"].tolist() == [4, 0, 6, 9]
-    assert sample["labels"].tolist() == [0, 6, 9, 1]
-    assert sample["loss_mask"].tolist() == [0, 1, 1, 1]
-
-
 def reference_resets(tokens):
     """Positions and forbidden attention, token by token."""
     document, positions, documents = 0, [], []
@@ -211,15 +201,9 @@ def dataset_of(tokens, folders):
     )
 
 
-def test_attention_mask_without_resets_is_causal(tmp_path):
-    dataset = small(tmp_path, options=SampleOptions(create_attention_mask=True))
-    assert np.array_equal(dataset[1]["attention_mask"], ~np.tri(4, dtype=bool)[np.newaxis])
-    assert "attention_mask" not in small(tmp_path)[1]
-
-
 @pytest.mark.parametrize(
     ("dtype", "sample_dtype"),
-    [*[(dtype, np.int32) for dtype in ("u1", "i1", "i2", "u2", "i4", "i8")], ("u2", np.int64)],
+    [*[(dtype, np.int32) for dtype in ("u1", "i2", "i8")], ("u2", np.int64)],
 )
 def test_every_integer_type_makes_the_same_samples(tmp_path, dtype, sample_dtype):
     sample_index = np.array([[0, 0], [1, 0], [3, 1], [4, 2]], sample_dtype)
@@ -275,8 +259,8 @@ def test_cache_opens_by_its_description(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("changes", "message"), [
     ({"class": "BERTDataset"}, "expected the description of a GPTDataset"),
     ({"sequence_length": "4"}, "expected `sequence_length` to be an integer of at least 1, got '4'"),
-    ({"dataset_path": 1}, "with its dataset_path and sequence_length, got a GPTDataset with 1 and 4"),
-    ({"class": "BlendedDataset", "split": "train", "datasets": [DESCRIPTION]}, "got a BlendedDataset with"),
+    ({"dataset_path": 1}, "expected `dataset_path` to be a text, got 1"),
+    ({"class": "BlendedDataset", "split": "train", "datasets": [DESCRIPTION]}, "got a BlendedDataset"),
 ], ids=["class", "length", "path", "blend"])  # fmt: skip
 def test_other_descriptions_are_refused(tmp_path, changes, message):
     with pytest.raises(FormatError, match=message):
@@ -361,18 +345,19 @@ WRONG_ARRAYS = [
 ]
 
 
-@pytest.mark.parametrize("as_file", [True, False], ids=["file", "array"])
 @pytest.mark.parametrize(
     ("name", "array", "message"), [case[1:] for case in WRONG_ARRAYS], ids=[case[0] for case in WRONG_ARRAYS]
 )
-def test_index_of_another_form_is_refused(tmp_path, name, array, message, as_file):
-    np.save(tmp_path / "wrong.npy", array)
+def test_index_of_another_form_is_refused(tmp_path, name, array, message):
     with pytest.raises(FormatError, match=message):
-        small(tmp_path, **{name: tmp_path / "wrong.npy" if as_file else array})
+        small(tmp_path, **{name: array})
 
 
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"not an array", pickle.dumps([1])], ids=repr)
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"not an array", pickle.dumps([1]), None], ids=repr)
 def test_file_that_is_no_array_is_refused(tmp_path, content):
+    if content is None:  # one that is cut off
+        np.save(tmp_path / "whole.npy", np.zeros(1000, np.int32))
+        content = (tmp_path / "whole.npy").read_bytes()[:-4]
     (tmp_path / "wrong.npy").write_bytes(content)
     with pytest.raises(FormatError, match=r"wrong\.npy: cannot be read as a document index"):
         small(tmp_path, document_index=tmp_path / "wrong.npy")
@@ -398,15 +383,6 @@ def test_damaged_header_is_refused(tmp_path, header):
         small(tmp_path, document_index=tmp_path / "wrong.npy")
 
 
-def test_array_of_another_size_is_refused(tmp_path):
-    np.save(tmp_path / "whole.npy", np.zeros(1000, np.int32))
-    whole = (tmp_path / "whole.npy").read_bytes()
-    for content in (whole[:-4], whole + b"x", whole + bytes(100)):
-        (tmp_path / "other.npy").write_bytes(content)
-        with pytest.raises(FormatError, match=r"other\.npy: (cannot be read as|expected) a document index"):
-            small(tmp_path, document_index=tmp_path / "other.npy")
-
-
 def test_floats_and_empty_samples_are_refused(tmp_path):
     with pytest.raises(ValueError, match="expected integer tokens, got float32"):
         small(tmp_path, dtype=np.float32)
@@ -428,7 +404,7 @@ def outcome(samples, number, *, by_parts):
 
 
 @pytest.mark.parametrize("extra", [True, False])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_parts_are_refused_where_tokens_are(tmp_path, seed, extra):
     """Any numbers may stand in a damaged index."""
     rng = np.random.default_rng(seed)
@@ -447,14 +423,3 @@ def test_parts_are_refused_where_tokens_are(tmp_path, seed, extra):
             refused, found = refused + isinstance(expected, str), found + isinstance(expected, list)
     assert refused
     assert found
-
-
-def test_pages_beside_scattered_reads_are_left_on_the_disk(tmp_path):
-    prefix = write_dataset(tmp_path / "d", [[[1, 2, 3]]])
-    np.save(tmp_path / "x.npy", np.arange(9))
-    dataset, array = IndexedDataset(prefix), np.load(tmp_path / "x.npy", mmap_mode="r")
-    expect_scattered_reads(dataset.token_columns()[0], array[2:4], np.arange(3))
-    shown = Path("/proc/self/smaps").read_text()
-    for path in (f"{prefix}.bin", tmp_path / "x.npy"):
-        flags = shown[shown.index(str(path)) :].split("VmFlags:")[1].splitlines()[0].split()
-        assert "rr" in flags

@@ -1,7 +1,5 @@
 """Sequences and documents of a dataset, alone and in ranges."""
 
-import multiprocessing
-import os
 import pickle
 
 import numpy as np
@@ -100,16 +98,9 @@ def test_index_of_another_type_is_refused(dataset, index):
         dataset[index]
 
 
-@pytest.mark.parametrize("indices", [[[0]], [0.5], 0], ids=repr)
-def test_take_refuses_what_is_no_list_of_integers(dataset, indices):
-    with pytest.raises(TypeError, match="expected sequence numbers in one dimension"):
-        dataset.take(indices)
-
-
 @pytest.mark.parametrize("documents", [[], [[], []], [[[]], [[], []]]], ids=["none", "empty", "of-empty-sequences"])
-@pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
-def test_bin_of_no_bytes_opens(tmp_path, documents, check):
-    dataset = IndexedDataset(write_dataset(tmp_path / "d", documents), check=check)
+def test_bin_of_no_bytes_opens(tmp_path, documents):
+    dataset = IndexedDataset(write_dataset(tmp_path / "d", documents))
     assert (dataset.num_tokens, dataset.num_documents) == (0, len(documents))
     assert [sequence.tolist() for sequence in dataset[:]] == [[] for document in documents for _ in document]
     assert [dataset.document(number).tolist() for number in range(len(documents))] == [[] for _ in documents]
@@ -143,7 +134,7 @@ def test_missing_or_foreign_files_are_named(tmp_path, prefix):
         IndexedDataset(prefix)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_unchecked_reader_of_a_damaged_index_never_leaves_the_bin(tmp_path, data):
     if not (tmp_path / "sound.idx").exists():
@@ -205,19 +196,12 @@ def test_close_lets_go_but_not_of_what_was_handed_out(prefix):
         dataset.sequence_lengths  # noqa: B018
 
 
-def read_all(dataset):
-    return [sequence.tolist() for sequence in dataset]
-
-
-@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.usefixtures("prefix")
-def test_worker_processes_read_the_same(tmp_path, monkeypatch, method):
+def test_pickle_of_a_relative_path_is_read_in_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    dataset = IndexedDataset("d")
-    # The worker runs in another folder, where this relative path leads nowhere.
-    with multiprocessing.get_context(method).Pool(1, os.chdir, (tmp_path.parent,)) as pool:
-        assert pool.apply_async(read_all, (dataset,)).get(60) == SEQUENCES
+    pickled = pickle.dumps(IndexedDataset("d"))
+    monkeypatch.chdir(tmp_path.parent)
+    assert [sequence.tolist() for sequence in pickle.loads(pickled)] == SEQUENCES  # noqa: S301
 
 
 def test_pickle_holds_a_path_and_no_tokens(tmp_path):

@@ -52,11 +52,9 @@ def test_blocks_have_the_types_that_modalities_gives_to_torch(tmp_path, token_by
 @pytest.mark.parametrize("kind", [PackedMemMapDatasetContinuous, PackedMemMapDatasetMegatron])
 def test_both_kinds_refuse_what_cannot_be(tmp_path, kind):
     path = write_pbin(tmp_path / "x.pbin", DOCUMENTS)
-    for block_size in (1, 0, -3):
-        with pytest.raises(ValueError, match=f"block_size of at least 2, an input and a target, got {block_size}"):
+    for block_size in (1, -3, 19):
+        with pytest.raises(ValueError, match=f"a block_size from 2, an .*, to its 18 tokens, got {block_size}"):
             kind(path, block_size)
-    with pytest.raises(ValueError, match=r"x\.pbin: expected a block_size of at most its 18 tokens, got 19"):
-        kind(path, 19)
     assert len(kind(path, 18)) == 1
     with pytest.raises(FormatError, match="of version spec, got version current"):
         kind(path, 4, version=PBIN_VERSIONS["spec"])
@@ -78,15 +76,6 @@ def test_both_kinds_pickle_as_their_arguments(tmp_path, kind, options):
     assert len(pickled) < 1000
     again = pickle.loads(pickled)  # noqa: S301 - ours
     assert np.array_equal(again[:], dataset[:])
-
-
-@pytest.mark.parametrize("version", VERSION_NAMES)
-def test_megatron_blocks_follow_the_rule(tmp_path, version):
-    """The worked example of the docstring."""
-    dataset = PackedMemMapDatasetMegatron(write_pbin(tmp_path / "x.pbin", DOCUMENTS, version=version), 5)
-    expected = [[1, 2, 3, 4, 5], [4, 5, 6, 7, 8], [8, 9, 10, 11, 12], [10, 11, 12, 13, 14]]
-    assert [block.tolist() for block in dataset] == expected
-    assert [block.tolist() for block in dataset[1:3]] == expected[1:3]
 
 
 def rule_step_by_step(lengths, block_size):

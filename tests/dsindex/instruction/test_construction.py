@@ -58,18 +58,6 @@ def test_configuration_takes_its_template_from_a_file_beside_it(tmp_path):
         read_instruction_config(tmp_path / "other.yaml")
 
 
-def test_roles_are_added_to_the_usual_ones():
-    roles = parse_config("role_mapping: {bot: assistant, system: user}").roles
-    assert {name: roles[name] for name in ("bot", "system", "human", "developer", "function_call", "observation")} == {
-        "bot": "assistant",
-        "system": "user",
-        "human": "user",
-        "developer": "developer",
-        "function_call": "assistant",
-        "observation": "tool",
-    }
-
-
 # What is trained on, one character each of the texts in order: role, instruction, six messages.
 SPEC_LEARNT = [False, False, False, True, False, True, False, True]
 

@@ -12,8 +12,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from dsindex.errors import RecordProblem
 from dsindex.instruction.config import parse_config
 from dsindex.instruction.encode import InstructionEncoder
-from dsindex.instruction.tokenizer_files import read_tokenizer_folder
-from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask_from_spans
+from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask_from_spans, read_chat_files
 from tests.support.chat_tokenizers import KINDS, LINES, train
 from tests.support.golden import TOKENIZERS
 from tests.support.text_tokenizers import byte_level
@@ -43,10 +42,6 @@ def raw_tokenizer_of(kind):
 @functools.cache
 def encoder_of(kind):
     return InstructionEncoder(parse_config(CHAT), tokenizer_of(kind))
-
-
-def available():
-    return [*KINDS, *TOKENIZERS]
 
 
 def record_of(chat):
@@ -105,8 +100,8 @@ def check(kind, chat):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("kind", available())
-@settings(max_examples=60)
+@pytest.mark.parametrize("kind", [*KINDS, *TOKENIZERS])
+@settings(max_examples=40)
 @given(chat=conversations)
 def test_mask_is_that_of_the_characters_and_never_changes_tokens(kind, chat):
     check(kind, chat)
@@ -120,7 +115,6 @@ def test_mask_is_that_of_the_characters_and_never_changes_tokens(kind, chat):
     pytest.param([[0, 2], [1, 3]], [(2, 3)], [0, 1], id="overlapping"),
     pytest.param([[0, 1], [1, 1], [1, 2]], [(1, 2)], [0, 1, 1], id="no-character-before-learnt"),
     pytest.param([[0, 1], [1, 1]], [(0, 1)], [1, 0], id="no-character-after-learnt"),
-    pytest.param([[0, 2]], [], [0], id="nothing"),
     pytest.param([[0, 2]], [(1, 1)], [0], id="empty-span"),
     pytest.param([[2, 2]], [(0, 2)], [0], id="at-the-end"),
     pytest.param([], [(0, 2)], [], id="no-tokens"),
@@ -129,11 +123,6 @@ def test_mask_from_spans_marks_tokens_with_a_learnt_character(offsets, spans, ex
     characters = max([2, *(end for _, end in offsets)])
     mask = mask_from_spans(np.array(offsets, dtype=np.int64).reshape(-1, 2), spans, num_characters=characters)
     assert mask.tolist() == expected
-
-
-def test_blanks_belong_to_their_tokens_although_the_tokenizer_trims_them():
-    assert raw_tokenizer_of("bytes").encode("a  ").offsets[-1] == (3, 3)
-    assert train("bytes").encode("a  ").offsets.tolist()[-1] == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -184,4 +173,4 @@ def test_folder_may_have_its_named_templates_in_files(tmp_path):
     (tmp_path / "chat_template.jinja").write_text("main")
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("new")
-    assert read_tokenizer_folder(tmp_path).chat_templates == {"default": "main", "tool_use": "new"}
+    assert read_chat_files(tmp_path)[1] == {"default": "main", "tool_use": "new"}

@@ -296,21 +296,3 @@ def test_caches_of_all_phases_are_built(folder):
     job = options(epochs=None, split="1", train_samples=90, global_batch_size=10, full_validation=True)
     index(**job, phase_transition_iterations="2,4")
     assert sorted(d["num_samples"] for d in described(folder / "cache")) == [20, 50]
-
-
-def test_caches_of_nemo_automodel_have_the_tokenizers_name(folder):
-    job = options(data_path=["1", "web", "1", "books"], num_samples="9,0,0", epochs=None, split="1")
-    job |= {"tokenizer_identifiers": None, "megatron_release": "nemo-automodel"}
-    index(**job, job_tokenizer={"tokenizer_model": "openai-community/gpt2"})
-    [blend] = [each for each in described(folder / "cache") if each["class"] == "BlendedDataset"]
-    assert list(blend.items())[-1] == ("tokenizer", "openai-community/gpt2")
-    keys = ["class", "dataset_path", "num_samples", "index_split", "tokenizer", "random_seed", "sequence_length"]
-    assert [list(each) for each in blend["datasets"]] == [[*keys, "split", "split_matrix"]] * 2
-    [like] = map(str, (folder / "cache").glob("*Blended*description.txt"))
-    assert index(**{**job, "megatron_release": None, "like": like, "explain": True}).ok
-    alone = {"explain": True, "like": like, "data_cache_path": "cache", "seq_length": None}
-    assert index(**alone).ok
-    changed = index(**{**job, "megatron_release": None, "explain": True, "tokenizer_identifiers": "identifiers.json"})
-    assert any("tokenizer is 'openai-community/gpt2'" in text for f in changed.findings for text in f.sentences)
-    with pytest.raises(InputError, match="needs --tokenizer-model, the tokenizer's name_or_path"):
-        index(**job, job_tokenizer={"tokenizer_type": "x"})

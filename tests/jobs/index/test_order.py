@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset
-from dsindex.errors import DsindexError, FormatError, InputError, OutputError
-from dsindex.options.config import UsageError, validated
+from dsindex.errors import DsindexError, FormatError, InputError, OutputError, UsageError
 from dsindex.options.index import IndexConfig
 from tests.jobs.index.index_jobs import indexed, options
 from tests.support.datasets import write_dataset
@@ -131,7 +130,7 @@ def test_files_that_are_no_orders(changes, error, said):
 ])  # fmt: skip
 def test_options_that_do_not_go_with_an_order(changes, said):
     with pytest.raises(UsageError, match=said):
-        validated(options(**changes), IndexConfig)
+        IndexConfig(**options(**changes))
 
 
 def write_positions(name, lengths, *, base=0):

@@ -139,7 +139,7 @@ def test_explain_tells_that_the_data_changed(folder):
 def test_explain_tells_of_options_that_the_hash_does_not_cover():
     indexed(split="1", epochs=None, num_samples="50")
     shown, *_ = explained(split="1", epochs=None, num_samples="50", no_extra_token=True)
-    assert "add_extra_token_to_sequence (--no-extra-token) was True when it was built and is False now" in shown
+    assert "the job finds this cache, but its extra_token is True, not False; build it again" in shown
 
 
 def test_explain_tells_of_missing_files_and_edited_descriptions(folder):

@@ -15,13 +15,13 @@ import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
-from dsindex.datasets.provenance import read_source
+from dsindex.datasets.provenance import read_rows
 from dsindex.engine import output as engine_output
 from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, RecordProblem
 from dsindex.instruction.config import check_config, parse_config
 from dsindex.instruction.encode import InstructionEncoder
 from dsindex.instruction.records import parse_record
-from dsindex.instruction.splits import split_by_hash
+from dsindex.instruction.statistics import split_by_hash
 from dsindex.instruction.tokens import ChatTokenizer
 from dsindex.jobs import instruct
 from tests.jobs.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
@@ -104,8 +104,8 @@ def test_same_bytes_after_publishing_was_cut_off(tmp_path, broken, expected, mon
     monkeypatch.setattr(engine_output, "_rename_all", fail_second)
     with pytest.raises(InputError, match="the storage went away"):
         run_config(config, SPLIT_IN_PARTS)
-    assert calls == ["chat_train_loss_mask", "chat_train_text_document"]
-    assert not (tmp_path / "chat_train_text_document.idx").exists()
+    assert calls == ["chat_test_loss_mask", "chat_test_text_document"]
+    assert not (tmp_path / "chat_test_text_document.idx").exists()
     monkeypatch.setattr(engine_output, "_rename_all", publish)
     run_config(config, SPLIT_IN_PARTS)
     assert published(tmp_path) == expected["construction"][2]
@@ -150,7 +150,7 @@ def test_datasets_are_what_the_encoder_gives(tmp_path):
         assert blocks.plan.num_padding == split.packing.padding  # type: ignore[union-attr]
         assert sorted(blocks.plan.conversations.tolist()) == list(range(statistics.sequences))
         last = len(own) - 1
-        assert read_source(f"{split.prefix}_text_document.provenance.parquet", last).line == own[last][0]
+        assert read_rows(f"{split.prefix}_text_document.provenance.parquet", last, last + 1)[2] == own[last][0]
     assert sum(split.statistics.conversations for split in report.splits) == report.counts.kept == len(encoded)
 
 

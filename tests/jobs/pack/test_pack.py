@@ -9,7 +9,8 @@ import pytest
 import tokenizers
 
 from dsindex.cli.main import main
-from dsindex.datasets.provenance import count_rows, read_source
+from dsindex.datasets.provenance import read_rows
+from dsindex.engine import assembly
 from dsindex.engine import merge as ranges
 from dsindex.engine.progress import Reporter
 from dsindex.errors import InputError, OutputError, TokenizerError
@@ -123,7 +124,8 @@ def test_ranges_of_the_output_may_end_anywhere_in_it(version, make_pack, monkeyp
     """Head, shards and index in one range, and each in many, with buffers that end inside of all of them."""
     whole = run_config(make_pack(pbin_era=version))
     expected = Path(whole.path).read_bytes()
-    monkeypatch.setattr(ranges, "range_bytes", lambda _total: 1 << 12)
+    monkeypatch.setattr(assembly, "RANGE_BYTES", 1 << 12)
+    monkeypatch.setattr("dsindex.store.storage.DIGEST_BLOCK_BYTES", 1 << 12)
     monkeypatch.setattr(ranges, "COPY_BYTES", 1 << 8)
     run_config(make_pack(pbin_era=version, replace=True))
     assert Path(whole.path).read_bytes() == expected
@@ -159,7 +161,7 @@ def test_texts_without_tokens_are_counted_and_no_documents(make_pack, tmp_path):
     assert (content["account"]["documents_with_tokens"], content["account"]["empty_documents"]) == (3, 2)
     assert content["eod_in_text"] == 1
     provenance = str(tmp_path / "out" / "docs.provenance.parquet")
-    assert [read_source(provenance, number).line for number in range(count_rows(provenance))] == [3, 5, 7]
+    assert read_rows(provenance, 0, 3)[2].tolist() == [3, 5, 7]
 
 
 # Token sizes.
