@@ -1,7 +1,5 @@
 """Keys, paths, programs and conditions: what is read from a record, and what is said of a bad one."""
 
-import sys
-
 import pytest
 
 from dsindex.errors import InputError
@@ -274,26 +272,6 @@ def nested(depth):
     return b'{"text": "a", "x": ' + b"[" * rest + b'{"":[' * half + b"]}" * half + b"]" * rest + b"}"
 
 
-@pytest.mark.parametrize("stack", [0, 300])
-def test_read_fields_limits_nesting_whatever_the_callers_stack(stack):
-    if stack and sys.getrecursionlimit() > 500:
-        result = call_deeper(stack)
-    else:
-        result = [read_fields(nested(depth), ["text"]) for depth in (MAX_NESTING, MAX_NESTING + 1)]
+def test_read_fields_limits_nesting():
+    result = [read_fields(nested(depth), ["text"]) for depth in (MAX_NESTING, MAX_NESTING + 1)]
     assert result == [["a"], "expected at most 900 objects and lists inside each other, got more"]
-
-
-def call_deeper(frames):
-    if frames:
-        return call_deeper(frames - 1)
-    return [read_fields(nested(depth), ["text"]) for depth in (MAX_NESTING, MAX_NESTING + 1)]
-
-
-def test_read_fields_tells_json_errors_of_deep_lines():
-    line = nested(MAX_NESTING)[:-1] + b" x}"
-    expected = f"expected JSON, got an error at column {len(line) - 1}"
-    assert str(call_deep_error(300, line)).startswith(expected)
-
-
-def call_deep_error(frames, line):
-    return call_deep_error(frames - 1, line) if frames else read_fields(line, ["text"])
