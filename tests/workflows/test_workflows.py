@@ -96,7 +96,7 @@ def cluster(store_url):
         yield running
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_workflow_runs_as_a_submitted_job(name, cluster, tmp_path, demo):
