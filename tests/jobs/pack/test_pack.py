@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 
 from dsindex.cli.main import main
-from dsindex.datasets.provenance import count_rows, read_source
+from dsindex.datasets.provenance import read_rows
 from dsindex.engine import assembly
 from dsindex.engine import merge as ranges
 from dsindex.engine.progress import Reporter
@@ -161,7 +161,7 @@ def test_texts_without_tokens_are_counted_and_no_documents(make_pack, tmp_path):
     assert (content["account"]["documents_with_tokens"], content["account"]["empty_documents"]) == (3, 2)
     assert content["eod_in_text"] == 1
     provenance = str(tmp_path / "out" / "docs.provenance.parquet")
-    assert [read_source(provenance, number).line for number in range(count_rows(provenance))] == [3, 5, 7]
+    assert read_rows(provenance, 0, 3)[2].tolist() == [3, 5, 7]
 
 
 # Token sizes.
@@ -247,12 +247,12 @@ def test_pattern_gives_the_text(pattern, line, text):
 BAD_RECORDS = {
     "list under the key": (".text", '{"text": ["a"]}', "expected a string under the key 'text', got a list"),
     "no key": (".text", '{"b": 1}', "expected the key 'text', got only 'b'"),
-    "number": (".a.b", '{"a": {"b": 5}}', "expected a string from the jq pattern .*, got a number"),
+    "number": (".a.b", '{"a": {"b": 5}}', r"expected a string at \.a\.b, got a number"),
     "several": (".a[]", '{"a": ["x", "y"]}', "expected one value, got 2"),
-    "fails": (".a.b", '{"a": 5}', "pattern `.a.b` fails: Cannot index number"),
+    "fails": (".a.b | .", '{"a": 5}', r"pattern `\.a\.b \| \.` fails: Cannot index number"),
     "no JSON": (".a.b", '{"a": {"b": "x"}} {}', "expected JSON, got an error at column 19"),
     "no object": (".[0]", '["a"]', "expected a JSON object, got a list"),
-    "lone surrogate": (".a.b", '{"a": {"b": "\\ud800"}}', "pattern `.a.b` fails: .*surrogate"),
+    "lone surrogate": (".a.b", '{"a": {"b": "\\ud800"}}', "got a string with the lone surrogate"),
 }
 
 
