@@ -124,6 +124,7 @@ def test_record_that_is_bad_for_another_key_is_no_difference(make_config, tmp_pa
 
 EDITS = {
     "size": (lambda m: m["content"]["digests"]["idx"].update(size_bytes=1), ".idx: expected 1 bytes"),
+    "vocabulary": (lambda m: m["content"]["tokenizer"].update(vocabulary_size=500), ".bin: expected ids from 0 to 499"),
     "type": (lambda m: m["content"].update(documents="x"), "expected a valid content.documents"),
     "hex": (lambda m: m["content"]["digests"]["bin"].update(xxh3_128="zz"), "matching regex '^[0-9a-f]"),
     "digest": (lambda m: m["content"]["digests"]["bin"].update(xxh3_128="0" * 32), "expected the digest 0000"),
@@ -135,6 +136,16 @@ EDITS = {
 def test_manifest_that_lies_is_found(edit, message, built):
     edit_manifest(built, edit)
     assert message in all_findings(verify(built))
+
+
+def test_id_outside_the_given_vocabulary_is_named_with_its_document(tmp_path, monkeypatch):
+    """Of a dataset of another program; the first of all pieces."""
+    monkeypatch.setattr("dsindex.tools.verify.PIECE_TOKENS", 2)
+    prefix = write_dataset(tmp_path / "d", [[[5, 6]], [[7], [8, 60000, 9]], [[60001]]])
+    report = verify(prefix)
+    [finding] = report.findings
+    assert report.verdict == "damaged"
+    assert f"{prefix}.bin: expected ids from 0 to 799 in document 1, got 60000" in finding
 
 
 def test_damaged_files_are_found(built):
