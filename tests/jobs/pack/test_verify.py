@@ -1,41 +1,35 @@
 """Packed files are verified by their manifests, and compared with the records that they were made of."""
 
-import json
 import os
-import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dsindex.errors import InputError
 from dsindex.options.build import BuildConfig
-from dsindex.store.reading import digest_file
 from dsindex.tools import verify_tokens
-from tests.jobs.pack.verifying import TOKENIZER, all_findings, change_tokens, document_ends, edit_manifest, verify
-from tests.support.damage import damage_bytes, damage_json
+from tests.jobs.pack.verifying import TOKENIZER, all_findings, edit_manifest, verify
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
 from tests.support.pbin_files import VERSION_NAMES, joined_by_modalities, write_pbin
 
 
-@pytest.mark.parametrize("version", VERSION_NAMES)
-def test_packed_file_is_intact_and_equals_its_source(version, pack):
-    report = verify(pack(pbin_era=version), against_source=True)
-    assert (report.findings, report.version, report.verdict) == ((), version, "intact")
-    assert "against the source: 1 of 1 shards tokenized again with gigatoken " in report.checks[-1].name
-
-
-def test_version_in_the_manifest_is_that_of_the_file(pack):
-    path = pack()
-    edit_manifest(path, lambda m: m["content"]["options"].update(pbin_era="spec"))
-    assert "docs.pbin: expected" in all_findings(verify(path))
+@pytest.mark.parametrize("options", [
+    *({"pbin_era": version, "jq_pattern": ".text | ."} for version in VERSION_NAMES),
+    {"jq_pattern": '.["title"]'},
+    {"tokenizer_model": str(OWN.bos_tokenizer)},
+    {"tokenizer_model": str(OWN.bos_tokenizer), "tokenizer_hf_no_include_special_tokens": True},
+], ids=[*VERSION_NAMES, "key", "bos", "no-bos"])  # fmt: skip
+def test_packed_file_is_intact_and_equals_its_source(options, pack):
+    tokenizer = options.get("tokenizer_model", TOKENIZER)
+    report = verify(pack(**options), against_source=True, tokenizer_model=tokenizer)
+    assert (report.findings, report.version, report.verdict) == ((), options.get("pbin_era", "current"), "intact")
 
 
 def test_damaged_and_missing_files_are_found(pack):
     path = pack()
     data = Path(path).read_bytes()
-    change_tokens(path, {3: 65_535})
+    Path(path).write_bytes(data[:20] + bytes(2) + data[22:])
     assert "docs.pbin: expected the digest" in all_findings(verify(path))
     Path(path).write_bytes(data[:-9])
     report = verify(path, against_source=True)
@@ -44,6 +38,10 @@ def test_damaged_and_missing_files_are_found(pack):
     os.unlink(path)
     os.mkfifo(path)
     assert "a pipe" in all_findings(verify(path))
+    os.unlink(path)
+    Path(path).write_bytes(data)
+    edit_manifest(path, lambda m: m["content"]["options"].update(pbin_era="spec"))
+    assert "docs.pbin: expected" in all_findings(verify(path))
 
 
 def test_file_of_others_is_sound_and_not_called_intact(tmp_path):
@@ -54,11 +52,10 @@ def test_file_of_others_is_sound_and_not_called_intact(tmp_path):
         verify(str(tmp_path / "a.pbin"), against_source=True)
 
 
-def test_joined_file_is_recognised(pack, tmp_path):
-    part = Path(pack()).read_bytes()
-    joined = tmp_path / "joined.pbin"
-    joined.write_bytes(joined_by_modalities([part, part]))
-    [finding] = verify(str(joined)).findings
+def test_joined_file_is_recognised(tmp_path):
+    part = Path(write_pbin(tmp_path / "a.pbin", [[1, 2], [3]])).read_bytes()
+    (tmp_path / "joined.pbin").write_bytes(joined_by_modalities([part, part]))
+    [finding] = verify(str(tmp_path / "joined.pbin")).findings
     assert "if Modalities joined this file" in finding
 
 
@@ -67,63 +64,17 @@ def test_manifest_of_the_other_kind_is_not_gone_by(tmp_path):
     config = config_of(BuildConfig, OWN.docs, append_eod=True, output_prefix=str(tmp_path / "docs"))
     run_config(config)
     prefix = f"{config.output_prefix}_text_document"
-    write_pbin(tmp_path / "docs_text_document.pbin", [[1], [2]])
-    report = verify(f"{prefix}.pbin")
+    report = verify(write_pbin(tmp_path / "docs_text_document.pbin", [[1], [2]]))
     assert (report.findings, report.verdict) == ((), "sound")
     assert report.notes[0].startswith(f"{prefix}.manifest.json belongs to a dataset of another format")
 
 
-@pytest.mark.parametrize("suffix", ["pbin", "manifest.json", "provenance.parquet"])
-def test_any_damage_is_a_finding_and_never_an_error(suffix, pack):
-    path = pack()
-    damaged = Path(f"{path.removesuffix('.pbin')}.{suffix}")
-    whole = damaged.read_bytes()
-    for seed in range(20):
-        rng = random.Random(f"{suffix} {seed}")
-        begin, end = rng.choice([(0, 12), (len(whole) - 900, len(whole)), (0, len(whole))])
-        damaged.write_bytes(whole[:begin] + damage_bytes(whole[begin:end], rng) + whole[end:])
-        if suffix == "manifest.json" and seed % 2:
-            damaged.write_text(json.dumps(damage_json(json.loads(whole), rng)))
-        report = verify(path)
-        if suffix != "manifest.json" and damaged.read_bytes() != whole:
-            assert report.findings, seed
-
-
-@pytest.mark.parametrize("options", [
-    {"jq_pattern": ".text | ."},
-    {"jq_pattern": '.["title"]'},
-    {"tokenizer_model": str(OWN.bos_tokenizer)},
-    {"tokenizer_model": str(OWN.bos_tokenizer), "tokenizer_hf_no_include_special_tokens": True},
-], ids=["jq", "key", "bos", "no-bos"])  # fmt: skip
-def test_source_is_read_with_the_options_of_the_packing(options, pack):
-    report = verify(pack(**options), against_source=True, tokenizer_model=options.get("tokenizer_model", TOKENIZER))
-    assert report.findings == ()
-
-
-def test_first_document_that_differs_is_named_with_its_line(pack, monkeypatch):
-    """Two of the lines before it give no document."""
-    monkeypatch.setattr(verify_tokens, "SHARD_BYTES", 5000)
-    path = pack()
-    ends = document_ends(path)
-    change_tokens(path, {10000: 7})
-    edit_manifest(path, lambda m: m["content"]["digests"]["pbin"].update(xxh3_128=digest_file(path)))
-    [finding] = verify(path, against_source=True).findings
-    document = int(np.searchsorted(ends, 10000, side="right"))
-    line = int(
-        finding.partition(f"document {document} differs from its source, {OWN.docs}, line ")[2].partition(":")[0]
-    )
-    texts = [json.loads(text)["text"] for text in OWN.docs.read_text("utf-8").split("\n") if text]
-    assert sum(bool(text) for text in texts[: line - 1]) == document
-    assert "is 7 and " in finding
-
-
 def test_lines_that_give_no_document_are_no_difference(pack, tmp_path, monkeypatch):
-    monkeypatch.setattr(verify_tokens, "SHARD_BYTES", 4000)
+    monkeypatch.setattr(verify_tokens, "SHARD_BYTES", 20_000)
     lines = OWN.docs.read_text("utf-8").split("\n")
     lines[3:3] = ["not json", "", '{"text": ""}', "  "]
-    lines += ['{"text": ""}', "{", '{"text": ""}']
     source, empty = tmp_path / "in.jsonl", tmp_path / "empty.jsonl"
-    source.write_text("\n".join(lines), "utf-8")
+    source.write_text("\n".join([*lines, '{"text": ""}', "{", '{"text": ""}']), "utf-8")
     empty.write_text('{"text": ""}\n' * 3)
     path = pack(input=(str(source), str(empty), str(OWN.docs)), on_bad_record="quarantine")
-    assert verify(path, against_source=True).findings == verify(path, against_source=True, sample=0.2).findings == ()
+    assert verify(path, against_source=True).findings == ()
