@@ -241,7 +241,6 @@ def test_jq_runs_in_processes(source, tmp_path):
 @pytest.mark.parametrize(("first", "second", "change"), [
     ({}, {"where": ".n"}, r'where was not set and is "\.n"'),
     ({"json_keys": ("x=.meta.text",)}, {"json_keys": ("x=.text",)}, r"json-keys was \[\"x=\.meta\.text\"\] and is"),
-    ({"token_ids": "x=.lists"}, {"token_ids": "x=.meta.ids"}, r'token-ids was "x=\.lists" and is'),
 ])  # fmt: skip
 def test_other_fields_are_another_plan(first, second, change, source, tmp_path):
     run_config(config_of(source, tmp_path, **first))
@@ -266,7 +265,6 @@ def test_plan_and_manifest_of_plain_keys_have_nothing_new(make_config):
     ({"json_keys": (".a | .b",)}, r"--json-keys: .* pattern '\.a \| \.b'; name its output, as in NAME=\.a \| \.b"),
     ({"json_keys": ('.["a/b"]',)}, r"can be part of a file name, got 'a/b'; write NAME="),
     ({"json_keys": ("text", ".text")}, r"a different name for each output, got 'text' for text and \.text"),
-    ({"json_keys": ("text", "text")}, "expected each key once"),
     ({"json_keys": ("text",), "token_ids": "ids"}, "either --token-ids or --json-keys, got both"),
     ({"token_ids": "x=.a[0]"}, r"--token-ids: expected a name or a path .*, got the jq pattern 'x=\.a\[0\]'"),
     ({"join": "\\x"}, "expected a backslash to be part of"),

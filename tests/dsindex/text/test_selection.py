@@ -39,18 +39,12 @@ def test_names_paths_and_programs_are_read_from_one_line():
 
 @pytest.mark.parametrize(("condition", "record", "holds"), [
     (".n > 3", b'{"n": 4}', True),
-    (".n > 3", b'{"n": 3}', False),
     (".n", b'{"n": 0}', True),
     (".n", b'{"n": null}', False),
-    (".n", b"{}", False),
-    ("empty", b"{}", False),
     ("null, false", b"{}", False),
     ("null, 1, false", b"{}", True),
     (".a[] == 2", b'{"a": [1, 2]}', True),
-    (".a[] == 2", b'{"a": [1, 3]}', False),
-    (".a | length > 1 and . != []", b'{"a": [1, 2]}', True),
     ("def f: .n; f == 1", b'{"n": 1}', True),
-    (". as $x | $x.n == 1", b'{"n": 1}', True),
 ])  # fmt: skip
 def test_record_is_kept_if_any_result_is_true(condition, record, holds):
     line = record[:-1] + (b"," if len(record) > 2 else b"") + b'"text": "a"}'
@@ -72,10 +66,7 @@ def test_condition_is_evaluated_before_keys_are_read():
 @pytest.mark.parametrize(("options", "line", "reason"), [
     ({"keys": ["text"], "where": ".n + 1"}, b'{"text": "a", "n": "x"}', r"pattern `.n + 1` fails: string"),
     ({"keys": ["x=.n | ."]}, b'{"n": 1}', "expected a string or a list of strings from the jq pattern '.n | .', got"),
-    ({"keys": ["x=.n | ."]}, b"{}", "expected a string or a list of strings from the jq pattern '.n | .', got null"),
     ({"keys": ["text"], "where": "error"}, b'{"text": "a"}', 'pattern `error` fails: (not a string): {"text": "a"}'),
-    ({"keys": ["text"], "where": "error(null)"}, b"{}", "pattern `error(null)` fails: (not a string): null"),
-    ({"keys": ["x=. | error(.a)"]}, rb'{"a": "one\ntwo"}', "pattern `. | error(.a)` fails: one"),
     ({"keys": ["x=.a | .", "y=.a | .b"]}, b'{"a": "c"}', "pattern `.a | .b` fails: Cannot index string with"),
     ({"keys": ["x=.a[]"]}, b'{"a": ["b", "c"]}', "pattern `.a[]`: expected one value, got 2"),
     ({"keys": ["x=. | [.a, 1]"]}, b'{"a": "b"}', "got a list with a number as item 2"),
@@ -86,9 +77,7 @@ def test_what_fails_on_a_record_makes_it_a_bad_one(options, line, reason):
     assert reason in found
 
 
-@pytest.mark.parametrize(
-    "where", [".a |", "nosuch", ".a )(", ".a)] | any, [(.b", "$holds", "input", "now", "$ENV.HOME"]
-)
+@pytest.mark.parametrize("where", [".a |", "nosuch", ".a)] | any, [(.b", "input", "$ENV.HOME"])
 def test_condition_that_is_no_jq_is_refused(where):
     with pytest.raises(InputError, match="jq pattern"):
         open_selection(["text"], where=where)
@@ -130,14 +119,6 @@ def test_join_of_a_name_and_a_path_that_are_called_the_same(tmp_path):
     assert texts(read(path, open_selection(["a.b", ".a.b", ".a | .b"], join="+")), "text") == ["name+path+path"] * 2
 
 
-def test_missing_field_is_a_bad_record_when_joined(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"a": "1", "b": "2"}\n{"a": "1"}\n')
-    [block] = read(path, open_selection(["a", "b"], join=" "))
-    assert texts([block], "text") == ["1 2"]
-    assert [bad.reason for bad in block.bad] == ["expected the key 'b', got only 'a'"]
-
-
 @pytest.mark.parametrize(("written", "separator"), [
     (r"\n", "\n"), (r"\t|\\n", "\t|\\n"), ("", ""), ("\n", "\n"), (r"\\\n", "\\\n"), ("é", "é"),
 ])  # fmt: skip
@@ -171,23 +152,17 @@ def test_filtered_records_are_counted_for_any_cut(tmp_path):
     ("text", "text", ("text",)),
     ("meta.text", "meta.text", ("meta.text",)),
     ("a|b", "a|b", ("a|b",)),
-    ("a=b", "a=b", ("a=b",)),
     ("a=b=.c", "a=b=.c", ("a=b=.c",)),
-    ("=.b", "=.b", ("=.b",)),
     (" .a", " .a", (" .a",)),
-    ("größe", "größe", ("größe",)),
     (".text", "text", ("text",)),
     (".meta.text", "meta.text", ("meta", "text")),
-    (".meta.text ", "meta.text", ("meta", "text")),
     ('."my key".x', "my key.x", ("my key", "x")),
-    ('.["a b"]', "a b", ("a b",)),
     ('.a["b"].c', "a.b.c", ("a", "b", "c")),
     ('.a.["b.c"]', "a.b.c", ("a", "b.c")),
     (r'."\u0041\"".b', 'A".b', ('A"', "b")),
     ('.""', "", ("",)),
     ("body=.meta.text", "body", ("meta", "text")),
     ('body=."a=.b"', "body", ("a=.b",)),
-    ('a.b=."text"', "a.b", ("text",)),
 ])  # fmt: skip
 def test_names_and_paths(text, name, path):
     key = parse_key(text)
@@ -208,9 +183,7 @@ def test_anything_else_that_begins_with_a_dot_is_a_program(program):
 
 @pytest.mark.parametrize(("text", "message"), [
     ("x=.a |", r"jq pattern '\.a \|': syntax error"),
-    ("x=.a | nosuch", r"jq pattern '\.a \| nosuch': .*nosuch"),
     ("x=. | input", "'input' is not allowed"),
-    ("x=.a | env", "'env' is not allowed"),
 ])  # fmt: skip
 def test_program_that_is_no_jq_is_refused(text, message):
     with pytest.raises(InputError, match=message):
@@ -230,13 +203,9 @@ EXPECTED = "expected a string or a list of strings under the key 'text', got "
 
 @pytest.mark.parametrize(("line", "reason"), [
     (b'{"text": null}', EXPECTED + "null"),
-    (b'{"text": true}', EXPECTED + "a boolean"),
     (b'{"text": 12}', EXPECTED + "a number"),
-    (b'{"text": -1.5}', EXPECTED + "a number"),
     (b'{"text": {}}', EXPECTED + "an object"),
-    (b'{"text": "a", "text": null}', EXPECTED + "null"),
     (b'{"text": ["a", ["b"]]}', EXPECTED + "a list with a list as item 2"),
-    (b'{"text": [null]}', EXPECTED + "a list with null as item 1"),
     (rb'{"text": "ab\udc00"}', EXPECTED + r"a string with the lone surrogate \udc00 at character 3"),
     (
         rb'{"text": ["\ud800"]}',
@@ -244,7 +213,6 @@ EXPECTED = "expected a string or a list of strings under the key 'text', got "
     ),
     (b"{}", "expected the key 'text', got an object without keys"),
     (b'{"Text": "a", "x": 1}', "expected the key 'text', got only 'Text', 'x'"),
-    (rb'{"\ud800": 1}', r"expected the key 'text', got only '\ud800'"),
     (
         b'{"1":1,"2":1,"3":1,"4":1,"5":1,"6":1,"7":1}',
         "expected the key 'text', got only '1', '2', '3', '4', '5' and 2 more",
@@ -252,15 +220,11 @@ EXPECTED = "expected a string or a list of strings under the key 'text', got "
     (b'{"' + b"k" * 50 + b'":1}', f"expected the key 'text', got only '{'k' * 40}…'"),
     (b'["text"]', GOT_ARRAY),
     (b"[", "expected JSON, got an error at column 2: Expecting value" + ARRAY),
-    (b'{"a.b": 1}', "expected the key 'text', got only 'a.b'"),
     (b'"text"', "expected a JSON object, got a string"),
-    (b"null", "expected a JSON object, got null"),
-    (b"17", "expected a JSON object, got a number"),
     ('{"é": "a" "b"}'.encode(), "expected JSON, got an error at column 11: Expecting ',' delimiter"),
     (b'{"text": "a"} {}', "expected JSON, got an error at column 15: Extra data"),
     (b'{"text": "a", "x": Inf}', "expected JSON, got an error at column 20: Expecting value"),
     (b'{"text": "\xff"}', "expected UTF-8, got byte 0xff at byte 11 of the line: invalid start byte"),
-    (b'{"text": "\xed\xa0\x80"}', "expected UTF-8, got byte 0xed at byte 11 of the line: invalid continuation byte"),
     (b'\xef\xbb\xbf{"text": "a"}', "expected JSON, got a byte order mark, which only a file's start may have"),
 ])  # fmt: skip
 def test_read_fields_says_what_is_wrong(line, reason):
@@ -287,13 +251,3 @@ def call_deeper(frames):
     if frames:
         return call_deeper(frames - 1)
     return [read_fields(nested(depth), ["text"]) for depth in (MAX_NESTING, MAX_NESTING + 1)]
-
-
-def test_read_fields_tells_json_errors_of_deep_lines():
-    line = nested(MAX_NESTING)[:-1] + b" x}"
-    expected = f"expected JSON, got an error at column {len(line) - 1}"
-    assert str(call_deep_error(300, line)).startswith(expected)
-
-
-def call_deep_error(frames, line):
-    return call_deep_error(frames - 1, line) if frames else read_fields(line, ["text"])
