@@ -15,7 +15,7 @@ from dsindex.amounts import count, format_size
 from dsindex.engine.tasks import ShardTask
 from dsindex.errors import InputError, PlanError
 from dsindex.store.reading import input_status
-from dsindex.store.storage import STANDARD_INPUT_KIND, describe_empty, what_is_no_file
+from dsindex.store.storage import STANDARD_INPUT_KIND, what_is_no_file
 from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, detect_form
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _look_at(
         try:
             status = found.status or input_status(stored)
             if status.size_bytes == 0:
-                what = f"expected at least one record, got {describe_empty(stored)}"
+                what = "expected at least one record, got an empty file"
                 raise InputError(f"{path}: {what}; leave it out of --input")
             form = detect_form(stored, shown_as=path, wanted=wanted)
         except OSError as error:
