@@ -113,17 +113,15 @@ def test_paths_and_patterns_read_tables_like_lines(tmp_path):
     rows = [{"meta": {"text": record["text"], "tags": ["a", record["title"]]}, "n": record["n"]} for record in RECORDS]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=77)
-    options = {
-        "json_keys": (".meta.text", "tags=.meta.tags", "both=.meta.tags[1] + .meta.text"),
-        "where": ".n % 3 != 1",
+    keys = (".meta.text", "tags=.meta.tags")
+    ways = {
+        "jq": {"json_keys": (*keys, "both=.meta.tags[1] + .meta.text"), "where": ".n % 3 != 1"},
+        "join": {"json_keys": keys, "join": r"\n"},
     }
-    for name in ("x.jsonl", "x.parquet"):
-        build(tmp_path / name, tmp_path / f"out-{name}", **options)
-    assert data(tmp_path / "out-x.jsonl") == data(tmp_path / "out-x.parquet")
-    options = {"json_keys": (".meta.text", "tags=.meta.tags"), "join": r"\n"}
-    for name in ("x.jsonl", "x.parquet"):
-        build(tmp_path / name, tmp_path / f"joined-{name}", **options)
-    assert data(tmp_path / "joined-x.jsonl") == data(tmp_path / "joined-x.parquet")
+    for way, options in ways.items():
+        for name in ("x.jsonl", "x.parquet"):
+            build(tmp_path / name, tmp_path / f"{way}-{name}", **options)
+        assert data(tmp_path / f"{way}-x.jsonl") == data(tmp_path / f"{way}-x.parquet")
 
 
 def test_plain_text_has_a_document_per_line_or_per_file(tmp_path):

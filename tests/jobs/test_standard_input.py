@@ -1,8 +1,6 @@
 """Standard input as an input: the same bytes as a file, resumed without being read again, and never half stored."""
 
-import gzip
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,15 +76,6 @@ def test_finished_build_knows_the_same_text_and_refuses_another(pipe, cli):
     pipe(OTHER)
     assert "was written again (44401 bytes then, 10759 now)" in cli([*WORDS, "--keep-shards"], 1).err
     assert published(Path("out")) == before
-
-
-def test_damage_is_named_and_can_be_piped_again(pipe, cli):
-    pipe(gzip.compress(TEXT)[:-9])
-    said = cli(WORDS, 1).err
-    assert f"dsindex build: {STORED.absolute()}: expected gzip data, but the member" in said
-    shutil.rmtree(STORED.parent.parent)
-    pipe(gzip.compress(TEXT))
-    assert main(WORDS) == 0
 
 
 def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(pipe, cli):
