@@ -148,7 +148,7 @@ def test_records_that_are_all_bad_are_an_error(tmp_path):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["jq", "join and where", "token ids where"])
 def test_verify_compares_with_the_source(kind, source, tmp_path):
     report = run_config(config_of(source, tmp_path / "out", **KINDS[kind]))
     for dataset in report.datasets:

@@ -1,7 +1,5 @@
 """Keys, paths, programs and conditions: what is read from a record, and what is said of a bad one."""
 
-import sys
-
 import pytest
 
 from dsindex.errors import InputError
@@ -39,11 +37,11 @@ def test_names_paths_and_programs_are_read_from_one_line():
 
 @pytest.mark.parametrize(("condition", "record", "holds"), [
     (".n > 3", b'{"n": 4}', True),
-    (".n", b'{"n": 0}', True),
+    (".n > 3", b'{"n": 3}', False),
     (".n", b'{"n": null}', False),
-    ("null, false", b"{}", False),
+    ("empty", b"{}", False),
     ("null, 1, false", b"{}", True),
-    (".a[] == 2", b'{"a": [1, 2]}', True),
+    (".a[] == 2", b'{"a": [1, 3]}', False),
     ("def f: .n; f == 1", b'{"n": 1}', True),
 ])  # fmt: skip
 def test_record_is_kept_if_any_result_is_true(condition, record, holds):
@@ -67,6 +65,7 @@ def test_condition_is_evaluated_before_keys_are_read():
     ({"keys": ["text"], "where": ".n + 1"}, b'{"text": "a", "n": "x"}', r"pattern `.n + 1` fails: string"),
     ({"keys": ["x=.n | ."]}, b'{"n": 1}', "expected a string or a list of strings from the jq pattern '.n | .', got"),
     ({"keys": ["text"], "where": "error"}, b'{"text": "a"}', 'pattern `error` fails: (not a string): {"text": "a"}'),
+    ({"keys": ["x=. | error(.a)"]}, rb'{"a": "one\ntwo"}', "pattern `. | error(.a)` fails: one"),
     ({"keys": ["x=.a | .", "y=.a | .b"]}, b'{"a": "c"}', "pattern `.a | .b` fails: Cannot index string with"),
     ({"keys": ["x=.a[]"]}, b'{"a": ["b", "c"]}', "pattern `.a[]`: expected one value, got 2"),
     ({"keys": ["x=. | [.a, 1]"]}, b'{"a": "b"}', "got a list with a number as item 2"),
@@ -77,7 +76,9 @@ def test_what_fails_on_a_record_makes_it_a_bad_one(options, line, reason):
     assert reason in found
 
 
-@pytest.mark.parametrize("where", [".a |", "nosuch", ".a)] | any, [(.b", "input", "$ENV.HOME"])
+@pytest.mark.parametrize(
+    "where", [".a |", "nosuch", ".a )(", ".a)] | any, [(.b", "$holds", "input", "now", "$ENV.HOME"]
+)
 def test_condition_that_is_no_jq_is_refused(where):
     with pytest.raises(InputError, match="jq pattern"):
         open_selection(["text"], where=where)
@@ -113,10 +114,12 @@ def test_joined_texts_are_those_of_all_keys(tmp_path, keys):
             assert all(list(block.columns) == ["text"] for block in blocks)
 
 
-def test_join_of_a_name_and_a_path_that_are_called_the_same(tmp_path):
+def test_missing_field_is_a_bad_record_when_joined(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"a.b": "name", "a": {"b": "path"}}\n' * 2)
-    assert texts(read(path, open_selection(["a.b", ".a.b", ".a | .b"], join="+")), "text") == ["name+path+path"] * 2
+    path.write_bytes(b'{"a": "1", "b": "2"}\n{"a": "1"}\n')
+    [block] = read(path, open_selection(["a", "b"], join=" "))
+    assert texts([block], "text") == ["1 2"]
+    assert [bad.reason for bad in block.bad] == ["expected the key 'b', got only 'a'"]
 
 
 @pytest.mark.parametrize(("written", "separator"), [
@@ -153,14 +156,12 @@ def test_filtered_records_are_counted_for_any_cut(tmp_path):
     ("meta.text", "meta.text", ("meta.text",)),
     ("a|b", "a|b", ("a|b",)),
     ("a=b=.c", "a=b=.c", ("a=b=.c",)),
-    (" .a", " .a", (" .a",)),
     (".text", "text", ("text",)),
     (".meta.text", "meta.text", ("meta", "text")),
     ('."my key".x', "my key.x", ("my key", "x")),
-    ('.a["b"].c', "a.b.c", ("a", "b", "c")),
+    ('.["a b"]', "a b", ("a b",)),
     ('.a.["b.c"]', "a.b.c", ("a", "b.c")),
     (r'."\u0041\"".b', 'A".b', ('A"', "b")),
-    ('.""', "", ("",)),
     ("body=.meta.text", "body", ("meta", "text")),
     ('body=."a=.b"', "body", ("a=.b",)),
 ])  # fmt: skip
@@ -183,7 +184,9 @@ def test_anything_else_that_begins_with_a_dot_is_a_program(program):
 
 @pytest.mark.parametrize(("text", "message"), [
     ("x=.a |", r"jq pattern '\.a \|': syntax error"),
+    ("x=.a | nosuch", r"jq pattern '\.a \| nosuch': .*nosuch"),
     ("x=. | input", "'input' is not allowed"),
+    ("x=.a | env", "'env' is not allowed"),
 ])  # fmt: skip
 def test_program_that_is_no_jq_is_refused(text, message):
     with pytest.raises(InputError, match=message):
@@ -203,9 +206,13 @@ EXPECTED = "expected a string or a list of strings under the key 'text', got "
 
 @pytest.mark.parametrize(("line", "reason"), [
     (b'{"text": null}', EXPECTED + "null"),
+    (b'{"text": true}', EXPECTED + "a boolean"),
     (b'{"text": 12}', EXPECTED + "a number"),
+    (b'{"text": -1.5}', EXPECTED + "a number"),
     (b'{"text": {}}', EXPECTED + "an object"),
+    (b'{"text": "a", "text": null}', EXPECTED + "null"),
     (b'{"text": ["a", ["b"]]}', EXPECTED + "a list with a list as item 2"),
+    (b'{"text": [null]}', EXPECTED + "a list with null as item 1"),
     (rb'{"text": "ab\udc00"}', EXPECTED + r"a string with the lone surrogate \udc00 at character 3"),
     (
         rb'{"text": ["\ud800"]}',
@@ -213,6 +220,7 @@ EXPECTED = "expected a string or a list of strings under the key 'text', got "
     ),
     (b"{}", "expected the key 'text', got an object without keys"),
     (b'{"Text": "a", "x": 1}', "expected the key 'text', got only 'Text', 'x'"),
+    (rb'{"\ud800": 1}', r"expected the key 'text', got only '\ud800'"),
     (
         b'{"1":1,"2":1,"3":1,"4":1,"5":1,"6":1,"7":1}',
         "expected the key 'text', got only '1', '2', '3', '4', '5' and 2 more",
@@ -220,11 +228,15 @@ EXPECTED = "expected a string or a list of strings under the key 'text', got "
     (b'{"' + b"k" * 50 + b'":1}', f"expected the key 'text', got only '{'k' * 40}…'"),
     (b'["text"]', GOT_ARRAY),
     (b"[", "expected JSON, got an error at column 2: Expecting value" + ARRAY),
+    (b'{"a.b": 1}', "expected the key 'text', got only 'a.b'"),
     (b'"text"', "expected a JSON object, got a string"),
+    (b"null", "expected a JSON object, got null"),
+    (b"17", "expected a JSON object, got a number"),
     ('{"é": "a" "b"}'.encode(), "expected JSON, got an error at column 11: Expecting ',' delimiter"),
     (b'{"text": "a"} {}', "expected JSON, got an error at column 15: Extra data"),
     (b'{"text": "a", "x": Inf}', "expected JSON, got an error at column 20: Expecting value"),
     (b'{"text": "\xff"}', "expected UTF-8, got byte 0xff at byte 11 of the line: invalid start byte"),
+    (b'{"text": "\xed\xa0\x80"}', "expected UTF-8, got byte 0xed at byte 11 of the line: invalid continuation byte"),
     (b'\xef\xbb\xbf{"text": "a"}', "expected JSON, got a byte order mark, which only a file's start may have"),
 ])  # fmt: skip
 def test_read_fields_says_what_is_wrong(line, reason):
@@ -238,16 +250,6 @@ def nested(depth):
     return b'{"text": "a", "x": ' + b"[" * rest + b'{"":[' * half + b"]}" * half + b"]" * rest + b"}"
 
 
-@pytest.mark.parametrize("stack", [0, 300])
-def test_read_fields_limits_nesting_whatever_the_callers_stack(stack):
-    if stack and sys.getrecursionlimit() > 500:
-        result = call_deeper(stack)
-    else:
-        result = [read_fields(nested(depth), ["text"]) for depth in (MAX_NESTING, MAX_NESTING + 1)]
+def test_read_fields_limits_nesting():
+    result = [read_fields(nested(depth), ["text"]) for depth in (MAX_NESTING, MAX_NESTING + 1)]
     assert result == [["a"], "expected at most 900 objects and lists inside each other, got more"]
-
-
-def call_deeper(frames):
-    if frames:
-        return call_deeper(frames - 1)
-    return [read_fields(nested(depth), ["text"]) for depth in (MAX_NESTING, MAX_NESTING + 1)]
