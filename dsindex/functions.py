@@ -27,7 +27,7 @@ from dsindex.options.datasets import (
     VerifyConfig,
 )
 from dsindex.options.index import IndexConfig
-from dsindex.options.instruct import InstructConfig, read_instruction
+from dsindex.options.instruct import InstructConfig
 from dsindex.options.merge import MergeConfig
 from dsindex.options.mix import MixConfig
 from dsindex.options.model import Options, options_of
@@ -262,13 +262,11 @@ def instruct(config: InstructConfig) -> InstructResult:
     `config` says how records become prompts: a YAML file, or a dict of the same content. Its section `job` may have the
     other options, which arguments override.
     """
-    from dsindex.jobs.instruct import join_job, run_instruct
+    from dsindex.jobs.instruct import instruction_of, run_instruct
 
-    flags = {name: getattr(config, name) for name in config.given - {"config"}}
-    settings, source, folder = read_instruction(config.config)
-    job, instruction = join_job(settings, flags, source=source, folder=folder)
+    instruction = instruction_of(config)
     with open_reporter(config.progress) as reporter:
-        return run_instruct(on_connected_cluster(job), instruction, reporter=reporter)
+        return run_instruct(on_connected_cluster(config), instruction, reporter=reporter)
 
 
 @takes(ConvertCommand)

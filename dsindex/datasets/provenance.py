@@ -11,7 +11,6 @@ not depend on how the build was cut into shards.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,18 +27,6 @@ if TYPE_CHECKING:
 
 ROWS_PER_GROUP = 1 << 20
 COLUMNS = [("input", "int32"), ("offset", "int64"), ("line", "int64")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """The origin of a document."""
-
-    input: int
-    """Number of the input in the manifest."""
-    offset: int
-    """Byte offset of the record's line."""
-    line: int
-    """1-based line number."""
 
 
 def count_rows(path: str) -> int:
@@ -61,8 +48,6 @@ def read_rows(path: str, begin: int, end: int) -> Rows:
     Raises:
         FormatError: If it is not a provenance file, or has fewer rows.
     """
-    import pyarrow as pa
-
     from dsindex.arrow import numbers_of
 
     with _opened(path) as file:
@@ -73,66 +58,41 @@ def read_rows(path: str, begin: int, end: int) -> Rows:
             return np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64)
         first = begin // ROWS_PER_GROUP
         groups = list(range(first, (end - 1) // ROWS_PER_GROUP + 1))
-        try:
-            table = file.read_row_groups(groups, columns=["input", "offset", "line"], use_threads=False)
-            table = table.slice(begin - first * ROWS_PER_GROUP, end - begin)
-            columns = [table.column(name).combine_chunks() for name in ("input", "offset", "line")]
-        except (OSError, pa.ArrowException) as error:
-            raise _unreadable(path, error) from error
+        table = file.read_row_groups(groups, columns=["input", "offset", "line"], use_threads=False)
+        table = table.slice(begin - first * ROWS_PER_GROUP, end - begin)
+        columns = [table.column(name).combine_chunks() for name in ("input", "offset", "line")]
     if any(column.null_count or len(column) != end - begin for column in columns):
         raise FormatError(f"{path}: expected an input, an offset and a line for every document; the file is damaged")
     inputs, offsets, lines = map(numbers_of, columns)
     return inputs, offsets, lines
 
 
-def read_source(path: str, document: int) -> Source:
-    """Look up one document in a provenance file, reading the one row group that holds it.
-
-    Raises:
-        FormatError: If it is not a provenance file.
-        IndexError: If there is no such document.
-    """
-    num_rows = count_rows(path)
-    if not 0 <= document < num_rows:
-        raise IndexError(f"{path}: expected a document from 0 to {num_rows - 1}, got {document}")
-    inputs, offsets, lines = read_rows(path, document, document + 1)
-    return Source(input=int(inputs[0]), offset=int(offsets[0]), line=int(lines[0]))
-
-
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[pq.ParquetFile]:
-    """Open a provenance file and check its footer before anything is allocated from it."""
+    """Open a provenance file and check its footer before anything is allocated from it.
+
+    Raises:
+        FormatError: If it is no provenance file, or cannot be read in the block.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with contextlib.ExitStack() as opened:
-        try:
-            # Arrow cannot open names that are not UTF-8.
-            file = opened.enter_context(pq.ParquetFile(opened.enter_context(open_stored(path))))
-        except (OSError, pa.ArrowException, ValueError) as error:
-            raise _unreadable(path, error) from error
-        try:
-            schema = file.schema_arrow
+    try:
+        # Arrow cannot open names that are not UTF-8.
+        with open_stored(path) as stored, pq.ParquetFile(stored) as file:
             metadata = file.metadata
+            if [(field.name, str(field.type)) for field in file.schema_arrow] != COLUMNS:
+                what = "expected the columns input int32, offset int64, line int64, got another Parquet file"
+                raise FormatError(f"{path}: {what}")
+            # Checked against the rows read, since the footer may claim any number.
             sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-        except (OSError, pa.ArrowException, ValueError) as error:
-            raise _unreadable(path, error) from error
-        if [(field.name, str(field.type)) for field in schema] != COLUMNS:
-            msg = f"{path}: expected the columns input int32, offset int64, line int64, got another Parquet file"
-            raise FormatError(msg)
-        # Checked against the rows read, since the footer may claim any number.
-        if (
-            any(size != ROWS_PER_GROUP for size in sizes[:-1])
-            or any(not 0 < size <= ROWS_PER_GROUP for size in sizes[-1:])
-            or sum(sizes) != metadata.num_rows
-        ):
-            msg = f"{path}: expected row groups of {ROWS_PER_GROUP} rows and one with the rest; the file is damaged"
-            raise FormatError(msg)
-        yield file
-
-
-def _unreadable(path: str, error: Exception) -> FormatError:
-    return FormatError(f"{path}: cannot be read as a provenance file ({error})")
+            whole, rest = divmod(metadata.num_rows, ROWS_PER_GROUP)
+            if len(sizes) != whole + (rest > 0) or sizes != [ROWS_PER_GROUP] * whole + [rest] * (rest > 0):
+                what = f"expected row groups of {ROWS_PER_GROUP} rows and one with the rest; the file is damaged"
+                raise FormatError(f"{path}: {what}")
+            yield file
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise FormatError(f"{path}: cannot be read as a provenance file ({error})") from error
 
 
 Rows = tuple["NDArray[np.int32]", "NDArray[np.int64]", "NDArray[np.int64]"]

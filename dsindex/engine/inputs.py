@@ -15,7 +15,7 @@ from dsindex.amounts import count, format_size
 from dsindex.engine.tasks import ShardTask
 from dsindex.errors import InputError, PlanError
 from dsindex.store.reading import input_status
-from dsindex.store.storage import STANDARD_INPUT_KIND, describe_empty, what_is_no_file
+from dsindex.store.storage import STANDARD_INPUT_KIND, what_is_no_file
 from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, detect_form
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ SMALL_PART = 4
 FILE_WEIGHT_BYTES = 2 << 10
 """A smaller input counts as this many bytes, since opening it takes as long as encoding them."""
 _EXAMINED_AT_ONCE = 48
+_WAITING = 4096
 _QUICK_SECONDS = 0.0005
 """Up to this time for a file no other thread is needed."""
 
@@ -131,7 +132,7 @@ def _look_at(
         try:
             status = found.status or input_status(stored)
             if status.size_bytes == 0:
-                what = f"expected at least one record, got {describe_empty(stored)}"
+                what = "expected at least one record, got an empty file"
                 raise InputError(f"{path}: {what}; leave it out of --input")
             form = detect_form(stored, shown_as=path, wanted=wanted)
         except OSError as error:
@@ -187,7 +188,9 @@ def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -
     while len(answers) < len(items) and time.monotonic() - began < _QUICK_SECONDS * (len(answers) + 10):
         answers.append(function(items[len(answers)]))
     with ThreadPoolExecutor(_EXAMINED_AT_ONCE, thread_name_prefix="dsindex-look") as pool:
-        return [*answers, *pool.map(function, items[len(answers) :])]
+        while len(answers) < len(items):  # a call that waits for its turn takes more memory than its answer
+            answers += pool.map(function, items[len(answers) : len(answers) + _WAITING])
+    return answers
 
 
 def check_shard_size(total_bytes: int, wanted: int) -> None:

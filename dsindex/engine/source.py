@@ -158,20 +158,6 @@ class TextSource:
         )
 
 
-def open_tokenizer(config: TextConfig, *, append_eod: bool) -> tuple[Tokenizer, Engine, int | None]:
-    """Return the tokenizer and the engine of a job, and the token that ends documents, if one is to be appended.
-
-    Raises:
-        TokenizerError: If the tokenizer cannot be used, or has no EOD where one is to be appended.
-    """
-    from dsindex.text.engines import choose_engine
-
-    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token, options=config.tokenizer_options())
-    special = not config.tokenizer_hf_no_include_special_tokens
-    engine = choose_engine(tokenizer, config.engine, add_special_tokens=special)
-    return tokenizer, engine, require_eod(tokenizer) if append_eod else None
-
-
 def open_source(
     config: TextConfig,
     *,
@@ -192,6 +178,8 @@ def open_source(
         PlanError: If standard input cannot be stored, since the work folder is another job's.
         TokenizerError: If the tokenizer cannot be used, or has no EOD where one is to be appended.
     """
+    from dsindex.text.engines import choose_engine
+
     work_dir = work_folder_path(config)
     stored = joined(work_dir, f"{INPUTS_FOLDER}/stdin")
     paths = find_paths(
@@ -216,7 +204,10 @@ def open_source(
     if piped and not is_kept:
         with open_piped():  # raises before anything that takes time
             pass
-    tokenizer, engine, eod_id = open_tokenizer(config, append_eod=append_eod)
+    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token, options=config.tokenizer_options())
+    special = not config.tokenizer_hf_no_include_special_tokens
+    engine = choose_engine(tokenizer, config.engine, add_special_tokens=special)
+    eod_id = require_eod(tokenizer) if append_eod else None
     if reporter is not None and piped:
         _store_standard_input(work_dir, stored, is_kept=is_kept, say=reporter.say)
         inputs[piped[0] : piped[0]] = look([paths[piped[0]]])

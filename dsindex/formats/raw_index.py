@@ -17,7 +17,7 @@ import numpy as np
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.formats import PICKLE_START
 from dsindex.formats.pickled_pairs import read_pairs, write_pairs
-from dsindex.store.storage import atomic_writer, describe_empty, open_file, open_unbuffered, require_path
+from dsindex.store.storage import atomic_writer, open_file, open_unbuffered, require_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -119,7 +119,7 @@ def _find_lines(path: str, *, drop_faulty_entries: bool) -> tuple[NDArray[np.int
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
     if size_bytes == 0 and not drop_faulty_entries:  # Modalities counts an empty file as one faulty line
-        msg = f"{path}: expected at least one line, got {describe_empty(path)}; index it with --drop-faulty-entries"
+        msg = f"{path}: expected at least one line, got an empty file; index it with --drop-faulty-entries"
         raise InputError(msg)
     kept, num_lines = [np.empty((0, 2), np.int64)], 0
     faulty: list[tuple[int, int]] = []

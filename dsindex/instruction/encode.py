@@ -23,21 +23,23 @@ from dsindex.instruction.construction import MessageConstruction, group_exchange
 from dsindex.instruction.records import (
     REASONING_KEYS,
     TOOL_ROLES,
+    UNLEARNT_END,
     check_text,
     parse_record,
     strings_in,
 )
 from dsindex.instruction.rendering import ChatTemplate
-from dsindex.instruction.splits import fingerprint_content
+from dsindex.instruction.statistics import fingerprint_content
 from dsindex.instruction.tokens import (
     ChatTokenizer,
+    FastTexts,
     MarkedText,
     MaskedTokens,
     as_reference,
     cut_at,
     encode_with_reference,
-    make_fast_texts,
     mask_between_markers,
+    read_chat_files,
 )
 from dsindex.text.tokenizer import find_tokenizer, shared_tokenizer
 
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
     from dsindex.instruction.construction import PromptPart, Segment
     from dsindex.instruction.records import CharacterSpan, Conversation, Message
     from dsindex.instruction.rendering import Rendered
-    from dsindex.instruction.tokens import FastTexts
     from dsindex.text.engines import Engine
     from dsindex.text.jq import PatternAnswers
     from dsindex.text.tokenizer import Tokenizer
@@ -62,8 +63,6 @@ _T = TypeVar("_T")
 _THOUGHT = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
 _BEFORE_THOUGHT = re.compile(r"(?:<think>|<\|channel\|>analysis<\|message\|>)\s*$")
 _AFTER_THOUGHT = re.compile(r"\s*(?:</think>\s*|<\|end\|>)")
-UNLEARNT_END = "an end of its last reply that is not learnt"
-"""The note of a conversation whose template leaves the token that ends a reply outside of `{% generation %}`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -611,16 +610,14 @@ def make_recipe(
             not exactly one id.
         InputError: If a pattern or the template cannot be used.
     """
-    from dsindex.instruction.tokenizer_files import read_tokenizer_folder
-
     shared_tokenizer(tokenizer)  # refuses other formats
-    files = read_tokenizer_folder(Path(find_tokenizer(tokenizer_model).path))
+    special_tokens, chat_templates = read_chat_files(Path(find_tokenizer(tokenizer_model).path))
     recipe = EncoderRecipe(
         config=msgspec.json.encode(config).decode(),
         tokenizer=tokenizer,
         engine=engine,
-        special_tokens=tuple(sorted(files.special_tokens.items())),
-        chat_templates=tuple(sorted(files.chat_templates.items())),
+        special_tokens=tuple(sorted(special_tokens.items())),
+        chat_templates=tuple(sorted(chat_templates.items())),
     )
     reason = make_instruction_encoder(recipe).why_not_fast()
     return recipe if reason is None else replace(recipe, engine=as_reference(engine, reason))
@@ -639,5 +636,6 @@ def make_instruction_encoder(recipe: EncoderRecipe) -> InstructionEncoder:
         special_tokens=dict(recipe.special_tokens),
         chat_templates=dict(recipe.chat_templates),
     )
-    fast = make_fast_texts(recipe.tokenizer, recipe.engine, tokenizer)
+    is_fast = recipe.engine.name != recipe.engine.reference
+    fast = FastTexts(recipe.tokenizer, recipe.engine, tokenizer) if is_fast else None
     return InstructionEncoder(msgspec.json.decode(recipe.config, type=InstructionConfig), tokenizer, fast=fast)

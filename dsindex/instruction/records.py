@@ -276,8 +276,10 @@ class ConversationReader:
         return map_role(masked, self.roles, 0)
 
 
+# Notes of a conversation.
 LEARNT_QUESTION = "a user's turn that says it is learnt"
-"""The note of a conversation with one."""
+UNLEARNT_END = "an end of its last reply that is not learnt"
+"""Its template leaves the token that ends a reply outside of `{% generation %}`."""
 
 
 def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:

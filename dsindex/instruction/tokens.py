@@ -23,7 +23,14 @@ from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.instruction.records import check_text
 from dsindex.text.encoders import encode_all, make_encoder
 from dsindex.text.engines import FIXED_PROBES, adds_prefix_space, probes_of
-from dsindex.text.tokenizer import LibraryError, library_errors
+from dsindex.text.tokenizer import (
+    LibraryError,
+    library_errors,
+    load_tokenizer,
+    read_folder_config,
+    read_tokenizer_bytes,
+    token_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -122,11 +129,9 @@ class ChatTokenizer:
         Raises:
             TokenizerError: If a file is missing or invalid.
         """
-        from dsindex.instruction.tokenizer_files import read_tokenizer_folder
-        from dsindex.text.tokenizer import load_tokenizer
-
-        loaded, files = load_tokenizer(str(path)), read_tokenizer_folder(path)
-        return cls(loaded.json.decode(), special_tokens=files.special_tokens, chat_templates=files.chat_templates)
+        special_tokens, chat_templates = read_chat_files(path)
+        loaded = load_tokenizer(str(path))
+        return cls(loaded.json.decode(), special_tokens=special_tokens, chat_templates=chat_templates)
 
     def __reduce__(self) -> tuple[Any, ...]:
         make = functools.partial(ChatTokenizer, special_tokens=self.special_tokens, chat_templates=self.chat_templates)
@@ -198,6 +203,40 @@ class ChatTokenizer:
     def special_contents(self) -> list[str]:
         """Return the strings of special tokens."""
         return [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
+
+
+def read_chat_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the texts of special tokens, and the chat templates, of a tokenizer's folder; both by name.
+
+    The layout is Hugging Face's: `chat_template` of `tokenizer_config.json` is a text, called `default`, or a list of
+    named ones; `chat_template.jinja` and `additional_chat_templates/`, of newer folders, come first. A `tokenizer.json`
+    alone has none.
+
+    Raises:
+        TokenizerError: If a file is unreadable or invalid.
+    """
+    if not folder.is_dir():
+        return {}, {}
+    config = read_folder_config(str(folder))
+    tokens = {name: token_text(value) for name, value in config.items() if name.endswith("_token")}
+    given = config.get("chat_template") or []
+    entries = [{"name": "default", "template": given}] if isinstance(given, str) else given
+    try:
+        templates = {entry["name"]: entry["template"] for entry in entries}
+    except (TypeError, KeyError):
+        templates = {"": None}
+    if not all(isinstance(text, str) for text in templates.values()):
+        raise TokenizerError(f"{folder}: expected chat_template to be a text or a list of name and template")
+    named = [("default", folder / "chat_template.jinja")]
+    named += [(file.stem, file) for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))]
+    for name, file in named:
+        if file.is_file():
+            try:
+                templates[name] = read_tokenizer_bytes(str(file)).decode()
+            except UnicodeDecodeError as error:
+                msg = f"{file}: expected a chat template in UTF-8, got other bytes at {error.start}"
+                raise TokenizerError(msg) from error
+    return {name: text for name, text in tokens.items() if text is not None}, templates
 
 
 def mask_from_spans(
@@ -316,14 +355,9 @@ class FastTexts:
         tokenizer: The tokenizer.
         engine: An engine for it other than the reference, without the post-processor.
         reference: The same tokenizer with offsets.
-
-    Raises:
-        ValueError: If the engine is the reference.
     """
 
     def __init__(self, tokenizer: Tokenizer, engine: Engine, reference: ChatTokenizer) -> None:
-        if engine.name == engine.reference or engine.add_special_tokens:
-            raise ValueError(f"expected a fast engine without post-processor, got {engine.describe()}")
         self._tokenizer, self._engine, self._reference = tokenizer, engine, reference
         self._encoder = make_encoder(tokenizer, engine)
 
@@ -441,11 +475,6 @@ class FastTexts:
         for token in added:
             lengths[token["id"]] = len(token["content"].encode())
         return lengths
-
-
-def make_fast_texts(tokenizer: Tokenizer, engine: Engine, reference: ChatTokenizer) -> FastTexts | None:
-    """Return the fast engine; None if the engine is the reference."""
-    return None if engine.name == engine.reference else FastTexts(tokenizer, engine, reference)
 
 
 def as_reference(engine: Engine, reason: str) -> Engine:

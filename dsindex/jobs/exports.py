@@ -233,29 +233,27 @@ def _write_files(
 ) -> dict[str, ExportedSplit]:
     """Write all files of an export; return the counts of each split, by its name there."""
     layouts = {split: _lay_out(kind, config, prefix) for split, prefix in prefixes.items()}
-    tasks = {
-        split: plan_files(kind, split, prefix, layouts[split], config, folder=folder, pad_id=pad_id)
-        for split, prefix in prefixes.items()
-    }
     if kind == "bridge":
-        described = [_describe(prefix, layouts[split], config) for split, prefix in prefixes.items()]
+        described = [_describe(prefixes[split], layout, config) for split, layout in layouts.items()]
         write_whole(os.path.join(folder, METADATA_FILE), msgspec.json.encode(list(filter(None, described))))
+    tasks = [
+        (SPLIT_NAMES[split], task)
+        for split, prefix in prefixes.items()
+        for task in _plan_files(kind, prefix, layouts[split], config, os.path.join(folder, SPLIT_NAMES[split]), pad_id)
+    ]
     calls = [
         Call(name=f"export[{os.path.basename(task.path)}]", place=task.path, function=write_file, arguments=(task,))
-        for own in tasks.values()
-        for task in own
+        for _, task in tasks
     ]
     reporter.stage("export", total=len(calls), unit="files")
     policy = RetryPolicy(deadline_seconds=config.shard_deadline)
+    counts: dict[str, Counter[str]] = {SPLIT_NAMES[split]: Counter() for split in prefixes}
     written = run_in_order(executor, calls, policy=policy, on_idle=reporter.tick)
-    splits = {}
-    for split, own in tasks.items():
-        total: Counter[str] = Counter()
-        for _ in own:
-            total.update(next(written))
-            reporter.advance(1)
-        splits[SPLIT_NAMES[split]] = ExportedSplit(**{name: total[name] for name in ExportedSplit.__struct_fields__})
-    return splits
+    for (name, _), found in zip(tasks, written, strict=True):
+        counts[name].update(found)
+        reporter.advance(1)
+    names = ExportedSplit.__struct_fields__
+    return {split: ExportedSplit(**{name: own[name] for name in names}) for split, own in counts.items()}
 
 
 def _publish(folder: str, manifest: ExportManifest, path: str) -> None:
@@ -309,15 +307,8 @@ def _describe(prefix: str, layout: BlockLayout, config: InstructConfig) -> dict[
     }
 
 
-def plan_files(
-    kind: ExportKind,
-    split: str | None,
-    prefix: str,
-    layout: BlockLayout,
-    config: InstructConfig,
-    *,
-    folder: str,
-    pad_id: int,
+def _plan_files(
+    kind: ExportKind, prefix: str, layout: BlockLayout, config: InstructConfig, path: str, pad_id: int
 ) -> list[ExportFile]:
     """Return the tasks of a split: whole row groups, with about TOKENS_PER_FILE tokens in a file."""
     rows = layout.num_blocks
@@ -326,8 +317,8 @@ def plan_files(
     mean = config.seq_length or max(1, -(-layout.num_tokens // max(1, rows)))
     per_file = max(1, TOKENS_PER_FILE // mean // per_group) * per_group
     begins = range(0, rows, per_file) or [0]
-    suffix = "idx.parquet" if kind == "bridge" else "parquet"
     borders = [layout.block_starts[begin : min(begin + per_file, rows) + 1] for begin in begins]
+    suffix = "idx.parquet" if kind == "bridge" else "parquet"
     return [
         ExportFile(
             form="bridge" if kind == "bridge" else "rows" if config.seq_length is None else "packs",
@@ -337,7 +328,7 @@ def plan_files(
             rows_per_group=per_group,
             multiple=config.pad_to_multiple,
             pad_id=pad_id,
-            path=os.path.join(folder, f"{SPLIT_NAMES[split]}-{number:05d}-of-{len(begins):05d}.{suffix}"),
+            path=f"{path}-{number:05d}-of-{len(begins):05d}.{suffix}",
         )
         for number, starts in enumerate(borders)
     ]

@@ -24,23 +24,21 @@ from dsindex.engine.plan import Plan
 from dsindex.engine.room import Estimate, check_room
 from dsindex.engine.shards import TextResult, make_shards, outcome_fields
 from dsindex.engine.source import open_source
-from dsindex.errors import InputError, UsageError
+from dsindex.errors import UsageError
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encode import make_recipe
 from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.jobs.exports import MadeExport, examine_exports, make_exports
 from dsindex.jobs.instruct_shards import BAD, MASK_DTYPE, InstructionSettings, encode_shard, keys_of, split_names
-from dsindex.jobs.packs import Packings
-from dsindex.json_text import show_value
+from dsindex.jobs.packs import check_packs, pack_splits
 from dsindex.options.config import work_folder_path
-from dsindex.options.instruct import InstructConfig, as_text_config
+from dsindex.options.instruct import as_text_config, read_instruction
 from dsindex.store.config_files import option_names
 from dsindex.store.urls import absolute, folder_of, with_suffix
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     import numpy as np
 
@@ -52,12 +50,13 @@ if TYPE_CHECKING:
     from dsindex.instruction.config import InstructionConfig
     from dsindex.instruction.encode import EncoderRecipe
     from dsindex.jobs.packs import MadePacking
+    from dsindex.options.instruct import InstructConfig
     from dsindex.store.storage import StoredFile
 
 
-THREADS_UP_TO_BYTES = {True: 8 << 20, False: 1 << 20}
-"""Text that is encoded in this process, with the fast engine or without: as much as one CPU encodes in the time that
-worker processes take to start."""
+THREADS_UP_TO_BYTES = 4 << 20
+"""Text that is encoded in this process: about as much as one CPU encodes in the time that worker processes take to
+start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +147,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     plan = Plan(settings=_settings(config, source, recipe), inputs=source.inputs)
     splits = [_list_targets(config, split, plan, dtype) for split in split_names(config.split)]
     targets = [target for split in splits for target in (split.tokens, split.masks)]
-    packings = Packings(config, [split.prefix for split in splits], reporter)
+    prefixes = [split.prefix for split in splits]
     eos_id = _find_eos(recipe, instruction)
     made_bytes, exports = 0, []
     with open_job(
@@ -157,12 +156,12 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
         targets,
         reporter=reporter,
         text_bytes=source.text_bytes,
-        holds_gil=source.text_bytes > THREADS_UP_TO_BYTES[source.engine.name == "gigatoken"],
+        holds_gil=source.text_bytes > THREADS_UP_TO_BYTES,
     ) as job:
         if job.outcome is None:
             for note in source.first_notes(encodes=True):
                 reporter.say(note)
-            packings.examine()
+            check_packs(config, prefixes)
             examine_exports(config, eos_id)
             _check_room(config, source, targets)
             settings = InstructionSettings(
@@ -190,11 +189,10 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
                 tokenizer_path=config.tokenizer_model,
             )
             made_bytes = shards.made_bytes
+        packed = pack_splits(config, prefixes, reporter)
         if config.export:
-            packings.make()
-            prefixes = {split.name: split.prefix for split in splits}
-            exports = make_exports(config, prefixes, eos_id=eos_id, executor=job.executor, reporter=reporter)
-    packed = packings.make()
+            named = {split.name: split.prefix for split in splits}
+            exports = make_exports(config, named, eos_id=eos_id, executor=job.executor, reporter=reporter)
     return _report(config, source, splits, job.published, packed, exports, made_bytes)
 
 
@@ -325,47 +323,32 @@ def _report(
     )
 
 
-def join_job(
-    settings: Mapping[str, Any], flags: Mapping[str, Any], *, source: str, folder: Path
-) -> tuple[InstructConfig, InstructionConfig]:
-    """Join the section `job` of a configuration with flags, of which flags win.
+TOO_LONG: dict[str | None, str] = {"refuse": "refuse", "truncate": "truncate", "split-turns": "split"}
+"""`too_long` of CONFIG for a value of --longer-than-pack; `drop` leaves the tokens as they are."""
 
-    Args:
-        settings: The configuration, as YAML gives it.
-        flags: Options of InstructConfig.
-        source: What messages call the configuration.
-        folder: Where a relative `chat_template_file` is looked for.
+
+def instruction_of(config: InstructConfig) -> InstructionConfig:
+    """Return the configuration that a job names, with what its options change.
 
     Raises:
         InputError: If it is not a configuration.
-        UsageError: If the job's options make no sense.
+        UsageError: If the job's options do not fit it.
     """
-    loaded = option_names(dict(settings), source=source)
-    job: Any = loaded.pop("job", {})
-    if not isinstance(job, dict):
-        msg = f"{source}: expected the section job to be a mapping of options to values, got {show_value(job)}"
-        raise InputError(msg)
-    merged = option_names(job, source=f"{source}: job") | dict(flags)
-    config = InstructConfig(**merged)
+    given, source, folder = read_instruction(config.config)
+    settings = option_names(given, source=source)
+    settings.pop("job", None)
     length, longer = config.seq_length, config.longer_than_pack
-    if longer is not None and loaded.get("too_long") not in (None, TOO_LONG.get(longer)):
-        both = f"--longer-than-pack {longer} or too_long: {loaded['too_long']} in {source}"
+    if longer is not None and settings.get("too_long") not in (None, TOO_LONG.get(longer)):
+        both = f"--longer-than-pack {longer} or too_long: {settings['too_long']} in {source}"
         raise UsageError(f"expected {both}, got both; leave out one")
-    for option in ("reasoning", "unwritten"):
-        if (given := getattr(config, option)) is not None:
-            loaded[option] = given
-    if longer in TOO_LONG:
-        loaded["too_long"] = TOO_LONG[longer]
-    if length is not None and loaded.get("max_length") is None and longer != "drop":
-        loaded["max_length"] = length
-    instruction = check_config(loaded, source=source, folder=folder)
+    options = {"reasoning": config.reasoning, "unwritten": config.unwritten, "too_long": TOO_LONG.get(longer)}
+    settings |= {name: value for name, value in options.items() if value is not None}
+    if longer != "drop" and settings.get("max_length") is None and length is not None:
+        settings["max_length"] = length
+    instruction = check_config(settings, source=source, folder=folder)
     if length is not None and (instruction.max_length or 0) > length and longer != "drop":
         raise UsageError(
             f"expected max_length to be at most --seq-length {length}, got {instruction.max_length}: "
             f"a conversation must fit into a block; or leave longer ones out with --longer-than-pack drop"
         )
-    return config, instruction
-
-
-TOO_LONG: dict[str, str] = {"refuse": "refuse", "truncate": "truncate", "split-turns": "split"}
-"""`too_long` of CONFIG for a value of --longer-than-pack; `drop` leaves the tokens as they are."""
+    return instruction

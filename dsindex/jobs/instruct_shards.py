@@ -17,8 +17,7 @@ from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
 from dsindex.engine.worker import Attempt, check_unchanged, provenance_rows, quarantine_line
 from dsindex.errors import BadRecordError, RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
-from dsindex.instruction.splits import SPLITS, split_by_hash
-from dsindex.instruction.statistics import count_conversation
+from dsindex.instruction.statistics import NOTE, SPLITS, split_by_hash
 from dsindex.store.reading import fingerprint_input
 from dsindex.text.blocks import BadRecord, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
@@ -211,7 +210,7 @@ class _SplitWriter:
             offsets, lines = np.array(self._places, np.int64).T
             self._provenance.write(provenance_rows(offsets, lines))
         for encoded in self._pending:
-            count_conversation(encoded, self.statistics)
+            _count(encoded, self.statistics)
         self.statistics["learnt"] += int(np.count_nonzero(mask))
         self._pending, self._places = [], []
 
@@ -223,6 +222,17 @@ class _SplitWriter:
             self._tokens.result(tokens, provenance=provenance),
             self._masks.result(masks, is_aligned=True),
         ]
+
+
+def _count(encoded: EncodedConversation, counts: Counter[str]) -> None:
+    """Add a conversation to named counts; the number of trainable tokens, `learnt`, is the caller's to add."""
+    counts["conversations"] += 1
+    counts["sequences"] += len(encoded.lengths)
+    counts["tokens"] += len(encoded.tokens)
+    counts["cut"] += encoded.cut
+    counts["shortened"] += encoded.cut > 0 or len(encoded.lengths) > 1
+    counts["special_in_text"] += encoded.special_in_text
+    counts.update(f"{NOTE}{note}" for note in encoded.notes)
 
 
 def _too_large(num_bytes: int, limit: int) -> RecordProblem:

@@ -72,15 +72,12 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
     """
     try:
         loaded = yaml.load(content, _Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = "" if mark is None else f", line {mark.line + 1}"
-        msg = f"{source}{where}: expected YAML, got what is none ({error.problem or error.context})"
-        raise InputError(msg) from error
+    # PyYAML's constructors raise many types: `!!int ""`, `!!timestamp 2024-13-01`, 5,000 digits.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        # PyYAML's constructors raise many types: `!!int ""`, `!!timestamp 2024-13-01`, 5,000 digits.
-        msg = f"{source}: expected YAML, got a value that cannot be read ({str(error).splitlines()[0]})"
-        raise InputError(msg) from error
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f", line {mark.line + 1}"
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise InputError(f"{source}{where}: expected YAML, got what is none ({reason})") from error
     if not isinstance(loaded, dict):
         raise InputError(f"{source}: expected a mapping of options to values, got {show_value(loaded)}")
     return loaded

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, TypeAlias
 
 from dsindex.errors import FormatError, PlanError
-from dsindex.store.storage import open_file, output_error
+from dsindex.store.storage import open_file, writing
 from dsindex.store.store import store_of
 from dsindex.store.urls import is_url, joined
 
@@ -48,7 +48,6 @@ class FileJournal:
     def __init__(self, path: str) -> None:
         self._path = path
         self._ends_whole = True
-        self._is_synced = True
         self._descriptor = -1
 
     def read(self) -> Iterator[bytes]:
@@ -74,11 +73,8 @@ class FileJournal:
         Raises:
             OutputError: If it cannot be written.
         """
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-            self._descriptor = os.open(self._path, flags, 0o666)
-        except OSError as error:
-            raise output_error(self._path, error) from error
+        with writing(self._path):
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         if not self._ends_whole:
             self.append(b"\n")
 
@@ -88,13 +84,10 @@ class FileJournal:
         Raises:
             OutputError: If it cannot be written.
         """
-        self._is_synced = False
         view = memoryview(line)
-        try:
+        with writing(self._path):
             while view:
                 view = view[os.write(self._descriptor, view) :]
-        except OSError as error:
-            raise output_error(self._path, error) from error
 
     def sync(self) -> None:
         """Sync the file, so that everything recorded survives a power cut.
@@ -102,13 +95,8 @@ class FileJournal:
         Raises:
             OutputError: If it cannot be written.
         """
-        if self._is_synced:
-            return
-        try:
+        with writing(self._path):
             os.fsync(self._descriptor)
-        except OSError as error:
-            raise output_error(self._path, error) from error
-        self._is_synced = True
 
     def close(self) -> None:
         """Sync and close."""

@@ -133,16 +133,6 @@ def what_is_no_file(path: str) -> str | None:
     return "a descriptor of one process" if kind is None and _DESCRIPTOR.fullmatch(path) else kind
 
 
-def describe_empty(path: str) -> str:
-    """Return what a path is whose size is 0: an empty file, or one that the kernel makes up as it is read."""
-    if is_url(path):
-        return "an empty object"
-    with contextlib.suppress(OSError), open_unbuffered(path) as file:
-        if file.read(1):
-            return "a file of the kernel, which has no size"
-    return "an empty file"
-
-
 def open_file(path: str | os.PathLike[str]) -> BufferedReader:
     """Open a file for reading in binary mode.
 
@@ -552,23 +542,16 @@ class LocalStore:
         return bytes(data).hex()
 
     def put_if_absent(self, path: str, data: Bytes) -> str | None:
-        """Write a small file under a name that nothing has; a reader may see it before its content."""
-        make_folder(os.path.dirname(path) or ".")
+        """Write a small file under a name that nothing has."""
+        temporary = temporary_name(path, uuid.uuid4().hex)
+        write_whole(temporary, data)
         with writing(path):
             try:
-                descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY, 0o644)
+                os.link(temporary, path)
             except FileExistsError:
                 return None
-            try:
-                with open(descriptor, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                sync_folder(os.path.dirname(path))
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
-                raise
+            finally:
+                os.unlink(temporary)
         return bytes(data).hex()
 
     def put_if_match(self, path: str, data: Bytes, version: str) -> str | None:

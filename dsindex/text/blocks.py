@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 from dsindex.dtypes import starts_of
-from dsindex.text.fields import TYPE_NAMES
+from dsindex.text.fields import type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -216,7 +216,7 @@ def _shown(value: object) -> str:
     if isinstance(value, (bool, int, float)):
         shown = json.dumps(value)
         return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
-    return TYPE_NAMES[type(value)]
+    return type_name(value)
 
 
 # Samples.

@@ -8,7 +8,6 @@ so small that gigatoken encodes it in the calling thread; it holds no lock meanw
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import itertools
 import os
@@ -288,10 +287,8 @@ def _with_added(
 
 # gigatoken: one object per tokenizer, which all threads of a process share.
 
-REBUILD_AFTER_BYTES = 1 << 30
-"""Text after which the object is rebuilt, since gigatoken never forgets a word."""
 REBUILD_AFTER_GROWTH = 256 << 20
-"""Growth of the process after which the object is rebuilt earlier."""
+"""Memory after which the object is rebuilt, since gigatoken never forgets a word."""
 LEARNT_PER_BYTE = 10
 """Most bytes by which the object grows with a byte of text: 20 MB of random words take 190 MB."""
 
@@ -336,38 +333,24 @@ class FastTokenizer:
         return ids, np.diff(places, prepend=-1) - 1
 
     def encode_each(self, texts: Sequence[bytes]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Encode texts of about the same size in one call each, since all rows of an answer are as wide as the longest.
+        """Encode texts of a tokenizer without a separator, for which gigatoken takes far longer than lists do.
 
         Returns:
             Token ids and lengths, as in a TokenBatch.
         """
-        from gigatoken.gigatoken_rs import BytesSource, PadTruncate
+        from gigatoken.gigatoken_rs import BytesSource
 
-        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-        backend = self._take(int(sizes.sum()))
-        _, kinds = np.frexp(sizes)
-        lengths = np.empty(len(texts), np.int64)
-        answers = []
-        for kind in np.unique(kinds):
-            numbers = np.flatnonzero(kinds == kind)
-            source = BytesSource([texts[number] for number in numbers.tolist()])
-            rows, lengths[numbers] = backend.encode_batch_padded(source, PadTruncate(0), parallel=True)
-            answers.append((numbers, rows))
-        begins = starts_of(lengths + 1)
-        spaced = np.zeros(begins[-1], np.uint32)
-        for numbers, rows in answers:
-            columns = np.arange(rows.shape[1])
-            is_own = columns < lengths[numbers, np.newaxis]
-            spaced[(begins[numbers, np.newaxis] + columns)[is_own]] = rows[is_own]
+        rows = self._take(sum(map(len, texts))).encode_batch_list(BytesSource(list(texts)), parallel=True)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        spaced = np.fromiter(itertools.chain.from_iterable((*row, 0) for row in rows), np.uint32)
         return spaced, lengths
 
     def _take(self, num_bytes: int) -> Any:  # noqa: ANN401 - gigatoken has no types
         """Return the object for a call, after rebuilding it if that is due."""
         import gigatoken
 
-        _give_back_memory()
         with self._lock:
-            if self._backend is None or self._has_learnt_much(num_bytes):
+            if self._backend is None or self._has_learnt_much():
                 self._backend = None  # frees the old tables before new ones are made, unless a call still uses them
                 self._backend = gigatoken.Tokenizer.from_json(self._content).backend
                 self._used_bytes = 0
@@ -375,14 +358,11 @@ class FastTokenizer:
             self._used_bytes += num_bytes
             return self._backend
 
-    def _has_learnt_much(self, num_bytes: int) -> bool:
-        if self._used_bytes + num_bytes > REBUILD_AFTER_BYTES:
-            return True
-        now = resident_bytes()
-        if now is None or self._resident_when_built is None:
-            return False
-        grown = min(now - self._resident_when_built, LEARNT_PER_BYTE * self._used_bytes)  # others grow as well
-        return grown > REBUILD_AFTER_GROWTH
+    def _has_learnt_much(self) -> bool:
+        most, now = LEARNT_PER_BYTE * self._used_bytes, resident_bytes()
+        if now is None or self._resident_when_built is None:  # not Linux: natural text, which takes far less
+            return most > 40 * REBUILD_AFTER_GROWTH
+        return min(now - self._resident_when_built, most) > REBUILD_AFTER_GROWTH  # others grow as well
 
 
 def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
@@ -400,21 +380,6 @@ def resident_bytes() -> int | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return None
-
-
-@functools.cache
-def _give_back_memory() -> None:
-    """Keep the C library from raising its thresholds for returning free memory with every large block.
-
-    Without this, the heaps of two threads hold 100 MB of free memory after some GB of text. Source: mallopt(3).
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 8 << 20)  # more than most blocks of tokens, less than a table of words
-        mallopt(_M_TRIM_THRESHOLD, 16 << 20)  # more than a block needs, or each one faults its pages in again
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 # The reference of each tokenizer: the library that defines its format, which is right by definition.

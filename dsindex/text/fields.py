@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 import numpy as np
@@ -28,7 +27,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _SHOWN_KEYS = 5
 _SHOWN_CHARACTERS = 40
-TYPE_NAMES = {
+_TYPE_NAMES = {
     type(None): "null",
     bool: "a boolean",
     float: "a number",
@@ -37,6 +36,11 @@ TYPE_NAMES = {
     list: "a list",
     dict: "an object",
 }
+
+
+def type_name(value: object) -> str:
+    """Return the type of a JSON value in words."""
+    return _TYPE_NAMES[type(value)]
 
 
 def parse_record(line: bytes) -> dict[str, object] | str:
@@ -48,8 +52,9 @@ def parse_record(line: bytes) -> dict[str, object] | str:
     Returns:
         The object, or the reason why the line is no record.
     """
+    too_deep = f"expected at most {MAX_NESTING} objects and lists inside each other, got more"
     if is_too_deep(line):
-        return f"expected at most {MAX_NESTING} objects and lists inside each other, got more"
+        return too_deep
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -59,12 +64,9 @@ def parse_record(line: bytes) -> dict[str, object] | str:
     if text.startswith("\ufeff"):
         return "expected JSON, got a byte order mark, which only a file's start may have"
     try:
-        try:
-            record = _DECODER.decode(text)
-        except RecursionError:
-            # Only the caller's stack is too deep: a new thread starts with an empty one, which MAX_NESTING fits.
-            with ThreadPoolExecutor(1) as fresh:
-                record = fresh.submit(_DECODER.decode, text).result()
+        record = _DECODER.decode(text)
+    except RecursionError:  # the caller's stack is deep as well
+        return too_deep
     except json.JSONDecodeError as error:
         hint = _ARRAY_HINT if text.lstrip().startswith("[") else ""
         return f"expected JSON, got an error at column {error.pos + 1}: {error.msg}{hint}"
@@ -75,7 +77,7 @@ _ARRAY_HINT = "; if the file is one array, `jq -c '.[]'` writes each of its reco
 
 
 def _describe_other(value: object) -> str:
-    return f"expected a JSON object, got {TYPE_NAMES[type(value)]}{_ARRAY_HINT if isinstance(value, list) else ''}"
+    return f"expected a JSON object, got {type_name(value)}{_ARRAY_HINT if isinstance(value, list) else ''}"
 
 
 def _parse_int(text: str) -> float:
@@ -103,7 +105,7 @@ def find_value(record: dict[str, object], path: Path) -> object:
     value: object = record
     for depth, key in enumerate(path):
         if not isinstance(value, dict):
-            found = TYPE_NAMES[type(value)]
+            found = type_name(value)
             raise RecordProblem("bad-field", f"expected an object at {show_path(path[:depth])}, got {found}")
         if key not in value:
             inside = f" at {show_path(path[:depth])}" if depth else ""
@@ -148,9 +150,9 @@ def find_fault(value: object) -> str | None:
     if isinstance(value, str):
         return _find_surrogate(value)
     if not isinstance(value, list):
-        return TYPE_NAMES[type(value)]
+        return type_name(value)
     for number, item in enumerate(value, 1):
-        fault = _find_surrogate(item) if isinstance(item, str) else TYPE_NAMES[type(item)]
+        fault = _find_surrogate(item) if isinstance(item, str) else type_name(item)
         if fault is not None:
             return f"a list with {fault} as item {number}"
     return None
@@ -173,9 +175,3 @@ def _show_keys(record: dict[str, object]) -> str:
     shown = [repr(key if len(key) <= _SHOWN_CHARACTERS else key[:_SHOWN_CHARACTERS] + "…") for key in record]
     more = f" and {len(shown) - _SHOWN_KEYS} more" if len(shown) > _SHOWN_KEYS else ""
     return f"only {', '.join(shown[:_SHOWN_KEYS])}{more}"
-
-
-def type_name(value: object) -> str:
-    """Return the type of a JSON value in words."""
-    names = {dict: "an object", list: "a list", str: "a text", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")

@@ -18,11 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.text.fields import MAX_NESTING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
 
 _REFUSED = frozenset(
     {
@@ -43,12 +41,14 @@ _HEAD = re.compile(
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _WHOLE_LIST = re.compile(
-    r"""\.\s*\[ \s* (?:-?\d+ | -?\d*\s*:\s*-?\d*) \s*\]
+    r"""\s*(?: \.\s*\[ [\s\d:-]* \]
       | (?:map|first|last|nth|limit|until|reverse|flatten|indices|sort|sort_by|group_by|unique|unique_by|min_by|max_by)
-        (?![\w:])""",
+        (?![\w:]))""",
     re.VERBOSE,
 )
 """The beginning of a filter that fails on a message."""
+_SHOWN_CHARACTERS = 1000
+"""Limit on jq's error messages, which may quote the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +59,6 @@ class FieldPattern:
     """Name by which the value is looked up."""
     pattern: str
 
-    def __post_init__(self) -> None:
-        check_pattern(self.pattern)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskPattern:
@@ -70,51 +67,19 @@ class MaskPattern:
     pattern: str
     field: str
     rest: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatternAnswers:
-    """The results of patterns for one record."""
-
-    fields: Mapping[str, dict[str, Any]]
-    """By name; none if a condition does not hold."""
-    masks: Sequence[dict[str, Any] | None]
-    conditions: Sequence[dict[str, Any]] = ()
-
-    def holds(self) -> bool:
-        """Return whether every condition holds for the record.
-
-        Raises:
-            RecordProblem: If a condition fails on this record.
-        """
-        return all(_value_of(answer) for answer in self.conditions)
-
-    def value(self, name: str) -> Any:  # noqa: ANN401 - any JSON value
-        """Return the value of a field, or None if it is missing or null.
-
-        Raises:
-            RecordProblem: If the pattern fails on this record, or returns several values.
-        """
-        return _value_of(self.fields[name])
-
-    def selected(self, number: int) -> list[bool]:
-        """Return for each element of a mask's field, or for its single value, whether the mask selects it.
-
-        Args:
-            number: Number of the mask in the order passed to `Patterns`; its field must have a value.
-
-        Raises:
-            RecordProblem: If the filter fails on an element.
-        """
-        answer = self.masks[number]
-        if answer is None:
-            raise ValueError(f"expected a mask whose field has a value, got mask {number}")
-        selected: list[bool] = _value_of(answer)
-        return selected
+    """The filter of an element; None for every element."""
 
 
 class Patterns:
     """Patterns that are evaluated on the same records. Picklable and thread-safe.
+
+    They are one jq program, which parses a record once. Fields are read only if all conditions hold, and masks look at
+    the fields. For the condition `.a`, the field `.b` and the mask `.b | .c`:
+
+        [(try {value: ([(.a)] | any)} catch {error: .})] as $holds
+        | (if ($holds | all(.value)) then [(try {values: [(.b)]} catch {error: .})] else [] end) as $fields
+        | {conditions: $holds, fields: $fields, masks: [[
+            ($fields[0].values[0]? | if type == "array" then .[] else . end | try ([(.c)] | any) catch {error: .})]]}
 
     Args:
         fields: Values to read from each record.
@@ -129,16 +94,28 @@ class Patterns:
     def __init__(
         self, fields: Sequence[FieldPattern], masks: Sequence[MaskPattern] = (), conditions: Sequence[str] = ()
     ) -> None:
-        for condition in conditions:
-            check_pattern(condition)
-        self._arguments = (fields, masks, conditions)
-        self._program = _compile_jointly(conditions, [field.pattern for field in fields])
-        self._selects = [_compile_mask(mask) for mask in masks]
+        self.fields, self.masks, self.conditions = tuple(fields), tuple(masks), tuple(conditions)
+        for pattern in (*conditions, *(field.pattern for field in fields)):
+            _compile(pattern, pattern)  # alone, so that an unbalanced bracket cannot affect the program around it
+        for mask in masks:
+            _compile(_element_filter(mask), mask.pattern)
         names = [field.name for field in fields]
-        self._mask_fields = [names.index(mask.field) for mask in masks]
+        holds = [f"(try {{value: ([({pattern})] | any)}} catch {{error: .}})" for pattern in conditions]
+        values = [f"(try {{values: [({field.pattern})]}} catch {{error: .}})" for field in fields]
+        selected = [
+            f'[($fields[{names.index(mask.field)}].values[0]? | if type == "array" then .[] else . end'
+            f" | try ([({_element_filter(mask)})] | any) catch {{error: .}})]"
+            for mask in masks
+        ]
+        self._program = _compile(
+            f"[{', '.join(holds)}] as $holds"
+            f" | (if ($holds | all(.value)) then [{', '.join(values)}] else [] end) as $fields"
+            f" | {{conditions: $holds, fields: $fields, masks: [{', '.join(selected)}]}}",
+            " or ".join([*conditions, *(field.pattern for field in fields)]),
+        )
 
     def __reduce__(self) -> tuple[type[Patterns], tuple[Any, ...]]:
-        return Patterns, self._arguments
+        return Patterns, (self.fields, self.masks, self.conditions)
 
     def read(self, record: Mapping[str, Any] | bytes) -> PatternAnswers:
         """Evaluate the patterns on one record, or its JSON in UTF-8.
@@ -146,61 +123,115 @@ class Patterns:
         Raises:
             RecordProblem: If the record nests too deeply to be written as JSON.
         """
-        line = record if isinstance(record, bytes) else write_record(record)
-        fields, masks, conditions = self._arguments
+        text = record.decode() if isinstance(record, bytes) else _write_record(record)
         try:
-            [found] = self._program.input_text(line.decode()).all()
+            [found] = self._program.input_text(text).all()
         except (ValueError, TypeError, RecursionError) as error:
             failed = {"error": str(error)}
-            found = {"conditions": [failed] * len(conditions), "fields": [failed] * len(fields)}
-        # There are no fields if a condition does not hold.
-        values = [_read_value(field.pattern, each) for field, each in zip(fields, found["fields"], strict=False)]
-        return PatternAnswers(
-            conditions=[_read_value(*each) for each in zip(conditions, found["conditions"], strict=True)],
-            fields=dict(zip((field.name for field in fields), values, strict=False)),
-            masks=[
-                _select(mask.pattern, values[number], select)
-                for mask, number, select in zip(masks, self._mask_fields, self._selects, strict=True)
-                if values
-            ],
-        )
+            found = {"conditions": [failed] * len(self.conditions), "fields": [failed] * len(self.fields)}
+        return PatternAnswers(self, found)
 
-    def read_all(self, records: Sequence[bytes]) -> Iterator[PatternAnswers]:
-        """Evaluate the patterns on records, each one JSON value in UTF-8, in order."""
-        return map(self.read, records)
+
+class PatternAnswers:
+    """The results of patterns for one record."""
+
+    def __init__(self, patterns: Patterns, found: dict[str, Any]) -> None:
+        self._patterns, self._found = patterns, found
+
+    def holds(self) -> bool:
+        """Return whether every condition holds for the record.
+
+        Raises:
+            RecordProblem: If a condition fails on this record.
+        """
+        answers = zip(self._patterns.conditions, self._found["conditions"], strict=True)
+        return all(_checked(pattern, answer)["value"] for pattern, answer in answers)
+
+    def value(self, name: str) -> Any:  # noqa: ANN401 - any JSON value
+        """Return the value of a field, or None if it is missing or null.
+
+        Raises:
+            RecordProblem: If the pattern fails on this record, or returns several values.
+        """
+        for field, answer in zip(self._patterns.fields, self._found["fields"], strict=True):
+            if field.name == name:
+                values = _checked(field.pattern, answer)["values"]
+                if len(values) > 1:
+                    shown = f"pattern `{field.pattern}`: expected one value, got {len(values)}; leave out `[]`"
+                    raise RecordProblem("pattern-error", shown)
+                return values[0] if values else None
+        raise KeyError(name)
+
+    def selected(self, number: int) -> list[bool]:
+        """Return for each element of a mask's field, or for its single value, whether the mask selects it.
+
+        Args:
+            number: Number of the mask in the order passed to `Patterns`; its field must have a value.
+
+        Raises:
+            RecordProblem: If the filter fails on an element.
+        """
+        selected: list[Any] = self._found["masks"][number]
+        for place, answer in enumerate(selected, 1):
+            if isinstance(answer, dict):
+                reason = str(answer["error"])[:_SHOWN_CHARACTERS]
+                shown = f"pattern `{self._patterns.masks[number].pattern}` fails on element {place}: {reason}"
+                raise RecordProblem("pattern-error", shown)
+        return selected
+
+
+def _element_filter(mask: MaskPattern) -> str:
+    return "true" if mask.rest is None else mask.rest
+
+
+def _checked(pattern: str, answer: dict[str, Any]) -> dict[str, Any]:
+    if "error" not in answer:
+        return answer
+    error = answer["error"]
+    shown = error if isinstance(error, str) else f"(not a string): {json.dumps(error, ensure_ascii=False)}"
+    raise RecordProblem("pattern-error", f"pattern `{pattern}` fails: {_shorten(shown)}")
+
+
+def _compile(program: str, pattern: str) -> Any:  # noqa: ANN401 - jq has no types
+    import jq  # of all readers, only those of patterns need it
+
+    _check_names(program, pattern)
+    try:
+        return jq.compile(program)
+    except ValueError as error:
+        raise InputError(f"jq pattern {pattern!r}: {_shorten(str(error))}") from error
+
+
+def _shorten(message: str) -> str:
+    return message.strip().partition("\n")[0].removeprefix("jq: error: ").removesuffix(":")[:_SHOWN_CHARACTERS]
 
 
 @functools.lru_cache(maxsize=16)
-def open_patterns(
-    fields: tuple[FieldPattern, ...], masks: tuple[MaskPattern, ...] = (), conditions: tuple[str, ...] = ()
-) -> Patterns:
+def open_patterns(fields: tuple[FieldPattern, ...], conditions: tuple[str, ...] = ()) -> Patterns:
     """Return the process-wide Patterns for these arguments: jq takes 20 ms to compile a program.
 
     Raises:
         InputError: If a pattern is not jq.
     """
-    return Patterns(fields, masks, conditions)
+    return Patterns(fields, conditions=conditions)
 
 
-def write_record(record: Mapping[str, Any]) -> bytes:
-    """Return a record as JSON in the form that `Patterns.read_all` expects.
-
-    Raises:
-        RecordProblem: If it nests too deeply, or a text contains a lone surrogate.
-    """
+def _write_record(record: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
+        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+        text.encode()
     except RecursionError:
         raise RecordProblem("bad-field", "expected a record of usual depth, got one nested too deep") from None
     except UnicodeEncodeError:
         raise RecordProblem("bad-text", "expected Unicode text, got a lone surrogate") from None
+    return text
 
 
 def parse_field_patterns(patterns: Mapping[str, str] | Sequence[str]) -> tuple[FieldPattern, ...]:
     """Parse patterns given by name, or as a list in which the last part of each path is its name.
 
     Raises:
-        InputError: If a pattern is refused, or its name cannot be determined.
+        InputError: If the name of a pattern cannot be determined.
 
     >>> [field.name for field in parse_field_patterns([".conversations", ".meta.role"])]
     ['conversations', 'role']
@@ -223,54 +254,33 @@ def parse_mask_pattern(pattern: str) -> MaskPattern:
     """Parse `.field` or `.field | filter`.
 
     Raises:
-        InputError: If the pattern does not begin with a single field, or is refused.
+        InputError: If the pattern does not begin with a single field, or the filter with something that only a whole
+            list has.
 
     >>> parse_mask_pattern('.conversations | select(.from == "human")').field
     'conversations'
     """
-    check_pattern(pattern)
     found = _HEAD.match(pattern)
     if found is None:
         raise InputError(
             f"jq pattern {pattern!r}: expected the name of one field first, as in `.role` or `.messages | select(…)`"
         )
     name = found["name"] or (found["quoted"] or found["bracket"]).strip('"')
-    return MaskPattern(pattern=pattern, field=name, rest=_element_filter(pattern, found["rest"]))
-
-
-def _element_filter(pattern: str, rest: str | None) -> str | None:
-    """Return the filter for one element: without `.[] |` in front, or `map(…)` around it, which plain jq needs.
-
-    Raises:
-        InputError: If the filter begins with something that only a whole list has.
-    """
-    if rest is None:
-        return None
-    rest = rest.strip()
-    if iterated := re.match(r"\.\s*\[\s*\]\s*(?:\|(?P<rest>.*))?$", rest, re.DOTALL):
-        return iterated["rest"].strip() if iterated["rest"] is not None else None
-    if (mapped := re.match(r"map\s*(?P<inner>\(.*\))\s*$", rest, re.DOTALL)) and _is_one_group(mapped["inner"]):
-        return mapped["inner"][1:-1].strip()
-    if found := _WHOLE_LIST.match(rest):
+    if whole := _WHOLE_LIST.match(found["rest"] or ""):
         raise InputError(
-            f"jq pattern {pattern!r}: {found[0].strip()!r} is for a whole list, but the filter is applied to each "
+            f"jq pattern {pattern!r}: {whole[0].strip()!r} is for a whole list, but the filter is applied to each "
             'message; write a condition for one message, as in `.conversations | select(.from == "human")`'
         )
-    return rest
+    return MaskPattern(pattern=pattern, field=name, rest=found["rest"] and found["rest"].strip())
 
 
-def _is_one_group(text: str) -> bool:
-    """Tell whether the parenthesis at a text's beginning is closed at its end."""
-    return next((end for _, _, num_open, end in _scan(text) if num_open == 0), None) == len(text)
-
-
-def check_pattern(pattern: str) -> None:
-    """Refuse patterns that reach beyond the record. jq checks the syntax later, when it compiles them.
+def _check_names(program: str, pattern: str) -> None:
+    """Refuse programs that reach beyond the record. jq itself checks the syntax.
 
     Raises:
         InputError: Naming what is refused.
     """
-    for kind, text, _, _ in _scan(pattern):
+    for kind, text in _scan(program):
         if kind == "comment":
             raise InputError(f"jq pattern {pattern!r}: expected a pattern without comments; leave them out")
         if (kind == "name" and text in _REFUSED) or (kind == "variable" and text == "ENV"):
@@ -280,13 +290,12 @@ def check_pattern(pattern: str) -> None:
             )
 
 
-def _scan(pattern: str) -> Iterator[tuple[str | None, str, int, int]]:
-    """Yield the tokens of a jq program, those of interpolated strings too: kind, text, open parentheses and end."""
+def _scan(program: str) -> Iterator[tuple[str | None, str]]:
+    """Yield the tokens of a jq program, those of interpolated strings too: kind and text."""
     depths = [0]  # open parentheses in the program, and in each enclosing interpolation
     position, in_string = 0, False
-    while found := (_STRING if in_string else _CODE).match(pattern, position):
-        position = found.end()
-        kind = found.lastgroup
+    while found := (_STRING if in_string else _CODE).match(program, position):
+        position, kind = found.end(), found.lastgroup
         if kind == "quote":
             in_string = not in_string
         elif kind == "open" and in_string:
@@ -297,105 +306,4 @@ def _scan(pattern: str) -> Iterator[tuple[str | None, str, int, int]]:
             in_string = True
         elif kind in {"open", "close"}:
             depths[-1] += 1 if kind == "open" else -1
-        yield kind, found[kind or 0], len(depths) - 1 + in_string + sum(depths), position
-
-
-def _value_of(answer: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON value
-    if "problem" in answer:
-        raise RecordProblem("pattern-error", answer["problem"])
-    return answer["value"]
-
-
-Answer = dict[str, Any]
-_SHOWN_CHARACTERS = 1000
-"""Limit on jq's error messages, which may quote the record."""
-
-
-def _compile(program: str, pattern: str) -> Any:  # noqa: ANN401 - jq has no types
-    import jq  # of all readers, only those of patterns need it
-
-    try:
-        return jq.compile(program)
-    except ValueError as error:
-        raise InputError(f"jq pattern {pattern!r}: {_shorten(str(error))}") from error
-
-
-def _compile_mask(mask: MaskPattern) -> Any:  # noqa: ANN401 - as above
-    if mask.rest is None:
-        return None
-    # Compiled alone first, so that an unbalanced bracket cannot affect the program around it.
-    _compile(mask.rest, mask.pattern)
-    return _compile(f"[.[] | try ([({mask.rest})] | any) catch {{error: .}}]", mask.pattern)
-
-
-def _compile_jointly(conditions: Sequence[str], fields: Sequence[str]) -> Any:  # noqa: ANN401 - as above
-    """Compile conditions and fields as one program, which parses a record once.
-
-    The fields are read only if all conditions hold. For the condition `.a` and the field `.b`:
-
-        [(try {value: ([(.a)] | any)} catch {error: .})] as $holds
-        | {conditions: $holds,
-           fields: (if ($holds | all(.value)) then [(try {values: [(.b)]} catch {error: .})] else [] end)}
-    """
-    for pattern in (*conditions, *fields):
-        _compile(pattern, pattern)  # alone, so that an unbalanced bracket cannot affect the program around it
-    holds = ", ".join(f"(try {{value: ([({pattern})] | any)}} catch {{error: .}})" for pattern in conditions)
-    values = ", ".join(f"(try {{values: [({pattern})]}} catch {{error: .}})" for pattern in fields)
-    return _compile(
-        f"[{holds}] as $holds | "
-        f"{{conditions: $holds, fields: (if ($holds | all(.value)) then [{values}] else [] end)}}",
-        " or ".join([*conditions, *fields]),
-    )
-
-
-def _read_value(pattern: str, answer: Answer) -> Answer:
-    """Return the `value` or the `problem` of a condition or a field."""
-    if "error" in answer:
-        error = answer["error"]
-        shown = error if isinstance(error, str) else f"(not a string): {json.dumps(error, ensure_ascii=False)}"
-        return _fails(pattern, shown)
-    values = answer.get("values")
-    if values is None:
-        return answer
-    if len(values) > 1:
-        return {"problem": f"pattern `{pattern}`: expected one value, got {len(values)}; leave out `[]`"}
-    if _is_too_deep(values):
-        return {"problem": f"pattern `{pattern}`: expected at most {MAX_NESTING} objects and lists inside each other"}
-    return {"value": values[0] if values else None}
-
-
-def _select(pattern: str, field: Answer, program: Any) -> Answer | None:  # noqa: ANN401 - as above
-    """Return for each element of a list, or for a single value, whether it is selected."""
-    value = field.get("value")
-    if value is None:
-        return None
-    elements = value if isinstance(value, list) else [value]
-    if program is None:
-        return {"value": [True] * len(elements)}
-    try:
-        [selected] = program.input_value(elements).all()
-    except (ValueError, TypeError, RecursionError) as error:
-        return _fails(pattern, str(error))
-    for number, answer in enumerate(selected, 1):
-        if isinstance(answer, dict):
-            reason = str(answer["error"])[:_SHOWN_CHARACTERS]
-            return {"problem": f"pattern `{pattern}` fails on element {number}: {reason}"}
-    return {"value": selected}
-
-
-def _is_too_deep(values: list[Any]) -> bool:
-    level: list[Any] = values
-    for _ in range(MAX_NESTING + 1):
-        inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
-        level = [item for items in inner for item in items]
-        if not level:
-            return False
-    return True
-
-
-def _fails(pattern: str, message: str) -> Answer:
-    return {"problem": f"pattern `{pattern}` fails: {_shorten(message)}"}
-
-
-def _shorten(message: str) -> str:
-    return message.strip().partition("\n")[0].removeprefix("jq: error: ").removesuffix(":")[:_SHOWN_CHARACTERS]
+        yield kind, found[kind or 0]

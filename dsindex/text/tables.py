@@ -165,32 +165,25 @@ def _size_of(columns: Sequence[Sequence[Any]]) -> int:
     return size
 
 
-def _texts_of(array: pa.Array) -> list[Any]:
-    """Return an array's values, with bytes instead of texts where not all are UTF-8."""
-    kind = array.type
-    if pa.types.is_dictionary(kind):
+def _values_of(array: pa.Array) -> list[Any]:
+    """Return an array's values; texts that are not UTF-8 as bytes, and binary values that are as texts."""
+    if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-        kind = array.type
-    inner = kind.value_type if _is_list(kind) else kind
-    if pa.types.is_dictionary(inner):
-        return _texts_of(array.cast(_with_items(kind, inner.value_type)))
     try:
         array.validate(full=True)
         values: list[Any] = array.to_pylist()
-        is_binary = pa.types.is_binary(inner) or pa.types.is_large_binary(inner) or pa.types.is_binary_view(inner)
-        return list(map(_decoded, values)) if is_binary else values
     except pa.ArrowInvalid as error:
         if "UTF8" not in str(error):
             raise
-        wanted = pa.large_binary() if pa.types.is_large_string(inner) else pa.binary()
-        return list(map(_decoded, array.cast(_with_items(kind, wanted)).to_pylist()))
+        values = [_value_of(array.slice(number, 1)) for number in range(len(array))]
+    return list(map(_decoded, values)) if "binary" in str(array.type) else values
 
 
-def _with_items(kind: pa.DataType, item: pa.DataType) -> pa.DataType:
-    """Return a type of strings or lists with another type of string."""
-    if not _is_list(kind):
-        return item
-    return pa.large_list(item) if pa.types.is_large_list(kind) else pa.list_(item)
+def _value_of(array: pa.Array) -> Any:  # noqa: ANN401 - a value of a table
+    try:
+        return array.to_pylist()[0]
+    except UnicodeDecodeError:
+        return b"\xff"
 
 
 def _decoded(value: Any) -> Any:  # noqa: ANN401 - a value of a table
@@ -213,18 +206,7 @@ def _plain_of(array: pa.Array) -> list[Any]:
     """Return an array's values as objects of Python; times are cut to microseconds, which Python has."""
     if pa.types.is_timestamp(array.type) and array.type.unit == "ns":
         array = array.cast(pa.timestamp("us", array.type.tz), safe=False)
-    try:
-        array.validate(full=True)
-        values: list[Any] = array.to_pylist()
-    except pa.ArrowInvalid as error:
-        if "UTF8" not in str(error):
-            raise
-        values = []
-        for number in range(len(array)):
-            try:
-                values += array.slice(number, 1).to_pylist()
-            except UnicodeDecodeError:
-                values.append(b"\xff")
+    values = _values_of(array)
     is_flat = not pa.types.is_nested(array.type) and not isinstance(array.type, pa.BaseExtensionType)
     return values if is_flat else [_as_json(value, array.type) for value in values]
 
@@ -269,7 +251,7 @@ def _read_rows(part: TextPart, columns: Columns | None, block_bytes: int) -> Ite
             size = sum(array.nbytes for array in arrays)
             step = max(1, batch.num_rows * block_bytes // max(1, size))
             for begin in range(0, batch.num_rows, step):
-                convert = _lines_of if columns is None else _texts_of
+                convert = _lines_of if columns is None else _values_of
                 pieces = [convert(array.slice(begin, step)) for array in arrays]
                 yield group, row, pieces
                 row += len(pieces[0])
@@ -333,14 +315,6 @@ def _text_bytes(opened: pq.ParquetFile, group: int, leaves: Sequence[int]) -> in
 # Find the wanted columns in a table's schema, and refuse those that hold something else.
 
 
-def _is_string(kind: pa.DataType) -> bool:
-    types = pa.types
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
-    return any(test(kind) for test in (*tests, types.is_binary, types.is_large_binary, types.is_binary_view))
-
-
 def _is_list(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
@@ -348,10 +322,11 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _is_wanted(kind: pa.DataType) -> bool:
     """Tell whether a column holds strings, or lists of strings, of ids or of lists of ids."""
-    if not _is_list(kind):
-        return _is_string(kind)
-    inner = kind.value_type
-    return _is_string(inner) or pa.types.is_integer(inner.value_type if _is_list(inner) else inner)
+    inner = kind.value_type if _is_list(kind) else kind
+    inner = inner.value_type if pa.types.is_dictionary(inner) else inner
+    if any(name in str(inner) for name in ("string", "binary", "null")) and not pa.types.is_nested(inner):
+        return True
+    return _is_list(kind) and pa.types.is_integer(inner.value_type if _is_list(inner) else inner)
 
 
 def _check_columns(path: str, schema: pa.Schema, columns: Columns | None) -> dict[str, tuple[int, ...]]:

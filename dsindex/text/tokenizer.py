@@ -499,14 +499,14 @@ def _read_tokenizer_json(
     path: str, file: str, content: bytes, document: object, *, name: str
 ) -> tuple[Tokenizer, str | None]:
     tokenizer = _describe_json(file, content, document, name=name)
-    config = _read_folder_config(path) if os.path.isdir(path) else {}
+    config = read_folder_config(path) if os.path.isdir(path) else {}
     if not config:
         return tokenizer, None
     _check_config_agrees(path, config, shared_tokenizer(tokenizer))
     flagged = _set_token_flags(json.loads(content), config)
     if flagged is not None:
         tokenizer = _describe_json(file, flagged, json.loads(flagged), name=name)
-    return tokenizer, _token_text(config.get("eos_token"))
+    return tokenizer, token_text(config.get("eos_token"))
 
 
 def _describe_json(file: str, content: bytes, parsed: object, *, name: str) -> Tokenizer:
@@ -565,7 +565,7 @@ def _refuse_abort(model: dict[str, Any]) -> None:
                 raise LibraryError(f"that the merge {pair!r} lacks the continuing_subword_prefix {prefix!r}")
 
 
-def _read_folder_config(folder: str) -> dict[str, Any]:
+def read_folder_config(folder: str) -> dict[str, Any]:
     """Read the folder's other files.
 
     As in transformers, special_tokens_map.json takes precedence over a tokenizer_config.json without an
@@ -584,7 +584,7 @@ def _read_folder_config(folder: str) -> dict[str, Any]:
     return tokens | config if "added_tokens_decoder" in config else config | tokens
 
 
-def _token_text(token: object) -> str | None:
+def token_text(token: object) -> str | None:
     """Return a token's text; the folder's files store a string, or an object with its content."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
@@ -594,7 +594,7 @@ def _set_token_flags(document: dict[str, Any], config: dict[str, Any]) -> bytes 
     """Return a tokenizer.json whose added tokens have the flags of tokenizer_config.json; None if they have them."""
     decoder = config.get("added_tokens_decoder")
     tokens = [token for token in (decoder if isinstance(decoder, dict) else {}).values() if isinstance(token, dict)]
-    flags = {_token_text(token): token for token in tokens}
+    flags = {token_text(token): token for token in tokens}
     differs = False
     for token in document.get("added_tokens") or []:
         own = flags.get(token.get("content"), {})
@@ -626,7 +626,7 @@ def _check_config_agrees(folder: str, config: dict[str, Any], loaded: tokenizers
         )
     if "add_bos_token" not in config and "add_eos_token" not in config:
         return
-    ends = [(config.get(f"add_{end}_token"), _token_text(config.get(f"{end}_token"))) for end in ("bos", "eos")]
+    ends = [(config.get(f"add_{end}_token"), token_text(config.get(f"{end}_token"))) for end in ("bos", "eos")]
     bos, eos = ([loaded.token_to_id(token)] if wanted and token is not None else [] for wanted, token in ends)
     plain, processed = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
     if processed != [*bos, *plain, *eos]:
@@ -641,7 +641,7 @@ def _config_tokens(config: dict[str, Any]) -> Iterator[str]:
     for name in ("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder"):
         group = config.get(name)
         values.extend(group.values() if isinstance(group, dict) else group if isinstance(group, list) else [])
-    yield from filter(None, map(_token_text, values))
+    yield from filter(None, map(token_text, values))
 
 
 # What another program may take from a folder in place of its tokenizer.json: a SentencePiece model, or the class of
@@ -689,14 +689,14 @@ def _describe_models(folder: str, tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _describe_class(folder: str, tokenizer: Tokenizer) -> Iterator[str]:
-    config = _read_folder_config(folder)
+    config = read_folder_config(folder)
     name = str(config.get("tokenizer_class")).removesuffix("Fast")
     beginning = f"{folder}: tokenizer.json is used as it is, and tokenizer_config.json names {name}, with which"
     loaded = shared_tokenizer(tokenizer)
     parts = [part for step in (loaded.pre_tokenizer, loaded.normalizer) if step for part in _steps(step)]
     if name in _SPACE_CLASSES and any(part.get("type") == "ByteLevel" for part in parts):
         return  # such a class leaves a tokenizer.json of another family alone
-    bos = _token_text(config.get("bos_token")) or ""
+    bos = token_text(config.get("bos_token")) or ""
     bos_id = loaded.token_to_id(bos)
     if name == "CodeLlamaTokenizer" and bos_id is not None and loaded.encode("a text").ids[:1] != [bos_id]:
         yield f"{beginning} transformers begins every text with {bos!r}"

@@ -1,7 +1,7 @@
 """`dsindex verify`: functions over pieces of a dataset that return findings, mapped over an executor.
 
-The structure of a dataset is checked whatever wrote it. The digests in its manifest cover all else that its files hold:
-what they say is what the build wrote.
+The structure of a dataset is checked whatever wrote it, and its ids if a vocabulary is known. The digests in its
+manifest cover all else that its files hold.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from dsindex.engine.start import make_executor
 from dsindex.errors import FormatError, InputError, UsageError
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.store.reading import digest_blocks, is_stored, stored_size
-from dsindex.store.storage import DIGEST_BLOCK_BYTES, StoredFile, combine_digests, what_is_no_file
-from dsindex.tools.documents import documents_of
+from dsindex.store.storage import DIGEST_BLOCK_BYTES, StoredFile, combine_digests
+from dsindex.text.tokenizer import load_tokenizer
+from dsindex.tools.documents import documents_of, open_documents
 from dsindex.tools.results import CheckResult, DatasetCounts, VerifyReport
 from dsindex.tools.verify_caches import find_caches, verify_cache
 from dsindex.tools.verify_tokens import compare_shard, find_difference, open_source
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 STRUCTURE = "structure: every entry of the index against the tokens"
 REMEDY = "restore it, or build the dataset again"
+PIECE_TOKENS, CHUNK_TOKENS = 1 << 26, 1 << 21
+"""Tokens that one call reads, and that are held in memory at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +76,8 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
         check = CheckResult.of("the dataset is there", [str(error)])
         return VerifyReport(path=path, kind=None, checks=(check,))
     _refuse_foreign(path, subject, config)
-    run = _Run(subject, config, reporter)
-    with contextlib.closing(run.executor):
-        if subject.kind == "export":
-            return run.verify_export()
-        return run.verify_dataset()
+    with contextlib.closing(make_executor(config)) as executor:
+        return _Run(subject, config, executor, reporter).verify()
 
 
 def _refuse_foreign(path: str, subject: Subject, config: VerifyConfig) -> None:
@@ -95,48 +95,27 @@ def _refuse_foreign(path: str, subject: Subject, config: VerifyConfig) -> None:
 class _Run:
     """The verification of one dataset."""
 
-    def __init__(self, subject: Subject, config: VerifyConfig, reporter: Reporter) -> None:
-        self._subject, self._config, self._reporter = subject, config, reporter
+    def __init__(self, subject: Subject, config: VerifyConfig, executor: Executor, reporter: Reporter) -> None:
+        self._subject, self._config, self._executor, self._reporter = subject, config, executor, reporter
         self._results: list[CheckResult] = []
         self._notes: list[str] = []
         self._compared = False
-        self.executor: Executor = make_executor(config)
 
-    def verify_dataset(self) -> VerifyReport:
-        subject, config, manifest = self._subject, self._config, self._read_manifest()
+    def verify(self) -> VerifyReport:
+        subject, config = self._subject, self._config
+        manifest, files = (None, self._exported()) if subject.kind == "export" else self._read_manifest()
         source = open_source(subject, manifest, config) if config.against_source else None
-        counts, version = self._read_structure(manifest)
-        suffixes = ("pbin",) if subject.kind == "pbin" else ("bin", "idx", "provenance.parquet")
-        self.executor.require_seen(f"{subject.prefix}.{suffix}" for suffix in suffixes)
-        files = {} if manifest is None else manifest.content.digests
-        checks = [_check_digest(f"{subject.prefix}.{suffix}", file) for suffix, file in files.items()]
-        if counts is not None and config.cache is not None:
-            checks.append(_check_caches(config.cache, subject.path))
-        if counts is not None and config.same_as is not None:
-            name, pieces = f"the same documents as {config.same_as}", [(subject.path, config.same_as)]
-            checks.append(Check(name=name, function=find_difference, pieces=pieces, compares_tokens=True))
+        counts, version = (None, None) if subject.kind == "export" else self._read_structure(manifest)
+        own = {"export": (), "pbin": ("pbin",)}.get(subject.kind, ("bin", "idx", "provenance.parquet"))
+        self._executor.require_seen([*files, *(f"{subject.prefix}.{suffix}" for suffix in own)])
+        checks = [_check_digest(path, file) for path, file in files.items()]
+        checks += [] if counts is None else self._checks_of_content(counts, manifest)
         self._run(checks)
         if source is not None:
             self._compare_with_source(source, counts)
-        return self._report(version=version, counts=counts)
-
-    def verify_export(self) -> VerifyReport:
-        """Read every file of an export once, and compare it with the manifest."""
-        folder = self._subject.path
-        try:
-            manifest = read_export_manifest(folder)
-        except FormatError as error:
-            self._results.append(CheckResult.of("the manifest", [str(error)]))
-            return self._report()
-        for name, file in manifest.content.digests.items() if manifest is not None else ():
-            stored = StoredFile(name=name, size_bytes=file.size_bytes, digest=file.xxh3_128)
-            self._run([_check_digest(os.path.join(folder, name), stored, compares_tokens=True)])
-        return self._report()
-
-    def _report(self, *, version: str | None = None, counts: DatasetCounts | None = None) -> VerifyReport:
         return VerifyReport(
-            path=self._subject.path,
-            kind=self._subject.kind,
+            path=subject.path,
+            kind=subject.kind,
             version=version,
             counts=counts,
             checks=tuple(self._results),
@@ -144,21 +123,54 @@ class _Run:
             notes=tuple(self._notes),
         )
 
-    def _read_manifest(self) -> Manifest | None:
-        """Read the manifest, and recognise one of another dataset under the same name."""
-        path, is_packed = manifest_path(self._subject.prefix), self._subject.kind == "pbin"
-        irregular = what_is_no_file(path)
+    def _exported(self) -> dict[str, StoredFile]:
+        """Return the files of an export in its manifest."""
+        folder = self._subject.path
         try:
-            if irregular is not None:  # opening a pipe could block
-                raise FormatError(f"{path}: expected a regular file, got {irregular}; move it away")
-            manifest = read_manifest(self._subject.prefix)
+            manifest = read_export_manifest(folder)
         except FormatError as error:
             self._results.append(CheckResult.of("the manifest", [str(error)]))
-            return None
+            return {}
+        return {
+            os.path.join(folder, name): StoredFile(name=name, size_bytes=file.size_bytes, digest=file.xxh3_128)
+            for name, file in (manifest.content.digests.items() if manifest is not None else ())
+        }
+
+    def _read_manifest(self) -> tuple[Manifest | None, dict[str, StoredFile]]:
+        """Read the manifest and its files, and recognise one of another dataset under the same name."""
+        prefix, is_packed = self._subject.prefix, self._subject.kind == "pbin"
+        try:
+            manifest = read_manifest(prefix)
+        except FormatError as error:
+            self._results.append(CheckResult.of("the manifest", [str(error)]))
+            return None, {}
         if manifest is not None and ("pbin" in manifest.content.digests) != is_packed:
-            self._notes.append(f"{path} belongs to a dataset of another format with the same name")
-            return None
-        return manifest
+            self._notes.append(f"{manifest_path(prefix)} belongs to a dataset of another format with the same name")
+            return None, {}
+        files = {} if manifest is None else manifest.content.digests
+        return manifest, {f"{prefix}.{suffix}": file for suffix, file in files.items()}
+
+    def _checks_of_content(self, counts: DatasetCounts, manifest: Manifest | None) -> Iterator[Check]:
+        subject, config = self._subject, self._config
+        recorded = None if manifest is None else manifest.content.tokenizer
+        size = None if recorded is None else recorded.vocabulary_size
+        if size is None and config.tokenizer_model is not None:
+            size = load_tokenizer(config.tokenizer_model).vocabulary_size
+        if size is not None and np.dtype(counts.token_type).kind in "iu":
+            step = max(1, counts.tokens) if subject.kind == "pbin" else PIECE_TOKENS
+            yield Check(
+                name=f"token ids below the {size:,} of the vocabulary",
+                function=find_foreign_id,
+                pieces=[
+                    (subject, begin, min(begin + step, counts.tokens), size) for begin in range(0, counts.tokens, step)
+                ],
+                judge=lambda found: list(chain.from_iterable(found))[:1],
+            )
+        if config.cache is not None:
+            yield _check_caches(config.cache, subject.path)
+        if config.same_as is not None:
+            name, pieces = f"the same documents as {config.same_as}", [(subject.path, config.same_as)]
+            yield Check(name=name, function=find_difference, pieces=pieces, compares_tokens=True)
 
     def _read_structure(self, manifest: Manifest | None) -> tuple[DatasetCounts | None, str | None]:
         """Check every entry of the index against the tokens; return None for a damaged one."""
@@ -201,7 +213,7 @@ class _Run:
             Call(name=f"{name}[{number}]", place=place, function=check.function, arguments=own)
             for number, own in enumerate(check.pieces)
         )
-        for result in run_in_order(self.executor, calls, on_idle=self._reporter.tick):
+        for result in run_in_order(self._executor, calls, on_idle=self._reporter.tick):
             self._reporter.advance(1)
             yield result
 
@@ -224,17 +236,29 @@ def _count(dataset: IndexedDataset | PbinDocuments, num_sequences: int, token_ty
     )
 
 
-def _check_digest(path: str, file: StoredFile, *, compares_tokens: bool = False) -> Check:
+def find_foreign_id(subject: Subject, begin: int, end: int, vocabulary_size: int) -> list[str]:
+    """Find the first of the tokens [begin, end) that is in no vocabulary of this size."""
+    documents = open_documents(subject)
+    for first in range(begin, end, CHUNK_TOKENS):
+        tokens = np.asarray(documents.tokens[first : min(first + CHUNK_TOKENS, end)])
+        if tokens.min() < 0 or tokens.max() >= vocabulary_size:
+            at = int(np.flatnonzero((tokens < 0) | (tokens >= vocabulary_size))[0])
+            where = f"expected ids from 0 to {vocabulary_size - 1} in document {documents.at(first + at):,}"
+            return [f"{documents.path}: {where}, got {tokens[at]}; give its tokenizer, or build the dataset again"]
+    return []
+
+
+def _check_digest(path: str, file: StoredFile) -> Check:
     """Compare a file with its size and digest in a manifest."""
     is_read = is_stored(path) and stored_size(path) == file.size_bytes
     begins = range(0, file.size_bytes, DIGEST_BLOCK_BYTES) if is_read else ()
-    suffix = "." + file.name
+    is_dataset = path.endswith(f".{file.name}")
     return Check(
-        name=f"digest of the {suffix}" if path.endswith(suffix) else f"digest of {file.name}",
+        name=f"digest of the .{file.name}" if is_dataset else f"digest of {file.name}",
         function=digest_piece,
         pieces=[(path, begin, min(begin + DIGEST_BLOCK_BYTES, file.size_bytes)) for begin in begins],
         judge=partial(judge_digest, path, file),
-        compares_tokens=compares_tokens or file.name in {"bin", "pbin"},
+        compares_tokens=not is_dataset or file.name in {"bin", "pbin"},
     )
 
 

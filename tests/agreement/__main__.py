@@ -6,7 +6,6 @@ import sys
 import time
 
 import tests.agreement
-from dsindex.text.engines import join_points
 from tests.agreement.added import compare_added_tokens
 from tests.agreement.sweep import PARTS, compare_sequences, expected_points, sampled_points, sweep_code_points
 
@@ -39,9 +38,11 @@ def report_part(part, *, every, length, seconds):
     """Compare the engines on one part, print what was found, and return whether it is as the table says."""
     begin = time.monotonic()
     points = sampled_points(part, every)
-    found = sweep_code_points(part, points)
+    found = sorted(sweep_code_points(part, points))
     texts = compare_sequences(part, length=length, seconds=seconds)
-    ranges = " ".join(f"{a:X}" if a == b else f"{a:X}-{b:X}" for a, b in join_points(found))
+    starts = [point for point in found if point - 1 not in found]
+    ends = [point for point in found if point + 1 not in found]
+    ranges = " ".join(f"{a:X}" if a == b else f"{a:X}-{b:X}" for a, b in zip(starts, ends, strict=True))
     is_table = found == expected_points(part, points)
     sys.stdout.write(
         f"{part}: {len(found):,} of {len(points):,} code points differ, {'as' if is_table else 'NOT AS'} in the table; "

@@ -11,7 +11,6 @@ from dsindex.cli.main import main
 from dsindex.datasets.kinds import Subject, tell_kind
 from dsindex.errors import InputError
 from dsindex.formats.raw_index import create_raw_index
-from dsindex.json_text import show_name
 from dsindex.text.encoders import encode_by_reference
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.documents import SHARES, open_documents, summarize_lengths
@@ -19,7 +18,7 @@ from dsindex.tools.token_text import cut_pieces
 from tests.support.datasets import write_dataset
 from tests.support.foreign_tokenizers import sentencepiece_model, tiktoken_file
 from tests.support.golden import TOKENIZERS
-from tests.support.pbin_files import VERSION_NAMES, write_pbin
+from tests.support.pbin_files import write_pbin
 
 
 @pytest.mark.parametrize("given", ["data", "data.bin", "data.idx", "data.manifest.json"])
@@ -30,9 +29,8 @@ def test_files_of_a_dataset_lead_to_its_prefix(given, tmp_path):
     assert (subject.kind, subject.path) == ("MMIDIDX", prefix)
 
 
-@pytest.mark.parametrize("version", VERSION_NAMES)
-def test_pbin_is_known_without_its_suffix(version, tmp_path):
-    path = write_pbin(tmp_path / "packed", [[1, 2], [3]], version=version)
+def test_pbin_is_known_without_its_suffix(tmp_path):
+    path = write_pbin(tmp_path / "packed", [[1, 2], [3]])
     assert tell_kind(path).kind == "pbin"
 
 
@@ -96,12 +94,6 @@ def test_ids_outside_the_vocabulary_have_no_text():
     assert [piece.text is None for piece in pieces] == [False, True, True, False]
 
 
-def test_nothing_in_a_text_can_control_a_terminal():
-    shown = show_name("a\x1b]0;title\x07\x9b31m\r\u202e\u200b\U000e0041\ufeffb")
-    assert shown.isprintable()
-    assert shown == r"a\x1b]0;title\x07\x9b31m\r\u202e\u200b\U000e0041\ufeffb"
-
-
 DOCUMENTS = [[1, 2, 1, 2, 3], [], [2, 3], [], [], [1], [2, 3, 1], [2, 1, 2]]
 
 
@@ -117,7 +109,7 @@ def test_spans_of_both_formats_are_the_documents(tmp_path):
             documents.span(8)
 
 
-@pytest.mark.parametrize("largest", [5, 1 << 16, 1 << 17, 1 << 40, (1 << 62) // 500])
+@pytest.mark.parametrize("largest", [5, 1 << 17, (1 << 62) // 500])
 def test_quantiles_are_those_of_sorted_lengths(largest):
     lengths = np.random.default_rng(1).integers(0, largest, size=501)
     ordered = sorted(lengths.tolist())

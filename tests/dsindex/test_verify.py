@@ -77,17 +77,6 @@ def test_damaged_cache_is_found(name, damage, message, tmp_path):
     assert "move its files away and build the cache again" in findings[0]
 
 
-def test_bytes_after_an_array_are_found(tmp_path):
-    case = CASES["own-one_epoch"]
-    shutil.copytree(case.cache, tmp_path / "cache")
-    [path] = (tmp_path / "cache").glob("*sample_index.npy")
-    path.write_bytes(path.read_bytes() + bytes(13))
-    prefix = str(case.folder / case.prefixes[0])
-    [cache] = find_caches(str(tmp_path / "cache"), prefix)
-    [finding] = verify_cache(cache, prefix)
-    assert "of the size in its header; it is damaged" in finding
-
-
 def test_cache_of_other_lengths_is_found():
     case = CASES["own-one_epoch"]
     prefix = str(case.folder / case.prefixes[0])

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.datasets.provenance import read_source
+from dsindex.datasets.provenance import read_rows
 from dsindex.engine import start
 from dsindex.engine.progress import Reporter
-from dsindex.errors import InputError, PlanError, UsageError
+from dsindex.errors import FormatError, InputError, PlanError, UsageError
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import FAST, OWN, golden_runs
@@ -132,12 +132,12 @@ def test_provenance_leads_back_to_the_line(tmp_path, make_config):
     paths = (str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"))
     report = run_config(make_config(input=paths, shard_size="9B"))
     path = f"{report.datasets[0].prefix}.provenance.parquet"
-    sources = [read_source(path, document) for document in range(4)]
-    assert [(source.input, source.line) for source in sources] == [(0, 1), (0, 4), (0, 5), (1, 1)]
+    inputs, offsets, lines = (column.tolist() for column in read_rows(path, 0, 4))
+    assert (inputs, lines) == ([0, 0, 0, 1], [1, 4, 5, 1])
     # The first record's line begins at the file's first byte, byte order mark included.
-    assert [source.offset for source in sources] == [0, text.index(b'{"text": ""'), text.index(b'{"text": "two'), 0]
-    with pytest.raises(IndexError, match="expected a document from 0 to 3, got 4"):
-        read_source(path, 4)
+    assert offsets == [0, text.index(b'{"text": ""'), text.index(b'{"text": "two'), 0]
+    with pytest.raises(FormatError, match="expected rows up to 5, got 4"):
+        read_rows(path, 0, 5)
 
 
 def test_account_adds_up(tmp_path, make_config):

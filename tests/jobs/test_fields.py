@@ -168,12 +168,6 @@ def test_filtered_records_are_counted(source, tmp_path, capsys):
     assert content["options"]["where"] == ".n < 100"
 
 
-def test_share_of_bad_records_counts_filtered_ones_as_records(source, tmp_path):
-    options = {"where": ".n == 5", "max_bad_records": "1%"}
-    report = run_config(config_of(source, tmp_path, **options))
-    assert (report.counts.kept, report.counts.quarantined) == (2, 2)
-
-
 def test_records_that_are_all_bad_are_an_error(tmp_path):
     (tmp_path / "bad.jsonl").write_text("{}\n\n{}\n")
     with pytest.raises(InputError, match=r"got none but 2 bad ones; the first is .*bad\.jsonl, line 1: .*'text'"):
@@ -181,7 +175,7 @@ def test_records_that_are_all_bad_are_an_error(tmp_path):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["jq", "join and where", "token ids where"])
 def test_verify_compares_with_the_source(kind, source, tmp_path):
     report = run_config(config_of(source, tmp_path / "out", **KINDS[kind]))
     for dataset in report.datasets:
@@ -217,8 +211,7 @@ def expected(source, tmp_path_factory):
 
 
 @pytest.mark.quick(4)
-@pytest.mark.parametrize("way", WAYS[1:], ids=["small shards", "reference engine"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "way"), [(kind, WAYS[1 + n % 2]) for n, kind in enumerate(KINDS)], ids=list(KINDS))
 def test_output_does_not_depend_on_the_way(kind, way, source, expected, tmp_path):
     run_config(config_of(source, tmp_path, **KINDS[kind], **way))
     assert published(tmp_path) == expected(kind)
@@ -241,25 +234,12 @@ def test_jq_runs_in_processes(source, tmp_path):
 @pytest.mark.parametrize(("first", "second", "change"), [
     ({}, {"where": ".n"}, r'where was not set and is "\.n"'),
     ({"json_keys": ("x=.meta.text",)}, {"json_keys": ("x=.text",)}, r"json-keys was \[\"x=\.meta\.text\"\] and is"),
-    ({"token_ids": "x=.lists"}, {"token_ids": "x=.meta.ids"}, r'token-ids was "x=\.lists" and is'),
 ])  # fmt: skip
 def test_other_fields_are_another_plan(first, second, change, source, tmp_path):
     run_config(config_of(source, tmp_path, **first))
     assert run_config(config_of(source, tmp_path, **first)).already_complete
     with pytest.raises(PlanError, match=change):
         run_config(config_of(source, tmp_path, **second))
-
-
-def test_plan_and_manifest_of_plain_keys_have_nothing_new(make_config):
-    report = run_config(make_config())
-    manifest = json.loads(Path(f"{report.datasets[0].prefix}.manifest.json").read_bytes())
-    assert manifest["content"]["options"].keys() == {"json_key", "append_eod"}
-    assert "filtered" not in manifest["content"]["account"]
-    assert "filtered" not in manifest["content"]["inputs"][0]
-    assert manifest["run"]["plan"]["settings"].keys() == {
-        *("tokenizer", "engine", "append-eod", "tokenizer-hf-no-include-special-tokens", "shard-size"),
-        *("no-provenance", "on-bad-record", "max-record-size", "json-keys", "output-prefix"),
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -1,5 +1,6 @@
 """`dsindex inspect` shows what there is, says what is missing, and never ends in a traceback."""
 
+import contextlib
 import io
 import json
 import shutil
@@ -24,15 +25,25 @@ TOKENIZER = str(OWN.plain_tokenizer)
 TEXTS = ["The river is old. The river is slow.", "\x1b[2Jevil\x9b31m \u202etext", "No such thing."]
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """The folder of a small build whose text and tokenizer are in it, too, all named by relative paths."""
+    folder = tmp_path_factory.mktemp("built")
+    (folder / "source.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    shutil.copytree(TOKENIZER, folder / "tokenizer")
+    with contextlib.chdir(folder):
+        dsindex.build("source.jsonl", tokenizer="tokenizer", append_eod=True, output_prefix="docs")
+    return folder
+
+
 @pytest.fixture
-def built(make_config, tmp_path):
-    """The prefix of a small build whose text and tokenizer are in the same folder."""
-    source = tmp_path / "source.jsonl"
-    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    shutil.copytree(TOKENIZER, tmp_path / "tokenizer")
-    config = make_config(input=(str(source),), tokenizer_model=str(tmp_path / "tokenizer"))
-    run_config(config)
-    return f"{config.output_prefix}_text_document"
+def built(original, tmp_path, monkeypatch):
+    """The prefix of a copy of it, whose files a test may change."""
+    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    manifest = tmp_path / "docs_text_document.manifest.json"
+    manifest.write_text(manifest.read_text().replace(str(original), str(tmp_path)))
+    return str(tmp_path / "docs_text_document")
 
 
 def inspect(cli, *arguments, code=0):
@@ -56,23 +67,12 @@ def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
     assert (repr(found), found.ok) == (f"InspectResult({built}: MMIDIDX)", True)
 
 
-def test_a_document_cannot_send_escape_codes(built):
-    lines = str(run_inspect(InspectConfig(path=built, document=1))).splitlines()
-    assert all(line.isprintable() for line in lines)
-    assert "\\x1b" in "".join(lines)
-
-
-@pytest.mark.parametrize("change", ["gone", "shorter", "other"])
-def test_a_source_that_changed_is_told(built, change, tmp_path):
+def test_a_source_of_other_content_is_told(built, tmp_path):
     source = tmp_path / "source.jsonl"
-    if change == "gone":
-        source.rename(tmp_path / "elsewhere.jsonl")
-    else:
-        content = source.read_bytes()
-        source.write_bytes(content[:-9] if change == "shorter" else content.replace(b"river", b"RIVER"))
+    source.write_bytes(source.read_bytes().replace(b"river", b"RIVER"))
     seen = run_inspect(InspectConfig(path=built, document=0))
     [note] = seen.notes
-    assert ("is not there any more" if change == "gone" else "has changed") in note
+    assert "has changed: it has the same size and other content" in note
     assert seen.excerpts[0].pieces
 
 
@@ -87,7 +87,6 @@ def test_another_tokenizer_is_told_and_never_taken_in_silence(built, tmp_path):
     assert any("expected the tokenizer with sha256" in note for note in seen.notes)
 
 
-@pytest.mark.quick(4)
 @pytest.mark.parametrize("suffix", ["idx", "bin", "manifest.json", "provenance.parquet"])
 @pytest.mark.parametrize("damage", ["empty", "cut", "zeros"])
 def test_damage_is_a_finding_and_no_traceback(built, suffix, damage, cli):

@@ -116,7 +116,6 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path, cli):
 
 @pytest.mark.parametrize(("words", "code", "message"), [
     (["build", "--config", "empty.yaml"], 2, "--input: expected a value, got an empty text"),
-    (["build", "--input", "/proc/cpuinfo", *TOKENIZER, "--output-prefix", "x"], 1, "got a file of the kernel, whi"),
     (["build", "--input", str(OWN.docs), "--tokenizer-model", "/dev/null", "--output-prefix", "x"], 1,
      "/dev/null: the tokenizer cannot be read (a device in place of a file)"),
     (["instruct", "template.yaml"], 1, "none.jinja: the chat template cannot be read (No such file or directory)"),

@@ -23,12 +23,9 @@ def run(shell, folder, **environment):
     )  # fmt: skip
 
 
-@pytest.mark.quick(2)
 @pytest.mark.parametrize(("redirection", "said"), [
-    (">&-", ""),
-    (">/dev/full", f"dsindex build: done, but its summary {FULL}\n"),
-    ("| true", ""), (">/dev/full 2>/dev/full", None), (">&- 2>&- <&-", None),
-], ids=["closed", "full", "unread", "both-full", "all-closed"])  # fmt: skip
+    (">/dev/full", f"dsindex build: done, but its summary {FULL}\n"), (">&- 2>&- <&-", None),
+], ids=["full", "all-closed"])  # fmt: skip
 def test_build_whose_summary_cannot_be_printed_is_done(tmp_path, redirection, said):
     ended = run(f"$ds {BUILD} {redirection}", tmp_path)
     assert ended.returncode == 0, ended.stderr
@@ -40,14 +37,12 @@ def test_build_whose_summary_cannot_be_printed_is_done(tmp_path, redirection, sa
         assert ended.stderr == ""
 
 
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("command", ["--help", "--version", "build --help", "verify nowhere", "verify nowhere --json"])
+@pytest.mark.parametrize("command", ["build --help", "verify nowhere --json"])
 def test_what_is_only_printed_fails_where_it_cannot_be(tmp_path, command):
     ended = run(f"$ds {command} >/dev/full", tmp_path)
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1].endswith(f"its output {FULL}")
     assert "Traceback" not in ended.stderr
-    assert run(f"$ds {command} >&-", tmp_path).returncode in {0, 1}
 
 
 def test_files_of_a_job_never_become_standard_output(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,17 +11,16 @@ import numpy as np
 import pytest
 
 from dsindex.cli.main import main
+from dsindex.datasets.kinds import Subject
 from dsindex.engine.manifest import manifest_path
-from dsindex.engine.progress import Reporter
 from dsindex.errors import InputError, TokenizerError
-from dsindex.formats.mmididx import read_index
 from dsindex.instruction.config import check_config
-from dsindex.options.datasets import VerifyConfig
+from dsindex.options.build import BuildConfig
 from dsindex.options.instruct import InstructConfig
 from dsindex.store.reading import digest_file
 from dsindex.tools import verify_tokens
-from dsindex.tools.verify import verify_dataset
-from tests.jobs.pack.verifying import all_findings, edit_manifest, passed
+from dsindex.tools.documents import open_documents
+from tests.jobs.pack.verifying import all_findings, edit_manifest, passed, verify
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, OWN
@@ -37,9 +37,18 @@ def build(make_config, **options):
     return f"{config.output_prefix}_text_document"
 
 
-def verify(prefix, **options):
-    defaults = {"executor": "local", "workers": 2, "tokenizer_model": TOKENIZER}
-    return verify_dataset(prefix, VerifyConfig(prefix, **{**defaults, **options}), reporter=Reporter())
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("built")
+    run_config(config_of(BuildConfig, OWN.docs, append_eod=True, output_prefix=str(folder / "docs")))
+    return folder
+
+
+@pytest.fixture
+def built(original, tmp_path):
+    """The prefix of a copy of a build of the golden text, whose files a test may change."""
+    shutil.copytree(original, tmp_path / "copy")
+    return str(tmp_path / "copy" / "docs_text_document")
 
 
 def change_token(prefix, token, value):
@@ -54,9 +63,8 @@ def forge_digest(prefix):
 
 
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
-def test_build_is_intact_and_equals_its_source(engine, make_config):
-    prefix = build(make_config)
-    report = verify(prefix, against_source=True, engine=engine)
+def test_build_is_intact_and_equals_its_source(engine, built):
+    report = verify(built, against_source=True, engine=engine)
     assert (report.findings, report.verdict) == ((), "intact")
     trusted = TRUSTED if engine == "gigatoken" else f"tokenizers {version('tokenizers')}, the reference"
     assert report.checks[-1].name == f"against the source: 1 of 1 shards tokenized again with {trusted}"
@@ -68,30 +76,21 @@ def test_without_provenance_there_is_another_way(make_config):
         verify(prefix, against_source=True)
 
 
-def test_first_document_that_differs_is_named_with_its_line(make_config, monkeypatch):
+def test_first_document_that_differs_is_named_with_its_line(built, monkeypatch):
     monkeypatch.setattr(verify_tokens, "SHARD_BYTES", 5000)
-    prefix = build(make_config)
-    change_token(prefix, 10000, 7)
-    forge_digest(prefix)
-    [finding] = verify(prefix, against_source=True).findings
-    document = document_of_token(prefix, 10000)
+    change_token(built, 10000, 7)
+    forge_digest(built)
+    [finding] = verify(built, against_source=True).findings
+    document = open_documents(Subject(kind="MMIDIDX", path=built)).at(10000)
     assert f"document {document} differs from its source, {OWN.docs}, line {document + 1}: its token" in finding
     assert "is 7 and " in finding
 
 
-@pytest.mark.parametrize("share", [0.01, 0.5])
-def test_a_sample_of_shards_is_the_same_every_time(share, make_config, monkeypatch):
+@pytest.mark.parametrize(("share", "num"), [(0.01, 1), (0.5, 7)])
+def test_a_sample_of_the_shards_is_compared(share, num, built, monkeypatch):
     monkeypatch.setattr(verify_tokens, "SHARD_BYTES", 5000)
-    prefix = build(make_config)
-    names = {verify(prefix, against_source=True, sample=share).checks[-1].name for _ in range(2)}
-    assert len(names) == 1
-    assert names.pop().startswith(f"against the source: {1 if share < 0.1 else 7} of 13 shards")
-
-
-def document_of_token(prefix, token):
-    index = read_index(f"{prefix}.idx")
-    sequence = int(np.searchsorted(index.sequence_pointers, 2 * token, side="right")) - 1
-    return int(np.searchsorted(index.document_indices, sequence, side="right")) - 1
+    name = verify(built, against_source=True, sample=share).checks[-1].name
+    assert name.startswith(f"against the source: {num} of 13 shards")
 
 
 def test_quarantined_and_blank_lines_are_no_difference(make_config, tmp_path):
@@ -101,8 +100,7 @@ def test_quarantined_and_blank_lines_are_no_difference(make_config, tmp_path):
     source = tmp_path / "in.jsonl"
     source.write_text("\n".join(lines))
     prefix = build(make_config, input=(str(source), str(OWN.docs)), on_bad_record="quarantine")
-    for options in ({}, {"sample": 0.2}):
-        assert verify(prefix, against_source=True, **options).findings == ()
+    assert verify(prefix, against_source=True).findings == ()
     path = Path(f"{prefix}.quarantine.jsonl.zst")
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
@@ -126,6 +124,7 @@ def test_record_that_is_bad_for_another_key_is_no_difference(make_config, tmp_pa
 
 EDITS = {
     "size": (lambda m: m["content"]["digests"]["idx"].update(size_bytes=1), ".idx: expected 1 bytes"),
+    "vocabulary": (lambda m: m["content"]["tokenizer"].update(vocabulary_size=500), ".bin: expected ids from 0 to 499"),
     "type": (lambda m: m["content"].update(documents="x"), "expected a valid content.documents"),
     "hex": (lambda m: m["content"]["digests"]["bin"].update(xxh3_128="zz"), "matching regex '^[0-9a-f]"),
     "digest": (lambda m: m["content"]["digests"]["bin"].update(xxh3_128="0" * 32), "expected the digest 0000"),
@@ -134,27 +133,31 @@ EDITS = {
 
 
 @pytest.mark.parametrize(("edit", "message"), EDITS.values(), ids=EDITS)
-def test_manifest_that_lies_is_found(edit, message, make_config):
-    prefix = build(make_config)
-    edit_manifest(prefix, edit)
-    assert message in all_findings(verify(prefix))
+def test_manifest_that_lies_is_found(edit, message, built):
+    edit_manifest(built, edit)
+    assert message in all_findings(verify(built))
 
 
-def test_damaged_files_are_found(make_config):
-    prefix = build(make_config)
-    path = Path(f"{prefix}.provenance.parquet")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
+def test_id_outside_the_given_vocabulary_is_named_with_its_document(tmp_path, monkeypatch):
+    """Of a dataset of another program; the first of all pieces."""
+    monkeypatch.setattr("dsindex.tools.verify.PIECE_TOKENS", 2)
+    prefix = write_dataset(tmp_path / "d", [[[5, 6]], [[7], [8, 60000, 9]], [[60001]]])
     report = verify(prefix)
-    assert "provenance.parquet: expected " in all_findings(report)
+    [finding] = report.findings
+    assert report.verdict == "damaged"
+    assert f"{prefix}.bin: expected ids from 0 to 799 in document 1, got 60000" in finding
+
+
+def test_damaged_files_are_found(built):
+    path = Path(f"{built}.provenance.parquet")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "provenance.parquet: expected " in all_findings(verify(built))
     path.unlink()
-    assert "is missing, but the manifest lists it" in all_findings(verify(prefix))
-    path.write_bytes(whole)
-    Path(f"{prefix}.idx").unlink()
-    report = verify(prefix)
+    assert "is missing, but the manifest lists it" in all_findings(verify(built))
+    Path(f"{built}.idx").unlink()
+    report = verify(built)
     assert "digest of the .bin" in passed(report)  # what is left is still checked
-    assert "structure" not in passed(report)
-    assert "x.idx: is missing beside its .bin" in report.findings[0].replace(prefix, "x")
+    assert f"{built}.idx: is missing beside its .bin" in report.findings[0]
 
 
 def test_source_that_changed_is_named(make_config, tmp_path):
@@ -169,17 +172,15 @@ def test_source_that_changed_is_named(make_config, tmp_path):
         verify(prefix, against_source=True)
 
 
-def test_source_needs_the_same_tokenizer(make_config):
-    prefix = build(make_config)
-    assert verify(prefix, against_source=True, tokenizer_model=None).is_whole
-    move_tokenizer_away(prefix)
+def test_source_needs_the_same_tokenizer(built):
+    move_tokenizer_away(built)
     with pytest.raises(TokenizerError, match="give its path with --tokenizer-model"):
-        verify(prefix, against_source=True, tokenizer_model=None)
+        verify(built, against_source=True, tokenizer_model=None)
     with pytest.raises(TokenizerError, match="expected the tokenizer with sha256 112cf"):
-        verify(prefix, against_source=True, tokenizer_model=str(OWN.bos_tokenizer))
-    Path(manifest_path(prefix)).unlink()
+        verify(built, against_source=True, tokenizer_model=str(OWN.bos_tokenizer))
+    Path(manifest_path(built)).unlink()
     with pytest.raises(InputError, match="expected the manifest of a build"):
-        verify(prefix, against_source=True)
+        verify(built, against_source=True)
 
 
 def test_instruction_data_refuses_its_source_and_says_what_is_possible(tmp_path):
@@ -219,18 +220,14 @@ def test_cache_is_checked_against_the_data():
         verify(prefix, cache="/nowhere")
 
 
-def test_command_says_what_was_found(make_config, capsys):
-    prefix = build(make_config)
-    assert main(["verify", f"{prefix}.bin", "--executor", "local"]) == 0
-    assert f"{prefix}: intact\n  102 documents (2 empty), 100 sequences" in capsys.readouterr().out
-    change_token(prefix, 5, 799)
-    assert main(["verify", prefix, "--executor", "local", "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
-    assert report["is_whole"] is False
-    assert "expected the digest" in report["findings"][0]
-    assert main(["verify", prefix, "--sample", "1%"]) == 2
-    assert main(["verify", prefix, "--sample", "much", "--against-source"]) == 2
-    assert "expected a share above 0" in capsys.readouterr().err
+def test_command_says_what_was_found(built, cli):
+    shown = cli(["verify", f"{built}.bin", "--executor", "local"]).out
+    assert f"{built}: intact\n  102 documents (2 empty), 100 sequences" in shown
+    change_token(built, 5, 799)
+    [report] = json.loads(cli(["verify", built, "--executor", "local", "--json"], 1).out)["reports"]
+    assert (report["is_whole"], "expected the digest" in report["findings"][0]) == (False, True)
+    assert "--sample needs --against-source" in cli(["verify", built, "--sample", "1%"], 2).err
+    assert "expected a share above 0" in cli(["verify", built, "--sample", "much", "--against-source"], 2).err
 
 
 def test_dataset_that_is_not_there_is_called_that(tmp_path, cli):
@@ -244,16 +241,11 @@ def test_dataset_that_is_not_there_is_called_that(tmp_path, cli):
 
 
 @pytest.mark.parametrize("suffix", ["bin", "idx", "manifest.json", "provenance.parquet"])
-def test_pipe_in_a_files_place_is_found(make_config, suffix):
+def test_pipe_in_a_files_place_is_found(built, suffix):
     """It is not opened: whoever opens a pipe waits for a writer."""
-    prefix = build(make_config)
-    Path(f"{prefix}.{suffix}").unlink(missing_ok=True)
-    os.mkfifo(f"{prefix}.{suffix}")
-    report = verify(prefix)
-    assert not report.is_whole
-    assert any(
-        f"{prefix}.{suffix}: " in finding and re.search("a pipe|regular file", finding) for finding in report.findings
-    )
+    Path(f"{built}.{suffix}").unlink()
+    os.mkfifo(f"{built}.{suffix}")
+    assert re.search(rf"{built}\.{suffix}: .*(a pipe|regular file)", all_findings(verify(built)))
 
 
 def test_same_as_another_names_the_line(make_config, tmp_path, cli):

@@ -32,9 +32,9 @@ JOBS = [kind for kind in KINDS if kind != "piped"]
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
-    write_corpus(folder / "text.jsonl", num_lines=100, broken={})
+    write_corpus(folder / "text.jsonl", num_lines=50, broken={})
     (folder / "c").mkdir()
-    (folder / "c" / "chat.jsonl").write_bytes(b"".join(CONVERSATIONS.read_bytes().splitlines(keepends=True)[:25]))
+    (folder / "c" / "chat.jsonl").write_bytes(b"".join(CONVERSATIONS.read_bytes().splitlines(keepends=True)[:12]))
     (folder / "chat.yaml").write_text(CHAT)
     return folder
 
@@ -70,7 +70,7 @@ def source_of(kind, store, texts):
     return "s3://src"
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("way", ["bucket to bucket", "work on a disk", "output on a disk"])
 @pytest.mark.parametrize("kind", JOBS)
 def test_bucket_to_bucket_is_disk_to_disk(kind, way, store, texts, expected, tmp_path, cli):
@@ -103,7 +103,7 @@ def finish(store, words, expected, texts):
     assert texts
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_killed_build_continues(seed, store, texts, tmp_path):
     """SIGKILL before or after a drawn request; no .idx stands beside another .bin, and the next run ends the same."""
@@ -180,7 +180,7 @@ FORMS = ("rows.parquet", "stream.arrow", "text.frames.zst")
 def forms(tmp_path_factory):
     """The same records in every form."""
     folder = tmp_path_factory.mktemp("forms")
-    write_corpus(folder / "text.jsonl", num_lines=300, broken={})
+    write_corpus(folder / "text.jsonl", num_lines=100, broken={})
     plain = (folder / "text.jsonl").read_bytes()
     (folder / "text.frames.zst").write_bytes(COMPRESSORS["frames.zst"](plain))
     table = pa.table({"text": [json.loads(line)["text"] for line in plain.splitlines() if line.strip()]})
@@ -231,8 +231,8 @@ def test_piped_text_is_that_of_a_disk(store, pipe, tmp_path):
 def test_nothing_secret_is_written_or_shown(store, texts, tmp_path, capfd):
     store.put("src", texts)
     signed = store.client.generate_presigned_url("get_object", Params={"Bucket": "src", "Key": "text.jsonl"})
-    (tmp_path / "list").write_text(f"{signed}\n{signed.replace('text.jsonl', 'gone.jsonl')}\n")
     (tmp_path / "one").write_text(f"{signed}\n")
+    (tmp_path / "list").write_text(f"{signed}\n{signed.replace('text.jsonl', 'gone.jsonl')}\n")
     words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--on-bad-record", "quarantine", "--keep-shards"]
     assert main([*words, "--input-list", str(tmp_path / "one"), "--output-prefix", str(tmp_path / "out" / "x")]) == 0
     assert main([*words, "--input-list", str(tmp_path / "list"), "--output-prefix", str(tmp_path / "out" / "y")]) == 1

@@ -1,7 +1,7 @@
-"""A server that speaks the Hugging Face Hub's API for datasets, and the storage to which it redirects.
+"""A server that speaks the Hugging Face Hub's API for datasets, and is the storage to which it redirects.
 
 Files of `inline` are served by the Hub itself, as small files in git are; all others by signed addresses. A token sent
-to the storage is recorded in `leaks`.
+to the storage, which has another name, is recorded in `leaks`.
 """
 
 import contextlib
@@ -14,8 +14,6 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 TOKEN = "hf_PlantedTokenOfTheTests"
 SIGNATURE = "planted-signature-of-the-storage"
-PAGE = 3
-"""Entries of a page of a tree, so that listings have several."""
 
 
 @dataclass
@@ -37,18 +35,16 @@ class Hub:
     requests: list = field(default_factory=list)
     leaks: list = field(default_factory=list)
 
-    def commit(self, files, *, revision="main"):
-        """Add a commit, to which a branch then leads."""
+    def commit(self, files):
+        """Add a commit, to which the branch main then leads."""
         sha = hashlib.sha1(repr((sorted(files), len(self.commits))).encode(), usedforsecurity=False).hexdigest()
         self.commits[sha] = dict(files)
-        self.revisions[revision] = sha
-        return sha
+        self.revisions["main"] = sha
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     hub: Hub
-    is_storage = False
 
     def log_message(self, *_):
         pass
@@ -56,13 +52,14 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self):
         hub = self.hub
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        place = f"{'storage' if self.is_storage else 'hub'} {self.path}"
+        is_storage = self.path.startswith("/blobs/")
+        place = f"{'storage' if is_storage else 'hub'} {self.path}"
         hub.requests.append(place)
         fault = next((each for each in hub.faults if each[0] in place), None)
         if fault is not None:
             hub.faults.remove(fault)
             self.send(fault[1])
-        elif self.is_storage:
+        elif is_storage:
             self.answer_storage()
         else:
             self.answer_hub()
@@ -78,8 +75,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def send_json(self, value, **headers):
-        self.send(200, json.dumps(value).encode(), **headers)
+    def send_json(self, value):
+        self.send(200, json.dumps(value).encode())
 
     def answer_storage(self):
         parts = urlsplit(self.path)
@@ -113,29 +110,24 @@ class Handler(BaseHTTPRequestHandler):
         elif is_api and rest[:1] in ([], ["revision"]):
             self.send_json({"id": hub.name, "sha": commit, "cardData": hub.card, "tags": [], "downloads": 0})
         elif is_api:
-            self.answer_paths(commit, rest)
+            self.answer_paths(hub.commits[commit], rest)
         elif hub.gated and given is None:
             self.send(401, X_Error_Code="GatedRepo")
         else:
             self.answer_file(commit, "/".join(rest[2:]))
 
-    def answer_paths(self, commit, rest):
-        files = self.hub.commits[commit]
+    def answer_paths(self, files, rest):
+        folder = "/".join([*rest[2:], ""])
         if rest[0] == "paths-info":
-            wanted = parse_qs(self.body.decode())["paths"]
-            self.send_json([entry(files, path) for path in wanted if path in files])
-            return
-        folder, query = "/".join(rest[2:]), parse_qs(urlsplit(self.path).query)
-        found = sorted(path for path in files if path.startswith(f"{folder}/" if folder else ""))
-        if query["recursive"][0].lower() != "true":
-            found = [path for path in found if "/" not in path[len(folder) :].strip("/")]
-        if not found:
-            self.send(404, X_Error_Code="EntryNotFound")
-            return
-        at = int(query.get("cursor", ["0"])[0])
-        more = f"{self.hub.url}{urlsplit(self.path).path}?recursive={query['recursive'][0]}&cursor={at + PAGE}"
-        link = {"Link": f'<{more}>; rel="next"'} if at + PAGE < len(found) else {}
-        self.send_json([entry(files, path) for path in found[at : at + PAGE]], **link)
+            found = [path for path in parse_qs(self.body.decode())["paths"] if path in files]
+        else:
+            found = sorted(path for path in files if path.startswith(folder.lstrip("/")))
+            if "recursive=true" not in self.path.lower():
+                found = [path for path in found if "/" not in path.removeprefix(folder)]
+            if not found:
+                self.send(404, X_Error_Code="EntryNotFound")
+                return
+        self.send_json([{"type": "file", "path": path, "size": len(files[path]), "oid": path} for path in found])
 
     def answer_file(self, commit, path):
         content = self.hub.commits[commit].get(path)
@@ -147,25 +139,15 @@ class Handler(BaseHTTPRequestHandler):
             self.send(302, Location=f"{self.hub.storage}/blobs/{commit}/{quote(path)}?Signature={SIGNATURE}")
 
 
-def entry(files, path):
-    oid = hashlib.sha1(files[path], usedforsecurity=False).hexdigest()
-    return {"type": "file", "path": path, "size": len(files[path]), "oid": oid}
-
-
 @contextlib.contextmanager
 def serving_hub():
-    """Serve a dataset without commits; the two servers have two names, as a token may go to one of them only."""
+    """Serve a dataset without commits."""
     hub = Hub()
-    kinds = [type("Handler", (Handler,), {"hub": hub, "is_storage": is_storage}) for is_storage in (False, True)]
-    servers = [ThreadingHTTPServer(("127.0.0.1", 0), kind) for kind in kinds]
-    hub.url, hub.storage = (
-        f"http://{name}:{server.server_port}" for name, server in zip(("127.0.0.1", "localhost"), servers, strict=True)
-    )
-    for server in servers:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"hub": hub}))
+    hub.url, hub.storage = (f"http://{name}:{server.server_port}" for name in ("127.0.0.1", "localhost"))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield hub
     finally:
-        for server in servers:
-            server.shutdown()
-            server.server_close()
+        server.shutdown()
+        server.server_close()

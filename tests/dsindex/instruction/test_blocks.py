@@ -9,7 +9,7 @@ from dsindex.datasets.instruction import InstructionCollator
 from dsindex.errors import InputError, LimitError, RecordProblem
 from dsindex.instruction.blocks import assemble_block, lay_out_blocks
 from dsindex.instruction.config import parse_config
-from dsindex.instruction.splits import fingerprint_content, split_by_hash
+from dsindex.instruction.statistics import fingerprint_content, split_by_hash
 from tests.support.chat_tokenizers import train
 from tests.support.conversations import HUMAN, config
 

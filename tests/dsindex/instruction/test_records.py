@@ -235,7 +235,7 @@ BAD = {
     "preferences": ({"chosen": [REPLY], "rejected": [REPLY]}, "missing-field", "the record has: chosen, rejected"),
     "no turns": ({"messages": []}, "no-turns", "empty list"),
     "no list": ({"messages": {}}, "bad-field", "got an object"),
-    "a text": ({"conversations": "x"}, "bad-field", "got a text"),
+    "a text": ({"conversations": "x"}, "bad-field", "got a string"),
     "no object": ({"messages": ["x"]}, "bad-field", "message 1: expected an object"),
     "no role": ({"messages": [{"content": "x"}]}, "missing-field", "message 1: .*role"),
     "null role": ({"messages": [{"role": None, "content": "x"}]}, "missing-field", "message 1: .*role"),
@@ -332,11 +332,11 @@ def test_variables_of_a_record_are_those_of_its_template():
 
 @pytest.mark.parametrize(("field", "match"), [
     ({"tools": {"name": "f"}}, "`tools`: expected a list of objects, got an object"),
-    ({"tools": "f(x)"}, "`tools`: expected a list of objects, got a text"),
-    ({"tools": ["f"]}, "`tools`: expected item 1 to be an object, got a text"),
+    ({"tools": "f(x)"}, "`tools`: expected a list of objects, got a string"),
+    ({"tools": ["f"]}, "`tools`: expected item 1 to be an object, got a string"),
     ({"documents": ["d"]}, "`documents`: expected item 1"),
     ({"chat_template_kwargs": [1]}, "`chat_template_kwargs` to be an object, got a list"),
-    ({"chat_template_kwargs": "{"}, "`chat_template_kwargs` to be an object, got a text"),
+    ({"chat_template_kwargs": "{"}, "`chat_template_kwargs` to be an object, got a string"),
     ({"chat_template_kwargs": {"messages": []}}, "cannot set 'messages'"),
 ])  # fmt: skip
 def test_variables_of_a_wrong_shape_are_refused(field, match):

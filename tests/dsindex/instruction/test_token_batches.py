@@ -17,7 +17,6 @@ from dsindex.instruction.tokens import (
     FastTexts,
     MarkedText,
     encode_with_reference,
-    make_fast_texts,
 )
 from dsindex.text.engines import PATTERNS, choose_engine
 from dsindex.text.tokenizer import load_tokenizer
@@ -82,9 +81,7 @@ def data_of(kind):
 def fast_of(kind):
     data = data_of(kind)
     engine = choose_engine(data, "gigatoken", add_special_tokens=False)
-    fast = make_fast_texts(data, engine, reference_of(kind))
-    assert fast is not None
-    return fast
+    return FastTexts(data, engine, reference_of(kind))
 
 
 @functools.cache

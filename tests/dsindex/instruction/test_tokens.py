@@ -12,8 +12,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from dsindex.errors import RecordProblem
 from dsindex.instruction.config import parse_config
 from dsindex.instruction.encode import InstructionEncoder
-from dsindex.instruction.tokenizer_files import read_tokenizer_folder
-from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask_from_spans
+from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask_from_spans, read_chat_files
 from tests.support.chat_tokenizers import KINDS, LINES, train
 from tests.support.golden import TOKENIZERS
 from tests.support.text_tokenizers import byte_level
@@ -174,4 +173,4 @@ def test_folder_may_have_its_named_templates_in_files(tmp_path):
     (tmp_path / "chat_template.jinja").write_text("main")
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("new")
-    assert read_tokenizer_folder(tmp_path).chat_templates == {"default": "main", "tool_use": "new"}
+    assert read_chat_files(tmp_path)[1] == {"default": "main", "tool_use": "new"}

@@ -1,16 +1,12 @@
 """Which engine is taken, the same ids from both, and the objects that a process shares."""
 
-import copy
 import functools
 import json
 import os
-import pickle
 import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Reference
 
@@ -23,11 +19,7 @@ from tests.support.threads import run_together
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-TEXTS = [*trained.NASTY, *trained.mixed_texts(1500, seed=1)]
-
-
-def large(texts):
-    return list(texts)
+TEXTS = [*trained.NASTY, *trained.mixed_texts(700, seed=1)]
 
 
 @functools.cache
@@ -41,7 +33,7 @@ def encoder_of(content, requested, *, special=True):
 
 
 def encoded(encoder, texts):
-    batch = encoder.encode(large(texts))
+    batch = encoder.encode(texts)
     assert (batch.tokens.dtype, batch.lengths.dtype) == (np.uint32, np.int64)
     assert batch.lengths.shape == (len(texts),)
     assert batch.lengths.sum() == batch.tokens.size
@@ -121,16 +113,6 @@ def test_result_does_not_depend_on_the_batches(monkeypatch, batch_bytes):
     assert encoded(encoder_of(SUITABLE["bos"], "tokenizers"), texts) == expected(SUITABLE["bos"], texts)
 
 
-@pytest.mark.exhaustive
-@settings(max_examples=80)
-@given(texts=st.lists(st.text() | st.lists(st.sampled_from(trained.PIECES)).map("".join), max_size=8))
-@pytest.mark.parametrize("name", ["bos", "nfc", "stripping-tokens", "sentencepiece-bpe"])
-def test_engines_agree_on_any_text(name, texts):
-    wanted = expected(SUITABLE[name], texts)
-    assert encoded(encoder_of(SUITABLE[name], "gigatoken"), texts) == wanted
-    assert encoded(encoder_of(SUITABLE[name], "tokenizers"), texts) == wanted
-
-
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_engines_agree_on_golden_documents(name):
@@ -205,14 +187,6 @@ def test_post_processor_is_tried_and_not_only_read(monkeypatch):
     assert choose_engine(tokenizer, "auto", add_special_tokens=False).name == "gigatoken"
 
 
-def test_fixed_tokens_are_part_of_the_engine():
-    tokenizer = trained.as_tokenizer(SUITABLE["sequence"])
-    engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
-    assert (engine.prefix, engine.suffix) == ((1, 0), (1,))
-    assert copy.deepcopy(engine) == engine
-    assert pickle.dumps(engine)
-
-
 def count_loads(monkeypatch):
     import gigatoken
 
@@ -222,18 +196,13 @@ def count_loads(monkeypatch):
     return loaded
 
 
-@pytest.mark.parametrize(
-    ("resident", "most_bytes"),
-    [([100, 101 + (256 << 20)], 1 << 30), ([None, None], 1000)],
-    ids=["grown", "much text"],
-)
-def test_gigatoken_is_built_again_and_says_the_same(monkeypatch, resident, most_bytes):
+@pytest.mark.parametrize("resident", [[100, 101 + (256 << 20)], [None, None]], ids=["grown", "unknown"])
+def test_gigatoken_is_built_again_and_says_the_same(monkeypatch, resident):
     tokenizer = trained.as_tokenizer(SUITABLE["bos"])
     engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
     sizes = iter([*resident, 0])
     encoders._open_fast.cache_clear()
-    monkeypatch.setattr(encoders, "REBUILD_AFTER_BYTES", most_bytes)
-    monkeypatch.setattr(encoders, "LEARNT_PER_BYTE", 1 << 30)
+    monkeypatch.setattr(encoders, "LEARNT_PER_BYTE", 1 << 36)
     monkeypatch.setattr(encoders, "resident_bytes", lambda: next(sizes))
     built = count_loads(monkeypatch)
     encoder = make_encoder(tokenizer, engine)
@@ -247,7 +216,8 @@ def test_gigatoken_is_built_again_and_says_the_same(monkeypatch, resident, most_
 @pytest.mark.parametrize("name", ["bos", "nfc", "stripping-tokens", "sentencepiece-bpe"])
 def test_threads_share_an_object_and_each_gets_its_own_tokens(name, monkeypatch):
     """More threads than CPUs, with calls of little text, of much, and a rebuild now and then in between."""
-    monkeypatch.setattr(encoders, "REBUILD_AFTER_BYTES", 1 << 20)
+    monkeypatch.setattr(encoders, "resident_bytes", lambda: None)
+    monkeypatch.setattr(encoders, "REBUILD_AFTER_GROWTH", 1 << 18)
     tokenizer = trained.as_tokenizer(SUITABLE[name])
     encoder = make_encoder(tokenizer, choose_engine(tokenizer, "gigatoken", add_special_tokens=True))
     wanted = expected(SUITABLE[name], TEXTS)
@@ -256,7 +226,7 @@ def test_threads_share_an_object_and_each_gets_its_own_tokens(name, monkeypatch)
 
     def work(thread):
         began.wait()
-        for step in range(60):
+        for step in range(30):
             first = (thread * 211 + step * 37) % len(TEXTS)
             last = min(len(TEXTS), first + (5, 60, 400)[step % 3])
             if encoded(encoder, TEXTS[first:last]) != wanted[first:last]:
@@ -264,14 +234,6 @@ def test_threads_share_an_object_and_each_gets_its_own_tokens(name, monkeypatch)
 
     run_together(work, 6)
     assert not wrong
-
-
-def test_the_last_few_tokenizers_are_kept():
-    contents = [SUITABLE[name] for name in ("bos", "eos", "both")]
-    first, second, third = map(encoders.fast_tokenizer, map(trained.as_tokenizer, contents))
-    assert encoders.fast_tokenizer(trained.as_tokenizer(contents[1])) is second
-    assert encoders.fast_tokenizer(trained.as_tokenizer(contents[2])) is third
-    assert encoders.fast_tokenizer(trained.as_tokenizer(contents[0])) is not first
 
 
 def test_threads_of_ours_keep_tokenizers_in_each(monkeypatch):

@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import subprocess
-import sys
 import tracemalloc
 from itertools import pairwise
 
@@ -15,12 +13,11 @@ from hypothesis import strategies as st
 
 from dsindex.errors import InputError
 from dsindex.text import records
-from dsindex.text.blocks import find_id_fault
 from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.parts import read_part
 from dsindex.text.selection import MAX_PATH_KEYS, open_selection, select_keys
 from dsindex.text.streams import LineBlock, read_lines, read_text_file
-from tests.dsindex.text.nasty_lines import GOOD, GOOD_LIST, NASTY, around, contents, json_values, mutated_lines
+from tests.dsindex.text.nasty_lines import GOOD, GOOD_LIST, NASTY, around, contents
 from tests.dsindex.text.readings import BOM, SELECTION, Reading, as_reading, parse, read_ranges, reference
 from tests.support.compressed import COMPRESSORS
 
@@ -29,13 +26,7 @@ from tests.support.compressed import COMPRESSORS
 @pytest.mark.parametrize("good", [GOOD, GOOD_LIST], ids=["string", "list"])
 @pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
 def test_a_nasty_line_is_read_as_json_loads_reads_it(nasty, good):
-    for lines in (
-        [good, nasty, good],
-        [good, good, nasty],
-        [nasty, nasty],
-        [nasty, good],
-        [good, nasty, b"", nasty, b""],
-    ):
+    for lines in ([good, nasty, good], [nasty, nasty], [good, nasty, b"", nasty, b""]):
         content = b"\n".join(lines)
         assert as_reading(parse(content)) == reference(content)
 
@@ -81,7 +72,7 @@ def test_lines_that_follow_a_long_line_belong_to_the_range_they_begin_in(tmp_pat
 
 
 @pytest.mark.quick(4)
-@pytest.mark.parametrize("block_bytes", [1, 5, 64, 1 << 16])
+@pytest.mark.parametrize("block_bytes", [5, 64])
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("last", [b"", b"\n"])
 def test_every_cut_of_a_file_gives_each_line_once(tmp_path, block_bytes, newline, last):
@@ -121,30 +112,6 @@ def test_a_line_over_the_limit_is_bad_and_not_held(tmp_path):
         if isinstance(block, LineBlock)
     }
     assert max(sizes) <= 164
-
-
-@pytest.mark.exhaustive
-def test_memory_is_a_few_blocks(tmp_path):
-    path = tmp_path / "big.jsonl"
-    line = b'{"text":"' + b"words " * 200 + b'"}\n'
-    path.write_bytes(line * 50_000)
-    code = (
-        "import resource, sys\n"
-        "from dsindex.text.forms import TextPart\n"
-        "from dsindex.text.parts import read_part\n"
-        "from dsindex.text.selection import select_keys\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "def read(end):\n"
-        "    part = TextPart(path=sys.argv[1], begin=0, end=end)\n"
-        "    blocks = read_part(part, select_keys(['text']), block_bytes=1 << 20)\n"
-        "    return sum(len(block.offsets) for block in blocks)\n"
-        "read(8_000_000); before = peak()\n"
-        f"assert read({len(line) * 50_000}) == 50_000\n"
-        "print(peak() - before)"
-    )
-    shown = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
-    grown = int(shown.stdout) * (1 if sys.platform == "darwin" else 1024)
-    assert grown < 16 << 20, f"peak memory grew by {grown} bytes over a file of {path.stat().st_size}"
 
 
 @pytest.mark.parametrize("change", ["shorter", "longer", "touched"])
@@ -235,31 +202,17 @@ def outcome(reading):
 FAULTY = {
     "missing": b'{"meta": {"deep": {"title": "t"}}, "text": "a"}',
     "no object": b'{"meta": "x", "text": "a"}',
-    "null object": b'{"meta": null, "text": "a"}',
     "null inside": b'{"meta": {"text": "a", "deep": null}, "text": "a"}',
-    "list of objects": b'{"meta": [{"text": "a", "deep": {"title": "t"}}], "text": "a"}',
-    "empty object": b'{"meta": {}, "text": "a"}',
-    "number": b'{"meta": {"text": 1, "deep": {"title": "t"}}, "text": "a"}',
-    "object for a text": b'{"meta": {"text": {}, "deep": {"title": "t"}}, "text": "a"}',
     "same key above": b'{"text": "a", "deep": {"title": "t"}, "meta": {}}',
     "last object wins": b'{"meta": {"text": "a", "deep": {"title": "t"}}, "text": "a", "meta": {}}',
-    "last object wins, whole": b'{"meta": 1, "meta": {"text": "b", "deep": {"title": "t"}}, "text": "a"}',
-    "twice, whole": b'{"meta": {"text": "a", "deep": {"title": "t"}}, "meta": {"text": "b", "deep": {"title": "u"}},'
-    b' "text": "a"}',
     "last key wins": b'{"meta": {"text": "a", "text": "b", "deep": {"title": "t"}}, "text": "a"}',
-    "split object": b'{"meta": {"text": "a"}, "text": "a", "meta": {"deep": {"title": "t"}}}',
     "escaped key": rb'{"m\u0065ta": {"text": "a", "deep": {"title": "t"}}, "text": "a"}',
-    "escaped key inside": rb'{"meta": {"te\u0078t": "a", "deep": {"title": "t"}}, "text": "a"}',
     "surrogate": rb'{"meta": {"text": "\ud800", "deep": {"title": "t"}}, "text": "a"}',
     "lists": b'{"meta": {"text": ["a", "b"], "deep": {"title": []}}, "text": "a"}',
     "extra bracket": b'{"meta": {"text": "a", "deep": {"title": "t"}}}, "text": "a"}',
-    "missing bracket": b'{"meta": {"text": "a", "deep": {"title": "t"}, "text": "a"}',
     "comma before bracket": b'{"meta": {"text": "a", "deep": {"title": "t",}}, "text": "a"}',
-    "comma after": b'{"meta": {"text": "a", "deep": {"title": "t"}}, "text": "a",}',
-    "square bracket": b'{"meta": {"text": "a", "deep": {"title": "t"]}, "text": "a"}',
     "spaces": b' { "meta" : { "deep" : { "title" : "t" } , "text" : "a" } , "text" : "b" } ',
     "NaN inside": b'{"meta": {"text": "a", "deep": {"title": "t", "x": NaN}}, "text": "b"}',
-    "-NaN inside": b'{"meta": {"text": "a", "deep": {"title": "t", "x": -NaN}}, "text": "b"}',
 }
 
 
@@ -294,16 +247,11 @@ def test_long_paths_are_followed_as_deep_as_records_go(depth):
     (b'{"meta": {}}', "expected the key 'text' at .meta, got an object without keys"),
     (b'{"x": {}}', "expected the key 'meta', got only 'x'"),
     (b'{"meta": [1]}', "expected an object at .meta, got a list"),
+    (b'{"meta.text": 1}', "expected the key 'meta', got only 'meta.text'"),
     (b'{"meta": {"text": 5}}', "expected a string or a list of strings at .meta.text, got a number"),
 ])  # fmt: skip
 def test_reason_names_the_place(line, reason):
     assert open_selection([".meta.text"]).read_line(line) == reason
-
-
-def test_a_key_with_a_dot_is_told_the_spelling_of_a_path():
-    inside = "expected the key 'meta.text', got only 'meta'; for a key inside 'meta', write .meta.text"
-    assert open_selection(["meta.text"]).read_line(b'{"meta": {"text": "a"}}') == inside
-    assert open_selection(["meta.text"]).read_line(b'{"a": 1}') == "expected the key 'meta.text', got only 'a'"
 
 
 LINES_OF_TWO = [
@@ -325,22 +273,7 @@ ATOMS = [
     *(b'"', b"\\", b"\\u", b"d800", b"dc00", b"00e9", b"{", b"}", b"[", b"]", b":", b",", b" ", b"\t", b"\r", b"0"),
     *(b"-", b".", b"e", b"E", b"+", b"9" * 30, b"1e999", b"NaN", b"-Infinity", b"null", b"true", b"nul", b"\x00"),
     *(b"\x1f", b"\x7f", b"\xff", b"\xc3\xa9", b"\xe2\x82", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", BOM),
-    *(
-        b'"text"',
-        b'"text":"a"',
-        b'"id":1,',
-        b"\\n",
-        b"\\x",
-        b"\\/",
-        b"a",
-        b"/",
-        b"01",
-        b"1.",
-        b".5",
-        b"-0",
-        b"1e",
-        b"0x1",
-    ),
+    *(b'"text"', b'"text":"a"', b'"id":1,', b"\\n", b"\\x", b"\\/", b"a", b"/", b"01", b"1.", b".5", b"-0", b"1e"),
 ]
 VALUES = [
     *(b'"a"', rb'"\n\u00e9"', b'"\xc3\xa9"', b"1", b"-1.5e3", b"null", b"true", b"[1,2]", b'["a"]', b'{"a":1}', b"0"),
@@ -373,7 +306,6 @@ def test_drawn_lines_are_read_as_json_loads_reads_them():
 
 NUM_IDS = 100
 ID_SELECTION = open_selection(["ids"], vocabulary_size=NUM_IDS)
-NESTED = open_selection([".meta.ids"], vocabulary_size=NUM_IDS)
 
 
 def sequences(column):
@@ -409,24 +341,15 @@ def test_ids_are_taken_as_they_are(value):
 EXPECTED_IDS = "expected a list of token ids from 0 to 99 under the key 'ids', got "
 BAD_IDS = {
     "[1, 100]": "a list with 100 as item 2",
-    "[-1]": "a list with -1 as item 1",
     "[1.0]": "a list with 1.0 as item 1",
-    "[1e1]": "a list with 10.0 as item 1",
     "[true]": "a list with true as item 1",
-    "[null]": "a list with null as item 1",
     '["1"]': "a list with a string as item 1",
-    "[NaN]": "a list with NaN as item 1",
-    "[{}]": "a list with an object as item 1",
-    "[1, [2]]": "a list with a list as item 2",
     "[[1], 2]": "a list of lists with 2 as item 2",
     "[[1], [2, 100]]": "a list with 100 as item 2 of list 2",
     "[[1], [[2]]]": "a list with a list as item 1 of list 2",
-    "[[1], null]": "a list of lists with null as item 2",
     "[18446744073709551617]": "a list with 18446744073709551617 as item 1",
     f"[{'9' * 50}]": f"a list with {'9' * 40}… as item 1",
     "null": "null",
-    "5": "5",
-    '"1 2"': "a string",
     "{}": "an object",
 }
 
@@ -437,60 +360,6 @@ def test_what_is_no_id_is_a_bad_record_with_its_place(value, reason):
         read = parse(b"\n".join(map(line_of, lines)), ID_SELECTION)
         assert [bad.reason for bad in read.bad] == [EXPECTED_IDS + reason]
         assert len(read.offsets) == len(lines) - 1
-
-
-ids = st.lists(st.integers(0, NUM_IDS - 1), max_size=4)
-odd_items = st.integers(-5, 2 * NUM_IDS) | st.none() | st.booleans() | st.floats() | st.text(max_size=2) | ids
-odd_values = st.lists(odd_items, max_size=4) | odd_items
-
-
-@pytest.mark.exhaustive
-@given(values=st.lists(ids, max_size=5) | st.lists(st.lists(ids, min_size=1, max_size=3), max_size=5), odd=odd_values)
-@settings(max_examples=200)
-def test_any_values_are_read_as_json_loads_reads_them(values, odd):
-    for some in (values, [*values, odd], [odd, *values]):
-        lines = [json.dumps({"meta": {"ids": value, "n": 1}}).encode() for value in some]
-        if not lines:
-            continue
-        read = parse(b"\n".join(lines), NESTED)
-        kept = [value for value in some if find_id_fault(value, NUM_IDS) is None]
-        assert sequences(read.columns["meta.ids"]) == [expected_sequences(value) for value in kept]
-        assert len(read.bad) == len(some) - len(kept)
-
-
-nested_texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
-values = nested_texts | st.lists(nested_texts, max_size=2) | json_values
-
-
-@st.composite
-def nested_lines(draw):
-    """A record with all paths, in any order of keys, perhaps with other keys and a fault."""
-    text = draw(nested_texts) if draw(st.integers(0, 5)) else draw(values)
-    deep = draw(st.permutations([("title", draw(nested_texts)), *draw(st.lists(other_pairs, max_size=1))]))
-    meta = draw(st.permutations([("text", text), ("deep", dict(deep)), *draw(st.lists(other_pairs, max_size=2))]))
-    top = draw(st.permutations([("meta", dict(meta)), ("text", "x"), *draw(st.lists(other_pairs, max_size=2))]))
-    return json.dumps(dict(top), ensure_ascii=True).encode()
-
-
-other_pairs = st.tuples(st.sampled_from(["a", "title", "deep", "n", "text", ""]), json_values)
-lines_of_files = st.lists(nested_lines() | st.just(nested_line()), min_size=1, max_size=6)
-odd_lines = st.sampled_from([*FAULTY.values(), *NASTY]) | mutated_lines()
-
-
-@pytest.mark.exhaustive
-@given(lines=lines_of_files, odd=st.none() | odd_lines, place=st.integers(0, 6))
-@settings(max_examples=300)
-def test_any_records_are_read_as_json_loads_reads_them(lines, odd, place):
-    if odd is not None:
-        lines.insert(place, odd)
-    content = b"\n".join(lines)
-    found = outcome(as_reading(parse(content, PATH_SELECTION)))
-    judged = [PATH_SELECTION.read_line(line) for line in content.split(b"\n") if line.strip(b" \t\r")]
-    kept = [values for values in judged if isinstance(values, list)]
-    texts = [[value if isinstance(value, list) else [value] for value in values] for values in kept]
-    assert found == (texts, len(judged) - len(kept))
-    if odd is None:
-        assert found == nested_reference(lines)
 
 
 def test_integers_of_many_digits_are_no_ids():

@@ -1,7 +1,5 @@
 """Keys, paths, programs and conditions: what is read from a record, and what is said of a bad one."""
 
-import sys
-
 import pytest
 
 from dsindex.errors import InputError
@@ -40,17 +38,11 @@ def test_names_paths_and_programs_are_read_from_one_line():
 @pytest.mark.parametrize(("condition", "record", "holds"), [
     (".n > 3", b'{"n": 4}', True),
     (".n > 3", b'{"n": 3}', False),
-    (".n", b'{"n": 0}', True),
     (".n", b'{"n": null}', False),
-    (".n", b"{}", False),
     ("empty", b"{}", False),
-    ("null, false", b"{}", False),
     ("null, 1, false", b"{}", True),
-    (".a[] == 2", b'{"a": [1, 2]}', True),
     (".a[] == 2", b'{"a": [1, 3]}', False),
-    (".a | length > 1 and . != []", b'{"a": [1, 2]}', True),
     ("def f: .n; f == 1", b'{"n": 1}', True),
-    (". as $x | $x.n == 1", b'{"n": 1}', True),
 ])  # fmt: skip
 def test_record_is_kept_if_any_result_is_true(condition, record, holds):
     line = record[:-1] + (b"," if len(record) > 2 else b"") + b'"text": "a"}'
@@ -72,9 +64,7 @@ def test_condition_is_evaluated_before_keys_are_read():
 @pytest.mark.parametrize(("options", "line", "reason"), [
     ({"keys": ["text"], "where": ".n + 1"}, b'{"text": "a", "n": "x"}', r"pattern `.n + 1` fails: string"),
     ({"keys": ["x=.n | ."]}, b'{"n": 1}', "expected a string or a list of strings from the jq pattern '.n | .', got"),
-    ({"keys": ["x=.n | ."]}, b"{}", "expected a string or a list of strings from the jq pattern '.n | .', got null"),
     ({"keys": ["text"], "where": "error"}, b'{"text": "a"}', 'pattern `error` fails: (not a string): {"text": "a"}'),
-    ({"keys": ["text"], "where": "error(null)"}, b"{}", "pattern `error(null)` fails: (not a string): null"),
     ({"keys": ["x=. | error(.a)"]}, rb'{"a": "one\ntwo"}', "pattern `. | error(.a)` fails: one"),
     ({"keys": ["x=.a | .", "y=.a | .b"]}, b'{"a": "c"}', "pattern `.a | .b` fails: Cannot index string with"),
     ({"keys": ["x=.a[]"]}, b'{"a": ["b", "c"]}', "pattern `.a[]`: expected one value, got 2"),
@@ -124,12 +114,6 @@ def test_joined_texts_are_those_of_all_keys(tmp_path, keys):
             assert all(list(block.columns) == ["text"] for block in blocks)
 
 
-def test_join_of_a_name_and_a_path_that_are_called_the_same(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"a.b": "name", "a": {"b": "path"}}\n' * 2)
-    assert texts(read(path, open_selection(["a.b", ".a.b", ".a | .b"], join="+")), "text") == ["name+path+path"] * 2
-
-
 def test_missing_field_is_a_bad_record_when_joined(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"a": "1", "b": "2"}\n{"a": "1"}\n')
@@ -171,23 +155,15 @@ def test_filtered_records_are_counted_for_any_cut(tmp_path):
     ("text", "text", ("text",)),
     ("meta.text", "meta.text", ("meta.text",)),
     ("a|b", "a|b", ("a|b",)),
-    ("a=b", "a=b", ("a=b",)),
     ("a=b=.c", "a=b=.c", ("a=b=.c",)),
-    ("=.b", "=.b", ("=.b",)),
-    (" .a", " .a", (" .a",)),
-    ("größe", "größe", ("größe",)),
     (".text", "text", ("text",)),
     (".meta.text", "meta.text", ("meta", "text")),
-    (".meta.text ", "meta.text", ("meta", "text")),
     ('."my key".x', "my key.x", ("my key", "x")),
     ('.["a b"]', "a b", ("a b",)),
-    ('.a["b"].c', "a.b.c", ("a", "b", "c")),
     ('.a.["b.c"]', "a.b.c", ("a", "b.c")),
     (r'."\u0041\"".b', 'A".b', ('A"', "b")),
-    ('.""', "", ("",)),
     ("body=.meta.text", "body", ("meta", "text")),
     ('body=."a=.b"', "body", ("a=.b",)),
-    ('a.b=."text"', "a.b", ("text",)),
 ])  # fmt: skip
 def test_names_and_paths(text, name, path):
     key = parse_key(text)
@@ -274,26 +250,6 @@ def nested(depth):
     return b'{"text": "a", "x": ' + b"[" * rest + b'{"":[' * half + b"]}" * half + b"]" * rest + b"}"
 
 
-@pytest.mark.parametrize("stack", [0, 300])
-def test_read_fields_limits_nesting_whatever_the_callers_stack(stack):
-    if stack and sys.getrecursionlimit() > 500:
-        result = call_deeper(stack)
-    else:
-        result = [read_fields(nested(depth), ["text"]) for depth in (MAX_NESTING, MAX_NESTING + 1)]
+def test_read_fields_limits_nesting():
+    result = [read_fields(nested(depth), ["text"]) for depth in (MAX_NESTING, MAX_NESTING + 1)]
     assert result == [["a"], "expected at most 900 objects and lists inside each other, got more"]
-
-
-def call_deeper(frames):
-    if frames:
-        return call_deeper(frames - 1)
-    return [read_fields(nested(depth), ["text"]) for depth in (MAX_NESTING, MAX_NESTING + 1)]
-
-
-def test_read_fields_tells_json_errors_of_deep_lines():
-    line = nested(MAX_NESTING)[:-1] + b" x}"
-    expected = f"expected JSON, got an error at column {len(line) - 1}"
-    assert str(call_deep_error(300, line)).startswith(expected)
-
-
-def call_deep_error(frames, line):
-    return call_deep_error(frames - 1, line) if frames else read_fields(line, ["text"])

@@ -6,19 +6,15 @@ import hashlib
 import json
 import pickle
 import struct
-import subprocess
-import sys
 
 import huggingface_hub.constants
 import pytest
-from tokenizers import AddedToken
 
 from dsindex.errors import TokenizerError
 from dsindex.text.encoders import make_encoder
 from dsindex.text.engines import choose_engine
-from dsindex.text.tokenizer import TokenizerOptions, find_tokenizer, load_tokenizer, require_eod, shared_tokenizer
+from dsindex.text.tokenizer import find_tokenizer, load_tokenizer, require_eod, shared_tokenizer
 from tests.support import text_tokenizers as trained
-from tests.support.foreign_tokenizers import sentencepiece_model
 from tests.support.golden import TOKENIZERS
 from tests.support.hub_cache import COMMIT, put_in_cache
 
@@ -41,15 +37,6 @@ def test_file_describes_itself(tmp_path):
     assert (tokenizer.eod_id, tokenizer.eod_token) == (None, None)
     assert copy.deepcopy(tokenizer) == tokenizer
     assert pickle.dumps(tokenizer)
-
-
-def test_vocabulary_size_counts_added_tokens(tmp_path):
-    plain = load_tokenizer(folder(tmp_path / "a", trained.byte_level()))
-    more = load_tokenizer(
-        folder(tmp_path / "b", trained.with_added(AddedToken("<x>"), AddedToken("<y>", special=True)))
-    )
-    assert more.vocabulary_size == plain.vocabulary_size + 2
-    assert more.special_tokens == ("<|eot|>", "<|bos|>", "<y>")
 
 
 CONFIG_EOS, MAP_EOS = {"tokenizer_config": {"eos_token": "<|eot|>"}}, {"special_tokens_map": {"eos_token": "<|bos|>"}}
@@ -130,10 +117,6 @@ def test_input_given_as_tokenizer_is_not_read(tmp_path):
 
 
 @pytest.mark.parametrize(("content", "config", "message"), [
-    (trained.byte_level(), {"pad_token": "<pad>"}, "'<pad>' is missing"),
-    (trained.byte_level(), {"added_tokens_decoder": {"7": {"content": "<new>"}}}, "'<new>' is missing"),
-    (trained.byte_level(), {"additional_special_tokens": ["<a>"]}, "'<a>' is missing"),
-    (trained.byte_level(), {"add_bos_token": True, "bos_token": "<|bos|>"}, "disagree on the tokens around"),
     (trained.with_template("<|bos|> $A"), {"add_bos_token": False, "bos_token": "<|bos|>"}, "disagree"),
     (trained.with_template("$A <|eot|>"), {"add_bos_token": False, "eos_token": "<|eot|>"}, "disagree"),
     (trained.with_template("<|bos|> $A"), {"add_bos_token": True, "bos_token": "<|bos|>"}, None),
@@ -229,14 +212,6 @@ def test_revision_is_honoured(home):
         load_tokenizer("org/name@v3")
 
 
-def test_model_in_the_cache_is_chosen_by_type(home):
-    files = {"tokenizer.json": trained.byte_level(), "tokenizer.model": sentencepiece_model("llama2")}
-    put_in_cache(home, "meta-llama/Llama-2-7b", files)
-    tokenizer = load_tokenizer("meta-llama/Llama-2-7b", options=TokenizerOptions(tokenizer_type="Llama2Tokenizer"))
-    assert (tokenizer.library, tokenizer.model) == ("sentencepiece", sentencepiece_model("llama2"))
-    assert load_tokenizer("meta-llama/Llama-2-7b").library == "tokenizers"
-
-
 def test_cache_without_a_tokenizer_is_not_enough(home):
     put_in_cache(home, "org/weights", {"config.json": b"{}"})
     with pytest.raises(
@@ -245,9 +220,7 @@ def test_cache_without_a_tokenizer_is_not_enough(home):
         load_tokenizer("org/weights")
 
 
-@pytest.mark.parametrize(
-    "path", ["no/such/folder", "/gpt2", "../gpt2", "./gpt2", "gpt2/", "tokenizer.json", "a b", "", "org/x.model", "-x"]
-)
+@pytest.mark.parametrize("path", ["no/such/folder", "../gpt2", "gpt2/", "tokenizer.json", "a b", "", "org/x.model"])
 def test_what_cannot_be_a_name_is_a_path(home, path):
     assert not (home / path.lstrip("/.") / "x").exists()
     assert find_tokenizer(path).path == path
@@ -269,24 +242,6 @@ def test_only_files_of_tokenizers_are_fetched(home, monkeypatch):
     assert load_tokenizer("fetched").revision == COMMIT
     [patterns] = asked
     assert not [pattern for pattern in patterns if pattern.endswith((".py", ".bin", ".safetensors", "*"))]
-
-
-def test_paths_need_no_hub_library(tmp_path):
-    (tmp_path / "tokenizer.json").write_bytes(trained.byte_level())
-    code = (
-        "import sys; from dsindex.text.tokenizer import load_tokenizer; load_tokenizer(sys.argv[1]);"
-        "print(sorted({'huggingface_hub', 'sentencepiece', 'tiktoken'} & set(sys.modules)))"
-    )
-    shown = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"
-
-
-def test_path_comes_before_name(home, monkeypatch):
-    put_in_cache(home, "gpt2", {"tokenizer.json": trained.byte_level()})
-    (home / "work" / "gpt2").mkdir(parents=True)
-    (home / "work" / "gpt2" / "tokenizer.json").write_bytes(trained.with_template("<|bos|> $A"))
-    monkeypatch.chdir(home / "work")
-    assert load_tokenizer("gpt2").revision is None
 
 
 ADDED = ["<a>", "<b>", "<c>"]

@@ -15,13 +15,13 @@ import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
-from dsindex.datasets.provenance import read_source
+from dsindex.datasets.provenance import read_rows
 from dsindex.engine import output as engine_output
 from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, RecordProblem
 from dsindex.instruction.config import check_config, parse_config
 from dsindex.instruction.encode import InstructionEncoder
 from dsindex.instruction.records import parse_record
-from dsindex.instruction.splits import split_by_hash
+from dsindex.instruction.statistics import split_by_hash
 from dsindex.instruction.tokens import ChatTokenizer
 from dsindex.jobs import instruct
 from tests.jobs.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
@@ -150,7 +150,7 @@ def test_datasets_are_what_the_encoder_gives(tmp_path):
         assert blocks.plan.num_padding == split.packing.padding  # type: ignore[union-attr]
         assert sorted(blocks.plan.conversations.tolist()) == list(range(statistics.sequences))
         last = len(own) - 1
-        assert read_source(f"{split.prefix}_text_document.provenance.parquet", last).line == own[last][0]
+        assert read_rows(f"{split.prefix}_text_document.provenance.parquet", last, last + 1)[2] == own[last][0]
     assert sum(split.statistics.conversations for split in report.splits) == report.counts.kept == len(encoded)
 
 
