@@ -61,7 +61,7 @@ def test_name_bytes_tell_names_apart(one, other):
 
 @pytest.mark.parametrize(("name", "shown"), [
     ("plain name-1.jsonl", "plain name-1.jsonl"),
-    ("grüße 日本\u3000語 نمی‌خواهم 😀", "grüße 日本\u3000語 نمی‌خواهم 😀"),
+    ("grüße 日本\u3000語 نمی‌خواهم 😀", "grüße 日本\u3000語 نمی\\u200cخواهم 😀"),
     (os.fsdecode(b"caf\xe9.jsonl"), r"caf\udce9.jsonl"),
     ("two\nlines\r\x1b[31mred\x7f\x9b", r"two\nlines\r\x1b[31mred\x7f\x9b"),
     ("\u202etxt.exe\u2028", r"\u202etxt.exe\u2028"),
