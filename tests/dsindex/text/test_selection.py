@@ -4,9 +4,8 @@ import pytest
 
 from dsindex.errors import InputError
 from dsindex.text.blocks import TextColumn
-from dsindex.text.fields import MAX_NESTING, show_path
+from dsindex.text.fields import MAX_NESTING, decode_separator, show_path
 from dsindex.text.forms import TextPart
-from dsindex.text.joining import decode_separator
 from dsindex.text.parts import read_part
 from dsindex.text.selection import is_program, open_selection, output_name, parse_key
 from tests.dsindex.text.readings import read_fields
