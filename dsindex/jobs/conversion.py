@@ -17,7 +17,7 @@ import numpy as np
 from dsindex.amounts import count
 from dsindex.engine.report import Report, show_datasets
 from dsindex.errors import FormatError, InputError, LimitError
-from dsindex.formats.mmididx import CHUNK_ITEMS, IndexBuilder, SequenceIndex, check_index, read_index
+from dsindex.formats.mmididx import IndexBuilder, SequenceIndex, check_index, read_index
 from dsindex.formats.new_file import TokenRun, copy_tokens, refuse_existing
 from dsindex.formats.pbin import (
     CURRENT_VERSION,
@@ -34,10 +34,7 @@ from dsindex.store.storage import atomic_writer
 from dsindex.store.urls import as_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
-
-    from numpy.typing import NDArray
 
     from dsindex.formats.pbin import PbinVersion
     from dsindex.options.datasets import ConvertCommand
@@ -74,12 +71,26 @@ class ConvertResult(Report):
         return [line]
 
 
+def convert_dataset(config: ConvertCommand) -> ConvertResult:
+    """Convert one dataset; the names determine the formats.
+
+    Raises:
+        DsindexError: If it cannot be converted as asked; final names then never refer to incomplete files.
+    """
+    source, destination = config.source, config.destination
+    version = PBIN_VERSIONS[config.pbin_era] if config.pbin_era else None
+    if not source.endswith(".pbin"):
+        return convert_to_pbin(
+            as_prefix(source), destination, version=version or CURRENT_VERSION, flatten=config.flatten
+        )
+    if destination.endswith(".pbin"):
+        return convert_version(source, destination, version=version or CURRENT_VERSION)
+    dtype = np.dtype(config.token_type) if config.token_type else None
+    return convert_to_indexed(source, as_prefix(destination), version=version, dtype=dtype)
+
+
 def convert_to_pbin(
-    prefix: str,
-    output: str,
-    *,
-    version: PbinVersion = CURRENT_VERSION,
-    flatten: bool = False,
+    prefix: str, output: str, *, version: PbinVersion = CURRENT_VERSION, flatten: bool = False
 ) -> ConvertResult:
     """Write a `.pbin` with the documents of an MMIDIDX dataset.
 
@@ -94,9 +105,14 @@ def convert_to_pbin(
         OutputError: If the output exists or cannot be written.
     """
     idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
-    index, bin_bytes = read_checked_index(prefix)
+    index = read_index(idx_path)
+    try:
+        bin_bytes = stored_size(bin_path)
+    except OSError as error:
+        raise InputError(f"{bin_path}: cannot be read ({error.strerror}); a dataset is a .bin and an .idx") from error
+    check_index(idx_path, index, bin_size_bytes=bin_bytes)
     if index.dtype not in TYPE_OF_SIZE.values():
-        names = ", ".join(str(dtype) for dtype in TYPE_OF_SIZE.values())
+        names = ", ".join(map(str, TYPE_OF_SIZE.values()))
         msg = f"{idx_path}: expected tokens of a type that can be restored from a .pbin ({names}), got {index.dtype}"
         raise FormatError(msg)
     if index.sequence_modes is not None:
@@ -106,14 +122,29 @@ def convert_to_pbin(
     token_bytes = index.dtype.itemsize if version.names_token_size else 4
     num_tokens = bin_bytes // index.dtype.itemsize
     header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=num_tokens * token_bytes)
-
-    bounds = [(ends - begins) // index.dtype.itemsize for begins, ends in document_bounds(index, bin_bytes)]
-    lengths = np.concatenate([np.empty(0, np.int64), *bounds])
+    begins = np.append(index.sequence_pointers, bin_bytes)[index.document_indices]
     run = TokenRun(path=bin_path, offset=0, dtype=index.dtype, num_tokens=num_tokens)
-    write_pbin(output, header, [run], lengths)
+    write_pbin(output, header, [run], np.diff(begins) // index.dtype.itemsize)
     return ConvertResult(
         outputs=(output,), num_documents=index.header.num_documents, num_tokens=num_tokens, dtype=header.dtype
     )
+
+
+def _check_one_sequence(idx_path: str, index: SequenceIndex) -> None:
+    """Check that every document is one sequence with tokens, or none: only then is the conversion reversible."""
+    counts = np.diff(index.document_indices)
+    several = np.flatnonzero(counts > 1)
+    if len(several):
+        raise FormatError(
+            f"{idx_path}: expected documents of one sequence, got {counts[several[0]]} in document {several[0]}; "
+            f"a .pbin has no sequences, join them with --flatten"
+        )
+    empty = np.flatnonzero(index.sequence_lengths == 0)
+    if len(empty):
+        raise FormatError(
+            f"{idx_path}: expected sequences with tokens, got none in sequence {empty[0]}, which a .pbin cannot "
+            f"distinguish from a document without sequences; accept that with --flatten"
+        )
 
 
 def convert_to_indexed(
@@ -173,72 +204,3 @@ def convert_version(path: str, output: str, *, version: PbinVersion) -> ConvertR
     return ConvertResult(
         outputs=(output,), num_documents=num_documents, num_tokens=header.num_tokens, dtype=header.dtype
     )
-
-
-def read_checked_index(prefix: str) -> tuple[SequenceIndex, int]:
-    """Return the index of a dataset, checked entry by entry, and the size of its `.bin` in bytes.
-
-    Raises:
-        InputError: If there is no `.bin`.
-        FormatError: If the dataset is damaged.
-    """
-    index = read_index(f"{prefix}.idx")
-    try:
-        bin_bytes = stored_size(f"{prefix}.bin")
-    except OSError as error:
-        raise InputError(f"{prefix}.bin: cannot be read ({error.strerror}); a dataset is a .bin and an .idx") from error
-    check_index(f"{prefix}.idx", index, bin_size_bytes=bin_bytes)
-    return index, bin_bytes
-
-
-def document_bounds(index: SequenceIndex, bin_bytes: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the byte offsets at which documents begin and end in the `.bin`, a chunk at a time."""
-    boundaries = index.document_indices
-    for first in range(0, index.header.num_documents, CHUNK_ITEMS):
-        sequences = boundaries[first : first + CHUNK_ITEMS + 1]
-        starts = np.full(len(sequences), bin_bytes, dtype=np.int64)  # where a sequence after the last would begin
-        inside = sequences < index.header.num_sequences
-        starts[inside] = index.sequence_pointers[sequences[inside]]
-        yield starts[:-1], starts[1:]
-
-
-def _check_one_sequence(idx_path: str, index: SequenceIndex) -> None:
-    """Check that every document is one sequence with tokens, or none: only then is the conversion reversible."""
-    boundaries = index.document_indices
-    for first in range(0, index.header.num_documents, CHUNK_ITEMS):
-        sequences = np.diff(boundaries[first : first + CHUNK_ITEMS + 1])
-        several = np.flatnonzero(sequences > 1)
-        if len(several):
-            raise FormatError(
-                f"{idx_path}: expected documents of one sequence, got {sequences[several[0]]} in document "
-                f"{first + several[0]}; a .pbin has no sequences, join them with --flatten"
-            )
-    for first in range(0, index.header.num_sequences, CHUNK_ITEMS):
-        empty = np.flatnonzero(index.sequence_lengths[first : first + CHUNK_ITEMS] == 0)
-        if len(empty):
-            raise FormatError(
-                f"{idx_path}: expected sequences with tokens, got none in sequence {first + empty[0]}, which a .pbin "
-                f"cannot distinguish from a document without sequences; accept that with --flatten"
-            )
-
-
-def convert_dataset(config: ConvertCommand) -> ConvertResult:
-    """Convert one dataset; the names determine the formats.
-
-    Raises:
-        DsindexError: If it cannot be converted as asked; final names then never refer to incomplete files.
-    """
-    source, destination = config.source, config.destination
-    version = PBIN_VERSIONS[config.pbin_era] if config.pbin_era else None
-    if not _is_packed(source):
-        return convert_to_pbin(
-            as_prefix(source), destination, version=version or CURRENT_VERSION, flatten=config.flatten
-        )
-    if _is_packed(destination):
-        return convert_version(source, destination, version=version or CURRENT_VERSION)
-    dtype = np.dtype(config.token_type) if config.token_type else None
-    return convert_to_indexed(source, as_prefix(destination), version=version, dtype=dtype)
-
-
-def _is_packed(path: str) -> bool:
-    return path.endswith(".pbin")

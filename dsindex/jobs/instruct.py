@@ -30,7 +30,7 @@ from dsindex.instruction.encode import make_recipe
 from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.jobs.exports import MadeExport, examine_exports, make_exports
 from dsindex.jobs.instruct_shards import BAD, MASK_DTYPE, InstructionSettings, encode_shard, keys_of, split_names
-from dsindex.jobs.packs import Packings
+from dsindex.jobs.packs import check_packs, pack_splits
 from dsindex.options.config import work_folder_path
 from dsindex.options.instruct import as_text_config, read_instruction
 from dsindex.store.config_files import option_names
@@ -147,7 +147,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     plan = Plan(settings=_settings(config, source, recipe), inputs=source.inputs)
     splits = [_list_targets(config, split, plan, dtype) for split in split_names(config.split)]
     targets = [target for split in splits for target in (split.tokens, split.masks)]
-    packings = Packings(config, [split.prefix for split in splits], reporter)
+    prefixes = [split.prefix for split in splits]
     eos_id = _find_eos(recipe, instruction)
     made_bytes, exports = 0, []
     with open_job(
@@ -161,7 +161,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
         if job.outcome is None:
             for note in source.first_notes(encodes=True):
                 reporter.say(note)
-            packings.examine()
+            check_packs(config, prefixes)
             examine_exports(config, eos_id)
             _check_room(config, source, targets)
             settings = InstructionSettings(
@@ -189,11 +189,10 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
                 tokenizer_path=config.tokenizer_model,
             )
             made_bytes = shards.made_bytes
+        packed = pack_splits(config, prefixes, reporter)
         if config.export:
-            packings.make()
-            prefixes = {split.name: split.prefix for split in splits}
-            exports = make_exports(config, prefixes, eos_id=eos_id, executor=job.executor, reporter=reporter)
-    packed = packings.make()
+            named = {split.name: split.prefix for split in splits}
+            exports = make_exports(config, named, eos_id=eos_id, executor=job.executor, reporter=reporter)
     return _report(config, source, splits, job.published, packed, exports, made_bytes)
 
 

@@ -9,7 +9,6 @@ import pytest
 
 import dsindex
 from dsindex.datasets import IndexedDataset
-from dsindex.datasets.origins import find_parts
 from dsindex.engine.manifest import read_manifest
 from dsindex.errors import FormatError, InputError, OutputError, PlanError
 from dsindex.options.merge import MergeConfig
@@ -111,17 +110,15 @@ def test_shared_tokenizer_is_recorded(folder):
     assert IndexedDataset(str(folder / "outer")).decode_document(20) == f"{text}<|endoftext|>"
 
 
-@pytest.mark.parametrize("change", ["none", "another", "stale", "damaged"])
+@pytest.mark.parametrize("change", ["another", "stale"])
 def test_tokenizer_that_is_not_shared_is_not_recorded(copy, change):
     path = copy / "b_text_document.manifest.json"
     manifest = json.loads(path.read_text())
-    if change == "none":
-        del manifest["content"]["tokenizer"]
-    elif change == "another":
+    if change == "another":
         manifest["content"]["tokenizer"]["sha256"] = "0" * 64
-    elif change == "stale":
+    else:
         manifest["content"]["documents"] += 1
-    path.write_text("{" if change == "damaged" else json.dumps(manifest))
+    path.write_text(json.dumps(manifest))
     result = dsindex.merge([str(copy / f"{name}_text_document") for name in "ab"], output_prefix=str(copy / "m"))
     assert (change == "another") == ("b_text_document: their ids stand for different tokens" in str(result))
     merged = read_manifest(str(copy / "m"))
@@ -152,17 +149,3 @@ def test_part_without_provenance_is_named(copy, cli):
     assert unknown["excerpts"][0]["origin"]["source"] is None
     assert any("b_text_document.provenance.parquet: expected the provenance" in note for note in unknown["notes"])
     assert known["excerpts"][0]["origin"]["source"]["line"] == 4
-
-
-@pytest.mark.parametrize("damage", ["count", "itself"])
-def test_manifests_that_cannot_be_are_refused(copy, damage):
-    path = copy / "inner.manifest.json"
-    manifest = json.loads(path.read_text())
-    if damage == "count":
-        manifest["content"]["inputs"][0]["documents"] += 1
-    else:
-        manifest["content"]["inputs"] = [{"path": str(copy / "inner"), "documents": 35}]
-        manifest["run"]["plan"]["inputs"] = []
-    path.write_text(json.dumps(manifest))
-    with pytest.raises(FormatError, match=r"inner\.manifest\.json: expected parts of 35 documents together"):
-        find_parts(str(copy / "outer"), 55)

@@ -111,26 +111,6 @@ def test_configuration_spells_such_names_as_escapes(folder, cli):
     assert r"--tokenizer-model: expected a text that can be typed and can name a file, got 'tok\x00'" in shown
 
 
-@pytest.mark.parametrize(
-    "lines", [b'{"\\udcff": "one"}\n{"\\udcff": "two", "b": 1}\n', b'{"\\udcff": ["one", "two"]}\n']
-)
-def test_key_without_utf8_can_be_asked_for(folder, lines):
-    (folder / INPUT).write_bytes(lines)
-    assert build("--json-keys", "\udcff") == 0
-    assert os.path.getsize(f"{PREFIX}_\udcff_document.bin") > 0
-    assert build("--json-keys", "\ud800") == 2
-
-
-def test_control_characters_in_a_name_reach_no_terminal(tmp_path, capsys):
-    name = "\x1b[2Jred\x7f.jsonl"
-    assert main(["build", "--input", str(tmp_path / name), "--tokenizer-model", "x", "--output-prefix", "y"]) == 1
-    assert r"\x1b[2Jred\x7f.jsonl: expected at least one file to match" in capsys.readouterr().err
-    assert main(["verify", str(tmp_path / name)]) == 1
-    assert "\x1b[2J" not in capsys.readouterr().out
-    assert main(["verify", str(tmp_path / name), "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["reports"][0]["path"] == str(tmp_path / name)
-
-
 FORGED = "x\nFOUND: forged\x1b[2J"
 """A name of several lines, the last of which another command could have written."""
 
