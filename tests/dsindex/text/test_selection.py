@@ -113,14 +113,6 @@ def test_joined_texts_are_those_of_all_keys(tmp_path, keys):
             assert all(list(block.columns) == ["text"] for block in blocks)
 
 
-def test_missing_field_is_a_bad_record_when_joined(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"a": "1", "b": "2"}\n{"a": "1"}\n')
-    [block] = read(path, open_selection(["a", "b"], join=" "))
-    assert texts([block], "text") == ["1 2"]
-    assert [bad.reason for bad in block.bad] == ["expected the key 'b', got only 'a'"]
-
-
 @pytest.mark.parametrize(("written", "separator"), [
     (r"\n", "\n"), (r"\t|\\n", "\t|\\n"), ("", ""), ("\n", "\n"), (r"\\\n", "\\\n"), ("é", "é"),
 ])  # fmt: skip
