@@ -171,7 +171,6 @@ def assemble(job: Job, datasets: Sequence[Dataset]) -> list[dict[str, StoredFile
     total = sum(piece.size_bytes for dataset in datasets for piece in dataset.pieces)
     open_ranges = [task for assembly in assemblies for task in assembly.ranges]
     job.reporter.stage("merge", total=total, unit="bytes", tasks=len(open_ranges), task_name="ranges")
-    job.reporter.watch(job.statistics)
     job.reporter.advance(total - sum(assembly.open_bytes for assembly in assemblies), tasks=0, fresh=False)
     if any(dataset.output.in_bucket for dataset in datasets):
         job.require_locks()

@@ -70,7 +70,6 @@ def make_shards(
     if job.ledger.shards:
         job.reporter.say(f"{len(kept):,} of {count(len(tasks), 'shard')} kept, {len(tasks) - len(kept):,} to be made")
     job.reporter.stage("tokenize", total=sum(task.stored_bytes for task in tasks), unit="bytes", tasks=len(tasks))
-    job.reporter.watch(job.statistics)
     stage = _Stage(job, source, tasks, outputs)
     ready = [call for number, result in kept.items() for call in stage.take(number, result, fresh=False)]
     make, shared = function or tokenize_shard, job.executor.share(settings)

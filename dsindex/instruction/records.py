@@ -74,6 +74,8 @@ RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 """Variables of templates that neither a configuration nor `chat_template_kwargs` may set."""
 
 _NEVER_LEARNT = frozenset({"user", "system", "developer", *TOOL_ROLES})
+_SURROGATE = re.compile(rb"\\u[dD]")
+"""The escapes that may spell a lone surrogate."""
 _THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
 _TAGGED_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 _QUOTED_ARGUMENTS = re.compile(r"""("(?:arguments|parameters)"\s*:\s*)'(\{.*?\})'(?=\s*\})""", re.DOTALL)
@@ -117,7 +119,7 @@ class ConversationReader:
             RecordProblem: As `parse_record` and `read`; or if a text has a lone surrogate.
         """
         conversation = self.read(parse_record(line))
-        if b"\\" in line:  # only an escape can spell a lone surrogate
+        if _SURROGATE.search(line):
             for text in strings_in([conversation.variables, conversation.messages]):
                 check_text(text)
         return conversation
@@ -617,14 +619,14 @@ def strings_in(value: object) -> Iterator[str]:
             stack.extend(item)
 
 
-def check_text(text: str) -> None:
-    """Refuse a text that cannot be encoded as UTF-8.
+def check_text(text: str) -> bytes:
+    """Return a text in UTF-8.
 
     Raises:
         RecordProblem: If it contains a lone surrogate, which `json.loads` makes of an unpaired escape.
     """
     try:
-        text.encode()
+        return text.encode()
     except UnicodeEncodeError as error:
         found = f"U+{ord(text[error.start]):04X} at character {error.start}"
         raise RecordProblem("bad-text", f"expected Unicode text, got a lone surrogate ({found})") from None

@@ -61,8 +61,7 @@ class MarkedText(NamedTuple):
         Raises:
             RecordProblem: If it has a lone surrogate.
         """
-        check_text(text)
-        spelt, kept = text.encode(), tuple(spans)
+        spelt, kept = check_text(text), tuple(spans)
         ends = tuple(chain.from_iterable(kept))
         if len(text) != len(spelt):
             places = {0: 0}

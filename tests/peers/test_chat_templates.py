@@ -6,7 +6,6 @@ Every template renders the same drawn conversations here and in `apply_chat_temp
 import datetime
 import json
 import os
-import random
 from collections import Counter
 from pathlib import Path
 
@@ -18,64 +17,13 @@ from dsindex.instruction.records import ConversationReader
 from dsindex.instruction.rendering import ChatTemplate
 from dsindex.instruction.tokens import MarkedText, encode_with_reference
 from tests.support.chat_tokenizers import train
+from tests.support.drawn_chats import NUM_CONVERSATIONS, draw
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 OWN = sorted((Path(named_templates.__file__).parent / "templates").glob("*.jinja"))
 GIVEN = sorted(Path(os.environ["CHAT_TEMPLATES"]).glob("*.jinja")) if "CHAT_TEMPLATES" in os.environ else []
-NUM_CONVERSATIONS = 300
-WORDS = [
-    *("Hello", "there", "what is", "2 + 2", "the weather", "naïve café", "日本語", "🎉", "👩‍👩‍👧", "Привет", "مرحبا"),
-    *("a\nb", "  spaced  ", "<b>tag</b>", '{"a": 1}', "e\u0301", "don't", "C:\\x", "%d", "{{ x }}", "[INST]"),
-]
-PLACE = {"type": "string", "description": "Where; é <&>"}
-PARAMETERS = {"type": "object", "properties": {"place": PLACE}, "required": ["place"]}
-TOOLS = [
-    {"type": "function", "function": {"name": name, "description": f"Looks up {name}.", "parameters": PARAMETERS}}
-    for name in ("weather", "time")
-]
-VARIABLES = [{"enable_thinking": False}, {"enable_thinking": True}, {"reasoning_effort": "high"}]
-
-
-def draw(seed):
-    """A record with tools, nulls, parts, reasoning, several systems, empty turns and text of many scripts."""
-    rng = random.Random(seed)
-    kind = rng.choice(["plain", "plain", "nulls", "parts", "tools", "tools", "reasoning", "systems"])
-    messages = [{"role": "system", "content": text(rng)}] if rng.random() < 0.4 else []
-    for turn in range(rng.randint(1, 4)):
-        if kind == "systems":
-            messages.append({"role": "system", "content": text(rng)})
-        messages.append({"role": "user", "content": text(rng)})
-        if kind == "tools" and rng.random() < 0.6:
-            messages += draw_call(rng, f"call{turn}ab12")
-        reply = {"role": "assistant", "content": text(rng)}
-        if kind == "reasoning" and rng.random() < 0.7:
-            reply |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), text(rng))
-        messages.append(reply)
-    for message in messages:
-        if kind == "nulls":
-            message |= dict.fromkeys(rng.sample(["tool_calls", "name", "reasoning_content", "tool_call_id"], 2))
-        elif kind == "parts" and rng.random() < 0.6:
-            message["content"] = [{"type": "text", "text": text(rng)} for _ in range(rng.randint(1, 2))]
-    record = {"messages": messages}
-    if kind == "tools":
-        record["tools"] = TOOLS
-    if rng.random() < 0.2:
-        record["chat_template_kwargs"] = rng.choice(VARIABLES)
-    return record
-
-
-def draw_call(rng, call_id):
-    call = {"name": "weather", "arguments": {"place": text(rng)}}
-    content = rng.choice([{}, {"content": None}, {"content": text(rng)}])
-    calls = [{"id": call_id, "type": "function", "function": call}]
-    answer = {"role": "tool", "name": "weather", "tool_call_id": call_id, "content": text(rng)}
-    return [{"role": "assistant", **content, "tool_calls": calls}, answer]
-
-
-def text(rng):
-    return "" if rng.random() < 0.05 else " ".join(rng.choices(WORDS, k=rng.randint(1, 6)))
 
 
 @pytest.fixture(scope="module")

@@ -77,10 +77,8 @@ def test_modalities_configuration_learns_between_its_markers():
     assert learnt == "Hello!Ċ</s>youĊ</s>"
 
 
-@pytest.mark.parametrize("where", [0, 1])
-def test_marker_in_a_text_is_refused(where):
-    texts = ["up", "you"]
-    texts[where] += "<|im_end|>"
+def test_marker_in_a_text_is_refused():
+    texts = ["up", "you<|im_end|>"]
     with pytest.raises(RecordProblem, match=r"<\|im_end\|>") as caught:
         InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(chat(*texts))
     assert caught.value.kind == "marker-in-text"
@@ -167,23 +165,17 @@ def test_template_and_special_tokens_come_from_the_tokenizers_folder(tmp_path):
     encoded = InstructionEncoder(parse_config("{}"), ChatTokenizer.from_path(folder)).encode(chat("Hi", "you"))
     assert pieces(encoded) == [("Hi", "you</s>")]
     (folder / "chat_template.jinja").write_text("{% generation %}{{ bos_token }}{% endgeneration %}")
-    encoded = InstructionEncoder(parse_config("{}"), ChatTokenizer.from_path(folder)).encode(chat("Hi", "you"))
-    assert pieces(encoded) == [("", "<s>")]
-
-
-def test_named_template_is_chosen(tmp_path):
-    named = [{"name": "default", "template": "{{ x }}"}, {"name": "sft", "template": PLAIN}]
-    tokenizer = ChatTokenizer.from_path(write_folder(tmp_path, eos_token="</s>", chat_template=named))
-    encoded = InstructionEncoder(parse_config("chat_template_name: sft"), tokenizer).encode(chat("Hi", "you"))
-    assert pieces(encoded) == [("Hi", "you</s>")]
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "sft.jinja").write_text(PLAIN)
+    tokenizer = ChatTokenizer.from_path(folder)
+    for name, expected in (("default", ("", "<s>")), ("sft", ("Hi", "you</s>"))):
+        encoder = InstructionEncoder(parse_config(f"chat_template_name: {name}"), tokenizer)
+        assert pieces(encoder.encode(chat("Hi", "you"))) == [expected]
     with pytest.raises(InputError, match="template 'rag'; the tokenizer has default, sft"):
         InstructionEncoder(parse_config("chat_template_name: rag"), tokenizer)
-
-
-@pytest.mark.parametrize("template", [5, [5], [{"name": "a"}], [{"name": "a", "template": None}]])
-def test_folder_with_a_broken_template_is_refused(tmp_path, template):
+    write_folder(tmp_path, chat_template=[{"name": "a", "template": None}])
     with pytest.raises(TokenizerError, match="expected chat_template to be a text or a list"):
-        ChatTokenizer.from_path(write_folder(tmp_path, chat_template=template))
+        ChatTokenizer.from_path(folder)
 
 
 def learnt_text(config, record, template=PLAIN):
@@ -191,16 +183,6 @@ def learnt_text(config, record, template=PLAIN):
     options = msgspec.structs.replace(parse_config(config), chat_template=template)
     encoded = InstructionEncoder(options, tokenizer).encode(record)
     return tokenizer.decode(encoded.tokens[encoded.mask == 1])
-
-
-def test_null_content_of_a_tool_call_is_not_learnt():
-    template = (
-        "{% for m in messages %}{% generation %}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls is defined }};"
-        "{% endgeneration %}{% endfor %}"
-    )
-    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
-    reply = {"role": "assistant", "content": "x", "tool_calls": None}
-    assert learnt_text("{}", {"messages": [call, reply]}, template) == '[{"name": "f"}];x;'
 
 
 @pytest.mark.parametrize(("config", "expected"), [

@@ -3,31 +3,23 @@
 import datetime
 
 import pytest
+import xxhash
 
 from dsindex.errors import InputError, RecordProblem, TokenizerError
 from dsindex.instruction.config import parse_config, read_template, template_names
 from dsindex.instruction.encode import InstructionEncoder
+from dsindex.instruction.records import ConversationReader
 from dsindex.instruction.rendering import ChatTemplate
 from tests.support.chat_tokenizers import train
+from tests.support.drawn_chats import NUM_CONVERSATIONS, draw
 
+DATE = datetime.date(2026, 1, 31)
 SYSTEM, USER = {"role": "system", "content": "S"}, {"role": "user", "content": "U"}
 REPLY = {"role": "assistant", "content": "R"}
 AGAIN = [{"role": "user", "content": "V"}, {"role": "assistant", "content": "T"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 CALL = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]}
 CALLED = [USER, CALL, {"role": "tool", "content": "4"}, REPLY]
-QWEN_TOOLS = (
-    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function "
-    "signatures within <tools></tools> XML tags:\n<tools>\n"
-    '{"type": "function", "function": {"name": "f", "parameters": {}}}\n</tools>\n\nFor each function call, return a '
-    "json object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
-    '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call><|im_end|>\n'
-)
-QWEN_CALLED = (
-    "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"
-    '«<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call><|im_end|>\n»'
-    "<|im_start|>user\n<tool_response>\n4\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
-)
 LLAMA_SYSTEM = "<s><|start_header_id|>system<|end_header_id|>\n\n"
 LLAMA_DATES = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
 OSS_SYSTEM = (
@@ -40,7 +32,7 @@ OSS_SYSTEM = (
 def shown(name, messages, **variables):
     """The text, with « and » around what is learnt."""
     constants = {"bos_token": "<s>", "eos_token": "</s>"}
-    template = ChatTemplate(read_template(name), constants=constants, date=datetime.date(2026, 1, 31))
+    template = ChatTemplate(read_template(name), constants=constants, date=DATE)
     text, spans = template.render(messages, **variables)
     for begin, end, _ in reversed(spans):
         text = f"{text[:begin]}«{text[begin:end]}»{text[end:]}"
@@ -97,24 +89,32 @@ def test_named_template_is_the_format_of_its_family(name):
     assert shown(name, messages) == expected
 
 
-def test_tools_are_written_as_the_family_does():
-    called = "Environment: ipython\n" + LLAMA_DATES
-    assert shown("llama3.1", CALLED, tools=[TOOL]) == (
-        f"{LLAMA_SYSTEM}{called}<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
-        "Given the following functions, please respond with a JSON for a function call with its proper arguments that "
-        'best answers the given prompt.\n\nRespond in the format {"name": function name, "parameters": dictionary of '
-        "argument name and its value}.Do not use variables.\n\n"
-        '{\n    "type": "function",\n    "function": {\n        "name": "f",\n        "parameters": {}\n    }\n}\n\n'
-        "U<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
-        '«{"name": "f", "parameters": {"x": 1}}<|eot_id|>»<|start_header_id|>ipython<|end_header_id|>\n\n"4"<|eot_id|>'
-        "<|start_header_id|>assistant<|end_header_id|>\n\n«R<|eot_id|>»"
-    )
-    assert shown("qwen2.5", [SYSTEM, *CALLED], tools=[TOOL]) == (
-        f"<|im_start|>system\nS\n\n{QWEN_TOOLS}{QWEN_CALLED}«R<|im_end|>\n»"
-    )
-    assert shown("qwen3", CALLED, tools=[TOOL]) == (
-        f"<|im_start|>system\n{QWEN_TOOLS}{QWEN_CALLED}«<think>\n\n</think>\n\nR<|im_end|>\n»"
-    )
+DIGESTS = {
+    "chatml": ("c9308e5bdbf2decf", 72),
+    "gemma3": ("e436e015c5e260d2", 108),
+    "gpt-oss": ("aeee20cf2e4f2e0e", 36),
+    "llama3.1": ("ac4cdacca6a3f6b6", 0),
+    "mistral": ("2ea25c95995b0d12", 158),
+    "phi4": ("1f22a8fa8dc7f1c1", 72),
+    "qwen2.5": ("6f53574d534adad9", 0),
+    "qwen3": ("687357c0ed20d4d0", 0),
+}
+"""Of the drawn conversations as tests/peers compares them with transformers: the digest, and how many are refused."""
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_drawn_conversations_are_written_as_they_were_compared_with_transformers(name):
+    template = ChatTemplate(read_template(name), constants={"bos_token": "<s>", "eos_token": "</s>"}, date=DATE)
+    digest, num_refused = xxhash.xxh3_64(), 0
+    for seed in range(NUM_CONVERSATIONS):
+        conversation = ConversationReader().read(draw(seed))
+        try:
+            text, spans = template.render(conversation.messages, **conversation.variables)
+        except RecordProblem:
+            num_refused += 1
+        else:
+            digest.update(repr((text, [tuple(span) for span in spans])).encode())
+    assert (digest.hexdigest(), num_refused) == DIGESTS[name]
 
 
 MISTRAL_CALL = {"type": "function", "id": "abcdef123", "function": {"name": "f", "arguments": {"x": 1}}}
@@ -124,69 +124,6 @@ MISTRAL_CALLED = [
     {"role": "tool", "content": "4", "tool_call_id": "abcdef123"},
     REPLY,
 ]
-
-
-def test_mistral_describes_tools_before_the_last_question():
-    expected = (
-        '<s>[INST] U[/INST]« R</s>»[AVAILABLE_TOOLS] [{"type": "function", "function": {"name": "f", "parameters": '
-        '{}}}][/AVAILABLE_TOOLS][INST] V[/INST]«[TOOL_CALLS] [{"name": "f", "arguments": {"x": 1}, "id": "abcdef123"}]'
-        '</s>»[TOOL_RESULTS] {"content": 4, "call_id": "abcdef123"}[/TOOL_RESULTS]« R</s>»'
-    )
-    messages = [USER, REPLY, AGAIN[0], *MISTRAL_CALLED[1:]]
-    assert shown("mistral", messages, tools=[TOOL]) == expected
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("name", ["mistral", "llama3.1", "qwen2.5", "qwen3", "gpt-oss"])
-def test_arguments_of_a_call_may_be_json_text(name):
-    """OpenAI's form; the text is what the model generates, so it is not quoted again."""
-    called = [USER, {"role": "assistant", "tool_calls": [MISTRAL_CALL]}, MISTRAL_CALLED[2], REPLY]
-    spelt = {**MISTRAL_CALL, "function": {"name": "f", "arguments": '{"x": 1}'}}
-    assert shown(name, [USER, {"role": "assistant", "tool_calls": [spelt]}, *called[2:]]) == shown(name, called)
-
-
-@pytest.mark.parametrize("name", ["mistral", "llama3.1", "qwen2.5"])
-def test_arguments_that_are_no_json_object_are_quoted(name):
-    """As these families' own templates and mistral-common quote them, so that a call stays JSON."""
-    loose = {**MISTRAL_CALL, "function": {"name": "f", "arguments": 'x = "1"'}}
-    text = shown(name, [USER, {"role": "assistant", "tool_calls": [loose]}, *MISTRAL_CALLED[2:]])
-    assert r'"x = \"1\""' in text
-
-
-def test_gpt_oss_writes_tools_as_types():
-    properties = {
-        "a": {"type": "string", "description": "A", "enum": ["x", "y"], "default": "x"},
-        "b": {"type": "array", "items": {"type": "integer"}, "default": [1]},
-        "c": {"type": "object", "properties": {"d": {"type": ["string", "null"]}}, "required": ["d"]},
-        "e": {"anyOf": []},
-    }
-    parameters = {"type": "object", "properties": properties, "required": ["b"]}
-    tools = [
-        {"type": "function", "function": {"name": "f", "description": "F.", "parameters": parameters}},
-        {"type": "function", "function": {"name": "g", "description": "G."}},
-    ]
-    described = (
-        "<|start|>developer<|message|># Instructions\n\nS\n\n# Tools\n\n## functions\n\nnamespace functions {\n\n"
-        '// F.\ntype f = (_: {\n// A\na?: "x" | "y", // default: x,\nb: number[], // default: [1],\n'
-        f"c?: {{\nd: \n{' ' * 16}string | null}},\ne?: any,\n}}) => any;\n\n"
-        "// G.\ntype g = () => any;\n\n} // namespace functions<|end|>"
-    )
-    system = OSS_SYSTEM.replace(
-        "<|end|>", "\nCalls to these tools must go to the commentary channel: 'functions'.<|end|>"
-    )
-    called = (
-        '<|start|>assistant«ANALYSIS to=functions.f<|channel|>commentary json<|message|>{"x": 1}<|call|>»'
-        '<|start|>functions.f to=assistant<|channel|>commentary<|message|>"4"<|end|>'
-    )
-    analysis = "<|channel|>analysis<|message|>T<|end|><|start|>assistant"
-    thought = {**CALL, "thinking": "T"}
-    assert shown("gpt-oss", [SYSTEM, USER, thought, CALLED[2]], tools=tools) == (
-        f"{system}{described}<|start|>user<|message|>U<|end|>{called.replace('ANALYSIS', analysis)}"
-    )
-    assert shown("gpt-oss", [USER, thought, CALLED[2], REPLY]) == (
-        f"{OSS_SYSTEM}<|start|>user<|message|>U<|end|>{called.replace('ANALYSIS', '')}"
-        "<|start|>assistant«<|channel|>final<|message|>R<|return|>»"
-    )
 
 
 CALLS = {**CALL, "tool_calls": CALL["tool_calls"] * 2}

@@ -158,13 +158,6 @@ def test_template_that_cannot_be_used_is_refused_at_once(source, match):
         ChatTemplate(source)
 
 
-def test_long_conversations_render():
-    messages = [{"role": "user", "content": "word " * 200}, {"role": "assistant", "content": "reply " * 200}] * 2_000
-    text, spans = ChatTemplate(CHATML).render(messages)
-    assert len(spans) == 2_000
-    assert len(text) > 4_000_000
-
-
 def test_addresses_that_a_text_is_about_are_text():
     address = "<function f at 0x7f8a1c>"
     template = ChatTemplate("{{ messages[0].content }}{{ x }}<a at 0x1f>", constants={"x": "<b at 0x2f>"})

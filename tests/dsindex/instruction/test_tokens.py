@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from dsindex.errors import RecordProblem
 from dsindex.instruction.config import parse_config
 from dsindex.instruction.encode import InstructionEncoder
-from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask_from_spans, read_chat_files
+from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask_from_spans
 from tests.support.chat_tokenizers import KINDS, LINES, train
 from tests.support.golden import TOKENIZERS
 from tests.support.text_tokenizers import byte_level
@@ -166,11 +166,3 @@ def test_text_on_which_the_library_fails_is_a_problem_of_its_record():
     assert (second.kind, "retry-limit" in second.reason) == ("not-encodable", True)
     assert not isinstance(first, RecordProblem)
     assert not isinstance(third, RecordProblem)
-
-
-def test_folder_may_have_its_named_templates_in_files(tmp_path):
-    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": [{"name": "tool_use", "template": "old"}]}')
-    (tmp_path / "chat_template.jinja").write_text("main")
-    (tmp_path / "additional_chat_templates").mkdir()
-    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("new")
-    assert read_chat_files(tmp_path)[1] == {"default": "main", "tool_use": "new"}

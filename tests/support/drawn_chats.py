@@ -1,0 +1,65 @@
+"""Conversations drawn by a seed, with tools, nulls, parts, reasoning, several systems, empty turns and many scripts."""
+
+import json
+import random
+
+NUM_CONVERSATIONS = 300
+WORDS = [
+    *("Hello", "there", "what is", "2 + 2", "the weather", "naïve café", "日本語", "🎉", "👩‍👩‍👧", "Привет", "مرحبا"),
+    *("a\nb", "  spaced  ", "<b>tag</b>", '{"a": 1}', "e\u0301", "don't", "C:\\x", "%d", "{{ x }}", "[INST]"),
+]
+PROPERTIES = {
+    "place": {"type": "string", "description": "Where; é <&>", "enum": ["x", "y"], "default": "x"},
+    "days": {"type": "array", "items": {"type": "integer"}, "default": [1]},
+    "more": {"type": "object", "properties": {"d": {"type": ["string", "null"]}}, "required": ["d"]},
+    "any": {"anyOf": []},
+}
+PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": ["place"]}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "Looks it up.", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": "time", "description": "Tells it."}},
+]
+VARIABLES = [{"enable_thinking": False}, {"enable_thinking": True}, {"reasoning_effort": "high"}]
+
+
+def draw(seed):
+    """A record."""
+    rng = random.Random(seed)
+    kind = rng.choice(["plain", "plain", "nulls", "parts", "tools", "tools", "reasoning", "systems"])
+    messages = [{"role": "system", "content": text(rng)}] if rng.random() < 0.4 else []
+    for turn in range(rng.randint(1, 4)):
+        if kind == "systems":
+            messages.append({"role": "system", "content": text(rng)})
+        messages.append({"role": "user", "content": text(rng)})
+        if kind == "tools" and rng.random() < 0.6:
+            messages += draw_call(rng, f"call{turn}ab12")
+        reply = {"role": "assistant", "content": text(rng)}
+        if kind == "reasoning" and rng.random() < 0.7:
+            reply |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), text(rng))
+        messages.append(reply)
+    for message in messages:
+        if kind == "nulls":
+            message |= dict.fromkeys(rng.sample(["tool_calls", "name", "reasoning_content", "tool_call_id"], 2))
+        elif kind == "parts" and rng.random() < 0.6:
+            message["content"] = [{"type": "text", "text": text(rng)} for _ in range(rng.randint(1, 2))]
+    record = {"messages": messages}
+    if kind == "tools":
+        record["tools"] = TOOLS
+    if rng.random() < 0.2:
+        record["chat_template_kwargs"] = rng.choice(VARIABLES)
+    return record
+
+
+def draw_call(rng, call_id):
+    """A call, whose arguments are an object, JSON in a text or another text, and its answer."""
+    arguments = {"place": text(rng)}
+    arguments = rng.choice([arguments, arguments, json.dumps(arguments), 'place = "x"'])
+    content = rng.choice([{}, {"content": None}, {"content": text(rng)}])
+    calls = [{"id": call_id, "type": "function", "function": {"name": "weather", "arguments": arguments}}]
+    answer = {"role": "tool", "name": "weather", "tool_call_id": call_id, "content": text(rng)}
+    return [{"role": "assistant", **content, "tool_calls": calls}, answer]
+
+
+def text(rng):
+    """A text, which may be empty."""
+    return "" if rng.random() < 0.05 else " ".join(rng.choices(WORDS, k=rng.randint(1, 6)))
