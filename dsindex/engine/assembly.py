@@ -171,7 +171,6 @@ def assemble(job: Job, datasets: Sequence[Dataset]) -> list[dict[str, StoredFile
     total = sum(piece.size_bytes for dataset in datasets for piece in dataset.pieces)
     open_ranges = [task for assembly in assemblies for task in assembly.ranges]
     job.reporter.stage("merge", total=total, unit="bytes", tasks=len(open_ranges), task_name="ranges")
-    job.reporter.watch(job.statistics)
     job.reporter.advance(total - sum(assembly.open_bytes for assembly in assemblies), tasks=0, fresh=False)
     if any(dataset.output.in_bucket for dataset in datasets):
         job.require_locks()
@@ -186,7 +185,7 @@ def assemble(job: Job, datasets: Sequence[Dataset]) -> list[dict[str, StoredFile
         with contextlib.closing(job.dispatch(calls).run()) as results:
             for (assembly, what), value in results:
                 job.reporter.advance(assembly.take(what, value), tasks=0 if isinstance(what, str) else 1)
-    return [assembly.files for assembly in assemblies]
+    return [dict(sorted(assembly.files.items())) for assembly in assemblies]
 
 
 class _Assembly:

@@ -276,7 +276,7 @@ def _working(job: Job, outputs: Sequence[Output]) -> Iterator[None]:
     try:
         with reporter.showing(*displays):
             try:
-                reporter.follow(executor)
+                reporter.follow(executor, job.statistics)
                 files = [joined(work_dir, MARKER_FILE), *(file.absolute_path for file in plan.inputs)]
                 executor.require_seen(files, [folder_of(prefix)])
                 yield

@@ -280,13 +280,9 @@ class Reporter:
                 display.close(error)
                 del self._due[display]
 
-    def watch(self, statistics: DispatchStatistics) -> None:
-        """Show the retries and lost workers that these statistics count from now on, for each stage."""
-        self._statistics, self._before = statistics, replace(statistics)
-
-    def follow(self, executor: Executor) -> None:
-        """Show what the executor is waiting for while it cannot run tasks."""
-        self._executor = executor
+    def follow(self, executor: Executor | None, statistics: DispatchStatistics | None = None) -> None:
+        """Show what the executor is waiting for while it cannot run tasks, and what the statistics count."""
+        self._executor, self._statistics = executor, statistics or self._statistics
 
     def stage(self, name: str, *, total: int, unit: str, tasks: int = 0, task_name: str = "shards") -> None:
         """Begin a stage of `total` units, done in `tasks` tasks."""

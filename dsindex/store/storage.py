@@ -98,6 +98,10 @@ class Readable(io.RawIOBase):
         self._position += len(content)
         return content
 
+    def readall(self) -> bytes:
+        """Return what is left."""
+        return self.read()
+
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any buffer
         """Fill a buffer from the position."""
         count = self.read_into(memoryview(buffer).cast("B"), self._position)

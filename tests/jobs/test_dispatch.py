@@ -155,17 +155,6 @@ def test_data_fault_of_the_smallest_call_is_raised_whatever_came_first(last_firs
     assert not executor.running
 
 
-def test_overdue_call_is_dispatched_again_and_counted_once():
-    executor = FakeExecutor(hang={"call[1]"})
-    statistics = DispatchStatistics()
-    policy = RetryPolicy(deadline_seconds=0.01)
-    results = run(executor, calls_of(*[lambda n: n] * 3), policy=policy, statistics=statistics)
-    assert results == {0: 0, 1: 1, 2: 2}
-    assert statistics.lost_workers == statistics.retries == 1
-    assert executor.started.count("call[1]") == 2
-    assert len(executor.abandoned) == 1
-
-
 def test_errors_that_may_pass_are_machine_faults():
     refused = OutputError("full")
     assert not is_machine_fault(refused)

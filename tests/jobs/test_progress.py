@@ -82,7 +82,7 @@ def test_line_says_what_is_known(changes, expected):
 def test_log_gets_a_line_every_few_seconds(clock, capsys):
     statistics = DispatchStatistics()
     with Reporter(PlainDisplay()) as reporter:
-        reporter.watch(statistics)
+        reporter.follow(None, statistics)
         reporter.stage("tokenize", total=11 * MB, unit="bytes", tasks=11)
         for second in range(11):
             clock.now += 1

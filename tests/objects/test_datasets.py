@@ -57,18 +57,6 @@ def test_reading_commands_say_the_same(folder, cli, words):
     assert there.replace(inputs, "INPUT") == hidden
 
 
-def test_damage_in_a_bucket_is_found(store, folder, cli):
-    content = bytearray((folder / f"{DATASET}.bin").read_bytes())
-    content[100] ^= 1
-    store.put(f"src/data/{DATASET}.bin", bytes(content))
-    words = ["verify", f"s3://src/data/{DATASET}"]
-    assert f"FOUND: s3://src/data/{DATASET}.bin: expected the digest" in said(words, cli, code=1)
-    store.put(f"src/data/{DATASET}.bin", bytes(content[:-2]))
-    assert "expected a .bin of" in said(words, cli, code=1)
-    store.remove(f"src/data/{DATASET}.bin")
-    assert "no such object" in said(words, cli, code=1)
-
-
 @pytest.mark.parametrize(("words", "message"), [
     (["verify", "s3://src/d*"], "expected the address of one dataset, got a pattern or a folder"),
     (["verify", "https://h/d?sig=planted"], "https://h/d: expected an address without a signature"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import dsindex
+from dsindex.store.reading import open_stored
 from tests.support.buckets import ACCESS_KEY, ENVIRONMENT, SECRET_KEY, serving_buckets
 from tests.support.golden import ROOT
 from tests.support.local_cluster import local_cluster
@@ -65,8 +65,8 @@ def tokens_of(name, folder):
     """Return the tokens of the datasets, which do not depend on how the workflow was run."""
     if name != "bucket_to_bucket":
         return [(folder / f"{prefix}.bin").read_bytes() for prefix in DATASETS[name]]
-    documents = dsindex.open(f"s3://bucket/{folder.name}/corpus_text_document")
-    return [document.tobytes() for document in documents]
+    with open_stored(f"s3://bucket/{folder.name}/corpus_text_document.bin") as file:
+        return [file.read()]
 
 
 def run_locally(name, options):
@@ -96,7 +96,7 @@ def cluster(store_url):
         yield running
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_workflow_runs_as_a_submitted_job(name, cluster, tmp_path, demo):
