@@ -43,11 +43,6 @@ class InputForm:
         """Whether it can be cut anywhere, by bytes."""
         return self.container == "plain" and self.format in ("jsonl", "lines")
 
-    @property
-    def has_absolute_offsets(self) -> bool:
-        """Whether a part of the input knows its records' offsets; otherwise they count from its first line."""
-        return self.container == "plain" or self.is_table
-
 
 JSON_LINES = InputForm()
 TABLES: frozenset[Format] = frozenset({"parquet", "arrow-file", "arrow-stream"})
@@ -64,16 +59,10 @@ class TextPart:
     form: InputForm = JSON_LINES
     expected_size: int | None = None
     """Size of the file in bytes when the job was planned."""
-    is_file_start: bool = True
-    """Whether its first line is the first of the input, where alone a BOM is skipped."""
     content: bytes | None = None
     """All of the file, if it was read before."""
     is_sample: bool = False
     """Whether only its first records are read, so that a store is asked for no range ahead of its reader."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.begin <= self.end:
-            raise ValueError(f"expected a range with 0 <= begin <= end, got [{self.begin}, {self.end})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
