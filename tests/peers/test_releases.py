@@ -180,10 +180,10 @@ def test_jobs_find_caches_made_from_flags_alone(
         cache = tmp_path / str(drawn)
         cache.mkdir()
         flags = [*draw_job(rng, release, data), "--data-cache-path", str(cache)]
-        ours = [*flags, "--executor", "local", "--megatron-release", release]
+        ours = ["--executor", "local", "--megatron-release", release]
         if "--step-batch-size-schedule" in flags:
             ours += ["--global-batch-size", "1"]  # what the job prints: one micro-batch on one rank
-        code = main(["index", *ours])
+        code = main(["index", *ours, "--", "torchrun", "pretrain_gpt.py", *flags])
         shown = capsys.readouterr().err
         before = state(cache)
         if code != 0 and "Megatron would loop forever" in shown:

@@ -74,9 +74,6 @@ def test_blend_reads_by_number_from_either_end(tmp_path):
             blend[index]
         with pytest.raises(IndexError, match=f"expected a sample below 4, got {index}"):
             blend.batch([0, index])
-    for indices in ([0.0], [[0]]):
-        with pytest.raises(TypeError, match="expected sample numbers in one dimension"):
-            blend.batch(indices)
 
 
 @pytest.mark.parametrize(

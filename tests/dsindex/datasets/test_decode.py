@@ -68,18 +68,12 @@ def test_sequences_and_documents_are_decoded_with_the_named_tokenizer(prefix):
 
 @pytest.mark.parametrize(
     "give",
-    [str, Path, lambda path: load_tokenizer(str(path)), lambda path: load_object(path)],
-    ids=["text", "path", "loaded", "object"],
+    [Path, lambda path: load_tokenizer(str(path)), lambda path: load_object(path)],
+    ids=["path", "loaded", "object"],
 )
 def test_given_tokenizer_is_used(prefix, give):
     Path(f"{prefix}.manifest.json").unlink()
     assert IndexedDataset(prefix).decode(0, tokenizer=give(TOKENIZERS["plain"])) == FIRST_TEXT + EOD
-
-
-def test_tokenizer_is_found_where_it_was(prefix, tmp_path):
-    (tmp_path / "plain").rename(tmp_path / "elsewhere" / "moved")
-    write_manifest(prefix, path=tmp_path / "elsewhere" / "moved")
-    assert IndexedDataset(prefix).decode(0) == FIRST_TEXT + EOD
 
 
 @pytest.mark.parametrize(("named", "message"), [

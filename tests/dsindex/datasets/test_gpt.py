@@ -149,14 +149,6 @@ def test_parts_name_sequences_and_offsets(tmp_path):
     assert [(p.sequence, p.offset, p.num_tokens) for p in dataset.parts(0)] == [(3, 1, 1), (4, 0, 3)]
 
 
-def test_without_extra_token_the_last_label_has_no_loss(tmp_path):
-    sample_index = np.array([[0, 0], [1, 0], [3, 1], [4, 3]], np.int64)
-    sample = small(tmp_path, sample_index=sample_index, add_extra_token=False)[1]
-    assert sample["tokens"].tolist() == [4, 5, 6, 9]
-    assert sample["labels"].tolist() == [5, 6, 9, 0]
-    assert sample["loss_mask"].tolist() == [1, 1, 1, 0]
-
-
 def reference_resets(tokens):
     """Positions and forbidden attention, token by token."""
     document, positions, documents = 0, [], []
@@ -168,7 +160,7 @@ def reference_resets(tokens):
     return positions, [[column > row or documents[column] < documents[row] for column in places] for row in places]
 
 
-@settings(max_examples=100)
+@settings(max_examples=25)
 @given(tokens=st.lists(st.sampled_from([1, 2, EOD]), min_size=1, max_size=12))
 def test_resets_at_eod_follow_the_slow_reference(tmp_path_factory, tokens):
     dataset = dataset_of(tokens, tmp_path_factory)
@@ -295,18 +287,10 @@ def test_options_that_make_no_sense_are_refused(options, message):
 LARGEST = (1 << 63) - 1
 
 DAMAGED = [
-    ("sequence-too-large", {"document_index": np.array([5, 0, 1, 3, 4], np.int32)}),
     ("sequence-below-0", {"document_index": np.array([-1, 0, 1, 3, 4], np.int32)}),
-    ("position-too-large", {"sample_index": np.array([[0, 0], [5, 0], [3, 1], [4, 2]])}),
-    ("position-below-0", {"sample_index": np.array([[-1, 0], [1, 0], [3, 1], [4, 2]])}),
     ("positions-fall", {"sample_index": np.array([[2, 0], [1, 0], [3, 1], [4, 2]])}),
-    ("offset-too-large", {"sample_index": np.array([[0, 5], [1, 0], [3, 1], [4, 2]])}),
-    ("offset-below-0", {"sample_index": np.array([[0, -1], [0, 1], [3, 1], [4, 2]])}),
-    ("end-too-large", {"sample_index": np.array([[0, 0], [1, 3], [3, 1], [4, 2]])}),
     ("end-that-wraps", {"sample_index": np.array([[0, 0], [1, LARGEST], [3, 1], [4, 2]])}),
-    ("end-before-begin", {"sample_index": np.array([[0, 3], [0, 1], [3, 1], [4, 2]])}),
     ("sample-too-long", {"sample_index": np.array([[0, 0], [1, 1], [3, 1], [4, 2]])}),
-    ("row-too-large", {"shuffle_index": np.array([2, 3, 1], np.uint32)}),
     ("row-below-0", {"shuffle_index": np.array([2, -1, 1], np.int64)}),
 ]
 
@@ -318,23 +302,6 @@ def test_indices_that_point_elsewhere_are_a_format_error(tmp_path, changes):
     for read in reads:
         with pytest.raises(FormatError, match="expected at most 5 tokens of the dataset for sample 1"):
             read()
-
-
-@pytest.mark.parametrize("pointer", [-2, 22, 1 << 62, (1 << 63) - 2])
-def test_damaged_pointer_is_a_format_error(tmp_path, pointer):
-    write_dataset(tmp_path / "d", [[sequence] for sequence in SEQUENCES])
-    content = bytearray((tmp_path / "d.idx").read_bytes())
-    content[34 + 20 + 16 : 34 + 20 + 24] = pointer.to_bytes(8, "little", signed=True)
-    (tmp_path / "d.idx").write_bytes(content)
-    dataset = GPTDataset(
-        IndexedDataset(tmp_path / "d", check=False),
-        DOCUMENT_INDEX,
-        np.array([[0, 0], [1, 0]]),
-        np.array([0], np.uint32),
-        sequence_length=4,
-    )
-    with pytest.raises(FormatError, match="for sample 0"):
-        dataset.tokens(0)
 
 
 WRONG_ARRAYS = [
@@ -369,9 +336,8 @@ FORTRAN = "'fortran_order': False"
 
 
 @pytest.mark.parametrize("header", [
-    *(f"{{'descr': '<i4', {FORTRAN}, 'shape': {shape}, }}" for shape in ("(True,)", "(-1,)", f"({LARGEST},)", "1")),
-    *(f"{{'descr': {kind}, {FORTRAN}, 'shape': (1,), }}" for kind in ("'<i99'", "'V0'", "'|O'", "[('a', '<i4')]")),
-    "{'descr': '<i4', 'shape': (1,), }",
+    *(f"{{'descr': '<i4', {FORTRAN}, 'shape': {shape}, }}" for shape in ("(-1,)", f"({LARGEST},)")),
+    *(f"{{'descr': {kind}, {FORTRAN}, 'shape': (1,), }}" for kind in ("'V0'", "'|O'")),
     "(" * 5000 + ")" * 5000,
 ], ids=lambda header: header[:70])  # fmt: skip
 @pytest.mark.filterwarnings("error")
@@ -381,13 +347,6 @@ def test_damaged_header_is_refused(tmp_path, header):
     (tmp_path / "wrong.npy").write_bytes(head + bytes(4))
     with pytest.raises(FormatError, match=r"wrong\.npy: (cannot be read as|expected) a document index"):
         small(tmp_path, document_index=tmp_path / "wrong.npy")
-
-
-def test_floats_and_empty_samples_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="expected integer tokens, got float32"):
-        small(tmp_path, dtype=np.float32)
-    with pytest.raises(ValueError, match="sequence length of at least 1, got 0"):
-        small(tmp_path, sequence_length=0)
 
 
 def outcome(samples, number, *, by_parts):

@@ -36,7 +36,7 @@ def slow_shuffled(ids, rng):
 LENGTHS = st.lists(st.one_of(st.integers(0, 9), st.sampled_from([0, 0, 40, 300])), min_size=1, max_size=30)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     lengths=LENGTHS,
     length=st.integers(2, 40),
@@ -111,8 +111,8 @@ def test_rows_of_the_longest_sequences():
     assert rows.tolist() == [[0, 0], [0, 2**30], [1, 1], [1, 2**30 + 1]]
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64])
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 623, 624, 625, 4096, 4097, 4098, 70_000])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("size", [0, 1, 2, 5, 623, 625, 4097, 70_000])
 def test_shuffle_is_numpys_and_so_is_the_state_after(dtype, size):
     ours, numpys = np.random.RandomState(size), np.random.RandomState(size)
     for _ in range(3):

@@ -12,7 +12,6 @@ from dsindex.errors import FormatError, InputError, LimitError
 from dsindex.index.arrays import blend_by_weights, blend_exhaustively
 from dsindex.index.cache import (
     cache_files,
-    description_hash,
     description_text,
     fingerprint,
     read_description,
@@ -25,7 +24,6 @@ from dsindex.index.epochs import (
     normalise,
     parse_split,
     samples_for_epochs,
-    split_bounds,
     split_matrix,
 )
 from dsindex.index.job import TrainingLength, samples_for_training
@@ -36,7 +34,6 @@ from dsindex.index.plan import (
     PartCounts,
     find_needed_caches,
     parse_data_path,
-    samples_wanted,
 )
 from tests.support.datasets import write_dataset
 from tests.support.golden import golden_caches
@@ -123,17 +120,6 @@ def test_matrix_is_written_with_an_integer_zero_and_null_for_no_part():
     assert json.dumps(split_matrix(parse_split("3,1"))) == "[[0, 0.75], [0.75, 1.0], null]"
 
 
-@pytest.mark.parametrize(("part", "num_sequences", "bounds"), [
-    ((0, 0.5), 5, (0, 2)),
-    ((0.5, 1.0), 7, (4, 7)),
-    ((0.5, 1.0), 5, (2, 5)),
-    ((0.999, 1.0), 300, (300, 300)),
-    ((0.0, 1.0), 0, (0, 0)),
-], ids=["down", "up", "begin-down", "empty-part", "empty-dataset"])  # fmt: skip
-def test_bounds_round_half_to_even(part, num_sequences, bounds):
-    assert split_bounds(part, num_sequences) == bounds
-
-
 def slow_blend(weights, size, limits=None):
     taken = [0] * len(weights)
     drawn = []
@@ -148,7 +134,7 @@ def slow_blend(weights, size, limits=None):
     return drawn
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(weights=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9), size=st.integers(0, 300))
 def test_weighted_blend_equals_the_slow_reference(weights, size):
     shares = normalise(weights)
@@ -157,7 +143,7 @@ def test_weighted_blend_equals_the_slow_reference(weights, size):
     assert (datasets.dtype, samples.dtype) == (np.int16, np.int64)
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=9))
 def test_exhaustive_blend_draws_each_sample_once_in_the_slow_references_order(lengths):
     datasets, samples = blend_exhaustively(lengths)
@@ -190,12 +176,6 @@ def test_blend_that_megatron_stops_at_is_refused(words, error, message):
     with pytest.raises(error, match=message):
         parse_data_path(words)
     assert len(parse_data_path(["p"] * MAX_DATASETS).prefixes) == 32766
-
-
-def test_samples_wanted_are_rounded_up_once_and_once_more_with_the_surplus():
-    assert samples_wanted([1, 2], 100) == [34, 67]
-    assert samples_wanted([1, 2], 100, surplus=0.005) == [35, 68]
-    assert samples_wanted([1, 2], 0, surplus=0.005) == [0, 0]
 
 
 SHARED = CacheSettings(sequence_length=10, split="8,1,1", matrix=split_matrix(parse_split("8,1,1")))
@@ -309,25 +289,10 @@ def test_golden_description_hashes_to_its_own_name(path):
     assert files.exist()
 
 
-def test_description_is_ascii_whatever_the_settings_say():
-    text = description_text({"split": None, "tokenizer": {"path": "größer", "x": 1e-5}})
-    lines = [
-        "{",
-        '    "split": null,',
-        '    "tokenizer": {',
-        '        "path": "gr\\u00f6\\u00dfer",',
-        '        "x": 1e-05',
-    ]
-    assert text.splitlines() == [*lines, "    }", "}"]
-    assert description_hash(text) == description_hash(text.encode().decode("ascii"))
-
-
 @pytest.mark.parametrize(("content", "message"), [
     (b"\x93NUMPY", "not JSON"),
     (b"[]", "another JSON value"),
-    (b'{"class": "T5Dataset"}', "another JSON value"),
     (b'{"class": "GPTDataset"}', "another JSON value"),
-    (b'{"class": "BlendedDataset", "datasets": [], "split": "train"}', "another JSON value"),
     (b'{"class": "BlendedDataset", "datasets": [3], "split": "train"}', "another JSON value"),
 ])  # fmt: skip
 def test_file_that_is_no_description_is_refused(content, message, tmp_path):

@@ -37,14 +37,6 @@ def test_packed_caches_have_the_names_and_sizes_of_stock_ones():
     assert sorted(document_index("packed")) == sorted(document_index("stock"))
 
 
-@pytest.mark.parametrize("executor", ["local", "processes", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
-def test_executors_and_workers_write_the_same_bytes(executor):
-    blend = {"data_path": ["2", "web", "1", "books"], "epochs": None, "num_samples": "900,9,9", "split": "8,1,1"}
-    indexed(data_cache_path="one", workers=1, document_order="packed", **blend)
-    indexed(data_cache_path="other", workers=2, executor=executor, document_order="packed", **blend)
-    assert arrays("one") == arrays("other")
-
-
 def test_splits_are_chosen():
     indexed(data_cache_path="stock")
     indexed(data_cache_path="both", document_order="packed", document_order_splits=["train", "valid"])
@@ -161,7 +153,7 @@ def runs(draw):
     }
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(run=runs())
 def test_nothing_comes_again_before_its_epoch_ends_and_nothing_is_lost(run, tmp_path_factory):
     here = tmp_path_factory.mktemp("run")
@@ -249,15 +241,12 @@ def test_a_dataset_that_changed_since_the_first_job_is_refused(folder):
         indexed(**SECOND)
 
 
-@pytest.mark.parametrize("changes", [{"workers": 1}, {"workers": 2, "executor": "processes"}], ids=["one", "processes"])
-def test_planned_caches_do_not_depend_on_workers(changes):
+@pytest.mark.parametrize("job", [SECOND, SCHEDULE], ids=["continued", "schedule"])
+def test_planned_caches_do_not_depend_on_workers_or_executors(job):
     indexed(**FIRST)
-    for job in (SECOND, SCHEDULE):
-        indexed(**{**job, "data_cache_path": "this"})
-        indexed(**{**job, **changes, "data_cache_path": "that"})
-        this, that = ({path.name: path.read_bytes() for path in Path(name).glob("*.npy")} for name in ("this", "that"))
-        assert this == that
-        assert this
+    indexed(**{**job, "workers": 1, "data_cache_path": "this"})
+    indexed(**{**job, "executor": "processes", "data_cache_path": "that"})
+    assert arrays("this") == arrays("that") != {}
 
 
 def test_shares_of_a_schedule_count_the_samples_that_the_job_requests():

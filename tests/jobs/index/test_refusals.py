@@ -11,22 +11,11 @@ from dsindex.options.index import IndexConfig
 from tests.jobs.index.index_jobs import index, indexed, options
 from tests.support.datasets import write_dataset
 
-
-@pytest.mark.parametrize("option", ["like", "tokenizer_identifiers"])
-def test_json_that_nests_without_end_is_refused(folder, option):
-    (folder / "deep.json").write_text("[" * 200_000)
-    with pytest.raises(
-        DsindexError, match=r"deep\.json: expected .*, got a file that is not JSON \((maximum recursion|Stack overflow)"
-    ):
-        indexed(**{"tokenizer_identifiers": None, option: "deep.json"})
-
-
 REFUSED = {
     "no-file": ({"data_path": ["nowhere"]}, InputError,
      r"/nowhere.idx: no such file; give the prefix of a .bin and .idx"),
     "no-length": ({"epochs": None}, InputError, "give one of --epochs, --num-samples"),
     "no-batch": ({"epochs": None, "train_iters": 5}, InputError, "need --global-batch-size"),
-    "no-interval": ({"epochs": None, "train_iters": 5, "global_batch_size": 1}, InputError, "need --eval-interval"),
     "weight-alone": ({"data_path": ["0.5", "web", "books"]}, InputError,
      r"/0.5.idx: no such file; give the prefix after each weight"),
     "empty-part": ({"split": "1000000,1,1", "epochs": None, "num_samples": "9,9,9"}, LimitError,
