@@ -54,11 +54,6 @@ def test_plan_shows_what_is_drawn_and_the_blend(capsys):
     )
 
 
-def test_shares_are_of_the_train_split(capsys):
-    shown = plan("web books --seq-length 10 --split 80,20", capsys)
-    assert [source["tokens"] for source in shown["datasets"]] == [800, 400]
-
-
 def test_weights_of_a_job_are_explained(capsys):
     shown = plan(f"--data-path 2 web 1 code --tokens 900 {JOB}", capsys)
     assert [source["tokens_drawn"] for source in shown["datasets"]] == [600, 300]
