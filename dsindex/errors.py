@@ -95,10 +95,9 @@ class RecordError(InputError):
         make = functools.partial(type(self), part=self.part, is_row=self.is_row, num_more=self.num_more)
         return make, (self.path, self.offset, self.reason, self.line)
 
-    def at(self, *, line: int, offset: int | None = None) -> Self:
-        """Return the same error with its 1-based line number and offset in the file, which a part does not know."""
-        place = self.offset if offset is None else offset
-        return type(self)(self.path, place, self.reason, line, is_row=self.is_row)
+    def at(self, *, line: int) -> Self:
+        """Return the same error with its 1-based line number in the file, which a part does not know."""
+        return type(self)(self.path, self.offset, self.reason, line, is_row=self.is_row)
 
 
 class BadRecordError(RecordError):

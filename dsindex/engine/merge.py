@@ -323,7 +323,6 @@ def _row_groups(shards: Sequence[ShardRows]) -> Iterator[NDArray[Any]]:
             source.read_into(content, begin)
             digester.update(content)
             rows["input"] += shard.input
-            rows["offset"] += shard.offset
             rows["line"] += shard.line
             begin, filled = begin + len(content), filled + len(rows)
             if filled == ROWS_PER_GROUP:
@@ -378,5 +377,4 @@ def read_bad_records(shards: Iterable[ShardRows]) -> Iterator[dict[str, Any]]:
                 entry = decode_json(line)
                 entry["file"] = shard.names[entry["file"]]
                 entry["line"] += shard.line
-                entry["offset"] += shard.offset
                 yield entry

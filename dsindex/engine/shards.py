@@ -206,8 +206,7 @@ class _Stage:
                 for other in self._tasks[: task.shard]
                 if other.input == task.input and other.shard in self._results
             ]
-            first = 0 if task.form.has_absolute_offsets else sum(file.text_bytes for file in before)
-            error = error.at(line=sum(file.lines for file in before) + line + 1, offset=first + error.offset)
+            error = error.at(line=sum(file.lines for file in before) + line + 1)
         if isinstance(error, BadRecordError):
             way_on = (
                 "mend it and run the same command again, or add --on-bad-record quarantine to set such records aside"
@@ -283,10 +282,10 @@ class Shards:
 
     def _rows(self, files: Iterable[StoredFile | None], *, named: bool = False) -> Iterator[ShardRows]:
         """Yield a file of each shard that has one, with the place of the shard's first line in its input."""
-        at, line, offset = -1, 1, 0
+        at, line = -1, 1
         for (task, result), file in zip(self.results, files, strict=True):
             if task.input != at:
-                at, line, offset = task.input, 1, 0
+                at, line = task.input, 1
             if file is not None:
                 yield ShardRows(
                     path=joined(self.job.work_dir, file.name),
@@ -294,10 +293,9 @@ class Shards:
                     digest=file.digest,
                     input=task.input,
                     line=line,
-                    offset=0 if task.form.has_absolute_offsets else offset,
                     names=tuple(self.source.inputs[number].path for number in task.inputs) if named else (),
                 )
-            line, offset = line + result.files[0].lines, offset + result.files[0].text_bytes
+            line += result.files[0].lines
 
     def content(self, key: str, *, group: int = 0, **own: Any) -> Content:  # noqa: ANN401 - fields of Content
         """Return the content of a manifest of texts.

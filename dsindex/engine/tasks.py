@@ -66,14 +66,8 @@ class ShardTask:
     @property
     def part(self) -> TextPart:
         """The part of a file to read."""
-        return TextPart(
-            path=self.path,
-            begin=self.begin,
-            end=self.end,
-            form=self.form,
-            expected_size=self.input_size_bytes,
-            is_file_start=self.begin == 0,
-        )
+        size = self.input_size_bytes
+        return TextPart(path=self.path, begin=self.begin, end=self.end, form=self.form, expected_size=size)
 
 
 class FileCounts(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
@@ -182,8 +176,6 @@ class ShardRows:
     """Number of the shard's first input."""
     line: int
     """1-based number of the shard's first line in its input."""
-    offset: int
-    """Offset of the shard's first line, if its offsets count from there."""
     names: tuple[str, ...] = ()
     """Its inputs as the user gave them, for bad records."""
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dsindex.errors import InputError
-from dsindex.store.reading import open_readable
 from dsindex.store.storage import InputStatus
+from dsindex.store.store import store_of
 from dsindex.text.compressed import HEAD_BYTES, SUFFIXES, detect_container, require_known
 
 if TYPE_CHECKING:
@@ -43,11 +43,6 @@ class InputForm:
         """Whether it can be cut anywhere, by bytes."""
         return self.container == "plain" and self.format in ("jsonl", "lines")
 
-    @property
-    def has_absolute_offsets(self) -> bool:
-        """Whether a part of the input knows its records' offsets; otherwise they count from its first line."""
-        return self.container == "plain" or self.is_table
-
 
 JSON_LINES = InputForm()
 TABLES: frozenset[Format] = frozenset({"parquet", "arrow-file", "arrow-stream"})
@@ -64,16 +59,10 @@ class TextPart:
     form: InputForm = JSON_LINES
     expected_size: int | None = None
     """Size of the file in bytes when the job was planned."""
-    is_file_start: bool = True
-    """Whether its first line is the first of the input, where alone a BOM is skipped."""
     content: bytes | None = None
     """All of the file, if it was read before."""
     is_sample: bool = False
     """Whether only its first records are read, so that a store is asked for no range ahead of its reader."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.begin <= self.end:
-            raise ValueError(f"expected a range with 0 <= begin <= end, got [{self.begin}, {self.end})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +84,22 @@ _PARQUET = (b"PAR1", b"PARE")
 _TABLE_SUFFIXES = {".parquet", ".arrow", ".feather"}
 
 
-def detect_form(path: str, *, shown_as: str, wanted: InputFormat = "auto") -> InputForm:
+def detect_form(
+    path: str, *, shown_as: str, wanted: InputFormat = "auto", known: InputStatus | None = None
+) -> InputForm:
     """Return the form of a file: compression and tables by content, else the format that is wanted, or JSON lines.
+
+    Args:
+        path: The file or the object.
+        shown_as: Its name, for messages.
+        wanted: The format of what is no table.
+        known: What is known of an object, to spare a request.
 
     Raises:
         InputError: If it is of a kind that is not supported, or its name promises another.
         OSError: If it cannot be read.
     """
-    with open_readable(path) as file:
+    with store_of(path).open(path, known) as file:
         head = file.read_at(HEAD_BYTES, 0)
         container = detect_container(head)
         require_known(shown_as, head, container)

@@ -63,16 +63,6 @@ def test_files_are_opened(folder):
 
 
 @pytest.mark.usefixtures("folder")
-def test_other_errors_stay_what_they_are():
-    with pytest.raises(FileNotFoundError):
-        open_file("nowhere")
-    with pytest.raises(IsADirectoryError):
-        open_file(".")
-    with pytest.raises(ValueError, match="null byte"):
-        open_file("\0")
-
-
-@pytest.mark.usefixtures("folder")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("read", [IndexedDataset, digest_file, fingerprint_input, load_tokenizer])
 def test_no_reader_waits_for_a_pipe(read):

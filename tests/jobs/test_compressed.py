@@ -82,6 +82,8 @@ def test_a_compressed_input_gives_the_files_of_its_text(text, expected, tmp_path
     assert outputs(tmp_path / "out") == expected
     assert not (tmp_path / "out" / "x.build").exists()
     assert report.run.shards == 1
+    verified = verify(tmp_path / "out/x_text_document", against_source=True, tokenizer=OWN.plain_tokenizer)
+    assert verified, verified.findings
     with pytest.raises(BadRecordError, match=rf"text, line {min(BROKEN_LINES) + 1}: "):
         build(source, tmp_path / "out", on_bad_record="fail", output_prefix=str(tmp_path / "out" / "y"))
 
@@ -117,13 +119,6 @@ def test_damage_is_told_before_the_bad_records_that_it_makes(text, tmp_path):
         source.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
         with pytest.raises(InputError, match=r"text: expected zstd data, but the frame that begins at byte \d+"):
             build(source, tmp_path / f"out{place}", on_bad_record="fail")
-
-
-def test_verify_tokenizes_a_compressed_source_again(text, tmp_path):
-    build(compressed(text, "one.gz", tmp_path), tmp_path / "out", shard_size="2KiB")
-    report = verify(tmp_path / "out/x_text_document", against_source=True, tokenizer=OWN.plain_tokenizer)
-    assert report, report.findings
-    assert "against the source" in str(report)
 
 
 def test_a_bomb_of_one_line_is_a_bad_record(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ import gzip
 import json
 
 import pyarrow as pa
-import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -68,13 +67,9 @@ def write_arrow_stream(path):
         writer.write_table(table(), max_chunksize=41)
 
 
-def write_feather(path):
-    pyarrow.feather.write_feather(table(), path, compression="lz4", chunksize=100)
-
-
 FORMATS = {
     "dictionary.parquet": write_dictionary, "parquet-by-content": write_parquet, "file.arrow": write_arrow_file,
-    "stream.arrow": write_arrow_stream, "x.feather": write_feather,
+    "stream.arrow": write_arrow_stream,
 }  # fmt: skip
 WAYS = [{}, {"shard_size": "1KiB", "workers": 3}, {"shard_size": "9KiB", "executor": "processes"}]
 
@@ -118,17 +113,15 @@ def test_paths_and_patterns_read_tables_like_lines(tmp_path):
     rows = [{"meta": {"text": record["text"], "tags": ["a", record["title"]]}, "n": record["n"]} for record in RECORDS]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=77)
-    options = {
-        "json_keys": (".meta.text", "tags=.meta.tags", "both=.meta.tags[1] + .meta.text"),
-        "where": ".n % 3 != 1",
+    keys = (".meta.text", "tags=.meta.tags")
+    ways = {
+        "jq": {"json_keys": (*keys, "both=.meta.tags[1] + .meta.text"), "where": ".n % 3 != 1"},
+        "join": {"json_keys": keys, "join": r"\n"},
     }
-    for name in ("x.jsonl", "x.parquet"):
-        build(tmp_path / name, tmp_path / f"out-{name}", **options)
-    assert data(tmp_path / "out-x.jsonl") == data(tmp_path / "out-x.parquet")
-    options = {"json_keys": (".meta.text", "tags=.meta.tags"), "join": r"\n"}
-    for name in ("x.jsonl", "x.parquet"):
-        build(tmp_path / name, tmp_path / f"joined-{name}", **options)
-    assert data(tmp_path / "joined-x.jsonl") == data(tmp_path / "joined-x.parquet")
+    for way, options in ways.items():
+        for name in ("x.jsonl", "x.parquet"):
+            build(tmp_path / name, tmp_path / f"{way}-{name}", **options)
+        assert data(tmp_path / f"{way}-x.jsonl") == data(tmp_path / f"{way}-x.parquet")
 
 
 def test_plain_text_has_a_document_per_line_or_per_file(tmp_path):
@@ -174,16 +167,14 @@ def test_a_column_that_is_missing_or_of_another_type_is_named(tmp_path):
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_plain_text_must_say_what_a_document_is(tmp_path):
-    (tmp_path / "x.txt").write_text("a\nb\n")
-    with pytest.raises(InputError, match=r"x\.txt: expected to know .*--input-format lines .*--input-format document"):
-        build(tmp_path / "x.txt", tmp_path / "out", json_keys=("text",))
-
-
-def test_a_name_that_promises_a_table_is_held_to_it(tmp_path):
-    (tmp_path / "x.parquet").write_text('{"text": "a"}\n')
-    with pytest.raises(InputError, match=r"x\.parquet: expected a Parquet or Arrow file as its name says"):
-        build(tmp_path / "x.parquet", tmp_path / "out")
+@pytest.mark.parametrize(("name", "said"), [
+    ("x.txt", r"x\.txt: expected to know .*--input-format lines .*--input-format document"),
+    ("x.parquet", r"x\.parquet: expected a Parquet or Arrow file as its name says"),
+])  # fmt: skip
+def test_a_name_is_held_to_what_it_promises(tmp_path, name, said):
+    (tmp_path / name).write_text('{"text": "a"}\n')
+    with pytest.raises(InputError, match=said):
+        build(tmp_path / name, tmp_path / "out")
 
 
 RECORDS_JOBS = [{"text": f"Record {number} " + "of many words " * (number % 9), "n": number} for number in range(300)]

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex.cli.main import main
 from dsindex.engine.input_paths import FolderFile, find_paths, find_split, require_all_parts
 from dsindex.engine.inputs import look_at_inputs
 from dsindex.engine.work_folder import MARKER_FILE
@@ -98,7 +97,6 @@ def test_file_in_two_formats_is_refused(other):
 
 
 @pytest.mark.parametrize(("path", "split"), [
-    ("data/train-00000-of-00012.parquet", "train"),
     ("data/books-00000-of-00012-0123456789abcdef.parquet", "books"),
     ("books-00000-of-00012.parquet", None), ("default/val/0000.parquet", "validation"), ("en/Test/x.jsonl", "test"),
     ("train/test_notes.jsonl", "train"), ("dev.jsonl", "validation"), ("wiki_evaluation2.jsonl.gz", "test"),
@@ -219,11 +217,3 @@ def test_repeated_inputs_are_told_by_what_they_are(cli):
     said = build(cli, "twice", "--input", *paths).out
     assert "2 inputs are given more than once: a.jsonl (3 times), b.jsonl (2 times)" in said
     assert "more than once" not in build(cli, "once", "--input", *paths[:3]).out
-
-
-def test_output_inside_the_folder_is_no_input_of_the_next_run(cli):
-    write("in/a.jsonl", content=b"".join(LINES[:30]) + b"broken\n")
-    words = ["build", "--input", "in", *TOKENIZER, "--output-prefix", "in/x", "--on-bad-record", "quarantine"]
-    assert main([*words, "--keep-shards"]) == 0
-    assert {path.name for path in Path("in").glob("x*")} >= {"x.build", "x_text_document.quarantine.jsonl.zst"}
-    assert cli(words).out.startswith("already complete")

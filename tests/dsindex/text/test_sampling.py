@@ -37,12 +37,6 @@ def test_hashes_are_those_of_the_reference(tmp_path):
     assert hash_records(block).tolist() == expected
 
 
-def test_a_record_has_the_same_hash_beside_lists_and_without(tmp_path):
-    [plain] = read(tmp_path, [{"text": "a"}, {"text": "b"}])
-    [mixed] = read(tmp_path, [{"text": "a"}, {"text": ["b"]}, {"text": ["c", "d"]}])
-    assert hash_records(plain).tolist() == hash_records(mixed).tolist()[:2]
-
-
 def test_what_is_kept_is_consistent(tmp_path):
     records = [{"text": f"text {number}", "title": [f"title {number}"] * (number % 4)} for number in range(3000)]
     [block] = read(tmp_path, records, keys=("text", "title"))
