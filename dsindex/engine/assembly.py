@@ -185,7 +185,7 @@ def assemble(job: Job, datasets: Sequence[Dataset]) -> list[dict[str, StoredFile
         with contextlib.closing(job.dispatch(calls).run()) as results:
             for (assembly, what), value in results:
                 job.reporter.advance(assembly.take(what, value), tasks=0 if isinstance(what, str) else 1)
-    return [assembly.files for assembly in assemblies]
+    return [dict(sorted(assembly.files.items())) for assembly in assemblies]
 
 
 class _Assembly:

@@ -7,12 +7,12 @@ not apply to a kind of job are absent from its manifests.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import platform
 import socket
 import time
-from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -51,40 +51,8 @@ class _Part(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of a manifest; fields that have their default are not written."""
 
 
-class _Digest(Struct, frozen=True, kw_only=True):
-    """A file in the manifest's `digests`."""
-
-    size_bytes: Count
-    xxh3_128: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
-
-
-def _read_files(value: Any) -> dict[str, StoredFile]:  # noqa: ANN401 - JSON
-    """Return files by suffix from the JSON of `digests`.
-
-    Raises:
-        ValueError: If a dataset's files are not there.
-    """
-    digests = msgspec.convert(value, dict[Suffix, _Digest])
-    if not ({"bin", "idx"} <= digests.keys() or "pbin" in digests):
-        raise ValueError("expected the digests of .bin and .idx, or that of a .pbin")
-    return {
-        suffix: StoredFile(name=suffix, size_bytes=entry.size_bytes, digest=entry.xxh3_128)
-        for suffix, entry in digests.items()
-    }
-
-
-def _describe_files(files: dict[str, StoredFile]) -> dict[str, dict[str, Any]]:
-    return {
-        suffix: {"size_bytes": files[suffix].size_bytes, "xxh3_128": files[suffix].digest} for suffix in sorted(files)
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedInput:
-    """An input of a build, with size, fingerprint and record counts, or of a merge, with documents and sequences.
-
-    There may be a million; a model would take ten times the memory. What is None is not written.
-    """
+class RecordedInput(_Part, frozen=True, kw_only=True, gc=False):
+    """An input of a build, with size, fingerprint and record counts, or of a merge, with documents and sequences."""
 
     path: str
     documents: Count | None = None
@@ -104,14 +72,6 @@ class RecordedInput:
     filtered: Count | None = None
     tokenized_bytes: Count | None = None
     """Size of the kept texts, in UTF-8."""
-
-
-def _describe_input(file: RecordedInput) -> dict[str, Any]:
-    named = zip(RecordedInput.__slots__, _INPUT_VALUES(file), strict=True)
-    return {name: value for name, value in named if value is not None}
-
-
-_INPUT_VALUES = attrgetter(*RecordedInput.__slots__)
 
 
 class RecordCounts(_Part, frozen=True, kw_only=True):
@@ -205,13 +165,13 @@ class Content(_Part, frozen=True, kw_only=True):
     bad_records: dict[str, Count] | None = None
     """For instruction data: numbers of quarantined records by kind of problem."""
     packing: RecordedPacking | None = None
-    digests: dict[str, Any]
-    """The dataset's files by suffix, as StoredFile; each file's `name` is its suffix."""
+    digests: dict[Suffix, StoredFile]
+    """The dataset's files by suffix, which is each file's `name`."""
 
     def __post_init__(self) -> None:
-        """Read the files of a manifest."""
-        if not all(isinstance(file, StoredFile) for file in self.digests.values()):
-            msgspec.structs.force_setattr(self, "digests", _read_files(self.digests))
+        """Refuse what has not all files of a dataset."""
+        if not ({"bin", "idx"} <= self.digests.keys() or "pbin" in self.digests):
+            raise ValueError("expected the digests of .bin and .idx, or that of a .pbin")
 
     @property
     def record_counts(self) -> RecordCounts:
@@ -279,16 +239,22 @@ class Manifest(_Part, frozen=True, kw_only=True):
 
     def encode(self) -> bytes:
         """Return the manifest as JSON."""
-        inputs, plan = self.content.inputs, self.run.plan
-        content = msgspec.to_builtins(msgspec.structs.replace(self.content, inputs=[]))
-        run = msgspec.to_builtins(msgspec.structs.replace(self.run, plan=EMPTY_PLAN))
-        form = {
-            "format": MANIFEST_FORMAT,
-            "content": {**content, "inputs": inputs, "digests": _describe_files(self.content.digests)},
-            "run": {**run, **({} if plan is EMPTY_PLAN else {"plan": plan})},
-        }
-        is_read = len(inputs) <= INDENTED_INPUTS
-        return encode_json(form, indent=is_read, newline=True, default=_describe_input)
+        form = {"format": MANIFEST_FORMAT, "content": self.content, "run": self.run}
+        is_read = len(self.content.inputs) <= INDENTED_INPUTS
+        return encode_json(form, indent=is_read, newline=True, default=_as_plain)
+
+
+def _as_plain(part: Any) -> dict[str, Any]:  # noqa: ANN401 - a _Part or a StoredFile
+    """Return a part of a manifest without the fields that have their default; its own parts follow."""
+    if isinstance(part, StoredFile):
+        return {"size_bytes": part.size_bytes, "xxh3_128": part.digest}
+    defaults = _defaults(type(part))  # type: ignore[arg-type]  # a class can be hashed
+    return {name: value for name, default in defaults if (value := getattr(part, name)) != default}
+
+
+@functools.cache
+def _defaults(kind: type[Struct]) -> list[tuple[str, Any]]:
+    return [(field.name, field.default) for field in msgspec.structs.fields(kind)]
 
 
 def manifest_path(prefix: str) -> str:
@@ -316,6 +282,9 @@ def read_manifest(prefix: str) -> Manifest | None:
     if not isinstance(manifest, dict) or manifest.get("format") != MANIFEST_FORMAT:
         raise FormatError(f"{path}: expected {MANIFEST_FORMAT!r}, got another JSON file; {remedy}")
     try:
+        with contextlib.suppress(KeyError, TypeError, AttributeError):  # the message below names what is missing
+            for suffix, file in manifest["content"]["digests"].items():
+                file |= {"name": suffix, "digest": file["xxh3_128"]}
         return msgspec.convert(manifest, Manifest)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at ")

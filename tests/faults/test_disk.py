@@ -7,7 +7,6 @@ import pytest
 
 from tests.faults.corpus import command, committed_shards
 from tests.faults.zygote import Strike
-from tests.support.golden import OWN
 from tests.support.published import published
 
 
@@ -64,20 +63,8 @@ def test_one_io_error_is_tried_again(what, corpus, expected, zygote, tmp_path):
     assert len(ended.tokenized) == len(set(ended.tokenized)) + 1
 
 
-@pytest.mark.exhaustive
-def test_network_folder_that_stays_away_stops_the_build(corpus, expected, zygote, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    strike = Strike(at=33, what="EIO", place=".build/shards", lasts=True)
-    ended = zygote.run(tmp_path / "run", command(corpus, out, "--workers", "1"), strike)
-    assert_clean_stop(
-        ended, "tokenize[", "given up after 4 attempts", "Input/output error", "run the same command again"
-    )
-    assert_continues(zygote, command(corpus, out), out, tmp_path, expected)
-
-
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(("room", "when"), [(100, "before"), (250, "tokenizing"), (335, "merging")], ids=str)
+@pytest.mark.parametrize(("room", "when"), [(100, "before"), (250, "tokenizing")], ids=str)
 def test_full_disk_stops_and_continues_after_it_is_enlarged(room, when, corpus, expected, zygote, tmp_path, small_disk):
     """Of `room` KiB: 21 shards and their tokens in the output take about 330 KiB in pages of 4 KiB, which an estimate
     cannot know, and what is made at the end 20 more."""
@@ -86,8 +73,7 @@ def test_full_disk_stops_and_continues_after_it_is_enlarged(room, when, corpus, 
     assert_clean_stop(ended, str(small_disk), "make room")
     assert not list(small_disk.glob("*.idx"))
     assert ("are needed for shards and output" in ended.errors) == (when == "before")
-    if when != "merging":  # how many ranges are merged while shards are still made is a matter of timing
-        assert "tokenize: done" not in ended.errors
+    assert "tokenize: done" not in ended.errors
     committed = committed_shards(small_disk / "x.build")
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
     again = zygote.run(tmp_path / "run", command(corpus, small_disk))
@@ -133,25 +119,11 @@ def test_input_that_changes_under_way_stops_the_build(what, said, corpus, zygote
     assert_clean_stop(again, *(("copy.jsonl", " read") if what == "vanish" else broken))
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize(
-    ("more", "changed"),
-    [
-        (["--tokenizer-model", str(OWN.bos_tokenizer)], "tokenizer was "),
-        (["--shard-size", "9KiB"], "shard-size was 6144 and is 9216"),
-        (["--json-keys", "title"], 'json-keys was ["text"] and is ["title"]'),
-    ],
-    ids=["tokenizer", "shard size", "keys"],
-)
-def test_unfinished_build_of_another_plan_is_refused_by_name(more, changed, corpus, expected, zygote, tmp_path):
+def test_unfinished_build_of_another_plan_is_refused_by_name(corpus, expected, zygote, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     assert zygote.run(tmp_path / "run", command(corpus, out), Strike(at=90)).code == -9
-    flag, value = more
-    other = command(corpus, out)
-    if flag in other:
-        other[other.index(flag) + 1] = value
-    else:
-        other += more
-    assert_clean_stop(zygote.run(tmp_path / "run", other), "another plan", changed, "--replace")
+    other = [word.replace("6KiB", "9KiB") for word in command(corpus, out)]
+    refused = ("another plan", "shard-size was 6144 and is 9216", "--replace")
+    assert_clean_stop(zygote.run(tmp_path / "run", other), *refused)
     assert_continues(zygote, command(corpus, out), out, tmp_path, expected)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(1800)
 """The long form's, on a busy machine."""
 
-SHORT = {"build": 5, "fresh": 3, "changed": 4, "merge": 3, "pack": 3}
-LONG = {"build": 80, "fresh": 50, "changed": 40, "merge": 30, "pack": 40}
+SHORT = {"build": 5, "changed": 4, "merge": 3, "pack": 3}
+LONG = {"build": 80, "changed": 40, "merge": 30, "pack": 40}
 """Points per scenario, besides those of the renames."""
 RENAMES = {"changed": ("_document.", 10), "pack": (r"/packed\.(?!progress)", 4)}
 """Pattern of the published files and their number: .bin, provenance, quarantine, .idx and manifest of two keys;
@@ -88,10 +88,6 @@ def scenarios(tmp_path_factory, inputs, zygote):
     parts = [str(base / "parts" / f"{name}_text_document") for name in "abc"]
     given = {
         "build": Scenario(prepared=prepare("build"), arguments=[*build, "--input", *inputs]),
-        "fresh": Scenario(
-            prepared=prepare("fresh", *build, "--keep-shards", "--input", inputs[0]),
-            arguments=[*build, "--replace", "--input", inputs[1]],
-        ),
         "changed": Scenario(
             prepared=change_inputs(),
             arguments=[*build, *ALL_END, "--replace", "--input", inputs[2], inputs[0], mended],
@@ -222,57 +218,3 @@ def test_killed_again_and_again(scenarios, zygote, tmp_path):
             break
     assert ended.code == 0
     assert published(out) == scenario.expected
-
-
-def test_partial_file_that_somebody_removed_is_made_anew_as_a_whole(scenarios, zygote, tmp_path):
-    """Ranges that the ledger has of the removed file must not count for the new one, which a kill leaves empty."""
-    scenario = scenarios["build"]
-    counted, out = tmp_path / "counted", tmp_path / "out"
-    counted.mkdir()
-    out.mkdir()
-    whole = zygote.run(tmp_path / "run", scenario.command(counted), Strike(place="ledger.jsonl"))
-    # The ledger's last calls are for what is assembled; before them come the ranges.
-    in_the_ranges = Strike(at=len(whole.calls) - 8, place="ledger.jsonl")
-    assert zygote.run(tmp_path / "run", scenario.command(out), in_the_ranges).code == -9
-    assert (out / "x.build" / "ledger.jsonl").read_text().count('"kind":"range"') >= 3
-    for path in out.glob("x_*_document.bin.*.partial"):
-        path.unlink()
-    allocated = Strike(at=3, place="_document.bin.")
-    assert zygote.run(tmp_path / "run", scenario.command(out), allocated).code == -9
-    again = zygote.run(tmp_path / "run", scenario.command(out))
-    assert_continued(again, scenario, out, set())  # tokens that only the removed file had are made again
-
-
-@pytest.mark.exhaustive
-def test_killed_while_indices_are_built(inputs, zygote, tmp_path, is_long):
-    """The last stage of a build: no index is taken for whole that is not, and nothing is tokenized for it again."""
-    command = ["build", *TOKENIZER, "--on-bad-record", "quarantine", "--shard-size", "6KiB", "--input", *inputs]
-    command += [
-        "--seq-length",
-        "16",
-        "--epochs",
-        "2.5",
-        "--output-prefix",
-        "{out}/x",
-        "--data-cache-path",
-        "{out}/cache",
-    ]
-
-    def run(out, strike):
-        return zygote.run(tmp_path / "run", [word.format(out=out) for word in command], *([strike] if strike else []))
-
-    def indices(out):
-        return {path.name: path.read_bytes() for path in sorted((out / "cache").glob("*.npy"))}
-
-    whole = run(tmp_path / "whole", Strike(place="/cache/"))
-    expected = indices(tmp_path / "whole")
-    assert whole.code == 0, whole.errors
-    assert len(expected) == 9
-    for number, at in enumerate(points(len(whole.calls), 20 if is_long else 4)):
-        out = tmp_path / str(at)
-        killed = run(out, Strike(at=at, what="tear" if number % 2 else "kill", place="/cache/"))
-        assert killed.code == -9, killed.errors
-        again = run(out, None)
-        assert again.code == 0, again.errors
-        assert not again.tokenized
-        assert indices(out) == expected

@@ -134,11 +134,6 @@ def test_more_bad_records_than_allowed_stop_the_build(limit, corpus, tmp_path):
     assert report.counts.quarantined == 14
 
 
-@pytest.mark.parametrize("limit", ["14", "1.1%", None])
-def test_as_many_bad_records_as_allowed_are_fine(limit, corpus, tmp_path):
-    assert build(corpus, tmp_path, max_bad_records=limit, json_keys=("text",)).counts.quarantined == 14
-
-
 def test_nothing_set_aside_is_no_file_and_removes_an_old_one(corpus, tmp_path):
     build(corpus, tmp_path, json_keys=("text",))
     name = "x_text_document.quarantine.jsonl.zst"

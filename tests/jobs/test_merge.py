@@ -12,7 +12,6 @@ from dsindex.datasets import IndexedDataset
 from dsindex.engine.manifest import read_manifest
 from dsindex.errors import FormatError, InputError, OutputError, PlanError
 from dsindex.options.merge import MergeConfig
-from tests.jobs.test_trace import trace
 from tests.support.golden import GOLDEN_SETS, OWN
 from tests.support.jobs import run_config
 
@@ -64,7 +63,7 @@ def test_merge_refuses_what_makes_no_sense(tmp_path):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Datasets a and b, inner merged of b and a, and outer of a and inner, with an index cache."""
+    """Datasets a and b, inner merged of b and a, and outer of a and inner."""
     folder = tmp_path_factory.mktemp("merged")
     lines = Path(OWN.docs).read_bytes().splitlines(keepends=True)
     (folder / "a.jsonl").write_bytes(b"".join(lines[:20]))
@@ -79,9 +78,6 @@ def folder(tmp_path_factory):
     a, b = (str(folder / f"{name}_text_document") for name in "ab")
     dsindex.merge([b, a], output_prefix=str(folder / "inner"))
     dsindex.merge([f"{a}.bin", str(folder / "inner")], output_prefix=str(folder / "outer"))
-    dsindex.build_index(
-        str(folder / "outer"), seq_length=64, epochs=1, split="1,0,0", data_cache_path=str(folder / "cache")
-    )
     return folder
 
 
@@ -126,18 +122,12 @@ def test_tokenizer_that_is_not_shared_is_not_recorded(copy, change):
     assert merged.content.tokenizer is None
 
 
-def test_samples_are_traced_into_parts_of_parts(folder, cli):
-    samples = len(dsindex.open(str(folder / "cache")))
-    report = trace(cli, folder / "cache", "--sample", *range(samples), "--text-tokens", 4)
-    assert report["notes"] == []
-    seen = set()
-    for part in (part for shown in report["samples"] for part in shown["parts"]):
-        source, place = part["origin"]["source"], part["origin"]["part"]
+def test_documents_lead_into_parts_of_parts(folder, cli):
+    for document in (0, 19, 20, 34, 35, 54):
+        shown = json.loads(cli(["inspect", str(folder / "outer"), "--document", str(document), "--json"]).out)
+        source, place = shown["excerpts"][0]["origin"]["source"], shown["excerpts"][0]["origin"]["part"]
         found = (place["prefix"], place["document"], source["path"], source["line"])
-        assert found == expected_origin(folder, part["document"])
-        assert part["text"] is not None
-        seen.add(part["document"])
-    assert len(seen) > 40  # some texts are empty, and the last tokens make no sample
+        assert found == expected_origin(folder, document)
 
 
 def test_part_without_provenance_is_named(copy, cli):
