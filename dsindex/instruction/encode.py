@@ -319,22 +319,17 @@ class InstructionEncoder:
         return [encode_with_reference(self._tokenizer, text) for text in texts]
 
     def _tokenize_segments(self, sequences: Sequence[Sequence[Segment]]) -> list[MaskedTokens]:
-        segments = list(chain.from_iterable(sequences))
-        is_text = np.array([segment.special is None for segment in segments], dtype=bool)
-        tokens, counts = self._encode([segment.text for segment in segments if segment.special is None])
-        lengths = np.ones(len(segments), np.int64)
-        lengths[is_text] = counts
-        from_text = np.repeat(is_text, lengths)
-        joined = np.empty(len(from_text), np.uint32)
-        joined[from_text] = tokens
-        joined[~from_text] = [self.special_ids[segment.special] for segment in segments if segment.special is not None]
-        mask = np.repeat(np.array([segment.trainable for segment in segments], np.uint8), lengths)
-        ends = np.cumsum(lengths)[np.cumsum([len(sequence) for sequence in sequences]) - 1]
-        in_sequences = np.diff(ends, prepend=0)
-        return [
-            MaskedTokens(tokens=own, mask=own_mask)
-            for own, own_mask in zip(cut_at(joined, in_sequences), cut_at(mask, in_sequences), strict=True)
-        ]
+        texts = [segment.text for sequence in sequences for segment in sequence if segment.special is None]
+        pieces = iter(cut_at(*self._encode(texts)))
+        found = []
+        for sequence in sequences:
+            special = [segment.special for segment in sequence]
+            tokens = [
+                next(pieces) if name is None else np.array([self.special_ids[name]], np.uint32) for name in special
+            ]
+            mask = np.repeat([segment.trainable for segment in sequence], list(map(len, tokens))).astype(np.uint8)
+            found.append(MaskedTokens(tokens=np.concatenate(tokens), mask=mask))
+        return found
 
     def _encode(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Return the tokens of texts, one after the other, and the number of tokens of each."""

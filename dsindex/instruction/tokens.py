@@ -22,7 +22,7 @@ from dsindex.dtypes import starts_of
 from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.instruction.records import check_text
 from dsindex.text.encoders import encode_all, make_encoder
-from dsindex.text.engines import FIXED_PROBES, adds_prefix_space, probes_of
+from dsindex.text.engines import adds_prefix_space
 from dsindex.text.tokenizer import (
     LibraryError,
     library_errors,
@@ -333,18 +333,14 @@ def _with_exact_offsets(tokenizer_json: str) -> str:
 # The fast engine returns ids alone. **A token of byte-level BPE is a run of the text's own bytes**, so the lengths of
 # the tokens in bytes, added up, are their places in the text. This holds if the vocabulary is written in byte
 # characters, no space is put before the text, and the text is what the normalizer makes of it. Whether it holds is
-# decided in four steps: from the tokenizer's parts; by probes, whose places are compared with the reference's; for each
-# text, whose tokens must have as many bytes as it has (an added token that swallows blanks has fewer, for one); and by
-# an audit of some texts. A text for which it does not hold is left to the reference.
+# decided in three steps: from the tokenizer's parts; for each text, whose tokens must have as many bytes as it has (an
+# added token that swallows blanks has fewer, for one); and by an audit of some texts. A text for which it does not hold
+# is left to the reference.
 
 AUDITED_SHARE = 512
 """One text in so many is tokenized with the reference as well, chosen by a hash of it."""
 AUDITED_BYTES = 64 << 10
 """Longest text that is audited: the reference needs seconds for some MB."""
-
-
-LONGEST_SPLIT_PROBE = 4
-"""Characters of the probes that only show where a text is split; there are more than 2,000."""
 
 
 class FastTexts:
@@ -412,31 +408,10 @@ class FastTexts:
             return "masks need the characters of each token, which it tells for byte-level BPE alone"
         if adds_prefix_space(document):
             return "masks need the characters of each token, and the tokenizer puts a space before each text"
-        added = [token["content"] for token in document.get("added_tokens") or []]
-        for content in added:
+        for content in (token["content"] for token in document.get("added_tokens") or []):
             if not content.isascii() and content in document["model"]["vocab"]:
                 return f"masks need the characters of each token, and {content!r} stands for itself and for other bytes"
-        # Where a pre-tokenizer splits was probed with the engine; places depend on the kinds of characters and tokens.
-        texts = [*FIXED_PROBES, *(probe for probe in probes_of(added) if len(probe) > LONGEST_SPLIT_PROBE)]
-        for text, places in zip(texts, self._places(texts), strict=True):
-            if places is not None and not np.array_equal(places, self._reference.encode(text).offsets):
-                return f"masks need the characters of each token, which it tells wrongly for {text[:40]!r}"
         return None
-
-    def _places(self, texts: Sequence[str]) -> list[NDArray[np.int64] | None]:
-        """Return the offsets of each text's tokens; None where the reference is asked."""
-        spelt = [text.encode() for text in texts]
-        batch = self._encode(spelt)
-        places: list[NDArray[np.int64] | None] = []
-        for text, data, tokens in zip(texts, spelt, cut_at(batch.tokens, batch.lengths), strict=True):
-            ends = np.cumsum(self._lengths[tokens], dtype=np.int64)
-            if (int(ends[-1]) if len(ends) else 0) != len(data) or not self._is_unchanged(data):
-                places.append(None)
-                continue
-            character = np.repeat(np.arange(len(text)), [len(letter.encode()) for letter in text])
-            begins = np.concatenate([[0], ends])[:-1]
-            places.append(np.stack([character[begins], character[ends - 1] + 1], axis=1).reshape(-1, 2))
-        return places
 
     def _encode(self, spelt: Sequence[bytes]) -> TokenBatch:
         """Return the tokens of texts in UTF-8."""

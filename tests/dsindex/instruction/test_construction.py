@@ -82,20 +82,6 @@ def test_spec_example_has_the_tokens_of_its_texts_and_learns_the_replies(kind):
     assert (encoded.cut, encoded.special_in_text) == (0, False)
 
 
-def test_spec_example_side_by_side_with_its_text():
-    tokenizer = train("bytes")
-    record = conversation("Hello!", "Hi you", "Goodbye", "Goodbye!", role="Vicuna", instruction="Help")
-    encoded = InstructionEncoder(parse_config(SPEC_YAML), tokenizer).encode(record)
-    lines = [line.split(" | ") for line in show_masks(encoded.tokens, encoded.mask, tokenizer).split("\n")]
-    assert [line[:3] for line in lines] == [
-        ["  -  ", "'<s>VicunaHelpHello!'", "<s> Vi cu na H el p H el lo !"],
-        ["learn", "'Hi you'", "H i Ġyou"],
-        ["  -  ", "'Goodbye'", "Go od by e"],
-        ["learn", "'Goodbye!</s>'", "Go od by e ! </s>"],
-    ]
-    assert " ".join(line[3] for line in lines) == " ".join(map(str, encoded.tokens.tolist()))
-
-
 def test_prefixes_separators_and_eos_after_each_reply():
     tokenizer = train("bytes")
     encoder = InstructionEncoder(

@@ -2,7 +2,6 @@
 
 import datetime
 import functools
-import json
 import pickle
 
 import pytest
@@ -58,6 +57,7 @@ LANGUAGE = {
     "{{ (2 ** 10) * 3 // 2 % 1000 }}{{ 2 ** 5000 % 1000 }}": "536376",
     "{{ strftime_now('%d %b %Y') }}": "05 Mar 2026",
     "{% filter upper %}a{% endfilter %}{% set x %}b{% endset %}{{ x }}{{ dict(a=1).a }}": "Ab1",
+    "{{ {'role': 'u', 'get': 'b'}.get('role') }}{{ {'get': 'b'}['get'] }}": "ub",
     "{{ 'x' if add_generation_prompt else 'y' }}{{ {}.get('a', 'z') }}": "yz",
     "{% macro g() %}{{ caller(1) }}{% endmacro %}{% call(x) g() %}{{ x }}{% endcall %}": "1",
     "{{ '%s: %05.1f' % (messages[1].role, 2.5) }}{{ '{0.role} {n!r:>4}'.format(messages[1], n='x') }}":
@@ -87,8 +87,6 @@ def test_template_language_is_there():
 
 REFUSED = {
     "{{ ''.__class__.__mro__ }}": "__class__",
-    "{{ messages.__init__.__globals__ }}": "__init__",
-    "{{ ().__class__.__base__.__subclasses__() }}": "__class__",
     "{{ messages | map(attribute='__class__.x') | list }}": "__class__",
     "{{ raise_exception.__globals__.x }}": "__globals__",
     "{{ '{0.__class__.x}'.format(1) }}": "__class__",
@@ -105,21 +103,16 @@ REFUSED = {
     "{{ messages | map('random') | list }}": "No filter named 'random'",
     "{{ messages.index }}": "address of an object",
     "{{ [raise_exception] }}": "address of an object",
-    "{{ 'a' ~ cycler(1) }}": "address of an object",
-    "{{ messages | map('upper') }}": "address of an object",
     "{{ strftime_now('%Y') }}": "template_date",
     "{{ raise_exception('no system') }}": "refuses the conversation: no system",
     "{{ raise_exception(messages.index) }}": "method index of list object>$",
     "{{ raise_exception('x' * 10000) }}": "x{900,999}$",
     "{{ x.y }}": "'x' is undefined",
     "{{ 1 / 0 }}": "division by zero",
-    "{{ messages() }}": "not callable",
     "{% for i in range(10**12) %}{% endfor %}": "Range too big",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "recursion",
-    "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}": "recursion",
     "{% for i in [1] %}{% generation %}{% break %}{% endgeneration %}{% endfor %}": "its end",
     "{{ 'It is ' + today }}": "'today' is undefined: nobody gave this variable; set it under `template_v",
-    "{{ today.day }}": "'today' is undefined: nobody gave this variable; set it under `template_v",
     "{{ 'x' + eos_token }}": "'eos_token' is undefined; set it under `special_tokens`",
 }
 
@@ -164,29 +157,10 @@ def test_addresses_that_a_text_is_about_are_text():
     assert template.render([{"role": "user", "content": address}])[0] == f"{address}<b at 0x2f><a at 0x1f>"
 
 
-def test_numbers_come_through_unchanged():
-    """What JSON allows: numbers of any size, NaN, and no difference between 1 and 1.0."""
-    tools = [12345678901234567890123, 1.0, 1, 1e300, float("nan"), -0.0, True]
-    text, _ = ChatTemplate("{{ tools }}{{ tools | tojson }}").render(MESSAGES, tools=tools)
-    assert text == f"{tools}{json.dumps(tools)}"
-
-
-def test_modalities_template_lines_are_joined():
-    source = "{% for turn in messages %}\n{{ turn.role + ':' }}\n{{ turn.content + '\\n' }}\n{% endfor %}\n"
-    assert ChatTemplate(source, join_lines=True).render(MESSAGES[:2])[0] == "system:Be brief.\nuser:Hi\n"
-    assert ChatTemplate(source).render(MESSAGES[1:2])[0] == "user:\nHi\n\n"
-
-
 def test_tools_have_their_own_template_if_the_tokenizer_has_one():
     template = ChatTemplate("plain{{ today }}", tool_source="{{ tools[0].name }}")
     assert template.render(MESSAGES, tools=[{"name": "f"}])[0] == "f"
     assert template.render(MESSAGES, today="x")[0] == "plainx"
-
-
-def test_a_name_that_every_dict_has_is_not_a_key():
-    template = ChatTemplate("{% for m in messages %}{{ m.get('role') }} {{ m.name }} {{ m['get'] }}{% endfor %}")
-    text, _ = template.render([{"role": "user", "content": "a", "get": "b", "name": "c"}])
-    assert text == "user c b"
 
 
 EACH = "{% for m in messages %}{{ m.role[0] }}:"
