@@ -134,7 +134,7 @@ def _look_at(
             if status.size_bytes == 0:
                 what = "expected at least one record, got an empty file"
                 raise InputError(f"{path}: {what}; leave it out of --input")
-            form = detect_form(stored, shown_as=path, wanted=wanted)
+            form = detect_form(stored, shown_as=path, wanted=wanted, known=status)
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror}); check --input") from error
         size, bounds, table_bytes = status.size_bytes, None, None

@@ -199,8 +199,8 @@ def open_source(
         columns=columns,
     )
     inputs = look(path for path in paths if not path.is_standard_input)
-    is_kept = _is_kept(work_dir, stored)
     piped = [number for number, path in enumerate(paths) if path.is_standard_input]
+    is_kept = bool(piped) and _is_kept(work_dir, stored)
     if piped and not is_kept:
         with open_piped():  # raises before anything that takes time
             pass

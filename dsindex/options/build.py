@@ -61,7 +61,7 @@ class TokenizerFormats(Options):
 
 
 def _separator(value: str) -> str:
-    from dsindex.text.joining import decode_separator
+    from dsindex.text.fields import decode_separator
 
     return decode_separator(value)
 
@@ -131,7 +131,7 @@ class BuildConfig(TextConfig, TokenizerFormats):
     @property
     def output_names(self) -> tuple[str, ...]:
         """The names of the outputs."""
-        from dsindex.text.joining import JOINED
+        from dsindex.text.fields import JOINED
         from dsindex.text.selection import output_name  # as others here, loads what a help text does not need
 
         if self.join is not None:

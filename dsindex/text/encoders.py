@@ -12,7 +12,7 @@ import functools
 import itertools
 import os
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -88,9 +88,6 @@ class Engine:
         return f"{self.name} encodes, which takes {_COSTS[self.reference]} gigatoken: {self.reason}"
 
 
-_NO_TEXTS = np.empty(0, np.int64)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
     """The tokens of D texts, one after the other."""
@@ -103,8 +100,6 @@ class TokenBatch:
     """Number of texts of each record; None if each record has one."""
     text_bytes: int = 0
     """Size of the texts in UTF-8, where they were encoded."""
-    by_reference: NDArray[np.int64] = field(default_factory=lambda: _NO_TEXTS)
-    """Numbers of the texts that the reference encoded because gigatoken can differ on them."""
 
     @classmethod
     def of(
@@ -137,7 +132,6 @@ class TokenBatch:
             lengths=self.lengths[texts],
             texts_per_record=None if counts is None else counts[records],
             text_bytes=text_bytes,
-            by_reference=np.flatnonzero(np.isin(texts, self.by_reference)),
         )
 
 
@@ -242,7 +236,6 @@ class Encoder:
             spaced=spaced,
             lengths=lengths,
             text_bytes=len(joined) - len(between) * len(texts),
-            by_reference=numbers,
         )
 
     def _with_reference(
@@ -523,11 +516,11 @@ class CodePoints:
             joined: All of them in UTF-8, whatever is between them.
         """
         if self._is_empty or joined.isascii():
-            return _NO_TEXTS
+            return np.empty(0, np.int64)
         octets = np.frombuffer(joined, np.uint8)
         high = np.flatnonzero(octets[:-1] >= self._lowest)  # few in most texts
         if not self._pairs[octets[high].astype(np.int64) << 8 | octets[high + 1]].any():
-            return _NO_TEXTS
+            return np.empty(0, np.int64)
         points = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4")
         ends = np.cumsum(list(map(len, texts)))
         return np.unique(np.searchsorted(ends, np.flatnonzero(self._members[points]), side="right"))

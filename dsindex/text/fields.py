@@ -175,3 +175,29 @@ def _show_keys(record: dict[str, object]) -> str:
     shown = [repr(key if len(key) <= _SHOWN_CHARACTERS else key[:_SHOWN_CHARACTERS] + "…") for key in record]
     more = f" and {len(shown) - _SHOWN_KEYS} more" if len(shown) > _SHOWN_KEYS else ""
     return f"only {', '.join(shown[:_SHOWN_KEYS])}{more}"
+
+
+# Texts of several keys that become one.
+
+JOINED = "text"
+"""Name of the one output of several keys that are joined."""
+
+_ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "\\": "\\"}
+
+
+def decode_separator(text: str) -> str:
+    r"""Return a separator as it is written in an option, with its escapes \n, \t and \\ decoded.
+
+    Raises:
+        ValueError: If it has another escape, or characters without an encoding in UTF-8.
+
+    >>> decode_separator(r"\n--\\")
+    '\n--\\'
+    """
+    for escape in _ESCAPE.finditer(text):
+        if escape[1] not in _ESCAPED:
+            raise ValueError(rf"expected a backslash to be part of \n, \t or \\, got {escape[0]!r}")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError(f"expected a separator in UTF-8, got {text!r}")
+    return _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], text)

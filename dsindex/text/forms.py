@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dsindex.errors import InputError
-from dsindex.store.reading import open_readable
 from dsindex.store.storage import InputStatus
+from dsindex.store.store import store_of
 from dsindex.text.compressed import HEAD_BYTES, SUFFIXES, detect_container, require_known
 
 if TYPE_CHECKING:
@@ -84,14 +84,22 @@ _PARQUET = (b"PAR1", b"PARE")
 _TABLE_SUFFIXES = {".parquet", ".arrow", ".feather"}
 
 
-def detect_form(path: str, *, shown_as: str, wanted: InputFormat = "auto") -> InputForm:
+def detect_form(
+    path: str, *, shown_as: str, wanted: InputFormat = "auto", known: InputStatus | None = None
+) -> InputForm:
     """Return the form of a file: compression and tables by content, else the format that is wanted, or JSON lines.
+
+    Args:
+        path: The file or the object.
+        shown_as: Its name, for messages.
+        wanted: The format of what is no table.
+        known: What is known of an object, to spare a request.
 
     Raises:
         InputError: If it is of a kind that is not supported, or its name promises another.
         OSError: If it cannot be read.
     """
-    with open_readable(path) as file:
+    with store_of(path).open(path, known) as file:
         head = file.read_at(HEAD_BYTES, 0)
         container = detect_container(head)
         require_known(shown_as, head, container)

@@ -116,7 +116,7 @@ class TaskReader:
 
     def _read_files(self, files: Sequence[SmallFile]) -> Iterator[tuple[int, RecordBlock]]:
         for number, (file, content) in enumerate(zip(files, read_in_order(files), strict=True)):
-            self.fingerprints[number] = fingerprint_content(file.path, content)
+            self.fingerprints[number] = fingerprint_content(file.path, content, version=file.version)
             for block in self._read(file.part(content), number):
                 if block.bad and file.form.container != "plain":  # a damaged file, not a bad record
                     require_whole(file.path, file.form.container)

@@ -21,8 +21,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.text.blocks import Column, Ids, RecordBlock, TextColumn, TokenColumn, find_id_fault
+from dsindex.text.blocks import Column, Ids, RecordBlock, TextColumn, TokenColumn, by_record, find_id_fault
 from dsindex.text.fields import (
+    JOINED,
     Texts,
     find_fault,
     find_value,
@@ -30,7 +31,6 @@ from dsindex.text.fields import (
     show_place,
     type_name,
 )
-from dsindex.text.joining import JOINED, join_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -182,7 +182,7 @@ class Selection:
         if self.join is None:
             return block
         columns = [column for column in block.columns.values() if isinstance(column, TextColumn)]
-        return replace(block, columns={JOINED: join_columns(columns, self.join)})
+        return replace(block, columns={JOINED: _join_columns(columns, self.join)})
 
     def _open_patterns(self) -> Patterns:
         from dsindex.text.jq import FieldPattern, open_patterns
@@ -299,3 +299,9 @@ def _parse_path(source: str) -> Path | None:
             return None
         position = found.end()
     return tuple(path) if path else None
+
+
+def _join_columns(columns: Sequence[TextColumn], separator: str) -> TextColumn:
+    """Join each record's texts with a separator, those of a list as well."""
+    joined = [map(separator.join, by_record(column.texts, column.texts_per_record)) for column in columns]
+    return TextColumn(texts=list(map(separator.join, zip(*joined, strict=True))), texts_per_record=None)

@@ -12,7 +12,7 @@ import pytest
 from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.engine.progress import Reporter
-from dsindex.errors import InputError, PlanError, UsageError
+from dsindex.errors import PlanError, UsageError
 from dsindex.options.build import BuildConfig
 from dsindex.options.datasets import VerifyConfig
 from dsindex.text.tokenizer import load_tokenizer
@@ -141,12 +141,6 @@ def test_filtered_records_are_counted(source, tmp_path, capsys):
     assert content["options"]["where"] == ".n < 100"
 
 
-def test_records_that_are_all_bad_are_an_error(tmp_path):
-    (tmp_path / "bad.jsonl").write_text("{}\n\n{}\n")
-    with pytest.raises(InputError, match=r"got none but 2 bad ones; the first is .*bad\.jsonl, line 1: .*'text'"):
-        run_config(config_of(tmp_path, tmp_path, input=(str(tmp_path / "bad.jsonl"),)))
-
-
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", ["jq", "join and where", "token ids where"])
 def test_verify_compares_with_the_source(kind, source, tmp_path):
@@ -230,7 +224,6 @@ def test_options_that_do_not_fit_are_refused(options, message):
 
 @pytest.mark.parametrize(("flags", "message"), [
     (("--where", ".n |"), r"jq pattern '\.n \|': syntax error"),
-    (("--json-keys", ".meta.none"), r"a\.jsonl, line 1: expected the key 'none' at \.meta, got only"),
     (("--where", ".n + {}"), r"a\.jsonl, line 1: pattern `\.n \+ \{\}` fails"),
     (("--token-ids", "text"), r"line 1: expected a list of token ids from 0 to \d+ under the key 'text', got a s"),
 ])  # fmt: skip

@@ -69,14 +69,3 @@ def test_held_out_texts_are_counted_in_the_other_dataset(source, tmp_path):
     whole = [sum(len(record["text"].encode()) for record in file) for file in source[1]]
     assert [a + b for a, b in zip(train, valid, strict=True)] == whole
     assert all(0 < sum(part) < sum(whole) for part in (train, valid))
-
-
-def test_token_ids_have_no_texts(tmp_path):
-    (tmp_path / "ids.jsonl").write_text('{"ids": [1, 2]}')
-    dsindex.build(
-        input=str(tmp_path / "ids.jsonl"), tokenizer=str(OWN.plain_tokenizer), output_prefix=str(tmp_path / "x"),
-        token_ids="ids",
-    )  # fmt: skip
-    content, found = counted(tmp_path, "ids")
-    assert found == [None]
-    assert content.bytes_per_token is None

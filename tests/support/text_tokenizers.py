@@ -91,15 +91,6 @@ def word_piece():
     return tokenizer.to_str().encode()
 
 
-def unigram():
-    tokenizer = tokenizers.Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    specials = ["<unk>", "</s>"]
-    trainer = trainers.UnigramTrainer(vocab_size=400, special_tokens=specials, unk_token="<unk>", show_progress=False)
-    tokenizer.train_from_iterator(SENTENCES, trainer)
-    return tokenizer.to_str().encode()
-
-
 def sentencepiece_bpe():
     """A BPE with byte fallback over ▁ for spaces, as Llama 2 has it."""
     tokenizer = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))

@@ -63,7 +63,6 @@ def test_new_letters_before_a_short_form_are_the_references(letter):
     assert by_text(encoded(content, texts, differing=False))[0] != wanted[0]
     batch = encoded(content, texts)
     assert by_text(batch) == wanted
-    assert batch.by_reference.tolist() == [0]
 
 
 @pytest.mark.quick(1)
@@ -80,7 +79,6 @@ def test_what_is_new_to_other_parts_is_the_references(name, normalizer, text):
     assert by_text(encoded(content, [text], differing=False)) != wanted
     batch = encoded(content, [text])
     assert by_text(batch) == wanted
-    assert batch.by_reference.tolist() == [0]
 
 
 @pytest.mark.quick(3)
@@ -99,9 +97,6 @@ def test_batches_with_both_kinds_of_text_keep_their_order(content, monkeypatch):
     wanted = reference(content, texts)
     batch = encoded(content, texts)
     assert by_text(batch) == wanted
-    assert batch.by_reference.tolist() == [
-        number for number, text in enumerate(texts) if any(letter in text for letter in NEW_LETTERS)
-    ]
     for begin, end in [(0, 1), (0, 7), (3, 3), (7, 150), (301, 303)]:
         part = make_encoder(*loaded(content)).encode(texts[begin:end])
         assert part.tokens.tolist() == [token for ids in wanted[begin:end] for token in ids]
@@ -114,7 +109,7 @@ def test_plain_texts_never_load_the_reference(monkeypatch):
     wanted = reference(content, trained.SENTENCES)
     monkeypatch.setattr(encoders, "encode_by_reference", None)
     batch = encoder.encode(trained.SENTENCES)
-    assert (by_text(batch), len(batch.by_reference)) == (wanted, 0)
+    assert by_text(batch) == wanted
 
 
 @pytest.fixture

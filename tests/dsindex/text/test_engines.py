@@ -126,7 +126,6 @@ def test_engines_agree_on_golden_documents(name):
 
 UNSUITABLE = {
     "word-piece": (trained.word_piece(), "its model is of the type 'WordPiece', not BPE"),
-    "unigram": (trained.unigram(), "its model is of the type 'Unigram', not BPE"),
     "lowercase": (trained.lowercase(), "its normalizer is not among those that were compared (Lowercase)"),
     "no-pre-tokenizer": (
         trained.byte_level_document(pre_tokenizer=None),

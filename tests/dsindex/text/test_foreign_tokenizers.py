@@ -70,15 +70,6 @@ def test_file_describes_itself(tmp_path):
         shared_tokenizer(tokenizer)
 
 
-@pytest.mark.parametrize("kind", ["HuggingFaceTokenizer", "TikTokenizer"])
-def test_other_types_refuse_it(tmp_path, kind):
-    path = tmp_path / "tokenizer.model"
-    path.write_bytes(sentencepiece_model("llama2"))
-    message = f"for --tokenizer-type {kind}, got a SentencePiece file; use --tokenizer-type SentencePieceTokenizer"
-    with pytest.raises(TokenizerError, match=message):
-        load_tokenizer(str(path), options=TokenizerOptions(tokenizer_type=kind))
-
-
 WHOLE = sentencepiece_model("llama2")
 
 
@@ -293,11 +284,3 @@ def test_class_that_changes_texts_is_told(tmp_path, content, config, notes):
     assert len(found) == len(notes)
     for note, wanted in zip(found, notes, strict=True):
         assert f"with which transformers {wanted}" in note
-
-
-def test_eod_is_a_piece(tmp_path):
-    path = tmp_path / "spm.model"
-    path.write_bytes(sentencepiece_model("mistral"))
-    assert load_tokenizer(str(path), eod_token="[INST]").eod_id == 3
-    with pytest.raises(TokenizerError, match=r"EOD token '\[INST' in the vocabulary.*near it: '\[INST\]'"):
-        load_tokenizer(str(path), eod_token="[INST")

@@ -4,9 +4,8 @@ import pytest
 
 from dsindex.errors import InputError
 from dsindex.text.blocks import TextColumn
-from dsindex.text.fields import MAX_NESTING, show_path
+from dsindex.text.fields import MAX_NESTING, decode_separator, show_path
 from dsindex.text.forms import TextPart
-from dsindex.text.joining import decode_separator
 from dsindex.text.parts import read_part
 from dsindex.text.selection import is_program, open_selection, output_name, parse_key
 from tests.dsindex.text.readings import read_fields
@@ -112,14 +111,6 @@ def test_joined_texts_are_those_of_all_keys(tmp_path, keys):
             blocks = read(path, open_selection(keys, join=separator))
             assert texts(blocks, "text") == expected
             assert all(list(block.columns) == ["text"] for block in blocks)
-
-
-def test_missing_field_is_a_bad_record_when_joined(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"a": "1", "b": "2"}\n{"a": "1"}\n')
-    [block] = read(path, open_selection(["a", "b"], join=" "))
-    assert texts([block], "text") == ["1 2"]
-    assert [bad.reason for bad in block.bad] == ["expected the key 'b', got only 'a'"]
 
 
 @pytest.mark.parametrize(("written", "separator"), [

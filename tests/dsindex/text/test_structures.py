@@ -36,40 +36,32 @@ def pre_tokenizer(*steps):
 
 
 OPTIONS = {
-    "use-regex-off": {"pre_tokenizer": BYTES},
     "cl100k": pre_tokenizer(v.split(CL100K), BYTES),
     "unknown-pattern": pre_tokenizer(v.split(r"\s+|\S+"), BYTES),
     "removed": pre_tokenizer(v.split(LLAMA3, behavior="Removed"), BYTES),
-    "contiguous": pre_tokenizer(v.split(LLAMA3, behavior="Contiguous"), BYTES),
-    "split-without-bytes": pre_tokenizer(v.split(LLAMA3)),
     "bytes-first": pre_tokenizer(BYTES, v.split(LLAMA3)),
     "regex-behind-split": pre_tokenizer(v.split(LLAMA3), v.byte_level(use_regex=True)),
     "prefix-space-behind-split": pre_tokenizer(
         v.split(LLAMA3), v.byte_level(use_regex=False, add_prefix_space=True)
     ),
     "digits-before-split": pre_tokenizer(DIGITS, v.split(LLAMA3), BYTES),
-    "digits-behind-split": pre_tokenizer(v.split(LLAMA3), DIGITS, BYTES),
     "string-split": pre_tokenizer(
         {"type": "Split", "pattern": {"String": "a"}, "behavior": "Isolated", "invert": False}, v.split(LLAMA3), BYTES
     ),
-    "digits-only": pre_tokenizer(DIGITS, v.byte_level(use_regex=True)),
     "metaspace": {
         "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     },
 }  # fmt: skip
 """Pre-tokenizers of a byte-level model that are not taken; gigatoken refuses some of them itself."""
 REFUSED = {
-    "nfkc": ({"normalizer": {"type": "NFKC"}}, "its normalizer is not among those that were compared (NFKC)"),
     "nfd-behind-nfc": (
         {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFD"}]}},
         "(NFC, NFD)",
     ),
     "dropout": ({"model": model(dropout=0.1)}, "its model has the option dropout = '0.1'"),
     "prefix": ({"model": model(continuing_subword_prefix="##")}, "continuing_subword_prefix = '##'"),
-    "suffix": ({"model": model(end_of_word_suffix="</w>")}, "end_of_word_suffix = '</w>'"),
     "new-option": ({"model": model(shape="round")}, "its model has the option shape"),
     "merge-twice": ({"model": model(merges=[["a", "b"], ["c", "d"], ["a", "b"]])}, "lists a merge twice"),
-    "legacy-merge-twice": ({"model": model(merges=["a b", "c d", "a b"])}, "lists a merge twice"),
     "no-byte": (
         {"model": model(vocab={k: n for k, n in model()["vocab"].items() if k != "Ġ"})},
         "its vocabulary has no token for the byte 0x20",

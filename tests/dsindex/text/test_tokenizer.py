@@ -49,7 +49,6 @@ CONFIG_EOS, MAP_EOS = {"tokenizer_config": {"eos_token": "<|eot|>"}}, {"special_
     ({"tokenizer_config": {"eos_token": {"content": "<|bos|>", "special": True}}}, None, (1, "<|bos|>")),
     (MAP_EOS, None, (1, "<|bos|>")),
     ({**MAP_EOS, **CONFIG_EOS}, None, (1, "<|bos|>")),
-    ({**MAP_EOS, "tokenizer_config": {"eos_token": None}}, None, (1, "<|bos|>")),
     (CONFIG_EOS, "<|bos|>", (1, "<|bos|>")),
 ])  # fmt: skip
 def test_eod_is_the_argument_or_the_folders(tmp_path, others, argument, expected):
@@ -76,20 +75,16 @@ TIKTOKEN = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte i
 
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("tokenizer.model", SENTENCEPIECE, r"expected a SentencePiece model, but it cannot be read \(.*; fetch or save"),
-    ("spm", SENTENCEPIECE, "expected a SentencePiece model, but it cannot be read"),
     ("tokenizer.model", TIKTOKEN, r"expected --tiktoken-encoding, .*, got none; choose one \(known: gpt2, "),
-    ("mine.tiktoken", TIKTOKEN, "expected --tiktoken-encoding"),
     ("gpt2.tiktoken", b"IQ== 0\nIQ= 1\n", "line 2: expected a token in base64 and a rank, got b'IQ='"),
     ("gpt2.tiktoken", b"IQ== 0\nIg== 1\n", "expected a token for every byte, got none for 0x00"),
     ("x.json", b'{"version": "1.0", ', r"expected JSON, but it cannot be read \(.*line 1 column 20.*give another --to"),
-    ("x.json", b"", "expected JSON"),
     ("x.json", b"[1]", "expected a JSON object, got list"),
-    ("x.json", b"\xff\xfe", "expected JSON"),
     ("x.json", b"[" * 100_000, "expected JSON"),
     ("x.json", b'{"text": "a document"}', "got JSON without a model"),
     ("x.json", trained.byte_level_document(version="2.0"), "version '1.0', got '2.0'"),
     ("x.json", trained.byte_level_document(model={"type": "Foo"}), "tokenizers library reads, got the error"),
-], ids=range(14))  # fmt: skip
+], ids=range(10))  # fmt: skip
 def test_other_files_are_refused_by_name(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TokenizerError, match=message) as caught:
@@ -131,13 +126,6 @@ def test_folder_whose_files_disagree_is_refused(tmp_path, content, config, messa
         with pytest.raises(TokenizerError, match=message):
             load_tokenizer(path)
     load_tokenizer(f"{path}/tokenizer.json")
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_tokenizers_of_the_golden_files(name):
-    tokenizer = load_tokenizer(str(TOKENIZERS[name]))
-    expected = {"gpt2": (50257, 50256), "plain": (800, 0), "bos": (700, 1), "bos8k": (8000, 1)}[name]
-    assert (tokenizer.vocabulary_size, tokenizer.eod_id) == expected
 
 
 def part_of(name, **part):
