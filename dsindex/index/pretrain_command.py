@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError
-from dsindex.index.job import JobTokenizer
+from dsindex.index.job import JobTokenizer, TrainingLength
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,23 +23,17 @@ TOKENIZER_NAMES = tuple(each.name for each in fields(JobTokenizer))
 """The flags of a job's tokenizer as names of options."""
 PATHS = ("data_path", "train_data_path", "valid_data_path", "test_data_path")
 FILES = ("data_args_path", "per_split_data_args_path")
-LENGTHS = (
-    *("train_iters", "train_samples", "global_batch_size", "eval_interval", "eval_iters", "full_validation"),
-    *("skip_train", "start_eval_at_iter", "eval_global_batch_size", "phase_transition_iterations"),
-    *("rampup_batch_size", "step_batch_size_schedule"),
-)
+LENGTHS = tuple(each.name for each in fields(TrainingLength) if each.name not in {"sequence_length", "release"})
 NAMES = (
     *(*PATHS, *FILES, "multiple_validation_sets", "seq_length", *LENGTHS, "split", "seed", "data_cache_path"),
     *("mid_level_dataset_surplus", "fim_data", *TOKENIZER_NAMES),
 )
 """The job's flags that are options of `dsindex index`, as names of options."""
 LISTS = (*PATHS, "rampup_batch_size", "tokenizer_special_tokens", "tiktoken_special_tokens")
-SWITCHES = (
-    *("full_validation", "skip_train", "multiple_validation_sets", "fim_data", "legacy_tokenizer", "use_gigatoken"),
-    *("tokenizer_sentencepiece_legacy", "disable_tokenizer_sentencepiece_ignore_extra_whitespaces"),
-    *("tokenizer_hf_use_fast", "tokenizer_hf_no_use_fast", "tokenizer_hf_include_special_tokens"),
-    *("tokenizer_hf_no_include_special_tokens", "trust_remote_code"),
-)
+SWITCHES = {
+    *("multiple_validation_sets", "fim_data"),
+    *(each.name for each in (*fields(TrainingLength), *fields(JobTokenizer)) if each.default is False),
+}
 REFUSED = {
     "mock_data": "such a job makes up its data and looks for no caches",
     "sft": "such a job has an SFTDataset, which looks for no caches",

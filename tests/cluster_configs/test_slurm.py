@@ -117,27 +117,6 @@ def test_any_command_runs_on_the_cluster(start, tmp_path, given, run):
     assert (tmp_path / "arguments.command").read_text().splitlines() == expected
 
 
-@pytest.mark.parametrize(("environment", "cpus"), [
-    ({}, 0),
-    ({"NODE": "1"}, 32),
-    ({"SLURM_JOB_NUM_NODES": "1"}, 32),
-], ids=["head", "worker", "alone"])  # fmt: skip
-def test_head_runs_no_tasks_unless_it_is_alone(start, tmp_path, environment, cpus):
-    assert outcome(start(**environment))[0] == 0
-    nodes = environment.get("SLURM_JOB_NUM_NODES", "2")
-    begins = f"symmetric-run --address {ADDRESS} --min-nodes {nodes} --num-cpus={cpus} "
-    assert (tmp_path / "arguments").read_text().startswith(begins)
-
-
-def test_cancelled_job_stops_its_command_and_leaves_nothing(start, tmp_path):
-    process = start(play="slow")
-    wait_until((tmp_path / "queued.begun").exists, "the command")
-    os.killpg(process.pid, signal.SIGTERM)  # as scancel does, for every process of the job
-    assert outcome(process)[0] == 143
-    assert folders_on_node() == []
-    assert not list(tmp_path.glob(".slurm-*"))
-
-
 def test_end_of_time_stops_the_build_and_queues_it_again(start, tmp_path):
     process = start(play="slow")
     wait_until((tmp_path / "queued.begun").exists, "the command")

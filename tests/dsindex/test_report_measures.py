@@ -58,14 +58,14 @@ def test_pass_finds_what_a_slow_reference_finds(seed, block_tokens, tmp_path, mo
 
 
 def test_repeats_of_a_large_dataset_are_estimated(tmp_path, monkeypatch):
-    documents = [[number // 2 % 10_000, number // 20_000, 3] for number in range(30_000)]
+    documents = [[number // 2 % 2_000, number // 4_000, 3] for number in range(6_000)]
     exact = measured(tmp_path, documents)
-    assert (exact.one_of, exact.repetitions) == (1, 15_000)
-    monkeypatch.setattr(measuring, "MOST_DIGESTS", 8000)
+    assert (exact.one_of, exact.repetitions) == (1, 3_000)
+    monkeypatch.setattr(measuring, "MOST_DIGESTS", 1_600)
     found = [measured(tmp_path, documents, threads=threads).repetitions for threads in (1, 3)]
     assert found[0] == found[1]
     assert found[0] % 4 == 0
-    assert abs(found[0] / exact.repetitions - 1) < 0.05
+    assert abs(found[0] / exact.repetitions - 1) < 0.1
 
 
 @pytest.mark.parametrize("dtype", ["<i4", "<i8"])

@@ -1,21 +1,16 @@
-"""Verification finds damage in caches and packed files, and none in whole ones; and where two datasets differ."""
+"""Verification finds damage in caches, and none in whole ones; and where two datasets differ."""
 
-import os
-import pickle
 import shutil
 
 import numpy as np
 import pytest
 
-from dsindex.engine.progress import Reporter
-from dsindex.options.datasets import VerifyConfig
 from dsindex.tools import verify_tokens
-from dsindex.tools.verify import verify_dataset
 from dsindex.tools.verify_caches import find_caches, verify_cache
 from dsindex.tools.verify_tokens import find_difference
 from tests.support.datasets import write_dataset
 from tests.support.golden import golden_index_cases
-from tests.support.pbin_files import DOCUMENTS, pbin_bytes, write_pbin
+from tests.support.pbin_files import write_pbin
 
 CASES = golden_index_cases()
 
@@ -96,46 +91,6 @@ def test_blend_that_draws_too_much_is_found(tmp_path):
     findings = [sentence for cache in caches for sentence in verify_cache(cache, prefix)]
     assert len(findings) == 1
     assert "at position 7" in findings[0]
-
-
-INDEX = [(0, 12), (12, 0), (12, 8), (20, 4), (24, 0), (24, 0)]
-"""Of DOCUMENTS in tokens of 4 bytes."""
-WHOLE = pbin_bytes(DOCUMENTS, version="current")
-
-
-def with_index(entries):
-    return WHOLE[: 12 + 24] + pickle.dumps(entries, protocol=4)
-
-
-def changed(number, entry):
-    return with_index([entry if at == number else kept for at, kept in enumerate(INDEX)])
-
-
-class Calls:
-    def __reduce__(self):
-        return os.mkdir, ("made-by-a-pickle",)
-
-
-DAMAGE = {
-    "empty": b"", "header-cut": WHOLE[:11], "token-size": WHOLE[:8] + b"\3" + WHOLE[9:], "tokens-cut": WHOLE[:30],
-    "index-gone": WHOLE[:36], "torn-tokens": b"\x17" + WHOLE[1:], "data-size": b"\x14" + WHOLE[1:],
-    "tokens-gone": WHOLE[:12] + WHOLE[16:], "index-cut": WHOLE[:-3], "more": WHOLE + b"x",
-    "calls": with_index([Calls()]), "triples": with_index([(0, 24, 1)]), "negative": changed(3, (-20, 4)),
-    "first-offset": changed(0, (7, 12)), "overlap": changed(3, (19, 4)), "torn": changed(3, (21, 3)),
-    "falls": changed(3, (0, 4)), "gap": changed(2, (16, 4)), "outside": changed(5, (24, 4)),
-    "huge": changed(2, (12, 2**63 - 8)), "last-gone": with_index(INDEX[:3]), "all-gone": with_index([]),
-    "low-by-12": changed(3, (8, 4)),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("data", DAMAGE.values(), ids=DAMAGE)
-def test_damage_of_a_pbin_is_one_sentence(data, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.pbin").write_bytes(data)
-    report = verify_dataset("a.pbin", VerifyConfig("a.pbin", executor="local"), reporter=Reporter())
-    [finding] = report.findings
-    assert (report.counts, report.verdict, finding[:8]) == (None, "damaged", "a.pbin: ")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.pbin"]
 
 
 SEQUENCES = [[[1, 2]], [], [[3], [4, 5]], [[6]], [[7, 8, 9]]]

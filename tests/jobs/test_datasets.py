@@ -61,7 +61,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "open"])
-@pytest.mark.parametrize("pointers", [(8, 4, 0), (0, 8, 4), (0, 4, 1 << 62)], ids=["reversed", "swapped", "far"])
+@pytest.mark.parametrize("pointers", [(8, 4, 0), (0, 4, 1 << 62)], ids=["reversed", "far"])
 def test_pointers_in_another_order_are_refused(pointers, command, tmp_path, monkeypatch, capsys):
     """A reader follows the pointers, so whatever takes the tokens in the order of the `.bin` has other documents."""
     monkeypatch.chdir(tmp_path)

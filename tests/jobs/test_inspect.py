@@ -4,8 +4,6 @@ import contextlib
 import io
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -150,49 +148,27 @@ def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli):
     assert any("expected 4 masks" in found for found in inspect(cli, str(tmp_path / "chat"), code=1)["findings"])
 
 
-def test_a_work_folder_shows_its_job(make_config, cli):
-    config = make_config(keep_shards=True)
-    run_config(config)
-    seen = inspect(cli, f"{config.output_prefix}.build")
-    assert (seen["kind"], seen["facts"]["finished"], seen["facts"]["state"]) == ("work folder", "yes", "done")
-    assert seen["facts"]["inputs"] == [str(OWN.docs)]
-    shutil.move(f"{config.output_prefix}_text_document.idx", f"{config.output_prefix}.idx.gone")
-    Path(f"{config.output_prefix}_text_document.bin").unlink()
-    assert inspect(cli, f"{config.output_prefix}_text_document") == seen  # a dataset that is not there yet
-
-
-def test_a_work_folder_whose_build_failed_says_how_far_it_is(make_config, tmp_path, cli):
+def test_a_work_folder_says_how_far_its_job_is(make_config, tmp_path, cli):
+    """A build that failed; and, as its files say later, one that runs and one whose driver was killed."""
     (tmp_path / "a").write_bytes(OWN.docs.read_bytes() + b"\n{bad")
     config = make_config(input=(str(tmp_path / "a"),), shard_size="16KiB", workers=1)
     with pytest.raises(BadRecordError):
         run_config(config)
-    facts = inspect(cli, config.output_prefix)["facts"]
-    assert (facts["state"], facts["stage"].partition(":")[0]) == ("failed", "tokenize")
-
-
-def test_a_work_folder_whose_driver_was_killed_says_so(make_config, cli):
-    config = make_config(keep_shards=True)
-    run_config(config)
-    folder = Path(f"{config.output_prefix}.build")
-    beside = Path(f"{config.output_prefix}.progress.json")
-    progress = json.loads(beside.read_bytes())
+    folder, beside = Path(f"{config.output_prefix}.build"), Path(f"{config.output_prefix}.progress.json")
+    seen = inspect(cli, str(folder))
+    assert seen["kind"] == "work folder"
+    assert seen == inspect(cli, f"{config.output_prefix}_text_document")  # a dataset that is not there yet
+    assert (seen["facts"]["state"], seen["facts"]["stage"].partition(":")[0]) == ("failed", "tokenize")
+    assert seen["facts"]["inputs"] == [str(tmp_path / "a")]
     stage = {"stage": "tokenize", "unit": "bytes", "done": 900, "total": 2000, "tasks": "shards"}
     stage |= {"tasks_done": 11, "tasks_total": 20, "eta_seconds": 3.0}
-    beside.write_text(json.dumps({**progress, "state": "running", "stage": stage}))
-    facts = inspect(cli, str(folder))["facts"]
-    assert facts["stage"] == "tokenize: 11 of 20 shards, 45%"
-    assert facts["pace"] == "11/20 shards, ETA 3.0 s"
-
-    def state():
-        return str(inspect(cli, str(folder))["facts"]["state"])
-
+    beside.write_text(json.dumps({**json.loads(beside.read_bytes()), "state": "running", "stage": stage}))
     lock = folder / "owner.json"
     with hold_lock(str(lock), what="this"):
         owner = lock.read_bytes()
-        assert state() == "running"
-    child = subprocess.Popen([sys.executable, "-c", "pass"])
-    child.wait()
-    lock.write_text(json.dumps({**json.loads(owner), "pid": child.pid}))
-    before = lock.read_bytes()
-    assert state() == "running when it ended: its driver is gone"
-    assert lock.read_bytes() == before
+        facts = inspect(cli, str(folder))["facts"]
+    assert (facts["state"], facts["stage"]) == ("running", "tokenize: 11 of 20 shards, 45%")
+    assert facts["pace"] == "11/20 shards, ETA 3.0 s"
+    lock.write_bytes(owner)  # its process holds no lock any more
+    assert inspect(cli, str(folder))["facts"]["state"] == "running when it ended: its driver is gone"
+    assert lock.read_bytes() == owner

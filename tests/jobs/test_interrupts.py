@@ -71,21 +71,3 @@ def test_stop_that_was_swallowed_is_raised_later():
             os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(TerminatedError):
             raise_missed_stop()
-
-
-SECOND = """
-import os, signal
-from dsindex.engine.interrupts import stop_on_signals
-
-with stop_on_signals("x"):
-    try:
-        os.kill(os.getpid(), signal.SIGTERM)
-    finally:
-        os.kill(os.getpid(), signal.SIGTERM)
-"""
-
-
-def test_second_signal_ends_the_process_at_once():
-    ended = subprocess.run([sys.executable, "-c", SECOND], capture_output=True, text=True, check=False)
-    assert ended.returncode == 143
-    assert ended.stderr.splitlines()[-1] == "x: stopped; run the same command again to continue"

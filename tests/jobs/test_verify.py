@@ -25,6 +25,7 @@ from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, OWN
 from tests.support.jobs import config_of, run_config
+from tests.support.pbin_files import write_pbin
 from tests.support.published import move_tokenizer_away
 
 TOKENIZER = str(OWN.plain_tokenizer)
@@ -146,6 +147,13 @@ def test_id_outside_the_given_vocabulary_is_named_with_its_document(tmp_path, mo
     [finding] = report.findings
     assert report.verdict == "damaged"
     assert f"{prefix}.bin: expected ids from 0 to 799 in document 1, got 60000" in finding
+
+
+def test_manifest_of_the_other_kind_is_not_gone_by(built):
+    """An MMIDIDX pair and a .pbin may share a prefix."""
+    report = verify(write_pbin(Path(f"{built}.pbin"), [[1], [2]]))
+    assert (report.findings, report.verdict) == ((), "sound")
+    assert report.notes[0].startswith(f"{built}.manifest.json belongs to a dataset of another format")
 
 
 def test_damaged_files_are_found(built):

@@ -127,4 +127,4 @@ def test_datasets_on_the_hub_are_opened(hub):
     prefix = OWN.run("eod").prefixes["text"]
     hub.commit({f"d/x.{suffix}": prefix.with_name(f"{prefix.name}.{suffix}").read_bytes() for suffix in ("bin", "idx")})
     with IndexedDataset(f"{NAME}/d/x") as found, IndexedDataset(prefix) as wanted:
-        assert [each.tolist() for each in found] == [each.tolist() for each in wanted]
+        assert [each.tolist() for each in found[:20]] == [each.tolist() for each in wanted[:20]]

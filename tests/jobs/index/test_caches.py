@@ -3,7 +3,6 @@
 import json
 import os
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -106,12 +105,6 @@ def test_paths_per_split_have_no_split_in_the_description(folder):
     assert all(d["split"] is d["split_matrix"] is None for d in descriptions if d["class"] == "GPTDataset")
 
 
-def test_training_length_is_counted_by_megatrons_rule(folder):
-    indexed(epochs=None, train_iters=50, global_batch_size=4, eval_interval=25, eval_iters=2, split="8,1,1")
-    counts = {d["index_split"]: d["num_samples"] for d in described(folder / "cache")}
-    assert counts == {"train": 200, "valid": 24, "test": 8}
-
-
 @pytest.mark.parametrize(("given", "expected"), [
     (["/lustre/web", "/lustre/books"], {"/lustre/web", "/lustre/books"}),
     (["we=/scratch/we"], {"/scratch/web", "books"}),
@@ -194,16 +187,6 @@ def test_file_that_dsindex_did_not_write_is_named_and_the_cache_built_again_with
     (second,) = indexed(split="1").results
     assert not second.reused
     assert len(np.load(second.paths[-1])) == second.num_samples
-
-
-def test_concurrent_builders_of_one_cache_do_no_harm(folder):
-    wanted = options(data_path=["0.5", "web", "0.5", "books"], epochs=None, num_samples="90,9,9", split="8,1,1")
-    index(**{**wanted, "data_cache_path": "alone"})
-    with ThreadPoolExecutor(4) as pool:
-        reports = list(pool.map(lambda _: index(**wanted), range(8)))
-    assert all(len(report.results) == 9 for report in reports)
-    alone = {path.name: path.read_bytes() for path in (folder / "alone").iterdir()}
-    assert {path.name: path.read_bytes() for path in (folder / "cache").iterdir()} == alone
 
 
 def test_dry_run_shows_sizes_and_writes_nothing(folder):
@@ -290,9 +273,3 @@ def test_fim_job_has_the_same_arrays_under_another_name(folder):
     assert not indexed(fim_data=True, explain=True).ok
     indexed(fim_data=True, data_cache_path=None)
     assert list(folder.glob("web/cache/GPTFIMDataset_indices/*-description.txt"))
-
-
-def test_caches_of_all_phases_are_built(folder):
-    job = options(epochs=None, split="1", train_samples=90, global_batch_size=10, full_validation=True)
-    index(**job, phase_transition_iterations="2,4")
-    assert sorted(d["num_samples"] for d in described(folder / "cache")) == [20, 50]

@@ -3,11 +3,8 @@
 import json
 from pathlib import Path
 
-import numpy as np
-
 from dsindex.engine.manifest import manifest_path
 from dsindex.engine.progress import Reporter
-from dsindex.formats.pbin import read_document_lengths, read_pbin_header
 from dsindex.options.datasets import VerifyConfig
 from dsindex.tools.verify import verify_dataset
 from tests.support.golden import OWN
@@ -22,20 +19,6 @@ def verify(path, **options):
 
 def all_findings(report):
     return "\n".join(report.findings)
-
-
-def change_tokens(path, changes):
-    header = read_pbin_header(path)
-    stored = np.memmap(path, header.dtype, mode="r+", offset=header.version.header_bytes, shape=(header.num_tokens,))
-    for token, value in changes.items():
-        stored[token] = value
-    stored.flush()
-
-
-def document_ends(path):
-    """The token after each document."""
-    lengths = read_document_lengths(path, read_pbin_header(path))
-    return [int(end) for end in np.cumsum(lengths)]
 
 
 def edit_manifest(path, edit):
