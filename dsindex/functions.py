@@ -9,7 +9,7 @@ import contextlib
 import inspect as inspection
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from dsindex.amounts import count
 from dsindex.engine.progress import BAR_SECONDS, Display, Reporter, make_reporter
@@ -67,14 +67,15 @@ def takes(
             return run(model(*arguments, **values))
 
         call.__name__ = call.__qualname__ = run.__name__
-        call.__doc__ = _document(run.__doc__ or "", model)
-        call.__signature__ = _signature(run, model)  # type: ignore[attr-defined]
+        options = cast("type[Options]", model)  # whose parameters type checkers see
+        call.__doc__ = _document(run.__doc__ or "", options)
+        call.__signature__ = _signature(run, options)  # type: ignore[attr-defined]
         return call
 
     return decorate
 
 
-def _signature(run: Callable[..., Any], model: Any) -> inspection.Signature:  # noqa: ANN401 - a class of options
+def _signature(run: Callable[..., object], model: type[Options]) -> inspection.Signature:
     """Return the signature that type checkers see."""
     kinds = {True: inspection.Parameter.KEYWORD_ONLY, False: inspection.Parameter.POSITIONAL_OR_KEYWORD}
     parameters = [
@@ -90,7 +91,7 @@ def _signature(run: Callable[..., Any], model: Any) -> inspection.Signature:  # 
     return inspection.Signature(parameters, return_annotation=run.__annotations__["return"])
 
 
-def _document(text: str, model: Any) -> str:  # noqa: ANN401 - a class of options
+def _document(text: str, model: type[Options]) -> str:
     """Return a docstring with the help of each option."""
     lines = [f"    {each.alias or name}: {each.help}" for name, each in options_of(model).items() if each.help]
     return "\n".join([inspection.cleandoc(text), "", "Args:", *lines])
@@ -193,11 +194,12 @@ def build(config: BuildCommand) -> BuildResult:
         return run_build(on_connected_cluster(config), reporter=reporter, index=config.index_options())
 
 
-def estimate(**values: Any) -> EstimateResult:  # noqa: ANN401 - options of BuildCommand
+@takes(BuildCommand)
+def estimate(config: BuildCommand) -> EstimateResult:
     """Say what a build would take, as `dsindex build --dry-run` does."""
     from dsindex.tools.estimate import estimate_build
 
-    return estimate_build(BuildCommand(**values))
+    return estimate_build(config)
 
 
 @takes(MergeConfig)
@@ -314,8 +316,6 @@ def verify(config: VerifyConfig) -> VerifyResult:
     from dsindex.tools.results import VerifyResult
     from dsindex.tools.verify import verify_dataset
 
-    if not config.prefix:
-        raise UsageError("PREFIX is required")
     config = on_connected_cluster(config)
     if config.cache is not None:
         config = config.replaced(cache=_seen_from_anywhere(config, config.cache))

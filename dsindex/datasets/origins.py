@@ -16,7 +16,7 @@ from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.errors import FormatError, InputError
 from dsindex.json_text import decode_json
 from dsindex.machine import available_cpus
-from dsindex.store.reading import is_stored, open_stored
+from dsindex.store.reading import is_stored, open_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -208,11 +208,10 @@ def read_manifest(path: str) -> Any:  # noqa: ANN401 - whatever JSON has
         FormatError: If it cannot be read.
     """
     try:
-        with open_stored(path) as file:
-            content = file.read(LARGEST_MANIFEST_BYTES + 1)
-        if len(content) > LARGEST_MANIFEST_BYTES:
-            raise ValueError(f"expected at most {LARGEST_MANIFEST_BYTES} bytes")
-        return decode_json(content)
+        with open_readable(path) as file:
+            if file.size_bytes > LARGEST_MANIFEST_BYTES:
+                raise ValueError(f"expected at most {LARGEST_MANIFEST_BYTES} bytes")
+            return decode_json(file.read())
     except (OSError, ValueError) as error:
         raise _damaged(path, error) from error
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from dsindex.store.urls import as_prefix, located
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PBIN_SUFFIX = ".pbin"
 AnyPath: TypeAlias = str | os.PathLike[str]
@@ -35,7 +38,7 @@ class Caches(Protocol):
 AnyDataset: TypeAlias = AnyPath | Result
 
 
-def list_prefixes(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
+def list_prefixes(value: AnyDataset | Caches | Iterable[AnyDataset]) -> tuple[str, ...]:
     """Return the prefixes of datasets, all of each result, as paths or addresses."""
     subjects = [value] if isinstance(value, str | os.PathLike | Result | Caches) else list(value)
     names: list[str] = []
@@ -48,7 +51,7 @@ def list_prefixes(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the
     return tuple(map(located, names))
 
 
-def one_prefix(value: Any) -> str:  # noqa: ANN401 - anything the caller passed
+def one_prefix(value: AnyDataset | Iterable[AnyDataset]) -> str:
     """Return the prefix of a single dataset."""
     found = list_prefixes(value)
     if len(found) > 1:
@@ -56,7 +59,7 @@ def one_prefix(value: Any) -> str:  # noqa: ANN401 - anything the caller passed
     return found[0]
 
 
-def list_text_prefixes(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
+def list_text_prefixes(value: AnyDataset | Iterable[AnyDataset]) -> tuple[str, ...]:
     """Return the prefixes of datasets of .bin and .idx."""
     if hasattr(value, "splits"):
         raise ValueError("expected datasets of texts, got instruction data, whose tokens and masks belong together")
@@ -67,7 +70,7 @@ def list_text_prefixes(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anythin
     return tuple(as_prefix(prefix) for prefix in found)
 
 
-def cache_folder(value: Any) -> str:  # noqa: ANN401 - anything the caller passed
+def cache_folder(value: AnyDataset | Caches) -> str:
     """Return the folder of index caches, or the path of a dataset."""
     if not isinstance(value, Caches):
         return one_prefix(value)

@@ -171,7 +171,6 @@ def assemble(job: Job, datasets: Sequence[Dataset]) -> list[dict[str, StoredFile
     total = sum(piece.size_bytes for dataset in datasets for piece in dataset.pieces)
     open_ranges = [task for assembly in assemblies for task in assembly.ranges]
     job.reporter.stage("merge", total=total, unit="bytes", tasks=len(open_ranges), task_name="ranges")
-    job.reporter.advance(total - sum(assembly.open_bytes for assembly in assemblies), tasks=0, fresh=False)
     if any(dataset.output.in_bucket for dataset in datasets):
         job.require_locks()
         job.ledger.record_publishing()
@@ -206,12 +205,11 @@ class _Assembly:
             self._left = len(self.ranges)
             self._complete_tokens()
 
-    @property
-    def open_bytes(self) -> int:
-        """Size of the tokens that are still to be merged."""
-        if self._tokens is None and self._output.token_suffix not in self.files:
-            return sum(piece.size_bytes for piece in self._dataset.pieces)
-        return sum(task.size_bytes for task in self.ranges)
+    def work_left(self) -> tuple[int, int]:
+        """Return the bytes of tokens and the number of ranges that are still to be merged."""
+        is_whole = self._tokens is None and self._output.token_suffix not in self.files
+        left = self._dataset.pieces if is_whole else [piece for task in self.ranges for piece in task.pieces]
+        return sum(piece.size_bytes for piece in left), len(self.ranges)
 
     def calls(self, *, is_last: bool) -> Iterator[tuple[MergeRange | str, Call]]:
         """Yield the calls that are still to be made, by range or suffix.

@@ -163,6 +163,11 @@ class Part:
     """The tokens of a shard, with their digest; so too its index."""
     idx: StoredFile | None = None
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of its `.bin`."""
+        return self.bin_bytes // self.header.dtype.itemsize
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRows:

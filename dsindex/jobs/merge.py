@@ -12,7 +12,7 @@ from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.engine.assembly import assemble
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.job import open_job
-from dsindex.engine.manifest import Content, RecordedInput, RecordedOptions, RecordedTokenizer, read_manifest
+from dsindex.engine.manifest import Content, RecordedInput, RecordedTokenizer, read_manifest
 from dsindex.engine.merge import check_parts, merged_header, open_part
 from dsindex.engine.output import Dataset, Output
 from dsindex.engine.plan import Plan
@@ -72,30 +72,47 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
         DsindexError: If the merge cannot be done as asked; final names then never refer to incomplete files.
     """
     prefixes = [as_prefix(path) for path in config.input]
-    parts = tuple(_open(prefix) for prefix in prefixes)
-    dtype = merged_header(parts).dtype
-    prefix = absolute(config.output_prefix)
+    parts = tuple(map(_open, prefixes))
+    header, prefix = merged_header(parts), absolute(config.output_prefix)
     inputs = tuple(_input_file(with_suffix(given, ending)) for given in prefixes for ending in (".bin", ".idx"))
     plan = Plan(settings={"output-prefix": str(prefix)}, inputs=inputs)
-    output = Output(prefix=prefix, plan_id=plan.plan_id, dtype=dtype)
-    tokenizer, tokenizer_path = _shared_tokenizer(prefixes, parts)
+    output = Output(prefix=prefix, plan_id=plan.plan_id, dtype=header.dtype)
     with open_job(config, plan, [output], reporter=reporter) as job:
         if job.outcome is None:
-            _examine(prefix, parts)
+            needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
+            require_room(folder_of(prefix), needed, what="the output", remedy="make room, or write elsewhere")
+            check_parts(parts)
             dataset = Dataset(output=output, parts=parts)
             [files] = assemble(job, [dataset])
-            _require_unchanged(inputs)
-            content = _content(config, dataset, files, tokenizer)
+            for file in inputs:
+                if _input_file(file.path).version != file.version:
+                    what = "changed while it was merged; leave inputs alone, and run the same command again"
+                    raise InputError(f"{file.path}: {what}")
+            tokenizer, tokenizer_path = _shared_tokenizer(prefixes, parts)
+            content = Content(
+                inputs=[
+                    RecordedInput(path=path, documents=part.header.num_documents, sequences=part.header.num_sequences)
+                    for path, part in zip(config.input, parts, strict=True)
+                ],
+                documents=header.num_documents,
+                sequences=header.num_sequences,
+                tokens=sum(part.num_tokens for part in parts),
+                token_dtype=header.dtype.name,
+                tokenizer=tokenizer,
+                digests=files,
+            )
             job.publish([dataset], [content], num_shards=len(parts), tokenizer_path=tokenizer_path)
-    return _report(config, job.published.contents[0], already_complete=job.published.already_complete)
-
-
-def _require_unchanged(inputs: Sequence[InputFile]) -> None:
-    for file in inputs:
-        now = _input_file(file.path)
-        if (now.version, now.size_bytes) != (file.version, file.size_bytes):
-            msg = f"{file.path}: changed while it was merged; leave inputs alone, and run the same command again"
-            raise InputError(msg)
+    [content] = job.published.contents
+    return MergeResult(
+        prefix=config.output_prefix,
+        num_inputs=len(inputs) // 2,
+        num_documents=content.documents,
+        num_sequences=content.sequences,
+        num_tokens=content.tokens,
+        files=content.digests,
+        already_complete=job.published.already_complete,
+        notes=tuple(filter(None, [tell_tokenizers_apart(prefixes)])),
+    )
 
 
 def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> tuple[RecordedTokenizer | None, str | None]:
@@ -106,7 +123,14 @@ def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> tuple[R
             manifest = read_manifest(prefix)
         except FormatError:
             return None, None
-        if manifest is None or manifest.content.tokenizer is None or not _describes(manifest.content, part):
+        content = None if manifest is None else manifest.content
+        header = part.header
+        is_own = content is not None and (content.documents, content.sequences, content.tokens) == (
+            header.num_documents,
+            header.num_sequences,
+            part.num_tokens,
+        )  # and not that of a dataset that was there before
+        if manifest is None or manifest.content.tokenizer is None or not is_own:
             return None, None
         own = manifest.content.tokenizer
         if shared is None:
@@ -114,49 +138,6 @@ def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> tuple[R
         if msgspec.structs.replace(own, name=shared.name) != shared:
             return None, None
     return shared, path
-
-
-def _describes(content: Content, part: Part) -> bool:
-    """Tell whether a manifest is that of a dataset, and not of one that was there before."""
-    header = part.header
-    return (content.documents, content.sequences, content.tokens) == (
-        header.num_documents,
-        header.num_sequences,
-        part.bin_bytes // header.dtype.itemsize,
-    )
-
-
-def _content(
-    config: MergeConfig, dataset: Dataset, files: dict[str, StoredFile], tokenizer: RecordedTokenizer | None
-) -> Content:
-    """Return the content of the manifest."""
-    header = dataset.header
-    content = Content(
-        inputs=[
-            RecordedInput(path=path, documents=part.header.num_documents, sequences=part.header.num_sequences)
-            for path, part in zip(config.input, dataset.parts, strict=True)
-        ],
-        documents=header.num_documents,
-        sequences=header.num_sequences,
-        tokens=sum(part.bin_bytes for part in dataset.parts) // header.dtype.itemsize,
-        token_dtype=header.dtype.name,
-        options=RecordedOptions(),
-        digests=files,
-    )
-    return content if tokenizer is None else msgspec.structs.replace(content, tokenizer=tokenizer)
-
-
-def _report(config: MergeConfig, content: Content, *, already_complete: bool) -> MergeResult:
-    return MergeResult(
-        prefix=config.output_prefix,
-        num_inputs=len(content.inputs),
-        num_documents=content.documents,
-        num_sequences=content.sequences,
-        num_tokens=content.tokens,
-        files=content.digests,
-        already_complete=already_complete,
-        notes=tuple(filter(None, [tell_tokenizers_apart(map(as_prefix, config.input))])),
-    )
 
 
 def _open(prefix: str) -> Part:
@@ -173,10 +154,3 @@ def _input_file(path: str) -> InputFile:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check --input") from error
     return InputFile(path=path, absolute_path=absolute(path), size_bytes=status.size_bytes, version=status.version)
-
-
-def _examine(prefix: str, parts: tuple[Part, ...]) -> None:
-    """Check the disk space, and the order of the tokens in the inputs."""
-    needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
-    require_room(folder_of(prefix), needed, what="the output", remedy="make room, or write elsewhere")
-    check_parts(parts)

@@ -30,6 +30,8 @@ from dsindex.text.selection import open_pattern
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dsindex.engine.job import Job
     from dsindex.engine.output import Dataset
     from dsindex.engine.progress import Reporter
@@ -192,38 +194,28 @@ def _check_room(source: TextSource, selection: Selection, output: Output, work_d
 # The parts of a `.pbin` besides its tokens: the token size and the header before them, the pickled index after them.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ends:
-    """Writing the header and the index of a `.pbin`, from the lengths in the shards' `.idx` files."""
-
-    parts: tuple[Part, ...]
-    """The shards, in output order, with one sequence per document."""
-    header: PbinHeader
-    work_dir: str
-
-
 def _add_ends(job: Job, shards: Shards, output: Output, version: PbinVersion) -> Dataset:
     """Return the dataset of all shards with its header and index, in files of the work folder."""
     data_bytes = sum(part.bin.size_bytes for part in shards.parts(output.key))
     header = PbinHeader(version=version, token_bytes=output.dtype.itemsize, data_bytes=data_bytes)
     tokens = shards.dataset(output)
-    task = _Ends(parts=tokens.parts, header=header, work_dir=job.work_dir)
-    call = Call(name="pack-index", place=output.prefix, function=_write_ends, arguments=(task,))
+    arguments = (tokens.parts, header, job.work_dir)
+    call = Call(name="pack-index", place=output.prefix, function=_write_ends, arguments=arguments)
     [ends] = run_in_order(job.executor, [call], policy=job.policy)
     head, tail = (Piece(path=joined(job.work_dir, file.name), offset=0, size_bytes=file.size_bytes) for file in ends)
     return replace(tokens, head=(head,), tail=(tail,))
 
 
-def _write_ends(task: _Ends) -> tuple[StoredFile, StoredFile]:
-    """Write header and index to files of the work folder, under names unique to this attempt.
+def _write_ends(parts: Sequence[Part], header: PbinHeader, work_dir: str) -> tuple[StoredFile, StoredFile]:
+    """Write header and index, from the lengths in the shards' `.idx` files, to files of the work folder.
 
     Raises:
         InputError: If a shard is missing.
         OutputError: If the work folder cannot be written.
     """
-    lengths = np.concatenate([np.empty(0, np.int32), *read_lengths(task.parts)])
-    with Attempt(task.work_dir, 0) as attempt:
+    lengths = np.concatenate([np.empty(0, np.int32), *read_lengths(parts)])
+    with Attempt(work_dir, 0) as attempt:
         head, index = attempt.open("head"), attempt.open("index")
-        head.write(task.header.to_bytes())
-        write_pbin_index(index, task.header, lengths)
+        head.write(header.to_bytes())
+        write_pbin_index(index, header, lengths)
         return head.stored(), index.stored()

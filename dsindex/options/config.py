@@ -175,6 +175,6 @@ class TextConfig(RecordsConfig):
         return TokenizerOptions()
 
 
-def local_output(value: Any) -> str:  # noqa: ANN401 - anything the caller passed
+def local_output(value: AnyPath) -> str:
     """Return the path of an output that only this machine writes."""
     return refuse_url(os.fspath(value))

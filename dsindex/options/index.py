@@ -74,7 +74,7 @@ def _place_tokenizer(merged: dict[str, Any]) -> None:
         merged["job_tokenizer"] = given
 
 
-def parse_blend(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
+def parse_blend(value: Blend) -> tuple[str, ...]:
     """Return prefixes and weights as on the command line: `W1 P1 W2 P2`, or prefixes alone."""
     if isinstance(value, str):
         value = value.split()
@@ -83,7 +83,7 @@ def parse_blend(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the c
     for place, part in enumerate(parts):
         if isinstance(part, str) and not part:
             raise ValueError("expected a dataset or a weight, got an empty text")
-        if is_weight(part):
+        if isinstance(part, int | float) or is_weight(part):
             words.append(part if isinstance(part, str) else repr(part))
             continue
         prefixes = list_text_prefixes(part)
@@ -120,7 +120,7 @@ def _fraction(value: object) -> Fraction:
     return Fraction(text)
 
 
-def _tokenizer_flags(value: Any) -> JobTokenizer:  # noqa: ANN401 - anything the caller passed
+def _tokenizer_flags(value: Mapping[str, object] | JobTokenizer) -> JobTokenizer:
     if isinstance(value, JobTokenizer):
         return value
     kinds = get_type_hints(JobTokenizer)

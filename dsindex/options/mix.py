@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from dsindex.datasets.subjects import AnyDataset, list_text_prefixes, one_prefix
 from dsindex.options.config import TrainingLength
@@ -14,7 +14,10 @@ from dsindex.options.numbers import MEGATRON_COUNT, parse_tokens
 DEFAULT_SEQ_LENGTH = 4096
 
 
-def _sources(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
+Sources: TypeAlias = AnyDataset | Iterable[AnyDataset] | Mapping[Any, str | None]
+
+
+def _sources(value: Sources) -> tuple[str, ...]:
     """Read datasets with amounts: words PREFIX=AMOUNT, a mapping of datasets to amounts, or datasets alone."""
     if isinstance(value, Mapping):
         return tuple(f"{one_prefix(each)}={'rest' if amount is None else amount}" for each, amount in value.items())
@@ -39,7 +42,7 @@ class MixConfig(TrainingLength):
     """
 
     group: ClassVar = "length of the run"
-    source: Parsed[AnyDataset | Iterable[AnyDataset] | Mapping[Any, str | None], tuple[str, ...]] = option(
+    source: Parsed[Sources, tuple[str, ...]] = option(
         "PREFIX[=AMOUNT]", default=(), positional=True, kw_only=False, group="", parse=_sources
     )
     """A dataset and how much of it: 40% of the tokens or 0.4, 2.5epochs, 10B tokens, or rest, which is divided in

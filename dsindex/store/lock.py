@@ -169,7 +169,8 @@ def _take_file(path: str, what: str) -> _FileLock | None:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
             undo.callback(os.close, descriptor)
             content = os.pread(descriptor, MAX_LOCK_BYTES, 0)
-            if content.strip(b"\0") and (_owner(content) or {"lease": True})["lease"]:
+            owner, is_torn = _owner(content), content.startswith(b'{"host": ')  # as by a power cut
+            if content.strip(b"\0") and (owner["lease"] if owner is not None else not is_torn):
                 raise _refusal(path, what, content)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -98,14 +98,13 @@ class Zygote:
         self._process.stdout.close()  # type: ignore[union-attr]
         self._process.wait(30)
 
-    def run(self, folder, arguments, strike=None, *, waiting=None, piped=None):
-        """Run one command to its end; `folder` gets its output, `piped` is its input; see tests.faults.waiting."""
+    def run(self, folder, arguments, strike=None, *, waiting=None):
+        """Run one command to its end; `folder` gets its output; see tests.faults.waiting."""
         order = {
             "folder": str(folder),
             "arguments": [*map(str, arguments)],
             "strike": asdict(strike or Strike()),
             "waiting": None if waiting is None else str(waiting),
-            "piped": os.devnull if piped is None else str(piped),
         }
         began = time.monotonic()
         self._process.stdin.write(json.dumps(order) + "\n")  # type: ignore[union-attr]
@@ -133,7 +132,7 @@ def serve():
         child = os.fork()
         if child == 0:
             strike = Strike(**order["strike"])
-            run_child(Path(order["folder"]), order["arguments"], strike, order["waiting"], order["piped"])
+            run_child(Path(order["folder"]), order["arguments"], strike, order["waiting"])
         _, status = os.waitpid(child, 0)
         sys.stdout.write(json.dumps(os.waitstatus_to_exitcode(status)) + "\n")
         sys.stdout.flush()
@@ -173,7 +172,7 @@ def warm_up_loops():
     build_arrays(lengths, count_epochs(130, 9, rule=rule, place=""), begin=0, rule=rule, seed=1)
 
 
-def run_child(folder, arguments, strike, waiting, piped):
+def run_child(folder, arguments, strike, waiting):
     """Be the command; never returns."""
     from dsindex.cli.main import main
 
@@ -185,7 +184,7 @@ def run_child(folder, arguments, strike, waiting, piped):
         opened = os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         os.dup2(opened, descriptor)
         os.close(opened)
-    os.dup2(os.open(piped, os.O_RDONLY), 0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115
     sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), line_buffering=True)  # noqa: SIM115
     sys.stderr = io.TextIOWrapper(open(2, "wb", closefd=False), line_buffering=True)  # noqa: SIM115

@@ -140,50 +140,16 @@ def test_provenance_leads_back_to_the_line(tmp_path, make_config):
         read_rows(path, 0, 5)
 
 
-def test_account_adds_up(tmp_path, make_config):
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n\n{"text": ""}\nbroken\n{"text": "<|endoftext|>"}\n')
-    config = make_config(input=(str(tmp_path / "a.jsonl"),), on_bad_record="quarantine", shard_size="8B")
-    report = run_config(config)
-    counts = report.counts
-    assert (counts.lines, counts.blank, counts.records, counts.kept, counts.quarantined) == (5, 1, 4, 3, 1)
-    content = json.loads((tmp_path / "out" / "docs_text_document.manifest.json").read_bytes())["content"]
-    assert content["account"]["documents_with_tokens"] == 2
-    assert content["account"]["empty_documents"] == 1
-    assert content["eod_in_text"] == 1
-    assert content["inputs"][0]["lines"] == 5
-
-
 @pytest.mark.parametrize(("options", "message"), [
     ({"append_eod": False}, r"append-eod was on \(token 0\) and is off"),
-    ({"tokenizer_model": str(OWN.bos_tokenizer)}, "tokenizer was .* and is"),
     ({"input": (str(OWN.docs), str(OWN.sentences)), "shard_size": "9KiB"}, "shard-size was 8192 and is 9216"),
     ({"input": (str(OWN.sentences),)}, r"the input .*docs\.jsonl is missing from --input.*--replace"),
-], ids=["options", "tokenizer", "shard size", "input"])  # fmt: skip
+], ids=["options", "shard size", "input"])  # fmt: skip
 def test_output_of_another_plan_is_refused_by_name(make_config, options, message):
     run_config(make_config())
     with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}"):
         run_config(make_config(**options))
     run_config(make_config(**options, replace=True))
-
-
-def test_added_inputs_only_are_tokenized(make_config, tmp_path, monkeypatch):
-    import dsindex.engine.shards
-    from dsindex.engine.worker import tokenize_shard
-
-    run_config(make_config(keep_shards=True))
-    tokenized = []
-
-    def spy(task, settings):
-        tokenized.append(task.path)
-        return tokenize_shard(task, settings)
-
-    monkeypatch.setattr(dsindex.engine.shards, "tokenize_shard", spy)
-    run_config(make_config(input=(str(OWN.sentences), str(OWN.docs)), keep_shards=True, replace=True))
-    assert set(tokenized) == {str(OWN.sentences)}
-    fresh = make_config(input=(str(OWN.sentences), str(OWN.docs)), output_prefix=str(tmp_path / "other" / "docs"))
-    run_config(fresh)
-    grown, whole = published(tmp_path / "out"), published(tmp_path / "other")
-    assert grown == whole
 
 
 def test_input_that_changes_while_it_is_read_is_refused(make_config, tmp_path, monkeypatch):

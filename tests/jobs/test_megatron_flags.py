@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import shutil
 
 import pytest
 import sentencepiece
@@ -12,7 +11,6 @@ from dsindex.errors import UsageError
 from dsindex.options.build import BuildConfig
 from tests.support.foreign_tokenizers import rank_entries, sentencepiece_model
 from tests.support.golden import GOLDEN, TOKENIZERS
-from tests.support.hub_cache import COMMIT, put_in_cache
 
 QUICKSTART = """\
 python tools/preprocess_data.py \\
@@ -104,23 +102,6 @@ def test_gpt2_files_take_the_place_of_the_model(folder, run):
     assert tokens_of() == tokens_of("own")
     run("verify", "processed_data_text_document", "--against-source")
     assert "expected --vocab-file and --merge-file together" in run(*base, "half", *files[:4], code=2).err
-
-
-def test_gpt2_type_alone_is_the_tokenizer_of_that_name(folder, run, monkeypatch):
-    files = {path.name: path.read_bytes() for path in TOKENIZERS["gpt2"].iterdir() if path.is_file()}
-    put_in_cache(folder / "hf", "gpt2", files)
-    monkeypatch.setenv("HF_HOME", str(folder / "hf"))
-    monkeypatch.setattr(
-        "huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hf" / "hub")
-    )  # made when it is imported
-    base = ["build", "--input", "data.jsonl", "--append-eod", "--tokenizer-type", "GPT2BPETokenizer"]
-    run(*base, "--output-prefix", "processed_data")
-    tokenizer = json.loads((folder / "processed_data_text_document.manifest.json").read_text())["content"]["tokenizer"]
-    assert (tokenizer["name"], tokenizer["revision"]) == ("gpt2", COMMIT)
-    verify = ["verify", "processed_data_text_document", "--against-source"]
-    run(*verify)
-    shutil.rmtree(folder / "hf")
-    assert f"gpt2@{COMMIT}: expected a file, a folder, or the name of a tokenizer" in "".join(run(*verify, code=1))
 
 
 @pytest.mark.parametrize(("kind", "message"), [

@@ -25,10 +25,6 @@ BAD_INPUT = {
         r"in\.jsonl, line 2: .*column 14.*; . of . shards are kept: mend it and .* or add --on-bad-record quarantine",
     ),
     "key missing": (GOOD + b'{"body": "x"}\n', r"in\.jsonl, line 2: .*'text'.*body.* kept: mend it"),
-    "key missing at once": (b'{"body": "x"}\n', r"in\.jsonl, line 1: .*'text'.*body.* kept: name another key, or mend"),
-    "blank": (b"\n", r"in\.jsonl: expected at least one record .*got none; check --input"),
-    "wrong type": (GOOD + b'{"text": 5}\n', r"in\.jsonl, line 2: .*'text'.*number"),
-    "invalid UTF-8": (GOOD + b'{"text": "\xff"}\n', r"in\.jsonl, line 2: .*UTF-8"),
     "empty file": (b"", r"in\.jsonl: expected at least one record, got an empty file"),
 }
 
@@ -163,19 +159,6 @@ def test_how_a_build_ends(tmp_path, cli, monkeypatch, error, code, message):
     monkeypatch.setattr("dsindex.jobs.build.run_build", fail)
     shown = cli(["build", "--input", "x", *TOKENIZER, "--output-prefix", str(tmp_path / "x")], code)
     assert_one_sentence(shown, message)
-
-
-def test_config_file_and_flags_are_two_spellings(tmp_path, cli):
-    config = tmp_path / "build.yaml"
-    config.write_text(
-        f"input: {OWN.docs}\ntokenizer_model: {OWN.plain_tokenizer}\nappend-eod: true\n"
-        f"output_prefix: {tmp_path}/never\nshard_size: 4KiB\njson_keys: [text, title]\n"
-    )
-    shown = cli(["build", "--config", str(config), "--output-prefix", str(tmp_path / "keys")]).out
-    assert "keys_text_document" in shown
-    for key, prefix in OWN.run("keys").prefixes.items():
-        got = tmp_path / f"keys_{key}_document.bin"
-        assert got.read_bytes() == prefix.with_name(f"{prefix.name}.bin").read_bytes()
 
 
 @pytest.mark.parametrize(("text", "message", "code"), [

@@ -100,17 +100,6 @@ def test_every_other_command_takes_such_names(capsys):
         assert main(command) == 0, (command, capsys.readouterr())
 
 
-def test_configuration_spells_such_names_as_escapes(folder, cli):
-    text = 'input: ["caf\\udce9.jsonl"]\ntokenizer_model: "tok\\udce7"\noutput_prefix: "out\\udcff"\nexecutor: local\n'
-    (folder / "build.yaml").write_text(text)
-    assert main(["build", "--config", "build.yaml"]) == 0
-    assert os.path.exists(f"{DATASET}.idx")
-    (folder / "build.yaml").write_text(text.replace("\\udce9", "\\ud800").replace("\\udce7", "\\0"))
-    shown = cli(["build", "--config", "build.yaml"], 2).err
-    assert r"--input: expected a text that can be typed and can name a file, got 'caf\ud800.jsonl'" in shown
-    assert r"--tokenizer-model: expected a text that can be typed and can name a file, got 'tok\x00'" in shown
-
-
 FORGED = "x\nFOUND: forged\x1b[2J"
 """A name of several lines, the last of which another command could have written."""
 

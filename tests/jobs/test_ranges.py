@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from dsindex.engine.executors import ThreadExecutor
+from dsindex.engine.executors import Executor, ThreadExecutor
 from dsindex.engine.ledger import Ledger
 from dsindex.errors import BadRecordError, InputError, OutputError
 from dsindex.formats.pbin import PBIN_VERSIONS
@@ -184,6 +184,15 @@ def turn_bit(path, place):
     path.write_bytes(data)
 
 
+class SerialExecutor(FakeExecutor, Executor):
+    """Ends one call at a time, in the order in which they were begun."""
+
+    kind = "local"
+
+    def close(self):
+        pass
+
+
 def test_bad_record_is_told_although_a_range_failed_before(tmp_path, make_config, monkeypatch):
     """Which error is told does not depend on what was merged meanwhile: the shard is allowed to end."""
     text = OWN.docs.read_bytes()
@@ -196,8 +205,7 @@ def test_bad_record_is_told_although_a_range_failed_before(tmp_path, make_config
         failed.append(task)
         raise InputError("the storage went away")
 
-    executor = FakeExecutor(slots=3, backlog=6)  # ends one call at a time, in the order in which they were begun
-    monkeypatch.setattr(executor, "require_seen", lambda *_: None, raising=False)
+    executor = SerialExecutor(slots=3, backlog=6)
     monkeypatch.setattr("dsindex.engine.job.make_executor", lambda *_, **__: executor)
     monkeypatch.setattr("dsindex.engine.assembly.merge_range", fail)
     with pytest.raises(BadRecordError, match=rf"in\.jsonl, line {bad_line}:"):

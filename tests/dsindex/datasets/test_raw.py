@@ -12,7 +12,6 @@ from dsindex.datasets.raw import MemMapDataset, RawLines
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.text.tokenizer import load_tokenizer, shared_tokenizer
 from tests.support.chat_tokenizers import train
-from tests.support.threads import run_together
 
 TOKENIZERS = Path(__file__).parents[2] / "golden" / "tokenizers"
 TEXTS = ["The mill stood by the river.", "", "Où est l'été?", "水車は回る"]
@@ -52,14 +51,6 @@ def test_dataset_builds_a_missing_index_and_takes_a_jq_pattern(tmp_path, tokeniz
     assert [dataset.text(number) for number in range(4)] == TEXTS
 
 
-def test_several_may_build_the_index_at_once(tmp_path):
-    path = write_lines(tmp_path / "x.jsonl", [{"text": str(number)} for number in range(2000)])
-    lengths = []
-    run_together(lambda _: lengths.append(len(RawLines(path))), 8)
-    assert lengths == [2000] * 8
-    assert {file.name for file in tmp_path.iterdir()} == {"x.jsonl", "x.idx"}
-
-
 @pytest.mark.parametrize(("line", "message"), [
     (b'{"text": 1}', "got int; change the pattern"),
     (b'{"body": "x"}', "expected a string from the jq pattern '.text', got nothing"),
@@ -73,11 +64,6 @@ def test_a_line_without_a_text_is_named(tmp_path, tokenizer, line, message):
     with pytest.raises(BadRecordError, match=rf"x\.jsonl, line at byte 14: .*{message}"):
         dataset[1]
     assert dataset.text(0) == "x"
-
-
-def test_an_unknown_jq_program_is_misuse(tmp_path, tokenizer):
-    with pytest.raises(ValueError, match="jq"):
-        MemMapDataset(write_lines(tmp_path / "x.jsonl", [{}]), tokenizer=tokenizer, jq_pattern=".[")
 
 
 def test_lines_are_those_of_the_file(tmp_path):

@@ -125,14 +125,6 @@ def test_epochs_shuffled_separately_are_read_one_after_another(documents):
     assert len(index) == 3 * len(lengths)
 
 
-def test_shortest_documents_come_first():
-    lengths = lognormal(500, 5.5, 1.0)
-    (index, _, shuffle), _ = build(lengths, DocumentOrder(documents="length", samples="never"))
-    for epoch in index.reshape(-1, 500):
-        assert (np.diff(lengths[epoch]) >= 0).all()
-    assert shuffle.tolist() == list(range(len(shuffle)))
-
-
 def file_order(path, numbers):
     if path.suffix == ".npy":
         np.save(path, np.asarray(numbers))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dsindex.datasets.instruction import InstructionCollator
 from dsindex.errors import InputError, LimitError, RecordProblem
-from dsindex.instruction.blocks import assemble_block, lay_out_blocks
+from dsindex.instruction.blocks import lay_out_blocks
 from dsindex.instruction.config import parse_config
 from dsindex.instruction.statistics import fingerprint_content, split_by_hash
 from tests.support.chat_tokenizers import train
@@ -141,14 +141,6 @@ def test_collator_refuses(options, error, match):
     texts = given.pop("texts")
     with pytest.raises(error, match=match):
         InstructionCollator(tokenizer=train("bytes"), **given)([sample(*texts)])
-
-
-def test_block_refuses_what_does_not_fit():
-    tokens = np.arange(3)
-    with pytest.raises(ValueError, match="at most 5 tokens in a block, got 6"):
-        assemble_block([(tokens, tokens), (tokens, tokens)], sequence_length=5, pad_id=0)
-    with pytest.raises(ValueError, match="a mask for each of 3 tokens, got 2"):
-        assemble_block([(tokens, tokens[:2])], sequence_length=5, pad_id=0)
 
 
 def test_split_has_its_shares_and_depends_on_content_and_seed_only():

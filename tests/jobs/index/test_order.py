@@ -76,15 +76,6 @@ def test_swapped_arrays_are_noticed(capsys):
     assert "-train-document_index.npy changed since dsindex wrote it" in capsys.readouterr().out
 
 
-def test_report_counts_cut_documents():
-    indexed(data_cache_path="stock")
-    indexed(document_order="packed")
-    for folder in ("stock", "cache"):
-        assert main(["report", "web", "--cache", folder, "--output", f"{folder}.html"]) == 0
-        share = "49.14%" if folder == "stock" else "0.29%"
-        assert f">{share}<" in Path(f"{folder}.html").read_text(encoding="utf-8")
-
-
 def test_orders_of_files_are_read_in_their_order():
     numbers = np.arange(240)[::-1].copy()
     np.save("order.npy", numbers)

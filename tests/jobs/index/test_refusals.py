@@ -124,13 +124,6 @@ def test_explain_tells_that_the_data_changed(folder):
     assert "web.idx changed since the cache was built (its sequences 0 to 240 have other lengths" in shown
 
 
-@pytest.mark.usefixtures("folder")
-def test_explain_tells_of_options_that_the_hash_does_not_cover():
-    indexed(split="1", epochs=None, num_samples="50")
-    shown, *_ = explained(split="1", epochs=None, num_samples="50", no_extra_token=True)
-    assert "the job finds this cache, but its extra_token is True, not False; build it again" in shown
-
-
 def test_explain_tells_of_missing_files_and_edited_descriptions(folder):
     (result,) = indexed(split="1").results
     description, *_, shuffle = result.paths

@@ -79,11 +79,17 @@ def expected(tmp_path_factory, broken, unusual):
     return found
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize(("name", "way"), WAYS, ids=str)
-def test_same_bytes_for_any_shard_size_and_executor(request, tmp_path, expected, name, way):
-    if way.get("executor") == "ray":
+@pytest.fixture(scope="module")
+def way(request):
+    """The options of a job; Ray is started before the test begins."""
+    if request.param.get("executor") == "ray":
         request.getfixturevalue("ray_instance")
+    return request.param
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(("name", "way"), WAYS, ids=str, indirect=["way"])
+def test_same_bytes_for_any_shard_size_and_executor(tmp_path, expected, name, way):
     source, instruction, files = expected[name]
     run_config(job(tmp_path / "chat", input=(str(source),), **way), instruction)
     assert published(tmp_path) == files

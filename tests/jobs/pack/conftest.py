@@ -2,8 +2,6 @@
 
 import pytest
 
-import dsindex.engine.shards
-from dsindex.engine.worker import tokenize_shard
 from dsindex.options.pack import PackConfig
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
@@ -22,16 +20,3 @@ def make_pack(tmp_path):
 def pack(make_pack):
     """Pack with these options, and return the path of the file."""
     return lambda **options: run_config(make_pack(**options)).path
-
-
-@pytest.fixture
-def tokenized(monkeypatch):
-    """The shards that are tokenized from here on."""
-    shards = []
-
-    def spy(task, settings):
-        shards.append(task.shard)
-        return tokenize_shard(task, settings)
-
-    monkeypatch.setattr(dsindex.engine.shards, "tokenize_shard", spy)
-    return shards
