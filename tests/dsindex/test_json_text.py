@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex.json_text import decode_json, encode_json, name_bytes, show_name
+from dsindex.json_text import decode_json, encode_json, show_name
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(),
@@ -46,11 +46,6 @@ def test_dataclass_is_written_the_same_whatever_its_names():
 def test_what_is_no_json_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
         decode_json(text)
-
-
-@given(NAMES, NAMES)
-def test_name_bytes_tell_names_apart(one, other):
-    assert (name_bytes(one) == name_bytes(other)) == (one == other)
 
 
 @pytest.mark.parametrize(("name", "shown"), [

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.errors import OutputError
-from dsindex.store import reading, storage
+from dsindex.store import storage
 
 
 def digest_by_definition(data, block_bytes):
@@ -34,16 +34,6 @@ def test_digest_of_known_bytes_is_pinned():
     digester.update(b"abc")
     assert digester.hexdigest() == xxhash.xxh3_128_hexdigest(xxhash.xxh3_128_digest(b"abc"))
     assert storage.combine_digests([]) == "99aa06d3014798d86001c324468d497f"
-
-
-def test_digest_file_equals_the_writers(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "DIGEST_BLOCK_BYTES", 1000)
-    path, data = str(tmp_path / "f"), os.urandom(2500)
-    with storage.atomic_writer(path) as file:
-        file.write(data[:1])
-        file.write(memoryview(data)[1:])
-    assert file.size_bytes == 2500
-    assert file.hexdigest() == reading.digest_file(path, chunk_bytes=7) == digest_by_definition(data, 1000)
 
 
 def test_atomic_writer_leaves_the_old_file_when_the_disk_is_full(tmp_path, monkeypatch):

@@ -10,8 +10,6 @@ import sys
 import threading
 import time
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("obstore")
@@ -22,7 +20,6 @@ from dsindex.errors import InputError
 from tests.faults.corpus import write_corpus
 from tests.objects.jobs import CHAT, KINDS, name_job, objects
 from tests.support.buckets import SECRET_KEY
-from tests.support.compressed import COMPRESSORS
 from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import OWN, ROOT
 from tests.support.published import published
@@ -158,35 +155,6 @@ def test_what_is_not_there_is_a_sentence(source, words):
         find_paths([source])
 
 
-FORMS = ("rows.parquet", "stream.arrow", "text.frames.zst")
-
-
-@pytest.fixture(scope="module")
-def forms(tmp_path_factory):
-    """The same records in every form."""
-    folder = tmp_path_factory.mktemp("forms")
-    write_corpus(folder / "text.jsonl", num_lines=100, broken={})
-    plain = (folder / "text.jsonl").read_bytes()
-    (folder / "text.frames.zst").write_bytes(COMPRESSORS["frames.zst"](plain))
-    table = pa.table({"text": [json.loads(line)["text"] for line in plain.splitlines() if line.strip()]})
-    pq.write_table(table, folder / "rows.parquet", row_group_size=40)
-    with pa.ipc.new_stream(folder / "stream.arrow", table.schema) as stream:
-        stream.write_table(table, max_chunksize=50)
-    return folder
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_inputs_in_a_bucket_give_the_bytes_of_a_disk(name, store, forms, tmp_path):
-    store.put("src", forms)
-    for source, out in ((f"{forms}/{name}", "disk"), (f"s3://src/{name}", "bucket")):
-        words = ["build", "--input", source, "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
-        assert main([*words, "--shard-size", "4KiB", "--output-prefix", str(tmp_path / out / "x")]) == 0
-    found, wanted = published(tmp_path / "bucket"), published(tmp_path / "disk")
-    assert {name: each for name, each in found.items() if "manifest" not in name} == {
-        name: each for name, each in wanted.items() if "manifest" not in name
-    }
-
-
 @pytest.mark.parametrize(("pattern", "names"), [
     ("s3://src/d/*.jsonl", ["d/a.jsonl", "d/b c.jsonl"]),
     ("s3://src/d/[b]*", ["d/b c.jsonl"]),
@@ -201,16 +169,6 @@ def test_patterns_and_folders_are_listed_once(store, pattern, names):
     assert [file.path for file in found] == [f"s3://src/{name}" for name in names]
     assert all(file.status is not None for file in found)  # sizes and ETags come with the listing
     assert len(store.requests) == 1
-
-
-def test_piped_text_is_that_of_a_disk(store, pipe, tmp_path):
-    text = b"".join(OWN.docs.read_bytes().splitlines(keepends=True)[:60])
-    words = ["build", "--input", "-", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix"]
-    pipe(text)
-    assert main([*words, str(tmp_path / "x")]) == 0
-    pipe(text)
-    assert main([*words, "s3://out/k/x"]) == 0
-    assert objects(store, "k") == published(tmp_path)
 
 
 def test_nothing_secret_is_written_or_shown(store, texts, tmp_path, capfd):
@@ -246,17 +204,18 @@ def test_driver_that_lost_its_lease_does_not_publish(store, texts, monkeypatch, 
     ]
 
 
-def test_google_is_read_and_listed(store, forms, tmp_path, monkeypatch):
+def test_google_is_read_and_listed(store, texts, tmp_path, monkeypatch):
     """Google's XML interface has the reads of S3."""
     key = {"gcs_base_url": store.url, "disable_oauth": True}
     key |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(key))
     monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
-    store.put("src/d/text.jsonl", (forms / "text.jsonl").read_bytes())
+    source = texts / "text.jsonl"
+    store.put("src/d/text.jsonl", source.read_bytes())
     store.client.put_object_acl(Bucket="src", Key="d/text.jsonl", ACL="public-read")
     words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix"]
     assert main([*words, str(tmp_path / "gs" / "x"), "--input", "gs://src/d/*.jsonl"]) == 0
-    assert main([*words, str(tmp_path / "disk" / "x"), "--input", str(forms / "text.jsonl")]) == 0
+    assert main([*words, str(tmp_path / "disk" / "x"), "--input", str(source)]) == 0
     for suffix in ("bin", "idx"):
         name = f"x_text_document.{suffix}"
         assert (tmp_path / "gs" / name).read_bytes() == (tmp_path / "disk" / name).read_bytes()
