@@ -11,7 +11,6 @@ import contextlib
 import functools
 import os
 import platform
-import re
 import socket
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -173,8 +172,6 @@ class Content(_Part, frozen=True, kw_only=True):
         """Refuse what has not all files of a dataset."""
         if not ({"bin", "idx"} <= self.digests.keys() or "pbin" in self.digests):
             raise ValueError("expected the digests of .bin and .idx, or that of a .pbin")
-        if not all(re.fullmatch("[0-9a-f]{32}", file.digest) for file in self.digests.values()):
-            raise ValueError("expected digests of 32 hexadecimal digits")
 
     @property
     def record_counts(self) -> RecordCounts:
