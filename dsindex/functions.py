@@ -316,8 +316,6 @@ def verify(config: VerifyConfig) -> VerifyResult:
     from dsindex.tools.results import VerifyResult
     from dsindex.tools.verify import verify_dataset
 
-    if not config.prefix:
-        raise UsageError("PREFIX is required")
     config = on_connected_cluster(config)
     if config.cache is not None:
         config = config.replaced(cache=_seen_from_anywhere(config, config.cache))

@@ -40,7 +40,7 @@ OptionalDatasets: TypeAlias = Parsed[AnyDataset | Iterable[AnyDataset] | None, t
 class Decoded(Options):
     """Of commands that show tokens as text."""
 
-    tokenizer_model: OptionalTokenizer = option("PATH", default=None, alias="tokenizer", parse=tokenizer_path)
+    tokenizer_model: OptionalTokenizer = option("PATH", default=None, group="", alias="tokenizer", parse=tokenizer_path)
     """The tokenizer, if it moved or is not recorded."""
 
 
@@ -95,7 +95,7 @@ class VerifyConfig(ExecutorConfig, Decoded):
           --tokenizer-model FOLDER
     """
 
-    prefix: Datasets = option("PREFIX", default=(), positional=True, kw_only=False, parse=list_prefixes)
+    prefix: Datasets = option("PREFIX", positional=True, kw_only=False, parse=list_prefixes)
     """Datasets: paths without .bin and .idx, here or in an object store; or FILE.pbin."""
     cache: OptionalFolder = option("FOLDER", default=None, parse=lambda value: refuse_input_url(cache_folder(value)))
     """Check the index caches in this folder against the data."""
