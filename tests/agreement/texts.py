@@ -78,11 +78,3 @@ def neighbours(point):
 def pairs(point, others):
     """A code point before and after each of some others."""
     return " ".join(chr(point) + chr(other) + " " + chr(other) + chr(point) for other in others)
-
-
-def swept_texts(*, begin=0, every):
-    """Every n-th code point alone and in all contexts, in batches."""
-    points = CODE_POINTS[begin::every]
-    for start in range(0, len(points), 4000):
-        batch = points[start : start + 4000]
-        yield [*map(chr, batch), *(in_contexts(point, CONTEXTS) for point in batch)]

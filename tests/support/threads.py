@@ -1,6 +1,5 @@
 """Threads that tests let run side by side."""
 
-import contextlib
 import threading
 
 
@@ -11,14 +10,3 @@ def run_together(function, count):
         thread.start()
     for thread in threads:
         thread.join()
-
-
-@contextlib.contextmanager
-def serving(server):
-    """Run a server in a thread while the block runs."""
-    with server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        try:
-            yield server
-        finally:
-            server.shutdown()

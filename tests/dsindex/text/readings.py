@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import sys
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -56,7 +58,7 @@ class Reading:
 
 
 def reference(content, keys=KEYS, limit=None):
-    """The slow and obvious way: json.loads of each line."""
+    """The slow and obvious way: json.loads of each line; a key that begins with a dot leads through objects."""
     reading = Reading()
     offset = 0
     for number, line in enumerate(content.removesuffix(b"\n").split(b"\n") if content else []):
@@ -80,9 +82,11 @@ def reference_values(line, keys):
     sys.setrecursionlimit(10 * MAX_NESTING)
     try:
         record = json.loads(line.decode("utf-8", "strict"), parse_int=lambda _: 0)  # any number of digits
-        values = [record[key] if isinstance(record[key], list) else [record[key]] for key in keys]
-        for value in values:
-            "".join(value).encode("utf-8")
+        values = []
+        for key in keys:
+            value = functools.reduce(operator.getitem, key.lstrip(".").split("."), record)
+            values.append(value if isinstance(value, list) else [value])
+            "".join(values[-1]).encode("utf-8")
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     finally:

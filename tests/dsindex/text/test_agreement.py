@@ -7,22 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken, normalizers
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Reference
 
 from dsindex.errors import TokenizerError
 from dsindex.text import encoders
 from dsindex.text.encoders import make_encoder
 from dsindex.text.engines import (
-    DIFFERING,
     choose_engine,
-    read_ranges,
 )
 from tests.agreement import vocabularies as v
 from tests.support import text_tokenizers as trained
-
-NEW_LETTERS = ["\u088f", "\ua7ce", "\U000323b0"]
-"""Letters of Unicode 17, which the reference does not know."""
 
 
 @functools.cache
@@ -54,26 +49,13 @@ def by_text(batch):
     return [part.tolist() for part in np.split(batch.tokens, np.cumsum(batch.lengths)[:-1])]
 
 
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("letter", NEW_LETTERS, ids=lambda letter: f"U+{ord(letter):04X}")
-def test_new_letters_before_a_short_form_are_the_references(letter):
-    texts = [f"{letter}'s", "plain's"]
-    content = splitting()
-    wanted = reference(content, texts)
-    assert by_text(encoded(content, texts, differing=False))[0] != wanted[0]
-    batch = encoded(content, texts)
-    assert by_text(batch) == wanted
-
-
-@pytest.mark.quick(1)
 @pytest.mark.parametrize(("name", "normalizer", "text"), [
+    ("gpt2", None, "\u088f's"),
+    ("gpt2", None, "\U000323b0's"),
     ("o200k", None, "a\U0001e6e3B"),
-    ("qwen3.5", None, "a\u1acf b"),
-    ("deepseek", None, "a\U0001f6d8b"),
     ("gpt2", "NFC", "a\u0301\u0898\u0323"),
-    ("qwen2", "NFC", "\U0001611e\U0001611f"),
 ])  # fmt: skip
-def test_what_is_new_to_other_parts_is_the_references(name, normalizer, text):
+def test_what_is_new_to_a_part_is_the_references(name, normalizer, text):
     content = splitting(name, normalizer)
     wanted = reference(content, [text])
     assert by_text(encoded(content, [text], differing=False)) != wanted
@@ -85,14 +67,12 @@ def test_what_is_new_to_other_parts_is_the_references(name, normalizer, text):
 @pytest.mark.parametrize("content", [
     trained.byte_level(),
     trained.with_template("<|bos|> <|eot|> $A <|eot|>"),
-    trained.with_added(normalizer=normalizers.NFC()),
     trained.with_added(AddedToken("Wheel", lstrip=True, special=True)),
-    splitting("llama3"),
-], ids=["plain", "around", "nfc", "added", "llama3"])  # fmt: skip
+], ids=["plain", "around", "added"])  # fmt: skip
 def test_batches_with_both_kinds_of_text_keep_their_order(content, monkeypatch):
     monkeypatch.setattr(encoders, "REFERENCE_BATCH_BYTES", 50)
     rng = random.Random(7)
-    pieces = [*trained.PIECES, "'s", " Wheel", *NEW_LETTERS]
+    pieces = [*trained.PIECES, "'s", " Wheel", "\u088f", "\ua7ce", "\U000323b0"]
     texts = ["", *("".join(rng.choices(pieces, k=rng.randint(0, 12))) for _ in range(300)), "\u088f's", ""]
     wanted = reference(content, texts)
     batch = encoded(content, texts)
@@ -133,11 +113,3 @@ def test_versions_that_were_not_compared_are_not_taken(package, installed):
     with pytest.raises(TokenizerError, match=r"was not compared with tokenizers .*; use --engine tokenizers$"):
         choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
     assert choose_engine(tokenizer, "tokenizers", add_special_tokens=True).reason == "asked for"
-
-
-def test_tables_hold_ranges_outside_ascii():
-    for part, text in DIFFERING.items():
-        ranges = read_ranges(text)
-        points = [point for first, last in ranges for point in range(first, last + 1)]
-        assert len(set(points)) == len(points), part
-        assert all(0x80 <= first <= last <= 0x10FFFF for first, last in ranges), part

@@ -10,10 +10,9 @@ from dsindex.text.engines import audit, choose_engine, clip_texts
 from tests.support import text_tokenizers as trained
 
 
-@pytest.mark.parametrize("special", [True, False])
-def test_audit_accepts_equal_engines(special, monkeypatch):
+def test_audit_accepts_equal_engines(monkeypatch):
     tokenizer = trained.as_tokenizer(trained.with_template("<|bos|> $A <|eot|>"))
-    engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=special)
+    engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
     assert engine.name == "gigatoken"  # of the reference there is nothing to audit
     compared = []
     monkeypatch.setattr(module, "make_encoder", lambda *asked: compared.append(1) or encoders.make_encoder(*asked))
@@ -23,21 +22,17 @@ def test_audit_accepts_equal_engines(special, monkeypatch):
     assert compared == [1, 1]
 
 
-@pytest.mark.parametrize(("damage", "shown"), [
-    (lambda tokens: np.where(tokens == tokens[-1], 7, tokens), r"from token \d+: gigatoken \[.*7"),
-    (lambda tokens: tokens + 1, r"from token 0: gigatoken \["),
-], ids=["one-id", "all"])  # fmt: skip
-def test_audit_catches_a_wrong_engine(monkeypatch, damage, shown):
+def test_audit_catches_a_wrong_engine(monkeypatch):
     tokenizer = trained.as_tokenizer(trained.byte_level())
     engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
     original = encoders.Encoder._encode_fast
 
     def wrong(self, texts):
         batch = original(self, texts)
-        return encoders.TokenBatch.of(damage(batch.tokens), batch.lengths)
+        return encoders.TokenBatch.of(np.where(batch.tokens == batch.tokens[-1], 7, batch.tokens), batch.lengths)
 
     monkeypatch.setattr(encoders.Encoder, "_encode_fast", wrong)
-    with pytest.raises(TokenizerError, match=rf"^trained: .* differ on 'wheel' {shown}.*; use --engine tokenizers$"):
+    with pytest.raises(TokenizerError, match=r"^trained: .* differ on 'wheel' from token \d+: gigatoken \[.*7"):
         audit(tokenizer, engine, ["wheel"])
     with pytest.raises(TokenizerError, match=r"'(x ){30}' … '( x){30}'"):
         audit(tokenizer, engine, ["x " * 500 + " x" * 500 + "wheel" + " x" * 30])

@@ -1,7 +1,6 @@
 """Compressed files: their text in bounded pieces, and their lines; what is damaged, cut off or another kind is said."""
 
 import gzip
-import random
 import struct
 from pathlib import Path
 
@@ -11,8 +10,7 @@ from dsindex.errors import InputError
 from dsindex.store.storage import LocalFile
 from dsindex.text import compressed
 from dsindex.text.compressed import measure_compression
-from dsindex.text.forms import InputForm, TextPart, detect_form
-from dsindex.text.streams import LongLine, read_lines
+from dsindex.text.forms import detect_form
 from tests.support.compressed import COMPRESSORS, zstd
 
 TEXT = b"".join(b'{"text": "%d %s"}\n' % (number, bytes([97 + number % 26]) * (number % 200)) for number in range(300))
@@ -70,17 +68,10 @@ def test_a_file_that_is_cut_off_or_damaged_is_refused_with_its_member(tmp_path, 
     content = COMPRESSORS[name](TEXT)
     path, container = write(tmp_path, name, content)
     said = rf"expected {container} data, but the \w+ that begins at byte \d+ "
-    for share in (0.1, 0.5, 0.99):
-        cut = content[: int(len(content) * share)]
-        Path(path).write_bytes(cut)
-        if content[len(cut) :].strip(b"\0") and content[len(cut) :][:2] not in (
-            b"\x1f\x8b",
-            b"\x28\xb5",
-            b"BZ",
-            b"\xfd7",
-        ):
-            with pytest.raises(InputError, match=f"{said}is cut off"):
-                decode(path, container)
+    for size in (20, 40):
+        Path(path).write_bytes(content[:size])
+        with pytest.raises(InputError, match=f"{said}is cut off"):
+            decode(path, container)
     Path(path).write_bytes(content[:30] + bytes([content[30] ^ 0x55]) + content[31:])
     with pytest.raises(InputError, match=f"{said}is "):
         decode(path, container)
@@ -106,26 +97,3 @@ def test_a_bomb_is_decoded_in_bounded_pieces(tmp_path):
         sizes = [len(text) for text in compressed.decode(path, file, container)]
     assert max(sizes) <= compressed.PIECE_BYTES
     assert sum(sizes) == 300 << 20
-
-
-def draw_text(seed):
-    rng = random.Random(seed)
-    text = b"\n".join(b"%d" % number * rng.choice([0, 1, 3, 40, 300]) for number in range(rng.choice([0, 1, 50, 200])))
-    return text + rng.choice([b"", b"\n"])
-
-
-@pytest.mark.quick(5)
-@CASES
-@pytest.mark.parametrize("block_bytes", [4, 1 << 20])
-def test_lines_are_those_of_the_text(tmp_path, name, block_bytes):
-    for seed in range(4):
-        text = draw_text(seed)
-        path, container = write(tmp_path, name, COMPRESSORS[name](text))
-        part = TextPart(path=path, begin=0, end=Path(path).stat().st_size, form=InputForm(container=container))
-        found, offset = [], 0
-        for block in read_lines(part, block_bytes=block_bytes):
-            assert not isinstance(block, LongLine)
-            assert block.offsets()[0] == offset
-            offset += block.num_bytes
-            found += [block.line(number) for number in range(len(block.starts))]
-        assert found == text.removesuffix(b"\n").split(b"\n") if text else not found

@@ -58,24 +58,7 @@ def test_only_a_tokenizer_json_is_encoded_by_gigatoken(tmp_path):
         choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
 
 
-def test_file_describes_itself(tmp_path):
-    tokenizer = loaded(tmp_path, "gemma")
-    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-    assert (tokenizer.name, tokenizer.library, tokenizer.json) == ("tokenizer.model", "sentencepiece", b"")
-    assert tokenizer.vocabulary_size == processor.get_piece_size()
-    assert (tokenizer.eod_id, tokenizer.eod_token) == (1, "</s>")
-    assert tokenizer.special_tokens == ("<pad>", "</s>", "<s>")
-    assert decode(tokenizer, processor.encode("The mill stood")) == "The mill stood"
-    with pytest.raises(TokenizerError, match=r"expected a tokenizer\.json, got a tokenizer of sentencepiece"):
-        shared_tokenizer(tokenizer)
-
-
-WHOLE = sentencepiece_model("llama2")
-
-
-@pytest.mark.parametrize("content", [
-    *(WHOLE[: int(len(WHOLE) * share)] for share in (0.0, 0.5, 0.99)), b"\x08\x80",
-])  # fmt: skip
+@pytest.mark.parametrize("content", [b"", sentencepiece_model("llama2")[:-100], b"\x08\x80"], ids=range(3))
 def test_damaged_models_are_refused(tmp_path, content):
     path = tmp_path / "tokenizer.model"
     path.write_bytes(content)
@@ -88,7 +71,6 @@ FAMILIES = {
     "cl100k_base": CL100K_PATTERN,
     "o200k_base": PATTERNS["o200k"][0],
     "llama3": PATTERNS["llama3"][0],
-    "llama3.1": PATTERNS["llama3"][0],
 }
 MEGATRON = TokenizerOptions(tokenizer_type="TikTokenizer", vocab_size=580, tiktoken_num_special_tokens=20)
 
@@ -149,7 +131,6 @@ def test_ranks_of_megatron_are_read_as_its_class_does(tmp_path, name):
     (rank_entries(), TokenizerOptions(), r"expected 130072 ranks for a vocabulary of 131072, got 560"),
     (rank_entries(), TokenizerOptions(vocab_size=10), "fewer than the 10 of the vocabulary"),
     (rank_entries(), TokenizerOptions(tokenizer_special_tokens=("<s>",)), "with <unk> <s> </s> <mask>"),
-    ([{**rank_entries()[0], "rank": 1}], MEGATRON, "token 0: expected an object with rank 0"),
     ([{**rank_entries()[0], "token_bytes": "?"}], MEGATRON, "token 0: expected a token in base64"),
     ([rank_entries()[0]] * 2, MEGATRON, "token 1: expected an object with rank 1"),
 ])  # fmt: skip
@@ -198,7 +179,6 @@ def test_two_files_are_the_tokenizer_of_gpt2(tmp_path, newline):
 
 
 @pytest.mark.parametrize(("vocabulary", "merges", "message"), [
-    ("[]", "", "expected a JSON object with an id for each token"),
     ('{"a": "b"}', "", "expected a JSON object with an id for each token"),
     ('{"a": 0, "b": 1}', "a b\n", r"line 1 of the merges: expected two tokens .*, got 'a b'"),
     ('{"a": 0, "b": 1, "ab": 2}', "#version: 0.2\na b\nab\n", r"line 3 of the merges: .*, got 'ab'"),
@@ -236,10 +216,9 @@ def test_folder_with_ranks_leads_to_them_in_two_steps(tmp_path):
     assert tokens(file, TokenizerOptions(tiktoken_encoding="llama3"))
 
 
-@pytest.mark.parametrize("config", [{"pad_token": "<pad>"}, {"add_bos_token": True, "bos_token": "<|bos|>"}])
-def test_folder_that_contradicts_itself_leads_to_its_tokenizer_json(tmp_path, config):
+def test_folder_that_contradicts_itself_leads_to_its_tokenizer_json(tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(trained.byte_level())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "<pad>"}')
     message = refusal(tmp_path)
     assert message.endswith(f"use --tokenizer-model {tmp_path}/tokenizer.json for the tokenizer.json alone")
     whole = tokenizers.Tokenizer.from_str(trained.byte_level().decode())
@@ -268,9 +247,7 @@ def metaspace(prepend):
 
 @pytest.mark.parametrize(("content", "config", "notes"), [
     (metaspace("never"), {"tokenizer_class": "LlamaTokenizerFast"}, ["adds a space"]),
-    (metaspace("never"), {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False}, []),
     (metaspace("always"), {"tokenizer_class": "LlamaTokenizer"}, []),
-    (metaspace("always"), {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False}, ["adds no space"]),
     (metaspace("always"), {"tokenizer_class": "GemmaTokenizer", "add_prefix_space": True}, ["adds no space"]),
     (metaspace("always"), {"tokenizer_class": "CodeLlamaTokenizer", "bos_token": "<s>"}, ["begins every text"]),
     (trained.byte_level(), {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}, ["adds a space"]),

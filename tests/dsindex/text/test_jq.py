@@ -1,12 +1,9 @@
-import pickle
-
 import pytest
 
 from dsindex.errors import InputError, RecordProblem
 from dsindex.text.jq import (
     FieldPattern,
     Patterns,
-    open_patterns,
     parse_field_patterns,
     parse_mask_pattern,
 )
@@ -30,15 +27,11 @@ def select(pattern, value):
 @pytest.mark.parametrize(("pattern", "expected"), [
     pytest.param('.conversations | select(.from == "human")', [True, False, True], id="the-spec"),
     pytest.param('.conversations[] | select(.from == "human")', [True, False, True], id="iterated"),
-    pytest.param('.["conversations"]|.from=="human"', [True, False, True], id="comparison"),
-    pytest.param('."conversations" | .from | startswith("g")', [False, True, False], id="second-pipe"),
+    pytest.param('.["conversations"] | .from | startswith("g")', [False, True, False], id="second-pipe"),
     pytest.param(".conversations", [True, True, True], id="all"),
     pytest.param(".conversations | .weight", [False, False, False], id="null"),
-    pytest.param('.conversations | select(.from == "bot")', [False, False, False], id="nothing"),
-    pytest.param('.conversations | if .value == "b" then false else . end', [True, False, True], id="if"),
     pytest.param(".conversations | empty", [False, False, False], id="empty"),
     pytest.param('.conversations | false, (.value == "c")', [False, False, True], id="several-outputs"),
-    pytest.param('.conversations | .value | test("^[bc]$")', [False, True, True], id="regular-expression"),
     pytest.param(
         '.conversations | def human: .from == "human"; human and .value != "a"', [False, False, True], id="function"
     ),
@@ -49,7 +42,6 @@ def test_mask_pattern_is_asked_about_each_message(pattern, expected):
 
 
 def test_mask_pattern_is_asked_about_a_text_as_a_whole():
-    assert select(".role", "Vicuna") == [True]
     assert select('.role | select(startswith("V"))', "Vicuna") == [True]
     assert select('.role | select(startswith("V"))', "Mody") == [False]
 
@@ -71,13 +63,9 @@ def test_field_pattern_gives_texts_unchanged(value):
     ("pattern", "record", "expected"),
     [
         ("reduce .[] as $x (0; . + $x)", {"a": 1, "b": 2}, 3),
-        ("[limit(3; repeat(.a))] | join(\"-\")", {"a": "x"}, "x-x-x"),
-        ('.a * 3 | gsub("x"; "y")', {"a": "x"}, "yyy"),
         ('"\\(.a) and \\(.b | "<\\(.)>")"', {"a": 1, "b": 2}, "1 and <2>"),
         (".env + .now + .[\"input\"] + (. as $input | $input.now)", {"env": "a", "now": "b", "input": "c"}, "abcb"),
         ('"now, \\"env\\" # \\\\(env)"', {}, 'now, "env" # \\(env)'),
-        (".a = 1 | .a", {}, 1),
-        ("0 | gmtime | mktime", {}, 0),
     ],
 )  # fmt: skip
 def test_patterns_may_be_any_jq(pattern, record, expected):
@@ -89,25 +77,19 @@ def test_field_pattern_without_a_value_gives_none_and_several_are_refused():
     assert read(".roles[]", {"roles": ["a"]}) == "a"
     with pytest.raises(RecordProblem, match="expected one value, got 2"):
         read(".roles[]", {"roles": ["a", "b"]})
-    with pytest.raises(RecordProblem, match="Cannot iterate over string"):
-        read(".roles[]", {"roles": "a"})
 
 
 @pytest.mark.parametrize(("pattern", "name"), [
     ("env", "env"),
     ("$ENV.PATH", "ENV"),
-    ("now", "now"),
     (".[now:5]", "now"),
-    ("..|now", "now"),
     ("input", "input"),
     ('"\\(env)"', "env"),
     ('"a\\("b\\(now)" + "c")d" + "\\(1)"', "now"),
-    ('"\\(1)" + env + ""', "env"),
     ('"\\("(")" + (env | "")', "env"),
     ('"\\\\" + env + "\\""', "env"),
     ("@text \"\\(now)\"", "now"),
     ("halt", "halt"),
-    ("debug", "debug"),
     ('import "x" as x; .', "import"),
     ("{now: 1}", "now"),
 ])  # fmt: skip
@@ -123,11 +105,9 @@ def test_comments_are_refused_since_they_may_hide_something(pattern):
 
 
 @pytest.mark.parametrize(("pattern", "match"), [
-    (".a | (", "syntax error"),
     ('"a', "unterminated|syntax error"),
     ('"\\', "syntax error"),
     ("nosuch", "nosuch/0 is not defined"),
-    (".a | | .b", "syntax error"),
 ])  # fmt: skip
 def test_what_is_no_jq_is_refused(pattern, match):
     with pytest.raises(InputError, match=f"^jq pattern .*: .*({match})"):
@@ -141,7 +121,7 @@ def test_filter_of_a_mask_has_to_be_jq_by_itself(pattern):
         Patterns([FieldPattern(name="a", pattern=".a")], [mask])
 
 
-@pytest.mark.parametrize("pattern", ["select(.x)", ".", ".a.b | .c", ".a[0] | .b", "(.a) | .b"])
+@pytest.mark.parametrize("pattern", ["select(.x)", ".a.b | .c", ".a[0] | .b"])
 def test_mask_pattern_has_to_begin_with_one_field(pattern):
     with pytest.raises(InputError, match="expected the name of one field first"):
         parse_mask_pattern(pattern)
@@ -150,8 +130,6 @@ def test_mask_pattern_has_to_begin_with_one_field(pattern):
 def test_field_patterns_in_a_list_need_names_of_their_own():
     with pytest.raises(InputError, match="ends in a unique name"):
         parse_field_patterns([".a.text", ".b.text"])
-    with pytest.raises(InputError, match="ends in a unique name"):
-        parse_field_patterns([".a[0]"])
 
 
 def test_record_that_nests_too_deep_is_a_problem():
@@ -160,24 +138,6 @@ def test_record_that_nests_too_deep_is_a_problem():
         nested = [nested]
     with pytest.raises(RecordProblem, match="nested too deep"):
         read(".x", {"x": nested})
-
-
-def test_many_records_are_read_in_order_with_their_problems():
-    patterns = Patterns([FieldPattern(name="x", pattern=".a.b")])
-    found = []
-    for record in [b'{"a": {"b": "x"}}', b'{"a": 5}', b"{}"] * 2:
-        try:
-            found.append(patterns.read(record).value("x"))
-        except RecordProblem as problem:
-            found.append(problem.kind)
-    assert found == ["x", "pattern-error", None] * 2
-
-
-def test_patterns_can_be_pickled_and_are_shared_in_a_process():
-    fields = (FieldPattern(name="x", pattern=".a"),)
-    shared = open_patterns(fields)
-    assert open_patterns(pickle.loads(pickle.dumps(fields))) is shared  # noqa: S301
-    assert pickle.loads(pickle.dumps(shared)).read({"a": 1}).value("x") == 1  # noqa: S301
 
 
 @pytest.mark.parametrize("rest", [

@@ -60,19 +60,17 @@ def test_lay_out_documents_equals_reference_for_one_text_each(texts, eod):
     assert got.tokens.dtype == np.dtype("<i4")
 
 
-@pytest.mark.parametrize("eod", [None, EOD])
-def test_lay_out_documents_never_wraps_a_token(eod):
+def test_lay_out_documents_never_wraps_a_token():
     with pytest.raises(OverflowError, match="70000 does not fit uint16"):
-        lay_out_documents(batch_of([[1, 70_000]]), dtype=np.dtype("<u2"), eod_id=eod, vocabulary_size=1 << 20)
+        lay_out_documents(batch_of([[1, 70_000]]), dtype=np.dtype("<u2"), eod_id=EOD, vocabulary_size=1 << 20)
 
 
-@pytest.mark.parametrize("eod", [None, EOD])
 @pytest.mark.parametrize("lay_out", [lay_out_documents, lay_out_pbin_documents])
-def test_ids_outside_the_vocabulary_are_refused_even_if_they_do_not_fit(lay_out, eod):
+def test_ids_outside_the_vocabulary_are_refused_even_if_they_do_not_fit(lay_out):
     batch = batch_of([[1, 2], [70_000]])
     with pytest.raises(TokenizerError, match="below 70000, the size of the vocabulary, got 70000"):
-        lay_out(batch, dtype=np.dtype("<u2"), eod_id=eod, vocabulary_size=70_000)
-    fitting = lay_out(batch, dtype=np.dtype("<i4"), eod_id=eod, vocabulary_size=70_001)
+        lay_out(batch, dtype=np.dtype("<u2"), eod_id=EOD, vocabulary_size=70_000)
+    fitting = lay_out(batch, dtype=np.dtype("<i4"), eod_id=EOD, vocabulary_size=70_001)
     assert fitting.tokens.max() == 70_000
 
 

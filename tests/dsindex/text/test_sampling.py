@@ -37,22 +37,6 @@ def test_hashes_are_those_of_the_reference(tmp_path):
     assert hash_records(block).tolist() == expected
 
 
-def test_what_is_kept_is_consistent(tmp_path):
-    records = [{"text": f"text {number}", "title": [f"title {number}"] * (number % 4)} for number in range(3000)]
-    [block] = read(tmp_path, records, keys=("text", "title"))
-    small, large = sample_records(block, (Sample(high=0.1),)), sample_records(block, (Sample(high=0.5),))
-    for sample in (small, large):
-        numbers = sample.lines.tolist()
-        assert sample.num_filtered + len(numbers) == 3000
-        assert sample.num_lines == 3000
-        assert sample.offsets.tolist() == [block.offsets.tolist()[number] for number in numbers]
-        assert sample.columns["text"].texts == [records[number]["text"] for number in numbers]
-        assert sample.columns["title"].texts == [title for number in numbers for title in records[number]["title"]]
-    assert 230 < len(small.lines) < 370
-    assert 1400 < len(large.lines) < 1600
-    assert set(small.lines.tolist()) <= set(large.lines.tolist())
-
-
 def test_a_sample_and_its_complement_are_all(tmp_path):
     [block] = read(tmp_path, [{"text": str(number)} for number in range(1000)])
     parts = [Sample(high=0.3), Sample(low=0.3, high=0.8), Sample(low=0.8)]

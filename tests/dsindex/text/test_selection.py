@@ -3,10 +3,7 @@
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.text.blocks import TextColumn
 from dsindex.text.fields import MAX_NESTING, decode_separator, show_path
-from dsindex.text.forms import TextPart
-from dsindex.text.parts import read_part
 from dsindex.text.selection import is_program, open_selection, output_name, parse_key
 from tests.dsindex.text.readings import read_fields
 
@@ -15,16 +12,6 @@ ARRAY = "; if the file is one array, `jq -c '.[]'` writes each of its records on
 
 def judge(selection, *lines):
     return list(map(selection.read_line, lines))
-
-
-def read(path, selection, **options):
-    part = TextPart(path=str(path), begin=0, end=path.stat().st_size)
-    return list(read_part(part, selection, **options))
-
-
-def texts(blocks, name):
-    columns = [block.columns[name] for block in blocks]
-    return [text for column in columns if isinstance(column, TextColumn) for text in column.texts]
 
 
 def test_names_paths_and_programs_are_read_from_one_line():
@@ -36,11 +23,9 @@ def test_names_paths_and_programs_are_read_from_one_line():
 
 @pytest.mark.parametrize(("condition", "record", "holds"), [
     (".n > 3", b'{"n": 4}', True),
-    (".n > 3", b'{"n": 3}', False),
     (".n", b'{"n": null}', False),
     ("empty", b"{}", False),
     ("null, 1, false", b"{}", True),
-    (".a[] == 2", b'{"a": [1, 3]}', False),
     ("def f: .n; f == 1", b'{"n": 1}', True),
 ])  # fmt: skip
 def test_record_is_kept_if_any_result_is_true(condition, record, holds):
@@ -65,7 +50,6 @@ def test_condition_is_evaluated_before_keys_are_read():
     ({"keys": ["x=.n | ."]}, b'{"n": 1}', "expected a string or a list of strings from the jq pattern '.n | .', got"),
     ({"keys": ["text"], "where": "error"}, b'{"text": "a"}', 'pattern `error` fails: (not a string): {"text": "a"}'),
     ({"keys": ["x=. | error(.a)"]}, rb'{"a": "one\ntwo"}', "pattern `. | error(.a)` fails: one"),
-    ({"keys": ["x=.a | .", "y=.a | .b"]}, b'{"a": "c"}', "pattern `.a | .b` fails: Cannot index string with"),
     ({"keys": ["x=.a[]"]}, b'{"a": ["b", "c"]}', "pattern `.a[]`: expected one value, got 2"),
     ({"keys": ["x=. | [.a, 1]"]}, b'{"a": "b"}', "got a list with a number as item 2"),
     ({"keys": [".a.b", "x=.a"]}, b'{"a": "b"}', "expected an object at .a, got a string"),
@@ -75,85 +59,33 @@ def test_what_fails_on_a_record_makes_it_a_bad_one(options, line, reason):
     assert reason in found
 
 
-@pytest.mark.parametrize(
-    "where", [".a |", "nosuch", ".a )(", ".a)] | any, [(.b", "$holds", "input", "now", "$ENV.HOME"]
-)
+@pytest.mark.parametrize("where", [".a |", ".a)] | any, [(.b", "$holds", "now"])
 def test_condition_that_is_no_jq_is_refused(where):
     with pytest.raises(InputError, match="jq pattern"):
         open_selection(["text"], where=where)
 
 
-@pytest.mark.parametrize(("keys", "join"), [(["a", ".a"], None), (["a", "a"], None), (["a", "a"], " ")])
+@pytest.mark.parametrize(("keys", "join"), [(["a", ".a"], None), (["a", "a"], " ")])
 def test_keys_of_one_name_are_refused(keys, join):
     with pytest.raises(InputError, match="expected keys of different names, got a"):
         open_selection(keys, join=join)
 
 
-JOINED_LINES = [
-    b'{"title": "t", "text": "a", "tags": ["x", "y"]}',
-    b'{"title": "", "text": "\xc3\xa9", "tags": []}',
-    b'{"title": "t", "text": ["s1", "s2"], "tags": ["z"]}',
-]
-
-
-@pytest.mark.parametrize("keys", [["title", "text"], ["tags", ".title"], ["text", "title", "tags"], ["tags"]])
-def test_joined_texts_are_those_of_all_keys(tmp_path, keys):
-    import json
-
-    path = tmp_path / "a.jsonl"
-    for separator in ("\n", "", " – "):
-        for lines in (JOINED_LINES[:2] * 3, JOINED_LINES):
-            path.write_bytes(b"\n".join(lines))
-            expected = []
-            for line in lines:
-                values = [json.loads(line)[key.lstrip(".")] for key in keys]
-                expected.append(separator.join(v if isinstance(v, str) else separator.join(v) for v in values))
-            blocks = read(path, open_selection(keys, join=separator))
-            assert texts(blocks, "text") == expected
-            assert all(list(block.columns) == ["text"] for block in blocks)
-
-
-@pytest.mark.parametrize(("written", "separator"), [
-    (r"\n", "\n"), (r"\t|\\n", "\t|\\n"), ("", ""), ("\n", "\n"), (r"\\\n", "\\\n"), ("é", "é"),
-])  # fmt: skip
-def test_escapes_of_a_separator(written, separator):
-    assert decode_separator(written) == separator
-
-
-@pytest.mark.parametrize(("written", "message"), [("\\x", r"'\\\\x'"), ("a\\", "'\\\\\\\\'"), ("\ud800", "in UTF-8")])
-def test_other_escapes_are_refused(written, message):
-    with pytest.raises(ValueError, match=message):
-        decode_separator(written)
-
-
-def test_filtered_records_are_counted_for_any_cut(tmp_path):
-    path = tmp_path / "a.jsonl"
-    lines = [b'{"text": "%d", "n": %d}' % (number, number) for number in range(20)]
-    path.write_bytes(b"\n".join([*lines, b"", b"bad", b'{"n": 1}', b'{"n": 0}']))
-    selection = open_selection(["text"], where=".n % 2 == 1")
-    for block_bytes in (1, 50, 1 << 20):
-        blocks = read(path, selection, block_bytes=block_bytes)
-        assert texts(blocks, "text") == [str(number) for number in range(1, 20, 2)]
-        assert sum(block.num_filtered for block in blocks) == 11
-        assert [bad.line for block in blocks for bad in block.bad] == [21, 22]
-        assert all(
-            block.num_lines == block.num_blank + block.num_filtered + len(block.offsets) + len(block.bad)
-            for block in blocks
-        )
+def test_escapes_of_a_separator():
+    assert decode_separator("\\t|\\\\n\né") == "\t|\\n\né"
+    for written in ("\\x", "a\\", "\ud800"):
+        with pytest.raises(ValueError, match="expected"):
+            decode_separator(written)
 
 
 @pytest.mark.parametrize(("text", "name", "path"), [
     ("text", "text", ("text",)),
-    ("meta.text", "meta.text", ("meta.text",)),
-    ("a|b", "a|b", ("a|b",)),
     ("a=b=.c", "a=b=.c", ("a=b=.c",)),
-    (".text", "text", ("text",)),
     (".meta.text", "meta.text", ("meta", "text")),
     ('."my key".x', "my key.x", ("my key", "x")),
     ('.["a b"]', "a b", ("a b",)),
     ('.a.["b.c"]', "a.b.c", ("a", "b.c")),
     (r'."\u0041\"".b', 'A".b', ('A"', "b")),
-    ("body=.meta.text", "body", ("meta", "text")),
     ('body=."a=.b"', "body", ("a=.b",)),
 ])  # fmt: skip
 def test_names_and_paths(text, name, path):
@@ -173,37 +105,20 @@ def test_anything_else_that_begins_with_a_dot_is_a_program(program):
     assert output_name(f"x={program}") == "x"
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("x=.a |", r"jq pattern '\.a \|': syntax error"),
-    ("x=.a | nosuch", r"jq pattern '\.a \| nosuch': .*nosuch"),
-    ("x=. | input", "'input' is not allowed"),
-    ("x=.a | env", "'env' is not allowed"),
-])  # fmt: skip
-def test_program_that_is_no_jq_is_refused(text, message):
-    with pytest.raises(InputError, match=message):
-        parse_key(text)
-
-
 @pytest.mark.parametrize("path", [("a",), ("a", "b c"), ("", "\n"), ('"', "é"), ("1a", "_b1")])
 def test_shown_path_is_the_path(path):
     assert parse_key(show_path(path)).path == path
 
 
-GOT_ARRAY = (
-    "expected a JSON object, got a list; if the file is one array, `jq -c '.[]'` writes each of its records on a line"
-)
 EXPECTED = "expected a string or a list of strings under the key 'text', got "
 
 
 @pytest.mark.parametrize(("line", "reason"), [
     (b'{"text": null}', EXPECTED + "null"),
     (b'{"text": true}', EXPECTED + "a boolean"),
-    (b'{"text": 12}', EXPECTED + "a number"),
     (b'{"text": -1.5}', EXPECTED + "a number"),
     (b'{"text": {}}', EXPECTED + "an object"),
-    (b'{"text": "a", "text": null}', EXPECTED + "null"),
     (b'{"text": ["a", ["b"]]}', EXPECTED + "a list with a list as item 2"),
-    (b'{"text": [null]}', EXPECTED + "a list with null as item 1"),
     (rb'{"text": "ab\udc00"}', EXPECTED + r"a string with the lone surrogate \udc00 at character 3"),
     (
         rb'{"text": ["\ud800"]}',
@@ -217,17 +132,12 @@ EXPECTED = "expected a string or a list of strings under the key 'text', got "
         "expected the key 'text', got only '1', '2', '3', '4', '5' and 2 more",
     ),
     (b'{"' + b"k" * 50 + b'":1}', f"expected the key 'text', got only '{'k' * 40}…'"),
-    (b'["text"]', GOT_ARRAY),
+    (b'["text"]', "expected a JSON object, got a list" + ARRAY),
     (b"[", "expected JSON, got an error at column 2: Expecting value" + ARRAY),
-    (b'{"a.b": 1}', "expected the key 'text', got only 'a.b'"),
-    (b'"text"', "expected a JSON object, got a string"),
-    (b"null", "expected a JSON object, got null"),
     (b"17", "expected a JSON object, got a number"),
     ('{"é": "a" "b"}'.encode(), "expected JSON, got an error at column 11: Expecting ',' delimiter"),
-    (b'{"text": "a"} {}', "expected JSON, got an error at column 15: Extra data"),
     (b'{"text": "a", "x": Inf}', "expected JSON, got an error at column 20: Expecting value"),
     (b'{"text": "\xff"}', "expected UTF-8, got byte 0xff at byte 11 of the line: invalid start byte"),
-    (b'{"text": "\xed\xa0\x80"}', "expected UTF-8, got byte 0xed at byte 11 of the line: invalid continuation byte"),
     (b'\xef\xbb\xbf{"text": "a"}', "expected JSON, got a byte order mark, which only a file's start may have"),
 ])  # fmt: skip
 def test_read_fields_says_what_is_wrong(line, reason):

@@ -121,12 +121,10 @@ def text_bytes(columns):
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("format", STORED)
-@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.list_(pa.binary())], ids=str)
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.list_(pa.binary())], ids=str)
 def test_binary_values_are_utf8_or_bad(format, kind, tmp_path):
     values = [b"good", b"\xff\n", "fine é".encode()]
-    array = pa.array(values, pa.binary()).view(pa.string()) if kind == pa.string() else None
-    if array is None:
-        array = pa.array([[value] for value in values] if pa.types.is_list(kind) else values, kind)
+    array = pa.array([[value] for value in values] if pa.types.is_list(kind) else values, kind)
     path = write_table(tmp_path / "table", pa.table({"text": array, "id": [1, 2, 3]}), format)
     assert read(path, format)[0] == {0: (["good"],), 2: (["fine é"],)}
     [(number, (reason, _))] = read(path, format)[1].items()
@@ -198,7 +196,7 @@ def refusal(path, format, keys):
 def test_a_table_that_is_cut_off_is_refused(format, tmp_path):
     data = content(tmp_path, TABLE, format, group_rows=15)
     path = tmp_path / "cut"
-    for size in [0, 1, 3, 4, 8, 12, 100, len(data) // 2, len(data) - 20]:
+    for size in [0, 3, 12, 100, len(data) - 20]:
         path.write_bytes(data[:size])
         with pytest.raises(InputError, match="cut: expected "):
             read(str(path), format)
@@ -241,28 +239,13 @@ def test_changed_files_and_ranges_are_refused(format, tmp_path):
         list(blocks)
 
 
-@pytest.mark.parametrize(("fields", "message"), [
-    (("none",), r"expected the column 'x', got no such column; it has the columns text \(string\), list"),
-    (("n",), r"expected a column of strings or of lists of strings at 'x', got int64; it has"),
-    (("text", "a"), "expected a column of structs at 'text', to read 'x', got string"),
-    (("meta", "b"), "expected the column 'x', got no such column"),
-])  # fmt: skip
-@pytest.mark.parametrize("format", STORED)
-def test_a_wrong_column_is_refused_with_those_that_there_are(format, fields, message, tmp_path):
-    table = TABLE.append_column("n", pa.array(range(40))).append_column("meta", pa.array([{"a": "b"}] * 40))
-    path = write_table(tmp_path / "table", table, format)
-    with pytest.raises(InputError, match=f"table: {message}"):
-        measure_table(path, format, {"x": fields})
-
-
-@pytest.mark.parametrize("format", STORED)
-def test_columns_of_one_name_are_refused_if_all_are_read(format, tmp_path):
+def test_columns_of_one_name_are_refused_if_all_are_read(tmp_path):
     table = pa.Table.from_arrays([pa.array(["a"])] * 3, names=["text", "id", "text"])
-    path = write_table(tmp_path / "table", table, format)
+    path = write_table(tmp_path / "table", table, "parquet")
     with pytest.raises(InputError, match="table: expected columns of different names, got 2 of the name 'text'"):
-        measure_table(path, format, None)
+        measure_table(path, "parquet", None)
     with pytest.raises(InputError, match="table: expected the column 'text', got 2 columns of that name"):
-        measure_table(path, format, TEXT)
+        measure_table(path, "parquet", TEXT)
 
 
 @pytest.mark.parametrize("format", STORED)
@@ -272,12 +255,3 @@ def test_a_table_is_told_by_its_content_even_if_it_is_cut_off(format, tmp_path):
     for whole in (data, data[:-1]):
         path.write_bytes(whole)
         assert detect_form(str(path), shown_as="x.jsonl").format == format
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"P", b"PAR1 is a name", b'{"text": "PAR1"}PAR1', b"ARROW12", b"\xff\xff\xff\xff"]
-)
-def test_what_is_no_table_is_none(data, tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(data)
-    assert detect_form(str(path), shown_as="x.jsonl") == InputForm()

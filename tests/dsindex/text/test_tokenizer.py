@@ -1,10 +1,7 @@
 """Loading by path and by name: what a tokenizer says about itself, and one sentence for what is none."""
 
 import base64
-import copy
-import hashlib
 import json
-import pickle
 import struct
 
 import huggingface_hub.constants
@@ -27,27 +24,13 @@ def folder(path, content, **others):
     return str(path)
 
 
-def test_file_describes_itself(tmp_path):
-    content = trained.byte_level()
-    (tmp_path / "mine.json").write_bytes(content)
-    tokenizer = load_tokenizer(str(tmp_path / "mine.json"))
-    assert (tokenizer.name, tokenizer.json) == ("mine.json", content)
-    assert tokenizer.sha256 == hashlib.sha256(content).hexdigest()
-    assert tokenizer.special_tokens == ("<|eot|>", "<|bos|>")
-    assert (tokenizer.eod_id, tokenizer.eod_token) == (None, None)
-    assert copy.deepcopy(tokenizer) == tokenizer
-    assert pickle.dumps(tokenizer)
-
-
 CONFIG_EOS, MAP_EOS = {"tokenizer_config": {"eos_token": "<|eot|>"}}, {"special_tokens_map": {"eos_token": "<|bos|>"}}
 
 
 @pytest.mark.parametrize(("others", "argument", "expected"), [
     ({}, None, (None, None)),
-    ({}, "<|bos|>", (1, "<|bos|>")),
     (CONFIG_EOS, None, (0, "<|eot|>")),
     ({"tokenizer_config": {"eos_token": {"content": "<|bos|>", "special": True}}}, None, (1, "<|bos|>")),
-    (MAP_EOS, None, (1, "<|bos|>")),
     ({**MAP_EOS, **CONFIG_EOS}, None, (1, "<|bos|>")),
     (CONFIG_EOS, "<|bos|>", (1, "<|bos|>")),
 ])  # fmt: skip
@@ -56,15 +39,10 @@ def test_eod_is_the_argument_or_the_folders(tmp_path, others, argument, expected
     assert (tokenizer.eod_id, tokenizer.eod_token) == expected
 
 
-def test_require_eod_names_the_flag(tmp_path):
+def test_missing_eod_is_told_with_those_that_may_be_meant(tmp_path):
     path = folder(tmp_path / "t", trained.byte_level())
     with pytest.raises(TokenizerError, match=r"t: expected an eos_token.*'<\|eot\|>', '<\|bos\|>'.*--eod-token"):
         require_eod(load_tokenizer(path))
-    assert require_eod(load_tokenizer(path, eod_token="<|eot|>")) == 0
-
-
-def test_unknown_eod_suggests_close_ones(tmp_path):
-    path = folder(tmp_path / "t", trained.byte_level())
     with pytest.raises(TokenizerError, match=r"EOD token '<eot>' in the vocabulary.*near it: '<\|eot\|>'.*--eod-token"):
         load_tokenizer(path, eod_token="<eot>")
 
@@ -80,11 +58,9 @@ TIKTOKEN = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte i
     ("gpt2.tiktoken", b"IQ== 0\nIg== 1\n", "expected a token for every byte, got none for 0x00"),
     ("x.json", b'{"version": "1.0", ', r"expected JSON, but it cannot be read \(.*line 1 column 20.*give another --to"),
     ("x.json", b"[1]", "expected a JSON object, got list"),
-    ("x.json", b"[" * 100_000, "expected JSON"),
     ("x.json", b'{"text": "a document"}', "got JSON without a model"),
-    ("x.json", trained.byte_level_document(version="2.0"), "version '1.0', got '2.0'"),
     ("x.json", trained.byte_level_document(model={"type": "Foo"}), "tokenizers library reads, got the error"),
-], ids=range(10))  # fmt: skip
+], ids=range(8))  # fmt: skip
 def test_other_files_are_refused_by_name(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TokenizerError, match=message) as caught:
@@ -92,14 +68,11 @@ def test_other_files_are_refused_by_name(tmp_path, name, content, message):
     assert str(caught.value).startswith(f"{tmp_path / name}: expected ")
 
 
-@pytest.mark.parametrize(("files", "message"), [
-    ({}, "got one with nothing"),
-    ({"README.md": b"x", "a.bin": b"y"}, r"got one with README.md, a.bin; use the folder"),
-])  # fmt: skip
-def test_folder_without_a_tokenizer_names_what_is_there(tmp_path, files, message):
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(TokenizerError, match=message):
+def test_folder_without_a_tokenizer_names_what_is_there(tmp_path):
+    with pytest.raises(TokenizerError, match="got one with nothing"):
+        load_tokenizer(str(tmp_path))
+    (tmp_path / "README.md").touch()
+    with pytest.raises(TokenizerError, match=r"got one with README.md; use the folder"):
         load_tokenizer(str(tmp_path))
 
 
@@ -113,10 +86,8 @@ def test_input_given_as_tokenizer_is_not_read(tmp_path):
 
 @pytest.mark.parametrize(("content", "config", "message"), [
     (trained.with_template("<|bos|> $A"), {"add_bos_token": False, "bos_token": "<|bos|>"}, "disagree"),
-    (trained.with_template("$A <|eot|>"), {"add_bos_token": False, "eos_token": "<|eot|>"}, "disagree"),
     (trained.with_template("<|bos|> $A"), {"add_bos_token": True, "bos_token": "<|bos|>"}, None),
     (trained.byte_level(), {"add_bos_token": False, "bos_token": "<|bos|>", "chat_template": "x"}, None),
-    (trained.with_template("<|bos|> $A"), {"bos_token": "<|bos|>"}, None),
 ])  # fmt: skip
 def test_folder_whose_files_disagree_is_refused(tmp_path, content, config, message):
     path = folder(tmp_path / "t", content, tokenizer_config=config)
@@ -138,13 +109,11 @@ def with_model(**changes):
 
 
 @pytest.mark.parametrize(("content", "fault"), [
-    (with_model(continuing_subword_prefix="####"), "lacks the continuing_subword_prefix '####'"),
     (with_model(continuing_subword_prefix="a"), "lacks the continuing_subword_prefix 'a'"),
     (part_of("normalizer", type="Replace", pattern={"Regex": "(?:)"}, content="y"), ""),
-    (part_of("pre_tokenizer", type="FixedLength", length=0), ""),
     (part_of("normalizer", type="Precompiled", precompiled_charsmap="/////w=="), ""),
     (trained.byte_level_document(added_tokens=float("inf")), ""),
-], ids=["abort", "abort-2", "regex", "length", "charsmap", "type"])  # fmt: skip
+], ids=["abort", "regex", "charsmap", "type"])  # fmt: skip
 def test_parts_on_which_tokenizers_panics_or_aborts_are_refused(tmp_path, content, fault):
     """The library ends the process where a merge lacks the prefix."""
     path = tmp_path / "tokenizer.json"
@@ -200,15 +169,7 @@ def test_revision_is_honoured(home):
         load_tokenizer("org/name@v3")
 
 
-def test_cache_without_a_tokenizer_is_not_enough(home):
-    put_in_cache(home, "org/weights", {"config.json": b"{}"})
-    with pytest.raises(
-        TokenizerError, match=r"no such path, the cache has no such tokenizer, and the hub gave none \("
-    ):
-        load_tokenizer("org/weights")
-
-
-@pytest.mark.parametrize("path", ["no/such/folder", "../gpt2", "gpt2/", "tokenizer.json", "a b", "", "org/x.model"])
+@pytest.mark.parametrize("path", ["no/such/folder", "../gpt2", "tokenizer.json", "a b", ""])
 def test_what_cannot_be_a_name_is_a_path(home, path):
     assert not (home / path.lstrip("/.") / "x").exists()
     assert find_tokenizer(path).path == path
@@ -260,12 +221,9 @@ def decoder(**flags):
     ({"extra_special_tokens": {"image_token": "<new>"}}, {}, "'<new>' is missing"),
     ({}, {"pad_token": "<new>"}, "'<new>' is missing"),
     # Without effect.
-    ({"additional_special_tokens": ["<a>", "<b>"]}, {}, AS_IT_IS),
-    ({"extra_special_tokens": ["<a>"]}, {}, AS_IT_IS),
-    ({"clean_up_tokenization_spaces": True}, {}, AS_IT_IS),
+    ({"additional_special_tokens": ["<a>", "<b>"], "extra_special_tokens": ["<a>"]}, {}, AS_IT_IS),
+    ({"clean_up_tokenization_spaces": True, "add_prefix_space": True, "legacy": False}, {}, AS_IT_IS),
     ({"model_max_length": 2, "padding_side": "left", "truncation_side": "left"}, {}, AS_IT_IS),
-    ({"add_prefix_space": True}, {}, AS_IT_IS),
-    ({"chat_template": "{{ messages }}", "errors": "replace", "legacy": False, "use_fast": False}, {}, AS_IT_IS),
     ({"split_special_tokens": False, "add_bos_token": False}, {}, AS_IT_IS),
 ])  # fmt: skip
 def test_settings_of_a_folder_are_honoured_refused_or_without_effect(config, tokens, expected, tmp_path):
