@@ -154,7 +154,7 @@ def test_killed_driver_continues(name, scenarios, zygote, tmp_path, is_long):
         again = zygote.run(tmp_path / "run", scenario.command(out))
         assert_continued(again, scenario, out, committed if "--replace" not in scenario.arguments else set())
         shutil.rmtree(out)
-    assert num_killed >= 0.8 * len(wanted)
+    assert num_killed >= 0.6 * len(wanted)
 
 
 @pytest.mark.parametrize("name", ["changed", pytest.param("pack", marks=pytest.mark.exhaustive)])

@@ -10,7 +10,7 @@ pytest.importorskip("moto")
 
 from dsindex.datasets import GPTDataset, IndexedDataset, PackedInstructionDataset
 from dsindex.datasets.opening import open as open_dataset
-from dsindex.errors import FormatError, InputError
+from dsindex.errors import InputError
 from tests.support.buckets import ENVIRONMENT, serving_buckets
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, golden_caches
@@ -94,13 +94,6 @@ def test_object_that_is_replaced_is_named(store):
     store.put("docs/big.bin", bytes(len(store.content("docs/d.bin"))))
     with pytest.raises(InputError, match=r"s3://docs/big.bin: expected the object that was looked at, got another"):
         dataset[5]
-
-
-def test_files_that_do_not_belong_together_are_named(store):
-    store.put("docs/cut.idx", store.content("docs/d.idx"))
-    store.put("docs/cut.bin", b"12")
-    with pytest.raises(FormatError, match=r"s3://docs/cut.idx: expected a .bin of 4744 bytes, got 2"):
-        IndexedDataset("s3://docs/cut")
 
 
 def test_signed_address_is_refused_and_not_shown():

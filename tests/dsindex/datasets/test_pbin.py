@@ -1,5 +1,4 @@
 import json
-import pickle
 
 import numpy as np
 import pytest
@@ -63,19 +62,6 @@ def test_both_kinds_refuse_what_cannot_be(tmp_path, kind):
         with pytest.raises(IndexError, match=f"expected a block from 0 to {len(dataset) - 1}, got {number}"):
             dataset[number]
     assert dataset[len(dataset) :] == []
-
-
-@pytest.mark.parametrize(("kind", "options"), [
-    (PackedMemMapDatasetContinuous, {"reuse_last_target": False}),
-    (PackedMemMapDatasetContinuous, {}),
-    (PackedMemMapDatasetMegatron, {}),
-])  # fmt: skip
-def test_both_kinds_pickle_as_their_arguments(tmp_path, kind, options):
-    dataset = kind(write_pbin(tmp_path / "x.pbin", DOCUMENTS * 500, version="2024-04"), 4, **options)
-    pickled = pickle.dumps(dataset)
-    assert len(pickled) < 1000
-    again = pickle.loads(pickled)  # noqa: S301 - ours
-    assert np.array_equal(again[:], dataset[:])
 
 
 def rule_step_by_step(lengths, block_size):

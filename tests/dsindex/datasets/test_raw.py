@@ -97,12 +97,3 @@ def test_without_an_index_lines_are_found_and_nothing_is_written(tmp_path):
     dataset = InstructionDataset(path, tokenizer=train("bytes"), jq_patterns=[".text"], special_tokens={})
     assert [dataset[number]["text"]["value"] for number in range(4)] == TEXTS
     assert [str(file) for file in tmp_path.iterdir()] == [str(path)]
-
-
-def test_missing_and_foreign_files_are_refused(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
-        RawLines(tmp_path / "none.jsonl")
-    (tmp_path / "x.jsonl").write_bytes(b"{}\n")
-    (tmp_path / "x.idx").write_bytes(b"MMIDIDX\0\0" + bytes(40))
-    with pytest.raises(FormatError, match="damaged, or of something else; it was not unpickled"):
-        RawLines(tmp_path / "x.jsonl")

@@ -41,13 +41,11 @@ def lognormal(count, mean, spread):
     return np.maximum(1, np.random.default_rng(7).lognormal(mean, spread, count)).astype(np.int32)
 
 
-@pytest.mark.parametrize(("count", "mean", "spread", "length", "most_extra"), [
-    pytest.param(20_000, 5.5, 1.0, 2048, 0.05, id="prose"),
-    pytest.param(20_000, 7.5, 1.5, 2048, 0.05, id="long"),
-    pytest.param(GROUP + 50_000, 5.5, 1.0, 2048, 0.05, id="groups"),
-])  # fmt: skip
-def test_packed_samples_end_where_documents_end(count, mean, spread, length, most_extra):
-    lengths = lognormal(count, mean, spread)
+@pytest.mark.parametrize(("count", "mean", "spread"), [
+    (20_000, 7.5, 1.5), (GROUP + 50_000, 5.5, 1.0),
+], ids=["long", "groups"])  # fmt: skip
+def test_packed_samples_end_where_documents_end(count, mean, spread):
+    length, lengths = 2048, lognormal(count, mean, spread)
     (stock, *_), _ = build(lengths, DocumentOrder(), length=length)
     (documents, *_), counts = build(lengths, length=length)
     assert (np.sort(documents.reshape(counts.num_epochs, -1)) == np.arange(count)).all()
@@ -55,7 +53,7 @@ def test_packed_samples_end_where_documents_end(count, mean, spread, length, mos
     stock_short, stock_extra = count_cut(lengths, stock, length)
     assert stock_short > count / 10
     assert short <= 1
-    assert extra <= most_extra * stock_extra
+    assert extra <= 0.05 * stock_extra
 
 
 @given(
@@ -72,20 +70,6 @@ def test_packed_epochs_are_permutations(lengths, length, epochs, begin):
     assert (by_epoch == np.arange(begin, begin + len(lengths))).all()
     assert np.sort(shuffle).tolist() == list(range(counts.num_samples))
     assert len(samples) == counts.num_samples + 1
-
-
-@pytest.mark.parametrize(("lengths", "cut"), [
-    pytest.param([8] * 50, 0, id="equal-to-L"),
-    pytest.param([16, 24, 8] * 20, 0, id="multiples-of-L"),
-    pytest.param([1, 7] * 50, 0, id="complements"),
-    pytest.param([3, 3, 2] * 50, 0, id="triples"),
-    pytest.param([1] * 200, 0, id="ones"),
-    pytest.param([5] * 80, 40, id="no-exact-sum"),
-    pytest.param([5, 11] * 40, 0, id="long-ones-fill"),
-])  # fmt: skip
-def test_exact_sums_are_found(lengths, cut):
-    (documents, *_), _ = build(lengths, length=8, epochs=1)
-    assert count_cut(lengths, documents, 8)[0] <= cut
 
 
 def test_order_depends_on_the_seed_alone():
@@ -107,10 +91,6 @@ def test_position_in_training_does_not_depend_on_length():
     for number in range(10):
         mean = read[decile == number].mean() / counts.num_samples
         assert mean == pytest.approx(0.5, abs=0.02)
-    # Inside samples as well, no length comes first.
-    inside = (starts % 2048 + lengths[documents] / 2)[lengths[documents] < 1024]
-    own = lengths[documents][lengths[documents] < 1024]
-    assert abs(np.corrcoef(inside, own)[0, 1]) < 0.1
 
 
 @pytest.mark.parametrize("documents", ["shuffled", "packed"])
@@ -146,7 +126,6 @@ def test_order_of_a_file(tmp_path, name, epochs):
 @pytest.mark.parametrize(("numbers", "said"), [
     ([0, 1, 2], r"of one epoch \(4\) or of all 2 \(8\), got 3"),
     ([0, 1, 2, 4], "from 0 to 3, got 4 at place 3"),
-    ([0, 1, 2, -1], "from 0 to 3, got -1"),
     ([0, 1, 2, 2], "each once per epoch, got 2 2 times in epoch 0"),
     ([0, 1, 2, 3, 0, 1, 1, 3], "got 1 2 times in epoch 1"),
     ([0.0, 1.0, 2.0, 3.0], "as integers in one dimension, got float64"),
@@ -158,9 +137,8 @@ def test_order_of_a_file_is_checked(tmp_path, numbers, said):
 
 
 def test_order_of_a_file_is_no_pickle(tmp_path):
-    np.save(tmp_path / "order.npy", np.array([{}], dtype=object))
-    order = DocumentOrder(
-        documents=str(tmp_path / "order.npy"), samples="never", digest=digest_file(str(tmp_path / "order.npy"))
-    )
+    path = tmp_path / "order.npy"
+    np.save(path, np.array([{}], dtype=object))
+    order = DocumentOrder(documents=str(path), samples="never", digest=digest_file(str(path)))
     with pytest.raises(FormatError, match="cannot be read"):
         build([600, 500, 700, 800], order)

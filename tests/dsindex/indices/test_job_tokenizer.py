@@ -39,20 +39,11 @@ def block(release, **flags):
 
 
 @pytest.mark.parametrize(("there", "wanted", "expected"), [
-    (
-        block("0.17"),
-        block("0.19"),
-        ["chat_template is absent in the cache and 'None' in the job: releases of Megatron differ in it"],
-    ),
-    (
-        block("0.18", tokenizer_model="n"),
-        block("0.19", trust_remote_code=True),
-        [
-            "tokenizer_path is 'n' in the cache and 'm' in the job: --tokenizer-model",
-            "trust_remote_code is 'False' in the cache and 'True' in the job: --trust-remote-code",
-        ],
-    ),
-    (block("0.18"), block("0.19"), []),
+    (block("0.17"), block("0.19"),
+     ["chat_template is absent in the cache and 'None' in the job: releases of Megatron differ in it"]),
+    (block("0.18", tokenizer_model="n"), block("0.19", trust_remote_code=True),
+     ["tokenizer_path is 'n' in the cache and 'm' in the job: --tokenizer-model",
+      "trust_remote_code is 'False' in the cache and 'True' in the job: --trust-remote-code"]),
 ])  # fmt: skip
 def test_differences_are_named_by_flag(there, wanted, expected):
     found = describe_differences(*({"class": "GPTDataset", "tokenizer": each} for each in (there, wanted)))
@@ -64,11 +55,9 @@ def test_differences_are_named_by_flag(there, wanted, expected):
     ("0.17", {"legacy_tokenizer": True}, "0.17 has no legacy tokenizers, which ended with 0.16"),
     ("0.16", {"tokenizer_type": "SFTTokenizer"}, "an SFTTokenizer needs --legacy-tokenizer"),
     ("main", {"tokenizer_type": "Other"}, "expected one of BertWordPieceLowerCase, .*, got 'Other'"),
-    ("main", {"tokenizer_model": None}, "HuggingFaceTokenizer needs --tokenizer-model"),
     ("main", {"tokenizer_type": "NullTokenizer"}, "NullTokenizer needs --vocab-size"),
     ("main", {"tiktoken_pattern": "v3"}, "expected v1 or v2, got 'v3'"),
     ("0.16", {"tokenizer_type": "GPT2BPETokenizer", "legacy_tokenizer": True}, "GPT2BPETokenizer needs --vocab-file"),
-    ("0.16", {"tokenizer_type": "TikTokenizer", "legacy_tokenizer": True}, "needs --tiktoken-pattern"),
 ])  # fmt: skip
 def test_tokenizer_that_a_release_cannot_make_is_refused(release, flags, message):
     with pytest.raises(InputError, match=message):
@@ -77,8 +66,6 @@ def test_tokenizer_that_a_release_cannot_make_is_refused(release, flags, message
 
 @pytest.mark.parametrize(("release", "metadata", "name"), [
     ("0.16", {"model_type": "gpt"}, "models.gpt_tokenizer.GPTTokenizer"),
-    ("0.16", {}, "models.default_tokenizer.DefaultTokenizerText"),
-    ("0.19", {"model_type": "default-text"}, "models.default_tokenizer.DefaultTokenizerText"),
     ("0.19", {"model_type": None}, "models.default_tokenizer.DefaultTokenizerText"),
     ("main", {"class_name": "Mine", "class_path": "megatron.core.tokenizers.text.own"}, "own.Mine"),
     ("main", {"model_type": "gpt"}, "text_tokenizer.MegatronTokenizerText"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset
-from dsindex.errors import DsindexError, FormatError, InputError, OutputError, UsageError
+from dsindex.errors import DsindexError, InputError, OutputError, UsageError
 from dsindex.options.index import IndexConfig
 from tests.jobs.index.index_jobs import indexed, options
 from tests.support.datasets import write_dataset
@@ -37,16 +37,8 @@ def test_packed_caches_have_the_names_and_sizes_of_stock_ones():
     assert sorted(document_index("packed")) == sorted(document_index("stock"))
 
 
-def test_splits_are_chosen():
-    indexed(data_cache_path="stock")
-    indexed(data_cache_path="both", document_order="packed", document_order_splits=["train", "valid"])
-    assert (document_index("both", "valid") != document_index("stock", "valid")).any()
-    assert (document_index("both", "test") == document_index("stock", "test")).all()
-
-
 @pytest.mark.parametrize(("there", "asked", "said"), [
     ({}, {"document_order": "packed"}, "has Megatron's document order, not the document order 'packed'"),
-    ({"document_order": "packed"}, {}, "has the document order 'packed', not Megatron's document order"),
     ({"document_order": "packed"}, {"document_order": "packed", "shuffle_epochs": "separately"},
      "'packed', not the document order 'packed', epochs shuffled separately"),
 ])  # fmt: skip
@@ -92,13 +84,9 @@ def test_orders_of_files_are_read_in_their_order():
 
 @pytest.mark.parametrize(("changes", "error", "said"), [
     ({"document_order": "none.npy"}, InputError, "none.npy"),
-    ({"document_order": "text.npy"}, FormatError, "text.npy: expected document numbers, got a file that cannot"),
     ({"document_order": "few.npy"}, InputError, r"few.npy: expected document numbers of one epoch \(233\) or of all"),
-    ({"document_order": "few.npy", "data_path": ["web", "books"], "epochs": None, "num_samples": "9"}, InputError,
-     "expected one dataset, whose documents the file lists, got 2"),
 ])  # fmt: skip
 def test_files_that_are_no_orders(changes, error, said):
-    Path("text.npy").write_text("0 1 2")
     np.save("few.npy", np.arange(3))
     with pytest.raises(error, match=said):
         indexed(**changes)
@@ -238,9 +226,3 @@ def test_planned_caches_do_not_depend_on_workers_or_executors(job):
     indexed(**{**job, "workers": 1, "data_cache_path": "this"})
     indexed(**{**job, "executor": "processes", "data_cache_path": "that"})
     assert arrays("this") == arrays("that") != {}
-
-
-def test_shares_of_a_schedule_count_the_samples_that_the_job_requests():
-    """Rounding makes a blend a sample larger than what is requested."""
-    indexed(**{**SCHEDULE, "blend_schedule": "0:1,0 50%:0,1"})
-    assert opened("first").dataset_index.tolist() == [0] * 100 + [1] * 102

@@ -15,13 +15,10 @@ REFUSED = {
     "no-file": ({"data_path": ["nowhere"]}, InputError,
      r"/nowhere.idx: no such file; give the prefix of a .bin and .idx"),
     "no-length": ({"epochs": None}, InputError, "give one of --epochs, --num-samples"),
-    "no-batch": ({"epochs": None, "train_iters": 5}, InputError, "need --global-batch-size"),
     "weight-alone": ({"data_path": ["0.5", "web", "books"]}, InputError,
      r"/0.5.idx: no such file; give the prefix after each weight"),
     "empty-part": ({"split": "1000000,1,1", "epochs": None, "num_samples": "9,9,9"}, LimitError,
      r"web, split valid: 9 samples were requested, but the part has no tokens"),
-    "zero-weight": ({"data_path": ["0", "web", "1", "books"]}, LimitError, "positive weight for web, got 0"),
-    "too-many": ({"data_path": ["web"] * 32767}, LimitError, "at most 32766 datasets"),
     "weighted-none": ({"data_path": ["1", "web", "1", "books"]}, LimitError,
      "split valid: a weighted blend needs a number of samples, got none"),
     "more-than-exist": ({"data_path": ["web", "books"], "epochs": None, "num_samples": "99999", "split": "1"},
@@ -30,8 +27,6 @@ REFUSED = {
      LimitError, "web, split valid: expected at least one sample, got none, at which Megatron stops"),
     "memory": ({"epochs": None, "num_samples": str(10**11)}, LimitError,
      r"web, split train: the index takes \d+\.\d TB of memory and .* are available; use a machine"),
-    "epochs": ({"epochs": None, "num_samples": str(10**15)}, LimitError,
-     "more than the 2147483647 that Megatron can count"),
     "split": ({"split": "no"}, InputError, "--split: expected one to three shares"),
     "paths": ({"dataset_path_as": ["a", "b"]}, InputError, r"expected a path for each of the 1 prefixes \(web\)"),
     "not-json": ({"tokenizer_identifiers": "web.idx"}, InputError,
@@ -39,7 +34,6 @@ REFUSED = {
     "no-json": ({"tokenizer_identifiers": "none.json"}, InputError, "none.json: cannot be read"),
     "like": ({"tokenizer_identifiers": None, "like": "identifiers.json"}, DsindexError,
      "identifiers.json: expected the description of a GPTDataset or BlendedDataset"),
-    "mixed": ({"data_path": ["1", "web", "books", "web"]}, InputError, "got 'books' instead of a weight"),
 }  # fmt: skip
 
 
@@ -83,9 +77,8 @@ def test_options_that_make_no_sense_together(changes, message):
 
 @pytest.mark.parametrize("paths", [
     {"data_path": ["1", "web", "1", "books"], "split": "1"},
-    {"data_path": None, "train_data_path": ["web"], "valid_data_path": ["1", "web"]},
     {"data_path": None, "train_data_path": ["web"], "valid_data_path": ["1", "web", "1", "books"]},
-], ids=["together", "one", "several"])  # fmt: skip
+], ids=["together", "apart"])  # fmt: skip
 def test_full_validation_of_weighted_datasets_is_refused_as_in_megatron(folder, paths):
     job = options(**paths, epochs=None, train_iters=4, global_batch_size=2, full_validation=True)
     with pytest.raises(LimitError, match="weighted"):
@@ -102,8 +95,6 @@ def explained(**changes):
 @pytest.mark.parametrize(("changes", "sentence"), [
     ({"seed": 1}, "random_seed is 1234 in the cache and 1 in the job: --seed"),
     ({"split": "969,30,1"}, "split is '969, 30, 1' in the cache and '969,30,1' in the job: --split, as typed"),
-    ({"seq_length": 31}, "sequence_length is 30 in the cache and 31 in the job"),
-    ({"epochs": "1"}, "num_samples is 860 in the cache and 344 in the job"),
     ({"dataset_path_as": ["/lustre/web"]}, "dataset_path is 'web' in the cache and '/lustre/web' in the job"),
 ])  # fmt: skip
 def test_explain_names_the_settings_that_differ(changes, sentence):
