@@ -6,11 +6,7 @@ import socket
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.datasets.indexed import IndexedDataset
-from dsindex.errors import DsindexError
-from dsindex.store.reading import digest_file, fingerprint_input
 from dsindex.store.storage import LocalFile, open_file, open_unbuffered, what_is_no_file
-from dsindex.text.tokenizer import load_tokenizer
 from tests.support.golden import OWN
 
 
@@ -64,14 +60,6 @@ def test_files_are_opened(folder):
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("read", [IndexedDataset, digest_file, fingerprint_input, load_tokenizer])
-def test_no_reader_waits_for_a_pipe(read):
-    with pytest.raises(DsindexError, match="a pipe in place of a file"):
-        read("pipe")
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("command", "name"), [
     *(("build --input {} --output-prefix x", name) for name in ("linked pipe", "socket", "/dev/null", "/dev/stdin")),
     ("build --dry-run --input {} --output-prefix x", "pipe"),
@@ -89,6 +77,7 @@ def test_inputs_that_are_no_files_are_refused_by_name(command, name, capsys):
 @pytest.mark.usefixtures("folder")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("command", [
+    "build --input file --tokenizer-model pipe --output-prefix x",
     "raw-index pipe.jsonl --output y.idx",
     "merge --input pipe --output-prefix x",
     "convert pipe x.pbin",
