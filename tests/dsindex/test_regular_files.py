@@ -45,7 +45,7 @@ def test_what_is_no_file_is_named_and_not_opened(name, kind):
 
 
 def test_files_are_opened(folder):
-    for name in ("file", "link", str(folder / "file")):
+    for name in ("file", "link"):
         assert what_is_no_file(name) is None
         with open_file(name) as buffered, open_unbuffered(name) as unbuffered:
             assert buffered.read() == unbuffered.read() == b"text"
