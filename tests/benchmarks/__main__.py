@@ -26,13 +26,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.benchmarks.measure import Row, Run, RunError, alternate, digest_files, run_program, show_row
-from tests.benchmarks.texts import train_tokenizer, write_chats, write_text
+from tests.benchmarks.texts import train_tokenizer, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 ROOT = Path(__file__).parents[2]
-CHAT_TEMPLATE = ROOT / "dsindex" / "instruction" / "templates" / "qwen2.5.jinja"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class Setting:
     megatron: Path | None
     """A checkout of Megatron-LM."""
     megatron_python: str
-    """Of an environment with torch, megatron-core, transformers and datasets."""
+    """Of an environment with torch, megatron-core and transformers."""
     against: str | None
     rounds: int
     workers: int
@@ -75,15 +74,11 @@ class Setting:
 
     def megatron_tool(self, name: str, *words: object) -> Run:
         """Run a program of Megatron-LM's tools."""
-        environment = {
-            "PYTHONPATH": str(self.megatron),
-            "TOKENIZERS_PARALLELISM": "false",
-            "CUDA_VISIBLE_DEVICES": "",
-            "PATH": os.pathsep.join([os.path.dirname(self.megatron_python), os.environ["PATH"]]),
-        }
-        return run_program(
-            [self.megatron_python, f"{self.megatron}/tools/{name}", *words], cwd=self.folder, env=environment
-        )
+        path = os.pathsep.join([os.path.dirname(self.megatron_python), os.environ["PATH"]])
+        environment = {"PYTHONPATH": str(self.megatron), "PATH": path}
+        environment |= {"TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""}
+        command = [self.megatron_python, f"{self.megatron}/tools/{name}", *words]
+        return run_program(command, cwd=self.folder, env=environment)
 
 
 def digest_dataset(prefix: str) -> str:
@@ -193,15 +188,8 @@ def measure_caches(setting: Setting) -> Iterable[Row]:
         f" --seq-length 512 --micro-batch-size 1 --global-batch-size 8 --prepare-cache-world-size 8 --split 98,1,1"
         f" --train-iters {steps} --eval-interval {steps} --eval-iters 1 --tokenizer-type HuggingFaceTokenizer"
     ).split()
-    words = [
-        *job,
-        "--tokenizer-model",
-        setting.tokenizer,
-        "--data-path",
-        prefix,
-        "--data-cache-path",
-        setting.folder / "caches",
-    ]
+    words = [*job, "--tokenizer-model", setting.tokenizer, "--data-path", prefix]
+    words += ["--data-cache-path", setting.folder / "caches"]
     release = _release_of(setting.megatron)
 
     def prepare(run: Callable[[], Run]) -> Run:
@@ -210,10 +198,9 @@ def measure_caches(setting: Setting) -> Iterable[Row]:
         files = sorted(path for path in folder.iterdir() if not path.name.endswith("-dsindex.json"))
         return replace(done, digest=digest_files(files))
 
+    own = ["index", "--megatron-release", release, "--", "python", "prepare_cache.py", *words]
     ours, other = alternate(
-        lambda: prepare(
-            lambda: setting.dsindex("index", "--megatron-release", release, "--", "python", "prepare_cache.py", *words)
-        ),
+        lambda: prepare(lambda: setting.dsindex(*own)),
         lambda: prepare(lambda: setting.megatron_tool("prepare_cache.py", *words)),
         setting.rounds,
     )
@@ -231,17 +218,15 @@ def _release_of(megatron: Path) -> str:
 
 def measure_reading(setting: Setting) -> Iterable[Row]:
     """Compare reading documents and samples with megatron-core's classes, by CPU time in one process."""
+    row = Row(group="reading", work="ds[i], samples", against="megatron-core")
     if setting.megatron is None:
-        yield Row(
-            group="reading", work="ds[i], samples", against="megatron-core", note="name a checkout with --megatron"
-        )
+        yield replace(row, note="name a checkout with --megatron")
         return
     setting.build("part")
     prefix = setting.folder / "part" / "out_text_document"
     cache = setting.fresh("caches")
-    setting.dsindex(
-        "index", "--data-path", prefix, "--seq-length", 512, "--split", 1, "--epochs", 1, "--data-cache-path", cache
-    )
+    words = ["--seq-length", 512, "--split", 1, "--epochs", 1, "--data-cache-path", cache]
+    setting.dsindex("index", "--data-path", prefix, *words)
     [description] = cache.glob("*-train-description.txt")
     command = [setting.megatron_python, "-m", "tests.benchmarks.reading", prefix, description]
     environment = {"PYTHONPATH": f"{ROOT}:{setting.megatron}"}
@@ -251,35 +236,7 @@ def measure_reading(setting: Setting) -> Iterable[Row]:
         ours, other = (
             [Run(seconds=pair[side], cpu_seconds=pair[side], peak_bytes=0) for pair in pairs] for side in (0, 1)
         )
-        yield Row(group="reading", work=work, against="megatron-core", ours=ours, other=other)
-
-
-def measure_instruct(setting: Setting) -> Iterable[Row]:
-    """Compare chats to tokens and masks with `apply_chat_template` in `datasets.map`."""
-    chats = write_chats(setting.folder / "chats.jsonl", setting.text.stat().st_size // 4)
-    row = Row(
-        group="instruct", work=f"{chats.stat().st_size / 1e6:,.0f} MB of chats", against="apply_chat_template, map"
-    )
-    config = setting.folder / "chat.yaml"
-    config.write_text(f"chat_template_file: {CHAT_TEMPLATE}\ncontrol_tokens: allow\n", encoding="utf-8")
-
-    def ours() -> Run:
-        out = setting.fresh("ours") / "out"
-        words = ["--input", chats, "--tokenizer-model", setting.tokenizer, "--workers", setting.workers]
-        return setting.dsindex("instruct", config, *words, "--output-prefix", out)
-
-    def other() -> Run:
-        out = setting.fresh("other")
-        program = Path(__file__).with_name("instruct_peer.py")
-        words = ["make", chats, out, setting.tokenizer / "tokenizer.json", CHAT_TEMPLATE, setting.workers]
-        return run_program([setting.megatron_python, program, *words], cwd=setting.folder)
-
-    has_peer = [setting.megatron_python, "-c", "import datasets, transformers"]
-    if subprocess.run(has_peer, check=False, capture_output=True).returncode:
-        yield replace(row, note="no transformers and datasets in --megatron-python")
-        return
-    runs = alternate(ours, other, setting.rounds)
-    yield replace(row, ours=runs[0], other=runs[1])
+        yield replace(row, work=work, ours=ours, other=other)
 
 
 GROUPS: dict[str, Callable[[Setting], Iterable[Row]]] = {
@@ -289,7 +246,6 @@ GROUPS: dict[str, Callable[[Setting], Iterable[Row]]] = {
     "merge": measure_merge,
     "caches": measure_caches,
     "reading": measure_reading,
-    "instruct": measure_instruct,
 }
 
 
@@ -334,11 +290,8 @@ def main() -> int:
                 failed = True
                 print(f"{group}: {error}", file=sys.stderr)  # noqa: T201 - the report
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    machine = {
-        "machine": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-    }
+    cores = len(os.sched_getaffinity(0))
+    machine = {"machine": platform.machine(), "cores": cores, "python": platform.python_version()}
     measured = [asdict(row) | {"ratio": statistics.median(row.ratios) if row.ours else None} for row in rows]
     options.output.write_text(json.dumps({"machine": machine, "rows": measured}, indent=2) + "\n")
     return int(failed)

@@ -34,101 +34,10 @@ RUNS = [
     ("bossentences", "sentences.jsonl", "bos", ["--append-eod"]),
 ]
 MERGED = ["eod_text_document", "keys_title_document", "sentences_text_document"]
-EOD, NOEOD, TITLES = "eod_text_document", "noeod_text_document", "keys_title_document"
-CASES = [
-    {
-        "name": "one_epoch",
-        "prefixes": [EOD],
-        "split": "1",
-        "num_samples": [None] * 3,
-        "seed": 1234,
-        "sequence_length": 64,
-    },
-    {
-        "name": "multi_epoch_separate",
-        "prefixes": [EOD],
-        "split": "1",
-        "num_samples": [1200, 0, 0],
-        "seed": 1234,
-        "sequence_length": 64,
-    },
-    {
-        "name": "multi_epoch_whole",
-        "prefixes": [EOD],
-        "split": "1",
-        "num_samples": [1550, 0, 0],
-        "seed": 7,
-        "sequence_length": 64,
-    },
-    {
-        "name": "splits",
-        "prefixes": [EOD],
-        "split": "90,8,2",
-        "num_samples": [1500, 90, 30],
-        "seed": 42,
-        "sequence_length": 32,
-    },
-    {
-        "name": "no_extra_token",
-        "prefixes": [EOD],
-        "split": "90,10",
-        "num_samples": [600, 40, 0],
-        "seed": 42,
-        "sequence_length": 128,
-        "add_extra_token": False,
-    },
-    {
-        "name": "keep_partial_validation",
-        "prefixes": [EOD],
-        "split": "80,20,0",
-        "num_samples": [500, 100, 0],
-        "seed": 3,
-        "sequence_length": 100,
-        "drop_last_partial_validation_sequence": False,
-    },
-    {
-        "name": "sentences",
-        "prefixes": ["sentences_text_document"],
-        "split": "95,5",
-        "num_samples": [700, 9, 0],
-        "seed": 9,
-        "sequence_length": 48,
-    },
-    {
-        "name": "blend",
-        "prefixes": [EOD, TITLES],
-        "weights": [0.9, 0.1],
-        "split": "100,0,0",
-        "num_samples": [900, 0, 0],
-        "seed": 11,
-        "sequence_length": 64,
-    },
-    {
-        "name": "blend_three_splits",
-        "prefixes": [EOD, NOEOD, TITLES],
-        "weights": [5, 3, 2],
-        "split": "70,20,10",
-        "num_samples": [300, 60, 20],
-        "seed": 5,
-        "sequence_length": 16,
-    },
-    {
-        "name": "blend_unweighted",
-        "prefixes": [EOD, TITLES],
-        "split": "100,0,0",
-        "num_samples": [None] * 3,
-        "seed": 11,
-        "sequence_length": 32,
-    },
-    {
-        "name": "blend_unweighted_sized",
-        "prefixes": [EOD, NOEOD, TITLES],
-        "split": "100,0,0",
-        "num_samples": [400, 0, 0],
-        "seed": 21,
-        "sequence_length": 32,
-    },
-]
+CASES = HERE / "gpt_index_cases.json"
+"""Settings of each case and what megatron-core made of them: a new case is a line with its settings alone."""
+MADE = ("lengths", "first_tokens", "first_labels", "files")
+"""Keys of a case that this program writes."""
 
 
 def main():
@@ -147,7 +56,11 @@ def main():
     merge(megatron)
     shutil.rmtree(HERE / "cache", ignore_errors=True)
     os.chdir(HERE)  # the description files hold the prefixes as they were given: relative
-    write_cases([build_case(case) for case in CASES], Path("gpt_index_cases.json"))
+    settings = [
+        {key: value for key, value in case.items() if key not in MADE} for case in json.loads(CASES.read_text())
+    ]
+    # One case per line: a changed case is a changed line.
+    CASES.write_text("[\n" + ",\n".join(json.dumps(build_case(case)) for case in settings) + "\n]\n")
 
 
 def train_tokenizer(name, pattern, eos, special, *, vocabulary_size):
@@ -251,11 +164,6 @@ def build_case(case):
         "first_labels": [sample["labels"][-4:].tolist() for sample in samples],
         "files": sorted(path.name for path in Path("cache", case["name"]).iterdir()),
     }
-
-
-def write_cases(cases, path):
-    """Write one case per line: a changed case is a changed line."""
-    path.write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
 
 
 if __name__ == "__main__":

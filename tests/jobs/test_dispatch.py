@@ -30,7 +30,6 @@ class FakeExecutor:
     last_first: bool = False
     hang: set[str] = field(default_factory=set)
     started: list[str] = field(default_factory=list)
-    abandoned: list[int] = field(default_factory=list)
     most_in_flight: int = 0
     running: dict[int, Call] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
@@ -49,10 +48,6 @@ class FakeExecutor:
         for attempt_id in sorted(self.running, reverse=self.last_first):
             call = self.running[attempt_id]
             if call.name in self.hang:
-                self.hang.discard(call.name)  # the next attempt is well
-                self.running[attempt_id] = Call(name="stuck", place="", function=_stuck, arguments=())
-                continue
-            if call.name == "stuck":
                 continue
             del self.running[attempt_id]
             try:
@@ -64,12 +59,7 @@ class FakeExecutor:
         return []
 
     def abandon(self, attempt_id):
-        self.abandoned.append(attempt_id)
         self.running.pop(attempt_id, None)
-
-
-def _stuck():
-    raise AssertionError("never runs")
 
 
 class Flaky:
@@ -84,11 +74,12 @@ class Flaky:
         return value
 
 
+def call(number, function=lambda number: number):
+    return Call(name=f"call[{number}]", place="test", function=function, arguments=(number,))
+
+
 def calls_of(*functions):
-    return [
-        (n, Call(name=f"call[{n}]", place=f"file {n}", function=function, arguments=(n,)))
-        for n, function in enumerate(functions)
-    ]
+    return [(number, call(number, function)) for number, function in enumerate(functions)]
 
 
 def run(executor, calls, **options):
@@ -161,10 +152,6 @@ def test_errors_that_may_pass_are_machine_faults():
     assert not is_machine_fault(OSError(28, "No space left on device"))
     refused.transient = True
     assert is_machine_fault(refused)
-
-
-def call(number, function=lambda number: number):
-    return Call(name=f"call[{number}]", place="test", function=function, arguments=(number,))
 
 
 @pytest.mark.parametrize("num_calls", [0, 1, 100])

@@ -4,8 +4,6 @@ import contextlib
 import os
 import re
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from dsindex.errors import BadRecordError, InputError, TaskError
 from dsindex.options.config import ExecutorConfig
 from dsindex.options.merge import MergeConfig
 from tests.jobs.test_executors import die, fail, process_id
-from tests.support.golden import OWN, ROOT
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.ray
@@ -31,11 +28,9 @@ MERGE = {"input": ("a",), "output_prefix": "b"}
     (ExecutorConfig(address="head"), {"RAY_ADDRESS": "gone:1"}, "head"),
     (ExecutorConfig(address="auto"), {"RAY_ADDRESS": "head:1"}, "head:1"),
     (ExecutorConfig(address="auto"), {}, "auto"),
-    (ExecutorConfig(executor="ray"), {"RAY_ADDRESS": "head:1"}, "head:1"),
     (ExecutorConfig(), {"RAY_ADDRESS": "head:1", JOB_VARIABLE: "{}"}, "head:1"),
     (MergeConfig(**MERGE), {"RAY_ADDRESS": "head:1"}, "head:1"),
     (MergeConfig(**MERGE, address="local"), {"RAY_ADDRESS": "head:1"}, None),
-    (MergeConfig(**MERGE), {"RAY_ADDRESS": ""}, None),
 ])  # fmt: skip
 def test_environment_names_the_cluster_of_jobs_that_are_for_one(config, environment, expected, monkeypatch):
     for name in RAY_VARIABLES:
@@ -165,25 +160,3 @@ def test_lost_head_ends_the_job_before_ray_ends_the_process(executor, monkeypatc
         with pytest.raises(ClusterLostError, match="has not answered for 0 s and is lost"):
             executor.wait(0.0)
     executor._head = head
-
-
-# Whole commands.
-
-
-def command(folder, *words, **environment):
-    """Run a build on Ray in a process of its own."""
-    own = {name: text for name, text in os.environ.items() if not name.startswith("RAY_")}
-    own |= {"PYTHONPATH": str(ROOT), "HOME": str(folder), **environment}
-    options = ["--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod", "--workers", "1", *words]
-    program = [sys.executable, "-m", "dsindex", "build", "--input", str(OWN.docs), "--output-prefix", "out/x", *options]
-    return subprocess.run(program, env=own, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-
-
-def test_cause_on_a_worker_is_named_and_nothing_is_left_at_home(tmp_path):
-    """Ray puts the driver's folder first on its workers' path, so a file there can hide a package."""
-    (tmp_path / "xxhash.py").write_text("import my_missing_module\n")
-    ended = command(tmp_path, "--executor", "ray", PYTHONSAFEPATH="1")
-    assert not (tmp_path / ".ray").exists()
-    assert "\x1b" not in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert ended.returncode == 0 or "No module named 'my_missing_module'" in ended.stderr, ended.stderr

@@ -16,17 +16,14 @@ from tests.support.conversations import HUMAN, config
 
 def reference_blocks(lengths, capacity):
     """Best fit, the longest first, by looking at every block each time."""
-    blocks = []
-    free = []
-    filled_at = []
+    blocks, free, filled_at = [], [], []
     for time, conversation in enumerate(sorted(range(len(lengths)), key=lambda i: -lengths[i])):
         size = lengths[conversation]
-        candidates = [(free[b], -filled_at[b], b) for b in range(len(blocks)) if free[b] >= size]
-        if not candidates:
+        if not any(room >= size for room in free):
             blocks.append([])
             free.append(capacity)
             filled_at.append(0)
-        block = min(candidates)[2] if candidates else len(blocks) - 1
+        block = min((b for b in range(len(blocks)) if free[b] >= size), key=lambda b: (free[b], -filled_at[b], b))
         blocks[block].append(conversation)
         free[block] -= size
         filled_at[block] = time
@@ -71,16 +68,16 @@ def test_realistic_lengths_fill_the_blocks_and_no_tenth_of_these_has_longer_ones
     assert max(tenths) < 1.1 * np.mean(means)
 
 
-@pytest.mark.parametrize("lengths", [[0], [9], [5, -1]])
-def test_lengths_out_of_range_are_refused(lengths):
-    with pytest.raises(ValueError, match="expected 1 to 8 tokens"):
-        lay_out_blocks(lengths, sequence_length=8)
-    with pytest.raises(ValueError, match="at least 1"):
-        lay_out_blocks([], sequence_length=0)
-    with pytest.raises(ValueError, match="a multiple of pad_to_multiple 3"):
-        lay_out_blocks([], sequence_length=8, pad_to_multiple=3)
-    with pytest.raises(LimitError, match="sequence_length"):
-        lay_out_blocks([1], sequence_length=2**40)
+@pytest.mark.parametrize(("lengths", "options", "match"), [
+    ([0], {}, "expected 1 to 8 tokens"),
+    ([9], {}, "expected 1 to 8 tokens"),
+    ([], {"sequence_length": 0}, "at least 1"),
+    ([], {"pad_to_multiple": 3}, "a multiple of pad_to_multiple 3"),
+    ([1], {"sequence_length": 2**40}, "sequence_length"),
+])  # fmt: skip
+def test_lengths_out_of_range_are_refused(lengths, options, match):
+    with pytest.raises((ValueError, LimitError), match=match):
+        lay_out_blocks(lengths, **{"sequence_length": 8, **options})
 
 
 def sample(*texts, role="S"):

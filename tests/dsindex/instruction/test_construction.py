@@ -18,26 +18,19 @@ from tests.support.conversations import HUMAN, SPEC_RECORD, SPEC_YAML, config, c
     pytest.param("- a", "expected a mapping", id="list"),
     pytest.param("a: [", "expected YAML", id="not-yaml"),
     pytest.param("a: !!python/object/apply:os.system [ls]", "expected YAML", id="object"),
-    pytest.param("special_tokens: {bos_token: 1}", "special_tokens: expected str, got int", id="not-a-text"),
     pytest.param("loss_masking_jq_patterns: [.a]", "needs message_construction", id="mask-without-construction"),
     pytest.param("message_construction: [a, a]", "names a field twice: a, a", id="twice"),
     pytest.param("message_construction: [a]\nchat_template: x", "got both", id="both"),
     pytest.param("message_construction: [a]\noptional_fields: [b]", "optional_fields names 'b'", id="optional"),
     pytest.param("message_construction: [a]\nrole_prefixes: {bard: x}", "names 'bard'", id="prefix"),
+    pytest.param("too_long: split", "needs max_length", id="no-length"),
     pytest.param("chat_template: x\nchat_template_file: y", "got both", id="two-templates"),
-    pytest.param("b_include_to_loss_token: x", "two different tokens", id="one-marker"),
     pytest.param("b_include_to_loss_token: x\ne_include_to_loss_token: x", "two different", id="same-marker"),
     pytest.param("template_variables: {messages: []}", "cannot set 'messages', which each record has", id="variable"),
     pytest.param("learn: first", "learn: expected one of all or last_turn", id="learn"),
-    pytest.param(
-        "learn: last_turn\nb_include_to_loss_token: x\ne_include_to_loss_token: y",
-        "rather than markers",
-        id="both-ways",
-    ),
+    pytest.param("learn: last_turn\nb_include_to_loss_token: x\ne_include_to_loss_token: y", "than markers", id="ways"),
     pytest.param("special_tokens: [<s>, <s>]", "special_tokens: .*names '<s>' twice", id="token-twice"),
-    pytest.param("too_long: split", "needs max_length", id="no-length"),
     pytest.param("too_long: chop\nmax_length: 5", "too_long: expected one of refuse, .* got 'chop'", id="policy"),
-    pytest.param("max_length: 1", "max_length: expected int >= 2", id="length"),
     pytest.param('separator: "\\ud800"', r"expected Unicode text in every option, got .*\\ud800", id="no-unicode"),
 ])  # fmt: skip
 def test_configuration_says_what_is_wrong(text, match):
@@ -58,25 +51,14 @@ def test_configuration_takes_its_template_from_a_file_beside_it(tmp_path):
         read_instruction_config(tmp_path / "other.yaml")
 
 
-# What is trained on, one character each of the texts in order: role, instruction, six messages.
-SPEC_LEARNT = [False, False, False, True, False, True, False, True]
-
-
-def texts_of(record):
-    return [record["role"], record["instruction"], *(turn["value"] for turn in record["conversations"])]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_spec_example_has_the_tokens_of_its_texts_and_learns_the_replies(kind):
     tokenizer = train(kind)
     encoded = InstructionEncoder(parse_config(SPEC_YAML), tokenizer).encode(SPEC_RECORD)
-    tokens, mask = [0], [0]
-    for text, learnt in zip(texts_of(SPEC_RECORD), SPEC_LEARNT, strict=True):
-        ids = tokenizer.encode(text).ids.tolist()
-        tokens += ids
-        mask += [int(learnt)] * len(ids)
-    assert encoded.tokens.tolist() == [*tokens, 1]
-    assert encoded.mask.tolist() == [*mask, 1]
+    replies = [(turn["value"], turn["from"] == "gpt") for turn in SPEC_RECORD["conversations"]]
+    texts = [(SPEC_RECORD["role"], 0), (SPEC_RECORD["instruction"], 0), *replies]
+    pairs = [(token, int(learnt)) for text, learnt in texts for token in tokenizer.encode(text).ids.tolist()]
+    assert list(zip(encoded.tokens.tolist(), encoded.mask.tolist(), strict=True)) == [(0, 0), *pairs, (1, 1)]
     assert (encoded.tokens.dtype, encoded.mask.dtype) == (np.uint32, np.uint8)
     assert encoded.lengths.tolist() == [len(encoded.tokens)]
     assert (encoded.cut, encoded.special_in_text) == (0, False)
@@ -95,30 +77,22 @@ def test_prefixes_separators_and_eos_after_each_reply():
     encoded = encoder.encode(conversation("up", "you", "up", "you"))
     expected = [("<s>", 0), ("Q:", 0), ("up", 0), ("\nA:", 0), ("you", 1), ("</s>", 1)]
     expected += [("\nQ:", 0), ("up", 0), ("\nA:", 0), ("you", 1), ("</s>", 1)]
-    tokens, mask = [], []
-    for text, learnt in expected:
-        ids = tokenizer.encode(text).ids.tolist()
-        tokens += ids
-        mask += [learnt] * len(ids)
-    assert encoded.tokens.tolist() == tokens
-    assert encoded.mask.tolist() == mask
+    pairs = [(token, learnt) for text, learnt in expected for token in tokenizer.encode(text).ids.tolist()]
+    assert list(zip(encoded.tokens.tolist(), encoded.mask.tolist(), strict=True)) == pairs
 
 
 @pytest.mark.parametrize(("record", "kind", "match"), [
-    ({"role": "x"}, "missing-field", "field 'conversations'.*matches nothing"),
-    ({"role": "x", "conversations": None}, "missing-field", "conversations"),
+    ({"role": "x", "conversations": None}, "missing-field", "field 'conversations'.*matches nothing"),
     ({"role": "x", "conversations": []}, "no-turns", "at least one message"),
     ({"role": "x", "conversations": 5}, "bad-field", "a text or a list"),
     ({"role": "x", "conversations": [5]}, "bad-field", "message 1: expected an object"),
-    ({"role": "x", "conversations": [{"from": "human", "value": "a"}, {"from": "bard", "value": "b"}]},
-     "unknown-role", "message 2: .*'bard'"),
+    ({"role": "x", "conversations": [{"from": "bard", "value": "b"}]}, "unknown-role", "message 1: .*'bard'"),
     ({"role": "x", "conversations": [{"from": "human"}]}, "missing-field", "message 1: .*content"),
     ({"role": "x", "conversations": [{"from": "gpt", "value": "b"}]}, "pattern-no-match", "selects nothing"),
     (conversation("a", role="x"), "nothing-learnt", "at least one token to learn"),
     (conversation("a", "\ud800", role="x"), "bad-text", r"U\+D800"),
     (conversation("", "", role=""), "no-turns", "at least one text"),
-], ids=["missing-field", "null-field", "no-turns", "number", "no-object", "unknown-role", "no-value", "no-match",
-    "all-masked", "surrogate", "no-text"])  # fmt: skip
+], ids=range(10))  # fmt: skip
 def test_record_problems_are_named(record, kind, match):
     with pytest.raises(RecordProblem, match=match) as caught:
         InstructionEncoder(config(HUMAN), train("bytes")).encode(record)
@@ -163,14 +137,10 @@ def learnt_texts(yaml, record):
     return [line.split(" | ")[1] for line in lines if line.startswith("learn")]
 
 
-@pytest.mark.parametrize("missing", [["role"], ["instruction"], ["role", "instruction"]])
-@pytest.mark.parametrize("null", [False, True])
-def test_records_may_lack_fields_from_which_nothing_is_learnt(missing, null):
-    record = {**SPEC_RECORD, **dict.fromkeys(missing)}
-    if not null:
-        record = {key: value for key, value in record.items() if key not in missing}
+def test_records_may_lack_fields_from_which_nothing_is_learnt():
+    record = {"conversations": SPEC_RECORD["conversations"], "instruction": None}
     assert learnt_texts(SPEC_YAML, record) == learnt_texts(SPEC_YAML, SPEC_RECORD)
-    with pytest.raises(RecordProblem, match=f"field '{missing[0]}': .* under `optional_fields`"):
+    with pytest.raises(RecordProblem, match=r"field 'role': .* under `optional_fields`"):
         learnt_texts(SPEC_YAML + "optional_fields: []\n", record)
 
 

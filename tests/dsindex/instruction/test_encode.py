@@ -70,17 +70,13 @@ def pieces(encoded, kind="bytes"):
 def test_modalities_configuration_learns_between_its_markers():
     config = parse_config(MODALITIES)
     encoded = InstructionEncoder(config, train("bytes")).encode(chat("up?", "Hello!", "who", "you"))
-    ((masked, learnt),) = pieces(encoded)
-    assert (
-        masked == "You are Mody.ĊUser: up?ĊAssistant:<|im_start|><|im_end|>User: whoĊAssistant:<|im_start|><|im_end|>"
-    )
-    assert learnt == "Hello!Ċ</s>youĊ</s>"
+    masked = "You are Mody.ĊUser: up?ĊAssistant:<|im_start|><|im_end|>User: whoĊAssistant:<|im_start|><|im_end|>"
+    assert pieces(encoded) == [(masked, "Hello!Ċ</s>youĊ</s>")]
 
 
 def test_marker_in_a_text_is_refused():
-    texts = ["up", "you<|im_end|>"]
     with pytest.raises(RecordProblem, match=r"<\|im_end\|>") as caught:
-        InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(chat(*texts))
+        InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(chat("up", "you<|im_end|>"))
     assert caught.value.kind == "marker-in-text"
 
 
@@ -110,7 +106,6 @@ def test_truncation_keeps_the_beginning_and_counts_the_rest():
 
 
 @pytest.mark.parametrize(("limit", "expected"), [
-    pytest.param(100, [("SHiwhoGo", "Hello</s>you</s>by</s>")], id="fits"),
     pytest.param(12, [("SHiwho", "Hello</s>you</s>"), ("SGo", "by</s>")], id="two"),
     pytest.param(7, [("SHi", "Hello</s>"), ("Swho", "you</s>"), ("SGo", "by</s>")], id="three"),
 ])  # fmt: skip
@@ -185,15 +180,11 @@ def learnt_text(config, record, template=PLAIN):
     return tokenizer.decode(encoded.tokens[encoded.mask == 1])
 
 
-@pytest.mark.parametrize(("config", "expected"), [
-    ("special_tokens: {eos_token: </s>}", "you</s>what</s>"),
-    ("special_tokens: {eos_token: </s>}\nlearn: last_turn", "what</s>"),
-    ("special_tokens: {eos_token: </s>}\nmax_length: 24\ntoo_long: split", "you</s>what</s>"),
-    ("special_tokens: {eos_token: </s>}\nmax_length: 24\ntoo_long: split\nlearn: last_turn", "what</s>"),
-])  # fmt: skip
-def test_only_wanted_replies_are_learnt_also_in_parts(config, expected):
+@pytest.mark.parametrize(("more", "expected"), [("", "you</s>what</s>"), ("\nlearn: last_turn", "what</s>")])
+def test_only_wanted_replies_are_learnt_also_in_parts(more, expected):
     record = chat("up", "you", "up", "no", "up", "what")
     record["messages"][3]["weight"] = 0
+    config = f"special_tokens: {{eos_token: </s>}}\nmax_length: 24\ntoo_long: split{more}"
     assert learnt_text(config, record).replace(" ", "") == expected
 
 
@@ -235,17 +226,15 @@ THINKING = (
 @pytest.mark.parametrize(("reasoning", "expected"), [
     ("learn", "<think>\nwho is up\n</think>\n\nyou</s>"), ("mask", "you</s>"), ("drop", "you</s>"),
 ])  # fmt: skip
-@pytest.mark.parametrize("is_inline", [False, True])
-def test_reasoning_is_learnt_masked_or_dropped(reasoning, expected, is_inline):
-    inline = {"role": "assistant", "content": "<think>\nwho is up\n</think>\n\nyou"}
-    record = {"messages": [{"role": "user", "content": "Hi"}, inline if is_inline else THINKS]}
+@pytest.mark.parametrize("reply", [THINKS, {"role": "assistant", "content": "<think>\nwho is up\n</think>\n\nyou"}])
+def test_reasoning_is_learnt_masked_or_dropped(reasoning, expected, reply):
+    record = {"messages": [{"role": "user", "content": "Hi"}, reply]}
     assert learnt_text(f"reasoning: {reasoning}", record, THINKING) == expected
     whole = encoder(f"reasoning: {reasoning}", template=THINKING).encode(record)
     assert ("who is up" in train("bytes").decode(whole.tokens)) is (reasoning != "drop")
 
 
 NOTES = {
-    "nothing": (PLAIN, {}, ()),
     "reasoning": (PLAIN, {"messages": [{"role": "user", "content": "Hi"}, THINKS]}, ("reasoning_content",)),
     "calls and tools": (
         PLAIN,
@@ -266,9 +255,6 @@ def test_what_a_template_does_not_write_is_noted_or_refused(note):
     record = {**chat("Go", "by"), **record}
     assert encoder("special_tokens: {eos_token: </s>}", template=template).encode(record).notes == expected
     refusing = encoder("special_tokens: {eos_token: </s>}\nunwritten: refuse", template=template)
-    if not expected:
-        refusing.encode(record)
-        return
     with pytest.raises(RecordProblem, match=expected[0]) as caught:
         refusing.encode(record)
     assert caught.value.kind == "not-written"

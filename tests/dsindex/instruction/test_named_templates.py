@@ -19,9 +19,6 @@ REPLY = {"role": "assistant", "content": "R"}
 AGAIN = [{"role": "user", "content": "V"}, {"role": "assistant", "content": "T"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 CALL = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]}
-CALLED = [USER, CALL, {"role": "tool", "content": "4"}, REPLY]
-LLAMA_SYSTEM = "<s><|start_header_id|>system<|end_header_id|>\n\n"
-LLAMA_DATES = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
 OSS_SYSTEM = (
     "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\n"
     "Current date: 2026-01-31\n\nReasoning: medium\n\n# Valid channels: analysis, commentary, final. Channel must be "
@@ -40,24 +37,6 @@ def shown(name, messages, **variables):
 
 
 EXPECTED = {
-    "chatml": (
-        [SYSTEM, USER, REPLY],
-        ("<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n«R<|im_end|>\n»"),
-    ),
-    "llama3.1": (
-        [SYSTEM, USER, REPLY],
-        (
-            f"{LLAMA_SYSTEM}{LLAMA_DATES}S<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\n«R<|eot_id|>»"
-        ),
-    ),
-    "qwen2.5": (
-        [USER, REPLY],
-        (
-            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
-            "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n«R<|im_end|>\n»"
-        ),
-    ),
     "qwen3": (
         [USER, REPLY, *AGAIN[:1], {**REPLY, "reasoning_content": "think"}],
         (
@@ -70,7 +49,6 @@ EXPECTED = {
         [SYSTEM, {"role": "user", "content": [{"type": "text", "text": " U "}]}, REPLY],
         ("<s><start_of_turn>user\nS\n\nU<end_of_turn>\n<start_of_turn>model\n«R<end_of_turn>\n»"),
     ),
-    "phi4": ([USER, REPLY], ("<|im_start|>user<|im_sep|>U<|im_end|><|im_start|>assistant<|im_sep|>«R<|im_end|>»")),
     "gpt-oss": (
         [SYSTEM, USER, REPLY, AGAIN[0], {**AGAIN[1], "thinking": "think"}],
         (
@@ -83,7 +61,7 @@ EXPECTED = {
 
 
 @pytest.mark.quick(4)
-@pytest.mark.parametrize("name", template_names())
+@pytest.mark.parametrize("name", EXPECTED)
 def test_named_template_is_the_format_of_its_family(name):
     messages, expected = EXPECTED[name]
     assert shown(name, messages) == expected
@@ -102,7 +80,7 @@ DIGESTS = {
 """Of the drawn conversations as tests/peers compares them with transformers: the digest, and how many are refused."""
 
 
-@pytest.mark.parametrize("name", DIGESTS)
+@pytest.mark.parametrize("name", template_names())
 def test_drawn_conversations_are_written_as_they_were_compared_with_transformers(name):
     template = ChatTemplate(read_template(name), constants={"bos_token": "<s>", "eos_token": "</s>"}, date=DATE)
     digest, num_refused = xxhash.xxh3_64(), 0
@@ -117,15 +95,6 @@ def test_drawn_conversations_are_written_as_they_were_compared_with_transformers
     assert (digest.hexdigest(), num_refused) == DIGESTS[name]
 
 
-MISTRAL_CALL = {"type": "function", "id": "abcdef123", "function": {"name": "f", "arguments": {"x": 1}}}
-MISTRAL_CALLED = [
-    USER,
-    {"role": "assistant", "tool_calls": [MISTRAL_CALL]},
-    {"role": "tool", "content": "4", "tool_call_id": "abcdef123"},
-    REPLY,
-]
-
-
 CALLS = {**CALL, "tool_calls": CALL["tool_calls"] * 2}
 
 
@@ -133,10 +102,9 @@ CALLS = {**CALL, "tool_calls": CALL["tool_calls"] * 2}
 @pytest.mark.parametrize(("name", "messages", "variables", "reason"), [
     ("mistral", [SYSTEM, USER, REPLY], {}, "user and assistant in turn"),
     ("mistral", [USER, CALL], {}, "ids of 9 characters"),
-    ("mistral", [USER, {**MISTRAL_CALLED[1], "content": "x"}], {}, "a text and calls"),
     ("gpt-oss", [USER, CALLS], {}, "one tool at a time"),
     ("gpt-oss", [USER, {**CALL, "content": "x", "thinking": "y"}], {}, "one tool at a time"),
-    ("gpt-oss", [USER, CALLED[2]], {}, "message of the role tool"),
+    ("gpt-oss", [USER, {"role": "tool", "content": "4"}], {}, "message of the role tool"),
     ("gpt-oss", [USER, REPLY], {"tools": [TOOL]}, "a description of each tool"),
     ("gpt-oss", [USER, REPLY], {"builtin_tools": ["python"]}, "builtin_tools"),
     *((name, [USER, {**CALL, "content": "x"}], {}, "refuses the conv") for name in ("gemma3", "phi4", "chatml")),
@@ -154,9 +122,7 @@ def test_qwen3_without_thinking_does_not_learn_the_empty_block():
 
 def test_name_is_replaced_by_the_text_when_the_configuration_is_read():
     assert parse_config("chat_template: llama3.1").chat_template == read_template("llama3.1")
-    with pytest.raises(
-        InputError, match=r"configuration: chat_template: expected .* got 'lama3'; did you mean llama3.1\?"
-    ):
+    with pytest.raises(InputError, match=r"chat_template: expected .* got 'lama3'; did you mean llama3.1\?"):
         parse_config("chat_template: lama3")
 
 

@@ -37,44 +37,32 @@ def read(record, **options):
 SHAPES = {
     "messages": ({"messages": [USER, REPLY]}, [USER, REPLY]),
     "ShareGPT": ({"conversations": TURNS}, [USER, REPLY]),
-    "ShareGPT with system": ({"conversations": TURNS, "system": "S"}, [SYSTEM, USER, REPLY]),
-    "messages with system": ({"messages": [USER, REPLY], "system_prompt": "S"}, [SYSTEM, USER, REPLY]),
+    "ShareGPT with system": ({"conversations": TURNS, "system_prompt": "S"}, [SYSTEM, USER, REPLY]),
     "system twice": ({"messages": [SYSTEM, USER], "system": "other"}, [SYSTEM, USER]),
-    "messages before conversations": ({"messages": [USER], "conversations": 1}, [USER]),
     "empty media": ({"messages": [USER], "images": [], "videos": None}, [USER]),
     "null messages": ({"messages": None, "conversations": TURNS}, [USER, REPLY]),
     "JSON in a text": ({"messages": json.dumps([USER, REPLY])}, [USER, REPLY]),
     "list of JSON": ({"messages": [json.dumps(USER), json.dumps(REPLY)]}, [USER, REPLY]),
     "object of lists": ({"messages": {"role": ["user", "assistant"], "content": ["Hi", "Yo"]}}, [USER, REPLY]),
-    "capital roles": ({"conversations": [{"from": "User", "value": "Hi"}, {"from": "Assistant", "value": "Yo"}]},
-                      [USER, REPLY]),
-    "both role keys": ({"messages": [{"role": None, "from": "human", "content": None, "value": "Hi"}]}, [USER]),
+    "both role keys": ({"messages": [{"role": None, "from": "Human", "content": None, "value": "Hi"}]}, [USER]),
     "pairs of ms-swift": ({"conversation": [{"human": "Hi", "assistant": "Yo"}] * 2}, [USER, REPLY] * 2),
     "pairs of xtuner": ({"conversation": [{"system": "S", "input": "Hi", "output": "Yo"}]}, [SYSTEM, USER, REPLY]),
-    "prompt and completion": ({"prompt": "Hi", "completion": "Yo"}, [USER, REPLY]),
     "lists of TRL": ({"prompt": [SYSTEM, USER], "completion": [REPLY]}, [SYSTEM, USER, REPLY]),
     "prompt and response": ({"prompt": "Hi", "response": "Yo"}, [USER, REPLY]),
     "query and response": ({"query": "Hi", "response": "Yo", "history": [["Hi", "Yo"]]}, [USER, REPLY] * 2),
     "question and answer": ({"question": "Hi", "answer": "Yo"}, [USER, REPLY]),
-    "Alpaca": ({"instruction": "Hi", "input": "", "output": "Yo"}, [USER, REPLY]),
     "Alpaca with input": ({"instruction": "Add", "input": "1+1", "output": "Yo", "system": "S"},
                           [SYSTEM, {"role": "user", "content": "Add\n\n1+1"}, REPLY]),
-    "Alpaca with history": ({"instruction": "Hi", "output": "Yo", "history": [["Hi", "Yo"]]}, [USER, REPLY] * 2),
     "Dolly": ({"instruction": "Hi", "context": "c", "response": "Yo"}, [{"role": "user", "content": "Hi\n\nc"}, REPLY]),
     "input and output": ({"input": "Hi", "output": "Yo"}, [USER, REPLY]),
     "parts": ({"messages": [{"role": "user", "content": PARTS}]},
               [{"role": "user", "content": [{"type": "text", "text": text} for text in "ab"]}]),
     "nulls": ({"messages": [{**USER, "name": None, "tool_calls": None}]}, [USER]),
     "name": ({"messages": [{**USER, "name": "Al"}]}, [{**USER, "name": "Al"}]),
-    "developer": ({"messages": [{"role": "developer", "content": "d"}]}, [{"role": "developer", "content": "d"}]),
-    "observation": ({"messages": [{"role": "observation", "content": "4"}]}, [{"role": "tool", "content": "4"}]),
     "tool_response": ({"messages": [{"role": "tool_response", "content": "4"}]}, [{"role": "tool", "content": "4"}]),
     "reasoning": ({"messages": [{**REPLY, "reasoning": "t"}]}, [{**REPLY, **THOUGHT}]),
     "two names of reasoning": ({"messages": [{"role": "assistant", "thinking": "b", "reasoning_content": "t"}]},
                                [{"role": "assistant", **THOUGHT, "thinking": "b"}]),
-    "tool_calls": ({"messages": [{"role": "assistant", "content": None, "tool_calls": [call(id="1")]}]},
-                   [calling(call(id="1"))]),
-    "calls in JSON": ({"messages": [{"role": "assistant", "tool_calls": json.dumps([call()])}]}, [calling(call())]),
     "calls of JSON": ({"messages": [{"role": "assistant", "tool_calls": [json.dumps(call())]}]}, [calling(call())]),
     "null argument": ({"messages": [calling(call({"a": None}))]}, [calling(call({"a": None}))]),
     "former function_call": ({"messages": [{"role": "assistant", "content": None,
@@ -93,16 +81,11 @@ def test_shape_becomes_messages(shape):
 
 CALLS = {
     "object": ('{"name": "f", "arguments": {"city": "Oslo"}}', [CITY]),
-    "no arguments": ('{"name": "f"}', [{}]),
     "parameters": ('{"name": "f", "parameters": {"city": "Oslo"}}', [CITY]),
     "arguments in a text": ('{"name": "f", "arguments": "{\\"city\\": \\"Oslo\\"}"}', [CITY]),
-    "OpenAI's form": (
-        '[{"type": "function", "function": {"name": "f", "arguments": "{\\"city\\": \\"Oslo\\"}"}}]',
-        [CITY],
-    ),
+    "OpenAI's form": ('[{"type": "function", "function": {"name": "f"}}]', [{}]),
     "single quotes": ("""{"name": "f", "arguments": '{"city": "Oslo"}'}""", [CITY]),
     "lines": ('{"name": "f", "arguments": {}}\n{"name": "f", "arguments": {"city": "Oslo"}}', [{}, CITY]),
-    "list": ('[{"name": "f", "arguments": {}}, {"name": "f", "arguments": {"city": "Oslo"}}]', [{}, CITY]),
     "tags": ('<tool_call>\n{"name": "f", "arguments": {"city": "Oslo"}}\n</tool_call>', [CITY]),
 }
 
@@ -159,14 +142,11 @@ def test_a_key_that_steers_what_is_learnt_must_be_readable(key, value):
 
 
 def test_keys_must_agree_that_a_turn_is_learnt():
+    assert read({"messages": [{**USER, "train": True}, REPLY]}).notes == (LEARNT_QUESTION,)
     assert read_flag({"weight": 1, "train": False}, "") is False
     assert read_flag({"weight": 1.0, "masked": False, "loss": None}, "") is True
     with pytest.raises(RecordProblem, match="message 1: expected `loss_mask` or `masked`, got `mask`"):
         read({"messages": [{**REPLY, "mask": 1}]})
-
-
-def test_a_question_that_says_that_it_is_learnt_is_told():
-    assert read({"messages": [{**USER, "train": True}, REPLY]}).notes == (LEARNT_QUESTION,)
 
 
 def test_a_record_may_mask_a_role_as_in_nemo():
@@ -176,10 +156,6 @@ def test_a_record_may_mask_a_role_as_in_nemo():
     for mask in ("Robot", [0, 1]):
         with pytest.raises(RecordProblem, match=r"expected (a role among|`mask` to be a role)"):
             read({"mask": mask, "conversations": turns})
-
-
-def test_of_lists_of_prompt_and_completion_the_completion_is_learnt():
-    assert read({"prompt": [USER, REPLY, USER], "completion": [REPLY]}).learnt == {3}
 
 
 @pytest.mark.parametrize(("learn", "weights", "expected"), [
@@ -194,6 +170,7 @@ def test_learnt_replies_are_those_with_weight_in_the_wanted_turns(learn, weights
 
 
 def test_learnt_replies_need_the_role_of_replies():
+    assert read({"prompt": [USER, REPLY, USER], "completion": [REPLY]}).learnt == {3}
     bot, roles = {"role": "bot", "content": "x"}, {"user": "user", "bot": "Bot"}
     with pytest.raises(RecordProblem, match=r"message 2: expected a reply .* got the role 'Bot'; name the role"):
         read({"messages": [USER, {**bot, "weight": 0}]}, roles=roles)
@@ -224,30 +201,19 @@ def test_spans_that_are_none_of_the_text_are_bad(spans):
         read({"messages": [{"role": "assistant", "content": "abcd", "train_detail": spans}]})
 
 
-def test_reasoning_is_dropped_on_demand():
-    turn = {"role": "assistant", "content": "<think>\nno\n</think>\n\nYo", "reasoning_content": "t"}
-    assert read({"messages": [USER, turn]}, reasoning="drop").messages == [USER, REPLY]
-
-
 BAD = {
     "no conversation": ({"text": "x"}, "missing-field", "the record has: text"),
-    "half of a pair": ({"instruction": "x"}, "missing-field", "the record has: instruction"),
-    "preferences": ({"chosen": [REPLY], "rejected": [REPLY]}, "missing-field", "the record has: chosen, rejected"),
     "no turns": ({"messages": []}, "no-turns", "empty list"),
     "no list": ({"messages": {}}, "bad-field", "got an object"),
-    "a text": ({"conversations": "x"}, "bad-field", "got a string"),
     "no object": ({"messages": ["x"]}, "bad-field", "message 1: expected an object"),
     "no role": ({"messages": [{"content": "x"}]}, "missing-field", "message 1: .*role"),
-    "null role": ({"messages": [{"role": None, "content": "x"}]}, "missing-field", "message 1: .*role"),
     "unknown role": ({"messages": [{"role": "bard", "content": ""}]}, "unknown-role", "got 'bard'; add it to `role_m"),
     "no content": ({"messages": [USER, {"role": "user"}]}, "missing-field", "message 2: .*content"),
-    "null content": ({"messages": [{"role": "user", "content": None}]}, "missing-field", "`content` or `value`"),
     "no calls": ({"messages": [{"role": "assistant", "content": None, "tool_calls": []}]}, "missing-field", "content"),
     "a number": ({"messages": [{"role": "user", "content": 5}]}, "bad-field", "got a number"),
     "an image": ({"messages": [{"role": "user", "content": [PARTS[0], {"type": "image_url"}]}]}, "bad-field",
                  "message 1, part 2: expected a part of type 'text', got 'image_url'"),
     "bare text": ({"messages": [{"role": "user", "content": ["x"]}]}, "bad-field", "part 1: expected an object"),
-    "no type": ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "bad-field", "got no type"),
     "thoughts": ({"messages": [{**REPLY, "reasoning": ["x"]}]}, "bad-field", "`reasoning` to be a text"),
     "one call": ({"messages": [{"role": "assistant", "tool_calls": {"name": "f"}}]}, "bad-field", "expected a list"),
     "system": ({"system": 5, "messages": [USER]}, "bad-field", "`system`"),
@@ -272,28 +238,22 @@ def test_turns_may_have_a_key_of_their_own():
         read({"prompt": "Hi", "completion": "Yo"}, turns_key="dialog")
 
 
-@pytest.mark.parametrize(
-    ("line", "match"),
-    [
-        (b"[1]", "got a list"),
-        (b"\xff{}", "."),
-        (b'{"a": ' + b"1" * 5000 + b"}", "."),
-        (b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}", "at most 900 objects and lists"),
-        (b"{", r"does not end on this line .* `jq -c \. FILE`"),
-        (b'  {"messages": [', "does not end on this line"),
-        (b'[{"messages": []}]', r"expected a JSON object, got a list; write each record .*jq -c '\.\[\]'"),
-        (b'"role": "user",', "Extra data"),
-    ],
-    ids=["list", "utf-8", "digits", "deep", "object-goes-on", "spaces", "whole-list", "part"],
-)
+@pytest.mark.parametrize(("line", "match"), [
+    (b"\xff{}", "."),
+    (b'{"a": ' + b"1" * 5000 + b"}", "."),
+    (b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}", "at most 900 objects and lists"),
+    (b'  {"messages": [', r"does not end on this line .* `jq -c \. FILE`"),
+    (b'[{"messages": []}]', r"expected a JSON object, got a list; write each record .*jq -c '\.\[\]'"),
+    (b'"role": "user",', "Extra data"),
+], ids=range(6))  # fmt: skip
 def test_parse_record_refuses_what_is_no_object(line, match):
     with pytest.raises(RecordProblem, match=match) as caught:
         parse_record(line)
     assert caught.value.kind == "bad-json"
 
 
-@pytest.mark.parametrize("text", ['"\\ud800"', '[{"type": "text", "text": "\\ud800"}]'])
-def test_lone_surrogates_are_bad(text):
+def test_lone_surrogates_are_bad():
+    text = '[{"type": "text", "text": "\\ud800"}]'
     with pytest.raises(RecordProblem, match="lone surrogate") as caught:
         ConversationReader().read_line(b'{"messages": [{"role": "user", "content": %b}]}' % text.encode())
     assert caught.value.kind == "bad-text"
@@ -301,27 +261,19 @@ def test_lone_surrogates_are_bad(text):
 
 def test_variables_of_a_record_are_those_of_its_template():
     tools, documents = [{"name": "f"}], [{"title": "t"}]
-    record = {
-        "messages": [USER, REPLY],
-        "tools": json.dumps(tools),
-        "documents": documents,
-        "chat_template_kwargs": {"enable_thinking": False, "date_string": None, "tools": None},
-    }
+    record = {"messages": [USER, REPLY], "tools": json.dumps(tools), "documents": documents}
+    record["chat_template_kwargs"] = {"enable_thinking": False, "date_string": None, "tools": None}
     assert read(record).variables == {"enable_thinking": False, "tools": tools, "documents": documents}
     given = {"messages": [USER], "tools": " ", "documents": None, "chat_template_kwargs": '{"a": 1}'}
     assert read(given).variables == {"a": 1}
     assert read({"messages": [USER], "tools": []}).variables == {"tools": []}
-    assert read({"messages": [USER], "functions": tools}).variables == {
-        "tools": [{"type": "function", "function": tools[0]}]
-    }
+    functions = [{"type": "function", "function": tools[0]}]
+    assert read({"messages": [USER], "functions": tools}).variables == {"tools": functions}
 
 
 @pytest.mark.parametrize(("field", "match"), [
-    ({"tools": {"name": "f"}}, "`tools`: expected a list of objects, got an object"),
     ({"tools": "f(x)"}, "`tools`: expected a list of objects, got a string"),
     ({"tools": ["f"]}, "`tools`: expected item 1 to be an object, got a string"),
-    ({"documents": ["d"]}, "`documents`: expected item 1"),
-    ({"chat_template_kwargs": [1]}, "`chat_template_kwargs` to be an object, got a list"),
     ({"chat_template_kwargs": "{"}, "`chat_template_kwargs` to be an object, got a string"),
     ({"chat_template_kwargs": {"messages": []}}, "cannot set 'messages'"),
 ])  # fmt: skip

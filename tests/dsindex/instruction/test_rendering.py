@@ -35,41 +35,30 @@ def test_template_renders_and_marks_what_is_generated():
         "<|im_start|>assistant\nHello!<|im_end|>\n<|im_start|>user\n日本?<|im_end|>\n"
         "<|im_start|>assistant\n🎉<|im_end|>\n"
     )
-    assert [(text[begin:end], message) for begin, end, message in spans] == [
-        ("Hello!<|im_end|>", 2),
-        ("🎉<|im_end|>", 4),
-    ]
+    learnt = [(text[begin:end], message) for begin, end, message in spans]
+    assert learnt == [("Hello!<|im_end|>", 2), ("🎉<|im_end|>", 4)]
 
 
 LANGUAGE = {
     "{{ bos_token }}{{ tools[0].name }}": "<s>f",
     "{{ messages | map(attribute='role') | join(',') }}": "system,user,assistant,user,assistant",
-    "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}": "2",
     "{{ messages[1:][0].content }}{{ messages[-1]['role'][:4] }}": "Hiassi",
     "{{ tools | tojson }}{{ tools | tojson(indent=1) | length }}": '[{"name": "f", "n": 1, "é": "<&>"}]47',
-    "{% set ns = namespace(n=0) %}{% for m in tools %}{% set ns.n = ns.n + loop.index %}{% endfor %}{{ ns.n }}": "1",
     "{% for m in messages %}{% if loop.last %}{{ loop.previtem.role }}{% endif %}{% endfor %}": "user",
     "{% for m in messages %}{% if loop.index > 2 %}{% break %}{% endif %}{{ m.content[0] }}{% endfor %}": "BH",
     "{% macro f(m) %}<{{ m.role }}>{% endmacro %}{{ f(messages[0]) }}": "<system>",
-    "{% for k, v in messages[0].items() %}{{ k }}={{ v }};{% endfor %}": "role=system;content=Be brief.;",
-    "{{ messages[0].content.replace('e', 'E').split('.')[0] | upper }}": "BE BRIEF",
     "{{ missing is defined }}{{ missing }}{{ 1 is sameas true }}": "FalseFalse",
     "{{ (2 ** 10) * 3 // 2 % 1000 }}{{ 2 ** 5000 % 1000 }}": "536376",
     "{{ strftime_now('%d %b %Y') }}": "05 Mar 2026",
-    "{% filter upper %}a{% endfilter %}{% set x %}b{% endset %}{{ x }}{{ dict(a=1).a }}": "Ab1",
     "{{ {'role': 'u', 'get': 'b'}.get('role') }}{{ {'get': 'b'}['get'] }}": "ub",
-    "{{ 'x' if add_generation_prompt else 'y' }}{{ {}.get('a', 'z') }}": "yz",
     "{% macro g() %}{{ caller(1) }}{% endmacro %}{% call(x) g() %}{{ x }}{% endcall %}": "1",
     "{{ '%s: %05.1f' % (messages[1].role, 2.5) }}{{ '{0.role} {n!r:>4}'.format(messages[1], n='x') }}":
         "user: 002.5user  'x'",
-    "{% block a %}x{% endblock %}{{ self.a() }}": "xx",
     "{% block b scoped %}{% for m in messages[2:3] %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
     "{% endblock %}": "Hello!",
     "{{ messages | groupby('role') | map('first') | join }}": "assistantsystemuser",
     "{% for i in range(90000) %}{% endfor %}{{ 'x'.center(5) }}": "  x  ",
-    "{{ 'ab' | batch(1) | list }}{{ {'b': 1} | dictsort }}": "[['a'], ['b']][('b', 1)]",
     "{{ 1 is sameas 1 }}{{ namespace(self=2) }}": "True<Namespace {'self': 2}>",
-    "{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}": "aba",
     "{{ ''.__class__ }}{{ messages['__init__'] }}": "",
     "{# " + "x" * 300_000 + " #}y": "y",
     "{{ today_ | default('x') }}{{ today_ }}{% if tone | upper == 'LOUD' %}!{% endif %}{{ tone }}{{ eos_token }}": "x",
@@ -88,10 +77,8 @@ def test_template_language_is_there():
 REFUSED = {
     "{{ ''.__class__.__mro__ }}": "__class__",
     "{{ messages | map(attribute='__class__.x') | list }}": "__class__",
-    "{{ raise_exception.__globals__.x }}": "__globals__",
     "{{ '{0.__class__.x}'.format(1) }}": "__class__",
     "{{ messages.append(1) }}": "append",
-    "{{ messages[0].update({}) }}": "update",
     "{{ (messages[0].keys() - ['role']) | list }}": "a set has no order",
     "{{ 10 ** (10**11 * messages | length) }}": "too large",
     "{{ 'a' * 10**11 }}": "too large",
@@ -99,17 +86,13 @@ REFUSED = {
     "{% macro f(n) %}{% if n %}{{ f(n - 1) ~ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}": "than 9,999 steps",
     "{% for m in messages recursive %}{% if loop.depth < 9 %}{{ loop(messages) }}{% endif %}{% endfor %}": "never end",
     "{{ dict.update(messages[0], {}) }}": "no attribute 'update'",
-    "{{ lipsum() }}": "undefined",
     "{{ messages | map('random') | list }}": "No filter named 'random'",
     "{{ messages.index }}": "address of an object",
-    "{{ [raise_exception] }}": "address of an object",
     "{{ strftime_now('%Y') }}": "template_date",
     "{{ raise_exception('no system') }}": "refuses the conversation: no system",
     "{{ raise_exception(messages.index) }}": "method index of list object>$",
     "{{ raise_exception('x' * 10000) }}": "x{900,999}$",
     "{{ x.y }}": "'x' is undefined",
-    "{{ 1 / 0 }}": "division by zero",
-    "{% for i in range(10**12) %}{% endfor %}": "Range too big",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "recursion",
     "{% for i in [1] %}{% generation %}{% break %}{% endgeneration %}{% endfor %}": "its end",
     "{{ 'It is ' + today }}": "'today' is undefined: nobody gave this variable; set it under `template_v",
@@ -120,9 +103,8 @@ REFUSED = {
 @functools.cache
 def refusing():
     """One template, compiled once, with a branch for each of REFUSED."""
-    branches = (f"{{% if messages[0].content == '{number}' %}}{source}{{% endif %}}"
-                for number, source in enumerate(REFUSED))  # fmt: skip
-    return ChatTemplate("".join(branches))
+    branch = "{{% if messages[0].content == '{}' %}}{}{{% endif %}}"
+    return ChatTemplate("".join(branch.format(number, source) for number, source in enumerate(REFUSED)))
 
 
 @pytest.mark.parametrize(("number", "match"), list(enumerate(REFUSED.values())), ids=REFUSED)
@@ -135,17 +117,14 @@ def test_template_that_reaches_out_or_fails_is_refused(number, match, monkeypatc
 
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(("source", "match"), [
-    ("\n{% for %}", "line 2"),
     ("\n{{ x | nosuch('y') }}", "line 2: No filter named 'nosuch'"),
     ("{% include 'x' %}", "line 1: a chat template cannot use other files"),
     ("\n\n{% import 'os' as os %}", "line 3: .* other files"),
-    ("{% extends 'os' %}", "other files"),
     ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "too long, or nested too deep"),
     ("{% for i in a %}" * 30 + "{% endfor %}" * 30, "too many statically nested blocks"),
     ("{% generation %}{% generation %}{% endgeneration %}", "inside generation"),
     ("{% macro f() %}{% generation %}{% endgeneration %}{% endmacro %}", "inside macro"),
-    ("{% set x %}{% generation %}{% endgeneration %}{% endset %}", "inside set"),
-], ids=range(10))  # fmt: skip
+], ids=range(7))  # fmt: skip
 def test_template_that_cannot_be_used_is_refused_at_once(source, match):
     with pytest.raises(InputError, match=f"^chat template: .*{match}"):
         ChatTemplate(source)
@@ -167,11 +146,9 @@ EACH = "{% for m in messages %}{{ m.role[0] }}:"
 END = ";{% endfor %}"
 FORMS = {
     "{{ m.content }}": "s:be;u:ab;a:c;t:de;",
-    "{{ m.content if m.content is string else '' }}": "s:be;u:ab;a:c;t:de;",
     "{% for p in m.content %}{{ p.text }}{% endfor %}": "s:be;u:ab;a:c;t:de;",
     "{{ m.content if m.content is string else m.content | map(attribute='text') | join }}": "s:be;u:ab;a:c;t:de;",
     "{{ m.content if m.content is string else m.content[0].text }}": "s:be;u:ab;a:c;t:de;",
-    "{{ '' + m.content[0]['text'] }}": "s:be;u:ab;a:c;t:de;",
     "{{ m.content | tojson }}": 's:"be";u:"ab";a:"c";t:"de";',
     "{{ raise_exception('no') if messages[0].role != 'system' }}{{ m.content }}": "s:be;u:ab;a:c;t:de;",
 }  # fmt: skip
