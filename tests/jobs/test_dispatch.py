@@ -106,6 +106,7 @@ def test_data_fault_of_the_smallest_call_is_raised_whatever_came_first(last_firs
     with pytest.raises(BadRecordError, match="input 7"):
         run(executor, calls_of(*functions))
     assert not executor.running
+    assert len(executor.started) < len(functions)  # none is begun after a fault
 
 
 def test_errors_that_may_pass_are_machine_faults():
