@@ -9,9 +9,9 @@ from dsindex.tools import verify_tokens
 from dsindex.tools.verify_caches import find_caches, verify_cache
 from dsindex.tools.verify_tokens import find_difference
 from tests.support.datasets import write_dataset
-from tests.support.golden import golden_index_cases
+from tests.support.golden import GOLDEN_SETS
 
-CASES = golden_index_cases()
+CASES = {f"{golden.name}-{case.name}": case for golden in GOLDEN_SETS for case in golden.index_cases}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
