@@ -36,6 +36,7 @@ def range_of(parts, output):
 @pytest.mark.parametrize("modes", [False, True], ids=["text", "modes"])
 def test_merge_equals_concatenation(tmp_path, monkeypatch, modes):
     monkeypatch.setattr(ranges, "COPY_BYTES", 64)
+    monkeypatch.setattr(ranges, "CHUNK_ITEMS", 8)
     shapes = [[], [[3, 4], [], [100]], [[]], [[1]] * 50, [[200]], [[0, 5, 0]]]
     parts = [write_part(tmp_path / f"p{n}", shape, modes=modes, seed=n) for n, shape in enumerate(shapes)]
     output = tmp_path / "out.bin"

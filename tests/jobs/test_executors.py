@@ -104,8 +104,8 @@ def call(function, *arguments):
     return Call(name=f"{function.__name__}[{arguments[0]}]", place="f.jsonl", function=function, arguments=arguments)
 
 
-def run(executor, *calls, policy=FAST):
-    statistics = DispatchStatistics()
+def run(executor, *calls, policy=FAST, statistics=None):
+    statistics = statistics or DispatchStatistics()
     return dict(Dispatch(executor, enumerate(calls), policy=policy, statistics=statistics).run()), statistics
 
 

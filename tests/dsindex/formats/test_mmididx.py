@@ -96,7 +96,8 @@ def test_read_header_refuses_what_is_no_index(tmp_path, data, message):
     ({"pointers": [0, 6, 12, 18]}, False, "sequence 2 to begin at byte 14 of the .bin, got 12"),
     ({"lengths": [3, 4, 2, 2]}, True, "expected a .bin of 22 bytes, got 20"),
 ])  # fmt: skip
-def test_check_names_the_wrong_entry(tmp_path, changes, at_the_ends, message):
+def test_check_names_the_wrong_entry(tmp_path, monkeypatch, changes, at_the_ends, message):
+    monkeypatch.setattr("dsindex.formats.mmididx.CHUNK_ITEMS", 2)
     path = tmp_path / "d.idx"
     path.write_bytes(index_bytes(**changes))
     with pytest.raises(FormatError, match=message):
