@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dsindex.engine.inputs import InputFile
-from dsindex.errors import BadRecordError, OutputError
+from dsindex.errors import OutputError
 from dsindex.store.storage import make_folder
 from tests.support.jobs import run_config
 from tests.support.published import published
@@ -60,11 +60,6 @@ def test_outputs_are_those_of_a_shard_for_each(options, executor, source, tmp_pa
     files = published(tmp_path / "joined")
     assert "x_text_document.quarantine.jsonl.zst" in files
     assert files == published(tmp_path / "alone")
-
-
-def test_first_bad_record_is_named(source, tmp_path, make_config):
-    with pytest.raises(BadRecordError, match=r"/0090\.jsonl, line 2: expected JSON"):
-        build(make_config, source, tmp_path, on_bad_record="fail")
 
 
 def test_kept_shards_are_used_again(tmp_path, make_config):

@@ -5,10 +5,9 @@ import os
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from dsindex.errors import InputError, OutputError
+from dsindex.errors import InputError
 from tests.jobs.index.index_jobs import IDENTIFIERS, described, index, indexed, options
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, SHARED_GOLDEN
@@ -133,20 +132,6 @@ def test_same_job_again_leaves_its_caches_alone_until_the_lengths_change(folder)
     assert not result.reused, "the description, and so every name, is the same"
     changed = [n for n, (_, content) in before.items() if (folder / "cache" / n).read_bytes() != content]
     assert any("sample_index" in name for name in changed)
-
-
-@pytest.mark.usefixtures("folder")
-def test_file_that_dsindex_did_not_write_is_named_and_the_cache_built_again_without_it():
-    (first,) = indexed(split="1").results
-    sample_index = Path(first.paths[-2])
-    sample_index.write_bytes(b"short")
-    with pytest.raises(OutputError, match=r"sample_index.npy: expected no file or one that dsindex wrote.*move it aw"):
-        indexed(split="1")
-    assert sample_index.read_bytes() == b"short"
-    sample_index.unlink()
-    (second,) = indexed(split="1").results
-    assert not second.reused
-    assert len(np.load(second.paths[-1])) == second.num_samples
 
 
 def test_caches_that_do_not_fit_into_memory_together_are_built_one_after_the_other(folder, monkeypatch):
