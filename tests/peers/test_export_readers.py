@@ -13,13 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.engine.progress import Reporter
 from dsindex.instruction.config import check_config
 from dsindex.instruction.tokens import ChatTokenizer
-from dsindex.jobs.instruct import run_instruct
 from dsindex.options.instruct import InstructConfig
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
+from tests.support.jobs import config_of, run_config
 
 LENGTH = 4096
 BRIDGE = os.environ.get("MEGATRON_BRIDGE")
@@ -29,16 +28,9 @@ RANKS = [1, 2, 4, 8, 16]
 
 
 def export(folder, instruction, **options):
-    defaults = {
-        "input": (str(CONVERSATIONS),),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "output_prefix": str(folder / "chat"),
-        "executor": "local",
-        "seq_length": LENGTH,
-        "split": "9,1,0",
-    }
-    config = InstructConfig(**{**defaults, **options})
-    run_instruct(config, check_config(instruction, source="test"), reporter=Reporter())
+    defaults = {"output_prefix": str(folder / "chat"), "seq_length": LENGTH, "split": "9,1,0"}
+    config = config_of(InstructConfig, CONVERSATIONS, **{**defaults, **options})
+    run_config(config, check_config(instruction, source="test"))
     return folder
 
 
@@ -65,9 +57,8 @@ def tokenizer():
 def tiny_model():
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(
-        GPT2Config(vocab_size=len(tokenizer()), n_positions=LENGTH, n_embd=16, n_layer=1, n_head=1, n_inner=16)
-    )
+    size = {"n_embd": 16, "n_layer": 1, "n_head": 1, "n_inner": 16}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer()), n_positions=LENGTH, **size))
 
 
 def learnt(batches):
@@ -89,22 +80,10 @@ def test_datasets_has_the_rows_of_both_splits(made, tmp_path):
 
 def test_trl_trains_a_step_and_learns_the_trainable_tokens(made, tmp_path):
     trl = pytest.importorskip("trl")
-    args = trl.SFTConfig(
-        output_dir=str(tmp_path / "out"),
-        max_steps=1,
-        per_device_train_batch_size=2,
-        max_length=None,
-        use_cpu=True,
-        bf16=False,
-        report_to=[],
-        save_strategy="no",
-    )
-    trainer = trl.SFTTrainer(
-        model=tiny_model(),
-        args=args,
-        train_dataset=datasets_of(made, tmp_path)["train"],
-        processing_class=tokenizer(),
-    )
+    short = {"max_steps": 1, "per_device_train_batch_size": 2, "max_length": None, "save_strategy": "no"}
+    args = trl.SFTConfig(output_dir=str(tmp_path / "out"), use_cpu=True, bf16=False, report_to=[], **short)
+    rows = datasets_of(made, tmp_path)["train"]
+    trainer = trl.SFTTrainer(model=tiny_model(), args=args, train_dataset=rows, processing_class=tokenizer())
     assert learnt(trainer.get_train_dataloader()) == targets(made)
     assert np.isfinite(trainer.train().training_loss)
 
@@ -182,16 +161,8 @@ def bridge():
     if BRIDGE is None:
         pytest.skip("MEGATRON_BRIDGE names no checkout of Megatron-Bridge")
     pytest.importorskip("datasets")
-    packages = [
-        "",
-        ".data",
-        ".data.packing",
-        ".data.datasets",
-        ".training",
-        ".training.tokenizers",
-        ".training.utils",
-        ".utils",
-    ]
+    packages = ["", ".data", ".data.packing", ".data.datasets"]
+    packages += [".training", ".training.tokenizers", ".training.utils", ".utils"]
     as_packages(Path(BRIDGE, "src"), [f"megatron.bridge{package}" for package in packages])
     stubs = {
         "megatron.bridge.training.tokenizers.tokenizer": {"MegatronTokenizer": object},
