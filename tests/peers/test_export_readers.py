@@ -92,8 +92,7 @@ def test_collator_of_trl_keeps_the_conversations_of_packs_apart(made):
     """Its labels are those of the masks, and positions begin at 0 in each conversation, as attention without padding
     needs it."""
     trainer = pytest.importorskip("trl.trainer.sft_trainer")
-    paths = sorted((made / f"chat_parquet_{LENGTH}").glob("train-*"))
-    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
+    rows = rows_of(made / f"chat_parquet_{LENGTH}")
     collate = trainer.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
     for row in rows:
         batch = collate([row])
@@ -113,9 +112,8 @@ def test_megatron_reads_the_tokens_and_finds_masks_by_itself(tmp_path):
     if MEGATRON_SFT is None:
         pytest.skip("MEGATRON_SFT names no checkout of Megatron-LM's pull request 5017")
     pytest.importorskip("megatron.core")
-    spec = importlib.util.spec_from_file_location(
-        "sft_dataset", Path(MEGATRON_SFT, "megatron/core/datasets/sft_dataset.py")
-    )
+    path = Path(MEGATRON_SFT, "megatron/core/datasets/sft_dataset.py")
+    spec = importlib.util.spec_from_file_location("sft_dataset", path)
     theirs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(theirs)
     model = chat_tokenizer(tmp_path)
@@ -225,34 +223,38 @@ def learnt_pairs(batch):
     return sorted(zip(batch["tokens"][keep].tolist(), batch["labels"][keep].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-def test_megatron_bridge_cuts_packs_for_context_parallelism(made, bridge, ranks):
+def padded_export(made, ranks):
+    """Export packs for context parallelism; return their folder and the multiple that conversations are padded to."""
     multiple = 1 if ranks == 1 else 2 * ranks
     export(made, {**SPEC, "max_length": LENGTH}, export=("bridge",), pad_to_multiple=multiple)
-    folder = made / (f"chat_bridge_{LENGTH}" + (f"_pad{multiple}" if ranks > 1 else ""))
+    return made / (f"chat_bridge_{LENGTH}" + (f"_pad{multiple}" if ranks > 1 else "")), multiple
+
+
+def rows_of(folder):
+    return [row for path in sorted(folder.glob("train-*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+@pytest.mark.parametrize("ranks", RANKS[1:])
+def test_megatron_bridge_cuts_packs_for_context_parallelism(made, bridge, ranks):
+    folder, multiple = padded_export(made, ranks)
     texts = IndexedDataset(made / "chat_train_text_document")
     rows, batch = bridge_batch(bridge, folder, pad_seq_to_mult=multiple)
     assert int(batch["loss_mask"].sum()) == targets(made)
-    numbers = [
-        numbers for path in sorted(folder.glob("train-*.parquet")) for numbers in pq.read_table(path)["sequences"]
-    ]
-    names = (
-        ("cu_seqlens_q_padded", "cu_seqlens_q") if "cu_seqlens_q" in batch else ("cu_seqlens", "cu_seqlens_unpadded")
-    )
-    for number in range(len(rows)):
+    is_new = "cu_seqlens_q" in batch
+    names = ("cu_seqlens_q_padded", "cu_seqlens_q") if is_new else ("cu_seqlens", "cu_seqlens_unpadded")
+    for number, written in zip(range(len(rows)), rows_of(folder), strict=True):
         row = {name: batch[name][number] for name in ("tokens", "labels", "loss_mask")}
-        own = [texts[sequence.as_py()] for sequence in numbers[number]]
-        if ranks > 1:
-            physical, logical = (batch[name][number].tolist()[: len(own) + 1] for name in names)
-            # The reader ends a conversation at the last token before those that are EOS, and never has the last token
-            # of one that needs no padding.
-            real = [[*tokens[:-1], *([] if (len(tokens) - 1) % multiple == 0 else tokens[-1:])] for tokens in own]
-            assert np.diff(physical).tolist() == [-(-(len(tokens) - 1) // multiple) * multiple for tokens in own]
-            assert np.diff(logical).tolist() == [int(np.flatnonzero(tokens)[-1]) + 1 for tokens in real]
-            ends = [*physical, *([LENGTH] if physical[-1] < LENGTH else [])]
-            parts = [cut_for_rank(row, ends, ranks, rank) for rank in range(ranks)]
-            assert {len(part["tokens"]) for part in parts} == {LENGTH // ranks}
-            assert sorted(pair for part in parts for pair in learnt_pairs(part)) == learnt_pairs(row)
+        own = [texts[sequence] for sequence in written["sequences"]]
+        physical, logical = (batch[name][number].tolist()[: len(own) + 1] for name in names)
+        # The reader ends a conversation at the last token before those that are EOS, and never has the last token of
+        # one that needs no padding.
+        real = [[*tokens[:-1], *([] if (len(tokens) - 1) % multiple == 0 else tokens[-1:])] for tokens in own]
+        assert np.diff(physical).tolist() == [-(-(len(tokens) - 1) // multiple) * multiple for tokens in own]
+        assert np.diff(logical).tolist() == [int(np.flatnonzero(tokens)[-1]) + 1 for tokens in real]
+        ends = [*physical, *([LENGTH] if physical[-1] < LENGTH else [])]
+        parts = [cut_for_rank(row, ends, ranks, rank) for rank in range(ranks)]
+        assert {len(part["tokens"]) for part in parts} == {LENGTH // ranks}
+        assert sorted(pair for part in parts for pair in learnt_pairs(part)) == learnt_pairs(row)
 
 
 def samples_of(rows):
@@ -269,23 +271,17 @@ def samples_of(rows):
 def test_packs_have_the_samples_of_megatron_bridges_packer_and_are_as_full(made, bridge, ranks, algorithm):
     if ranks > 1 and bridge.pad is None:
         pytest.skip("a release that pads by another rule")
-    multiple = 1 if ranks == 1 else 2 * ranks
-    export(made, {**SPEC, "max_length": LENGTH}, export=("bridge",), pad_to_multiple=multiple)
-    folder = made / (f"chat_bridge_{LENGTH}" + (f"_pad{multiple}" if ranks > 1 else ""))
+    folder, multiple = padded_export(made, ranks)
     texts, masks = (IndexedDataset(made / f"chat_train_{name}") for name in ("text_document", "loss_mask"))
-    data = [
-        {"input_ids": tokens.tolist(), "loss_mask": mask.astype(bool).tolist()}
-        for tokens, mask in zip(texts, masks, strict=True)
-    ]
+    pairs = zip(texts, masks, strict=True)
+    data = [{"input_ids": tokens.tolist(), "loss_mask": mask.astype(bool).tolist()} for tokens, mask in pairs]
     for chat in data if ranks > 1 else ():
         bridge.pad(chat, LENGTH, -(-(len(chat["input_ids"]) - 1) // multiple) * multiple + 1, 0)
     sequences, histogram = bridge.create_hist(data, LENGTH)
     np.random.seed(0)
     assignments, facts = bridge.create_packing_strategy(histogram, LENGTH, algorithm)
     theirs = bridge.fill_packing_strategy(assignments, sequences, LENGTH, 0)
-    ours = [row for path in sorted(folder.glob("train-*.parquet")) for row in pq.read_table(path).to_pylist()]
-
-    assert samples_of(ours) == samples_of(theirs)
+    assert samples_of(rows_of(folder)) == samples_of(theirs)
     metadata = json.loads((folder / "packed_metadata.json").read_text())[0]
     assert metadata["packing_efficiency"] >= facts["packing_efficiency"]
     assert metadata.keys() >= facts.keys()
