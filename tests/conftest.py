@@ -59,8 +59,6 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.path.is_relative_to(HERE / "faults"):
             item.add_marker(pytest.mark.fault)
-        if item.path == HERE / "objects" / "test_separate_nodes.py":
-            item.add_marker(pytest.mark.exhaustive)
         if config.pluginmanager.hasplugin("xdist") and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group_of(item)))
     leave_cases_out(items)

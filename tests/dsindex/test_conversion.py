@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsindex.errors import FormatError, InputError, LimitError, OutputError
+from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.formats import new_file
-from dsindex.formats.mmididx import IndexBuilder
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.jobs.conversion import convert_to_indexed, convert_to_pbin, convert_version
 from tests.support.datasets import write_dataset
@@ -43,17 +42,10 @@ def test_every_era_turns_into_every_other(tmp_path, version, other):
     assert (conversion.num_documents, conversion.num_tokens) == (6, 6)
 
 
-def test_an_era_that_cannot_hold_the_tokens_is_refused(tmp_path):
-    source = write_pbin(tmp_path / "x.pbin", DOCUMENTS, token_bytes=2)
-    with pytest.raises(LimitError, match="tokens of 4 bytes"):
-        convert_version(source, str(tmp_path / "y.pbin"), version=PBIN_VERSIONS["spec"])
-
-
 @pytest.mark.parametrize(("documents", "options", "message"), [
     ([[[1], [2]]], {}, "expected documents of one sequence, got 2 in document 0; .* --flatten"),
     ([[[1]], [[]]], {}, "expected sequences with tokens, got none in sequence 1, .* --flatten"),
     ([[[1]]], {"dtype": "int64"}, r"a type that can be restored from a \.pbin \(uint8, uint16, int32\), got int64"),
-    ([[[1]]], {"dtype": "int16"}, "got int16"),
     ([[[1]]], {"modes": [1]}, "expected a dataset without sequence modes"),
     ([[[1, -1]]], {"dtype": "int32"}, "token id -1 does not fit uint32"),
 ])  # fmt: skip
@@ -76,16 +68,6 @@ def test_ids_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(FormatError, match="token id 2147483648 does not fit int32"):
         convert_to_indexed(packed, str(tmp_path / "y"))
     assert {file.name for file in tmp_path.iterdir()} == {"x.pbin"}
-
-
-def test_a_document_too_long_for_megatron_is_refused(tmp_path, monkeypatch):
-    def too_long(*_, **__):
-        msg = "a sequence of 2147483648 tokens"
-        raise OverflowError(msg)
-
-    monkeypatch.setattr(IndexBuilder, "add_documents", too_long)
-    with pytest.raises(LimitError, match=r"x\.pbin: a sequence of 2147483648 tokens"):
-        convert_to_indexed(write_pbin(tmp_path / "x.pbin", [[1]]), str(tmp_path / "y"))
 
 
 def test_missing_sources_and_existing_outputs_are_named(tmp_path):

@@ -77,12 +77,6 @@ def test_ids_outside_every_vocabulary_are_counted_together(dtype, tmp_path):
     assert (found.others, int(found.counts[5]), int(found.counts.sum())) == (3, 2, 2)
 
 
-def test_dataset_without_documents_has_nothing(tmp_path):
-    found = measured(tmp_path, [])
-    assert (found.documents, found.tokens, found.lengths.bins, found.longest) == (0, 0, (), ())
-    assert found.repeated == ()
-
-
 def test_documents_beyond_the_tokens_are_refused(tmp_path):
     prefix = write_dataset(tmp_path / "d", [[[1, 2, 3]]])
     store = open_documents(Subject(kind="MMIDIDX", path=prefix))

@@ -39,16 +39,11 @@ def move_token(array):
     array[5, 1] += 1
 
 
-def move_last_row(array):
-    array[-1, 1] -= 1
-
-
 CACHE_DAMAGE = [
     ("document-twice", "document_index", repeat_first, "every sequence once per epoch"),
     ("document-outside", "document_index", point_outside, "expected sequences from 0 to 99, got 1000000"),
     ("documents-swapped", "document_index", swap_ends, "of the sample index"),
     ("sample-moved", "sample_index", move_token, "expected row 5 of the sample index at token 320, got 321"),
-    ("last-row-moved", "sample_index", move_last_row, "of the sample index at token"),
     ("row-outside", "sample_index", point_outside, "of the sample index"),
     ("shuffle-twice", "shuffle_index", repeat_first, "expected every sample once per epoch"),
     ("shuffle-outside", "shuffle_index", point_outside, "expected samples from 0 to 317, got 1000000"),
@@ -72,27 +67,6 @@ def test_damaged_cache_is_found(name, damage, message, tmp_path):
     assert "move its files away and build the cache again" in findings[0]
 
 
-def test_cache_of_other_lengths_is_found():
-    case = CASES["own-one_epoch"]
-    prefix = str(case.folder / case.prefixes[0])
-    [cache] = find_caches(str(case.cache), prefix)
-    assert "of the sample index" in verify_cache(cache, str(case.folder / "noeod_text_document"))[0]
-
-
-def test_blend_that_draws_too_much_is_found(tmp_path):
-    case = CASES["own-blend"]
-    shutil.copytree(case.cache, tmp_path / "cache")
-    [path] = (tmp_path / "cache").glob("*BlendedDataset*dataset_sample_index.npy")
-    array = np.load(path)
-    array[7] += 1
-    np.save(path, array)
-    prefix = str(case.folder / case.prefixes[0])
-    caches = find_caches(str(tmp_path / "cache"), prefix)
-    findings = [sentence for cache in caches for sentence in verify_cache(cache, prefix)]
-    assert len(findings) == 1
-    assert "at position 7" in findings[0]
-
-
 SEQUENCES = [[[1, 2]], [], [[3], [4, 5]], [[6]], [[7, 8, 9]]]
 
 
@@ -101,10 +75,8 @@ SEQUENCES = [[[1, 2]], [], [[3], [4, 5]], [[6]], [[7, 8, 9]]]
     ([[[1, 2]], [], [[3], [4, 0]], [[6]], [[7]]], (2, "its token 2 is 5")),
     ([[[1, 2]], [], [[3], [4, 5]], [[6, 7]], [[8, 9]]], (3, "it has 1 token")),
     (SEQUENCES[:3], (3, "one has 5 documents, the other 3")),
-    ([*SEQUENCES, []], (5, "one has 5 documents, the other 6")),
     ([[], *SEQUENCES], (0, "it has 2 tokens and 0")),
-    ([], (0, "one has 5 documents, the other 0")),
-], ids=["same", "token", "boundary", "fewer", "more", "shifted", "empty"])  # fmt: skip
+], ids=["same", "token", "boundary", "fewer", "shifted"])  # fmt: skip
 @pytest.mark.parametrize("block", [1, 3, 1 << 20])
 def test_first_document_that_differs_is_named(tmp_path, other, says, block, monkeypatch):
     monkeypatch.setattr(verify_tokens, "BLOCK_TOKENS", block)

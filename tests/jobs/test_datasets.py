@@ -61,14 +61,13 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "open"])
-@pytest.mark.parametrize("pointers", [(8, 4, 0), (0, 4, 1 << 62)], ids=["reversed", "far"])
-def test_pointers_in_another_order_are_refused(pointers, command, tmp_path, monkeypatch, capsys):
+def test_pointers_in_another_order_are_refused(command, tmp_path, monkeypatch, capsys):
     """A reader follows the pointers, so whatever takes the tokens in the order of the `.bin` has other documents."""
     monkeypatch.chdir(tmp_path)
     write_dataset(tmp_path / "d", [[[1, 2]], [[3, 4]], [[5, 6]]])
     (tmp_path / "t.json").write_text("{}")
     content = bytearray((tmp_path / "d.idx").read_bytes())
-    content[34 + 12 : 34 + 36] = np.array(pointers, "<i8").tobytes()
+    content[34 + 12 : 34 + 36] = np.array([8, 4, 0], "<i8").tobytes()
     (tmp_path / "d.idx").write_bytes(content)
     if command == "open":
         with pytest.raises(FormatError, match=r"d\.idx: expected sequence \d to begin at byte"):

@@ -10,13 +10,12 @@ import pytest
 from dsindex.engine.dispatch import (
     WINDOW,
     Dispatch,
-    DispatchStatistics,
     RetryPolicy,
     is_machine_fault,
     run_in_order,
 )
 from dsindex.engine.executors import Call, Outcome
-from dsindex.errors import BadRecordError, FormatError, InputError, OutputError, TaskError
+from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 
 FAST = RetryPolicy(first_pause_seconds=0.0)
 
@@ -30,7 +29,6 @@ class FakeExecutor:
     last_first: bool = False
     hang: set[str] = field(default_factory=set)
     started: list[str] = field(default_factory=list)
-    abandoned: list[int] = field(default_factory=list)
     most_in_flight: int = 0
     running: dict[int, Call] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
@@ -49,46 +47,24 @@ class FakeExecutor:
         for attempt_id in sorted(self.running, reverse=self.last_first):
             call = self.running[attempt_id]
             if call.name in self.hang:
-                self.hang.discard(call.name)  # the next attempt is well
-                self.running[attempt_id] = Call(name="stuck", place="", function=_stuck, arguments=())
-                continue
-            if call.name == "stuck":
                 continue
             del self.running[attempt_id]
             try:
                 return [Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))]
-            except ConnectionError as error:
-                return [Outcome(attempt_id=attempt_id, error=TaskError(str(error)), worker_lost=True)]
             except Exception as error:  # noqa: BLE001
                 return [Outcome(attempt_id=attempt_id, error=error)]
         return []
 
     def abandon(self, attempt_id):
-        self.abandoned.append(attempt_id)
         self.running.pop(attempt_id, None)
 
 
-def _stuck():
-    raise AssertionError("never runs")
-
-
-class Flaky:
-    """Fails a few times, then succeeds."""
-
-    def __init__(self, *errors):
-        self.errors = list(errors)
-
-    def __call__(self, value):
-        if self.errors:
-            raise self.errors.pop(0)
-        return value
+def call(number, function=lambda number: number):
+    return Call(name=f"call[{number}]", place="test", function=function, arguments=(number,))
 
 
 def calls_of(*functions):
-    return [
-        (n, Call(name=f"call[{n}]", place=f"file {n}", function=function, arguments=(n,)))
-        for n, function in enumerate(functions)
-    ]
+    return [(number, call(number, function)) for number, function in enumerate(functions)]
 
 
 def run(executor, calls, **options):
@@ -106,19 +82,6 @@ def test_every_call_gives_one_result_with_few_in_flight(last_first):
     assert executor.most_in_flight == 5
 
 
-def test_calls_that_follow_a_result_are_begun_before_the_rest():
-    """The sum is made of the results of 0 and 1; it is begun as soon as both are there."""
-    executor = FakeExecutor(slots=1, backlog=0)
-    dispatch = Dispatch(executor, calls_of(*[lambda n: n] * 4))
-    results = {}
-    for key, value in dispatch.run():
-        results[key] = value
-        if key == 1:
-            dispatch.release([("sum", Call(name="sum", place="", function=lambda: 0 + 1, arguments=()))])
-    assert results == {0: 0, 1: 1, "sum": 1, 2: 2, 3: 3}
-    assert executor.started == ["call[0]", "call[1]", "sum", "call[2]", "call[3]"]
-
-
 def test_fault_of_a_call_that_follows_comes_after_all_others():
     """Call 0's successor fails at once, call 1 fails later: the fault of call 1 is the one that is told."""
 
@@ -133,26 +96,17 @@ def test_fault_of_a_call_that_follows_comes_after_all_others():
         next(results)
 
 
-@pytest.mark.parametrize(
-    "error", [OSError(5, "Input/output error"), ConnectionError("worker died")], ids=["I/O error", "lost worker"]
-)
-def test_machine_faults_are_retried(error):
-    statistics = DispatchStatistics()
-    flaky = Flaky(error, error)
-    results = run(FakeExecutor(), calls_of(lambda n: n, flaky), statistics=statistics)
-    assert results == {0: 0, 1: 1}
-    assert statistics.retries == 2
-
-
 @pytest.mark.parametrize("last_first", [False, True])
 def test_data_fault_of_the_smallest_call_is_raised_whatever_came_first(last_first):
-    functions = [lambda n: n] * 20
-    for number in (7, 8, 9, 15):
-        functions[number] = Flaky(BadRecordError(f"input {number}", number, "broken"))
+    def fail(number):
+        raise BadRecordError(f"input {number}", number, "broken")
+
+    functions = [fail if number in {7, 8, 9, 15} else lambda n: n for number in range(20)]
     executor = FakeExecutor(slots=8, last_first=last_first)
     with pytest.raises(BadRecordError, match="input 7"):
         run(executor, calls_of(*functions))
     assert not executor.running
+    assert len(executor.started) < len(functions)  # none is begun after a fault
 
 
 def test_errors_that_may_pass_are_machine_faults():
@@ -161,10 +115,6 @@ def test_errors_that_may_pass_are_machine_faults():
     assert not is_machine_fault(OSError(28, "No space left on device"))
     refused.transient = True
     assert is_machine_fault(refused)
-
-
-def call(number, function=lambda number: number):
-    return Call(name=f"call[{number}]", place="test", function=function, arguments=(number,))
 
 
 @pytest.mark.parametrize("num_calls", [0, 1, 100])

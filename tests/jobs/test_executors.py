@@ -104,8 +104,8 @@ def call(function, *arguments):
     return Call(name=f"{function.__name__}[{arguments[0]}]", place="f.jsonl", function=function, arguments=arguments)
 
 
-def run(executor, *calls, policy=FAST):
-    statistics = DispatchStatistics()
+def run(executor, *calls, policy=FAST, statistics=None):
+    statistics = statistics or DispatchStatistics()
     return dict(Dispatch(executor, enumerate(calls), policy=policy, statistics=statistics).run()), statistics
 
 
@@ -196,7 +196,6 @@ def test_closing_kills_what_runs():
 
 @pytest.mark.parametrize(("options", "text_bytes", "kind"), [
     ({"workers": 4}, 1 << 40, "local"), ({"workers": 5}, 1 << 40, "processes"), ({"workers": 5}, 1, "local"),
-    ({"workers": 5, "executor": "local"}, 1 << 40, "local"), ({"workers": 1, "executor": "processes"}, 1, "processes"),
 ], ids=str)  # fmt: skip
 def test_many_workers_are_processes_where_the_text_is_large(options, text_bytes, kind, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

@@ -36,17 +36,17 @@ TEXTS = [json.loads(line)["text"] for line in (GOLDEN / "docs.jsonl").read_bytes
 
 
 @pytest.fixture
-def run(folder, cli, monkeypatch):
-    """Run a command in the folder; returns what it prints."""
-    monkeypatch.chdir(folder)
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    return lambda *words, code=0: cli(words, code)
+    return tmp_path
 
 
 @pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    return tmp_path
+def run(folder, cli):  # noqa: ARG001 - the working folder
+    """Run a command in the folder; returns what it prints."""
+    return lambda *words, code=0: cli(words, code)
 
 
 def tokens_of(prefix="processed_data"):
@@ -73,9 +73,6 @@ def test_sentencepiece_model_gives_the_tokens_of_its_library(folder, run):
     processor = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model("llama2"))
     assert tokens_of() == [[*processor.encode(text), processor.eos_id()] for text in TEXTS if text]
     run("verify", "processed_data_text_document", "--against-source", "--tokenizer-model", "tokenizer.model")
-    (folder / "tokenizer.model").write_bytes(sentencepiece_model("gemma"))
-    shown = "".join(run("verify", "processed_data_text_document", "--against-source", code=1))
-    assert "expected the tokenizer with sha256" in shown
 
 
 def test_ranks_are_found_again_by_verify(folder, run):
@@ -104,10 +101,6 @@ def test_gpt2_files_take_the_place_of_the_model(folder, run):
     assert "expected --vocab-file and --merge-file together" in run(*base, "half", *files[:4], code=2).err
 
 
-@pytest.mark.parametrize(("kind", "message"), [
-    ("NullTokenizer", "got 'NullTokenizer'"),
-    ("Gpt2", "got 'Gpt2'"),
-])  # fmt: skip
-def test_other_types_are_refused_with_a_reason(kind, message):
-    with pytest.raises(UsageError, match=f"^--tokenizer-type: expected one of HuggingFaceTokenizer, .*{message}"):
-        BuildConfig(input=["a"], output_prefix="o", tokenizer_model="t", tokenizer_type=kind)
+def test_other_types_are_refused_with_a_reason():
+    with pytest.raises(UsageError, match=r"^--tokenizer-type: expected one of HuggingFaceTokenizer, .*got 'Gpt2'"):
+        BuildConfig(input=["a"], output_prefix="o", tokenizer_model="t", tokenizer_type="Gpt2")

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 
 import pytest
 
@@ -160,7 +161,58 @@ def test_file_that_lost_its_ranges_gets_them_all_again(what, keep_shards, tmp_pa
     assert_is_golden(tmp_path / "out")
 
 
-@pytest.mark.parametrize("suffix", ["bin", "idx"])
+def test_file_that_was_complete_and_lost_is_not_complete_before_all_its_ranges_are(tmp_path, make_config, monkeypatch):
+    config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
+
+    def stop(*_):
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dsindex.engine.job.publish", stop)
+        with pytest.raises(Stopped):
+            run_config(config)
+    [partial] = (tmp_path / "out").glob("*.bin.*.partial")
+    partial.unlink()
+    with stopped_after(1):
+        run_config(config)
+    os.truncate(partial, OWN_BIN.stat().st_size)  # as where the last range was written first
+    run_config(config)
+    assert_is_golden(tmp_path / "out")
+
+
+def test_what_a_power_cut_must_not_take_is_synced_first(make_config, monkeypatch):
+    """A range before it is recorded, its record before tokens of shards go, and the .bin before the .idx is there."""
+    events = []
+
+    def note(owner, name, what):
+        function = getattr(owner, name)
+
+        def noted(*arguments, **options):
+            events.append(what(arguments[-1]))
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    def name_of(path):
+        return re.sub(r"^docs_text_document|^0.*(?=\.bin)|\.\w+\.partial$", "", os.path.basename(path))
+
+    note(os, "fsync", lambda descriptor: f"sync {name_of(os.readlink(f'/proc/self/fd/{descriptor}'))}")
+    note(os, "unlink", lambda path: f"remove {name_of(path)}")
+    note(os, "replace", lambda path: f"name {name_of(path)}")
+    note(Ledger, "record_range", lambda _: "record")
+    run_config(make_config(workers=1, shard_size="4KiB"))
+    assert {"record", "remove .bin", "name .idx"} <= {*events}
+    for number, event in enumerate(events):
+        before = events[:number]
+        if event == "record":
+            assert before.count("sync .bin") > before.count("record")
+        if event == "remove .bin":
+            assert [each for each in before if each in {"record", "sync ledger.jsonl"}][-1] == "sync ledger.jsonl"
+        if event == "name .idx":
+            assert [each for each in before if each in {"name .bin", "sync out"}][-1] == "sync out"
+
+
+@pytest.mark.parametrize("suffix", ["bin", "idx", "provenance"])
 def test_shard_with_other_bytes_is_named_and_made_again(suffix, tmp_path, make_config, started):
     config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
     with stopped_after(3):

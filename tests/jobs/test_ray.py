@@ -4,21 +4,18 @@ import contextlib
 import os
 import re
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
-from dsindex.engine.executors import Call, ClusterLostError
+from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy
+from dsindex.engine.executors import ClusterLostError
 from dsindex.engine.start import JOB_VARIABLE, cluster_address, wants_ray
 from dsindex.errors import BadRecordError, InputError, TaskError
 from dsindex.options.config import ExecutorConfig
 from dsindex.options.merge import MergeConfig
-from tests.jobs.test_executors import die, fail, process_id
-from tests.support.golden import OWN, ROOT
+from tests.jobs.test_executors import call, die, fail, hang_once, process_id, run
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.ray
@@ -31,11 +28,9 @@ MERGE = {"input": ("a",), "output_prefix": "b"}
     (ExecutorConfig(address="head"), {"RAY_ADDRESS": "gone:1"}, "head"),
     (ExecutorConfig(address="auto"), {"RAY_ADDRESS": "head:1"}, "head:1"),
     (ExecutorConfig(address="auto"), {}, "auto"),
-    (ExecutorConfig(executor="ray"), {"RAY_ADDRESS": "head:1"}, "head:1"),
     (ExecutorConfig(), {"RAY_ADDRESS": "head:1", JOB_VARIABLE: "{}"}, "head:1"),
     (MergeConfig(**MERGE), {"RAY_ADDRESS": "head:1"}, "head:1"),
     (MergeConfig(**MERGE, address="local"), {"RAY_ADDRESS": "head:1"}, None),
-    (MergeConfig(**MERGE), {"RAY_ADDRESS": ""}, None),
 ])  # fmt: skip
 def test_environment_names_the_cluster_of_jobs_that_are_for_one(config, environment, expected, monkeypatch):
     for name in RAY_VARIABLES:
@@ -69,15 +64,6 @@ def test_address_where_nobody_listens_and_other_addresses_fail_at_once():
 # Workers.
 
 
-def call(function, *arguments):
-    return Call(name=f"{function.__name__}[{arguments[0]}]", place="f.jsonl", function=function, arguments=arguments)
-
-
-def run(executor, *calls, **options):
-    policy = RetryPolicy(first_pause_seconds=0.01)
-    return dict(Dispatch(executor, enumerate(calls), **{"policy": policy, **options}).run())
-
-
 @pytest.fixture
 def executor(ray_instance):  # noqa: ARG001 - the connection is used
     from dsindex.engine.ray import RayExecutor
@@ -88,8 +74,8 @@ def executor(ray_instance):  # noqa: ARG001 - the connection is used
 
 
 def test_workers_keep_their_processes(executor):
-    results = run(executor, *[call(process_id, number) for number in range(20)])
-    later = run(executor, *[call(process_id, number) for number in range(20)])
+    results, _ = run(executor, *[call(process_id, number) for number in range(20)])
+    later, _ = run(executor, *[call(process_id, number) for number in range(20)])
     assert sorted(results) == list(range(20))
     assert len({*results.values(), *later.values()}) <= 2
 
@@ -101,20 +87,12 @@ def test_error_is_reported_and_dead_worker_replaced(executor):
     with pytest.raises(TaskError, match=r"die\[0\] \(f\.jsonl\): given up after 3 attempts.*its Ray worker was lost"):
         run(executor, call(die, 0), statistics=statistics)
     assert statistics.lost_workers == 3
-    assert len(run(executor, call(process_id, 3))) == 1
-
-
-def sleep_once(path):
-    if not Path(path).exists():
-        Path(path).touch()
-        time.sleep(3600)
-    return "ended"
+    assert len(run(executor, call(process_id, 3))[0]) == 1
 
 
 def test_worker_of_a_call_past_its_deadline_is_replaced(executor, tmp_path):
-    statistics = DispatchStatistics()
     policy = RetryPolicy(deadline_seconds=3.0, first_pause_seconds=0.01)
-    results = run(executor, call(sleep_once, str(tmp_path / "x")), policy=policy, statistics=statistics)
+    results, statistics = run(executor, call(hang_once, str(tmp_path / "x")), policy=policy)
     assert results == {0: "ended"}
     assert statistics.lost_workers == 1
 
@@ -123,7 +101,7 @@ def test_worker_that_does_not_see_what_the_driver_sees_is_named(executor, tmp_pa
     """One machine plays two nodes: the file changes before the workers look."""
     (tmp_path / "seen").write_text("abc")
     executor.require_seen([str(tmp_path / "seen")], [str(tmp_path)])
-    assert len(run(executor, call(process_id, 0))) == 1
+    assert len(run(executor, call(process_id, 0))[0]) == 1
     executor.require_seen([str(tmp_path / "seen")])
     (tmp_path / "seen").write_text("abcd")
     with pytest.raises(InputError, match=r"\(\d+\.\d+\.\d+\.\d+\): .*seen: expected 3 bytes as on the driver's node"):
@@ -165,25 +143,3 @@ def test_lost_head_ends_the_job_before_ray_ends_the_process(executor, monkeypatc
         with pytest.raises(ClusterLostError, match="has not answered for 0 s and is lost"):
             executor.wait(0.0)
     executor._head = head
-
-
-# Whole commands.
-
-
-def command(folder, *words, **environment):
-    """Run a build on Ray in a process of its own."""
-    own = {name: text for name, text in os.environ.items() if not name.startswith("RAY_")}
-    own |= {"PYTHONPATH": str(ROOT), "HOME": str(folder), **environment}
-    options = ["--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod", "--workers", "1", *words]
-    program = [sys.executable, "-m", "dsindex", "build", "--input", str(OWN.docs), "--output-prefix", "out/x", *options]
-    return subprocess.run(program, env=own, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-
-
-def test_cause_on_a_worker_is_named_and_nothing_is_left_at_home(tmp_path):
-    """Ray puts the driver's folder first on its workers' path, so a file there can hide a package."""
-    (tmp_path / "xxhash.py").write_text("import my_missing_module\n")
-    ended = command(tmp_path, "--executor", "ray", PYTHONSAFEPATH="1")
-    assert not (tmp_path / ".ray").exists()
-    assert "\x1b" not in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert ended.returncode == 0 or "No module named 'my_missing_module'" in ended.stderr, ended.stderr

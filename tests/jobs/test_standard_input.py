@@ -78,13 +78,6 @@ def test_finished_build_knows_the_same_text_and_refuses_another(pipe, cli):
     assert published(Path("out")) == before
 
 
-def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(pipe, cli):
-    pipe(TEXT + b"broken\n")
-    assert f"dsindex build: {STORED.absolute()}, line 61: expected JSON" in cli(WORDS, 1).err
-    pipe(b"")
-    assert main([*WORDS, "--on-bad-record", "quarantine"]) == 0
-
-
 @pytest.mark.parametrize(("words", "message", "code"), [
     (("build", "--input", "-", "-"), "expected standard input (-) once", 2),
     (("build", "--dry-run", "--input", "-"), "-: expected files, got standard input, which a later build could not", 1),
@@ -94,12 +87,6 @@ def test_uses_that_make_no_sense_are_refused(words, message, code, pipe, cli):
     assert message in cli([*words, *TOKENIZER, "--output-prefix", "out/x"], code).err
     assert piped.tell() == 0
     assert os.listdir() == []
-
-
-def test_nothing_on_standard_input_is_said(pipe, cli):
-    pipe(b"")
-    assert "-: expected " in cli(WORDS, 1).err
-    assert not STORED.parent.parent.exists()
 
 
 def test_nothing_is_read_before_the_options_are_known_to_be_right(pipe):

@@ -11,7 +11,7 @@ message_construction: [role, instruction, conversations]
 """
 """What `dsindex instruct` is told about the conversations of the tests."""
 
-KINDS = ("build", "merge", "pack", "instruct", "piped")
+KINDS = ("build", "merge", "pack", "instruct")
 
 
 def name_job(kind, prefix, *, source, chat, shard_size="6KiB"):
@@ -24,7 +24,7 @@ def name_job(kind, prefix, *, source, chat, shard_size="6KiB"):
         chat: The file with CHAT; conversations are in the folder `c` of the source.
     """
     shared = ["--on-bad-record", "quarantine", "--workers", "2", "--shard-size", shard_size, "--executor", "local"]
-    texts = ["--input", "-" if kind == "piped" else f"{source}/*.jsonl", *shared]
+    texts = ["--input", f"{source}/*.jsonl", *shared]
     output = ["--output-prefix", prefix]
     keys = ["--json-keys", "text", "title"]
     return {
@@ -33,7 +33,6 @@ def name_job(kind, prefix, *, source, chat, shard_size="6KiB"):
         "pack": ["pack", *TOKENIZER[:2], *texts, "--output", f"{prefix}.pbin"],
         "instruct": ["instruct", str(chat), *TOKENIZER[:2], "--input", f"{source}/c/*", *shared, "--split", "8,1,1",
                      "--seq-length", "768", *output],
-        "piped": ["build", *TOKENIZER, *texts, *output],
     }[kind]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 pytest.importorskip("obstore")
@@ -76,11 +77,6 @@ def test_writer_is_whole_or_absent(place):
     assert bytes(map_file(path)) == CONTENT
 
 
-def test_error_of_another_file_in_a_writer_is_not_blamed_on_the_output(place):
-    with pytest.raises(FileNotFoundError, match="missing input"), open_output(f"{place}/x"):
-        os.stat("missing input")
-
-
 def test_parts_suffice_for_a_large_object(store, monkeypatch):
     chosen = {}
     monkeypatch.setattr("obstore.open_writer", lambda *_, **options: chosen.update(options) or contextlib.nullcontext())
@@ -107,8 +103,6 @@ def test_ranges_are_those_of_the_content(way):
 
 @pytest.mark.usefixtures("store")
 def test_array_of_an_object():
-    import numpy as np
-
     path = "s3://out/x"
     store_of(path).put(path, CONTENT)
     plain = np.frombuffer(CONTENT, "<u2")[5:]
@@ -178,8 +172,7 @@ def test_refused_keys_of_a_removal_are_left(store):
     objects = store_of("s3://out/x")
     for name in "abc":
         objects.put(f"s3://out/{name}", b"")
-    store.fail("POST /out.*delete", 403, times=1, code="AccessDenied")
-    store.fail("POST /out.*delete", 403, times=1, code="AccessDenied")
+    store.fail("POST /out.*delete", 403, times=2, code="AccessDenied")
     assert objects.delete([f"s3://out/{name}" for name in "abc"]) == ["s3://out/a"]
     assert store.names("out") == ["a"]
 

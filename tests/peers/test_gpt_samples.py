@@ -39,9 +39,7 @@ def megatron_config(case, tokenizer, cache, options):
 
     if "inter_document_masking" in options and "inter_document_masking" not in GPTDatasetConfig.__annotations__:
         pytest.skip("megatron-core before 0.19 has no inter_document_masking")
-    defaults = dict.fromkeys(
-        ["reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask"], False
-    )
+    masks = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
     return GPTDatasetConfig(
         random_seed=case["seed"],
         sequence_length=case["sequence_length"],
@@ -52,7 +50,7 @@ def megatron_config(case, tokenizer, cache, options):
         mid_level_dataset_surplus=0.005,
         add_extra_token_to_sequence=case.get("add_extra_token", True),
         drop_last_partial_validation_sequence=case.get("drop_last_partial_validation_sequence", True),
-        **{**defaults, **options},
+        **{**dict.fromkeys(masks, False), **options},
     )
 
 
@@ -103,7 +101,7 @@ def test_golden_cache_is_a_hit_and_gives_the_same_samples(tmp_path, monkeypatch,
 @pytest.mark.parametrize("keep_partial", [True, False], ids=["partial", "whole"])
 @pytest.mark.parametrize("pad", [None, 3], ids=["no-pad", "pad"])
 @pytest.mark.parametrize("masks", ["resets", "documents"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_documents_give_the_same_samples(tmp_path, extra, keep_partial, pad, masks, seed):
     """Documents without tokens, one-token documents, long ones; several epochs; indices that megatron-core builds."""
     from megatron.core.datasets.gpt_dataset import GPTDataset as MegatronGPTDataset

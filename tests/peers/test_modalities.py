@@ -1,7 +1,5 @@
 """Modalities' own classes open our files, and ours open its. Needs `modalities` and what it imports."""
 
-import json
-import threading
 import warnings
 from pathlib import Path
 
@@ -10,8 +8,8 @@ import pytest
 
 from dsindex.datasets.pbin import PackedMemMapDatasetContinuous
 from dsindex.errors import FormatError
-from dsindex.formats.pbin import join_pbin_files, open_tokens, read_document_lengths, read_pbin_header
-from dsindex.formats.raw_index import create_raw_index, read_raw_index
+from dsindex.formats.pbin import join_pbin_files, read_document_lengths, read_pbin_header
+from dsindex.formats.raw_index import create_raw_index
 from dsindex.jobs.conversion import convert_to_pbin
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import pbin_bytes, write_pbin
@@ -22,34 +20,15 @@ with warnings.catch_warnings():
     create_index = pytest.importorskip("modalities.dataloader.create_index", exc_type=ImportError)
     packed_data = pytest.importorskip("modalities.dataloader.create_packed_data", exc_type=ImportError)
     peer = pytest.importorskip("modalities.dataloader.dataset", exc_type=ImportError)
-    lines_reader = pytest.importorskip("modalities.dataloader.large_file_lines_reader", exc_type=ImportError)
 
 pytestmark = pytest.mark.filterwarnings("default")
 
 DOCUMENTS = [[5, 6, 7, 8], [9] * 30, [1, 2], [44, 3]]
 LINES = [
-    b'{"text": "x"}',
-    b"",
-    b" ",
-    b"\r",
-    b"[1]\r",
-    b"{",
-    b"NaN",
-    b"-Infinity",
-    b"Inf",
-    b'"\\ud800"',
-    b'"\xff"',
-    b'"\xc3\xa9"',
-    b"\xef\xbb\xbf{}",
-    b"{} {}",
-    b"1",
-    b'{"a": 1, "a": 2}',
-    b'"a\tb"',
-    b"[" * 70 + b"]" * 70,
-    b'"\xed\xa0\x80"',
-    b"1e400",
-    b"01",
-]
+    b'{"text": "x"}', b"", b" ", b"\r", b"[1]\r", b"{", b"NaN", b"-Infinity", b"Inf", b'"\\ud800"', b'"\xff"',
+    b'"\xc3\xa9"', b"\xef\xbb\xbf{}", b"{} {}", b"1", b'{"a": 1, "a": 2}', b'"a\tb"', b"[" * 70 + b"]" * 70,
+    b'"\xed\xa0\x80"', b"1e400", b"01",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("tail", [b"", b"\n"], ids=["no newline at the end", "newline at the end"])
@@ -62,47 +41,6 @@ def test_raw_index_is_the_same_file(tmp_path, lines, tail):
         create_index.IndexGenerator(path, drop_faulty_entries=True).create_index(tmp_path / "theirs.idx")
     create_raw_index(str(path), str(tmp_path / "ours.idx"), drop_faulty_entries=True, range_bytes=11)
     assert (tmp_path / "ours.idx").read_bytes() == (tmp_path / "theirs.idx").read_bytes()
-
-
-def index_by_modalities(path, target):
-    """Let Modalities index a file, and wake it where it would wait for ever.
-
-    Modalities 0.5.0: where its reader sees an error of its indexer, it ends without telling the indexer so.
-    """
-    generator = create_index.IndexGenerator(path)
-    waking = threading.Timer(5.0, generator._queue_of_raw_lines.put, [None])
-    waking.start()
-    try:
-        generator.create_index(target)
-    finally:
-        waking.cancel()
-
-
-@pytest.mark.parametrize("line", LINES, ids=repr)
-def test_the_same_lines_are_errors(tmp_path, line):
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b"{}\n" + line + b"\n{}\n")
-    outcomes = []
-    for build in (
-        lambda: index_by_modalities(path, tmp_path / "theirs.idx"),
-        lambda: create_raw_index(str(path), str(tmp_path / "ours.idx")),
-    ):
-        try:
-            build()
-            outcomes.append("done")
-        except Exception:  # noqa: BLE001 - theirs raises anything
-            outcomes.append("error")
-    assert outcomes[0] == outcomes[1]
-
-
-def test_its_reader_opens_our_index(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_bytes('{"a": "é"}\n[1]\r\n3'.encode())
-    create_raw_index(str(path))
-    reader = lines_reader.LargeFileLinesReader(path)
-    assert [reader[number] for number in range(len(reader))] == ['{"a": "é"}', "[1]\r", "3"]
-    reader.close()
-    assert len(read_raw_index(str(tmp_path / "x.idx"), size_bytes=path.stat().st_size)) == 3
 
 
 def documents_of(dataset):
@@ -123,38 +61,6 @@ def test_its_datasets_open_our_files(tmp_path, dtype):
             for number in range(len(ours)):
                 assert np.array_equal(ours[number], theirs[number]["tokens"])
                 assert ours[number].dtype == theirs[number]["tokens"].dtype
-
-
-def test_our_reader_opens_its_files(tmp_path):
-    """Packed by its own generator, line by line, with a tokenizer of bytes."""
-    path = tmp_path / "x.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("abc", "déf", "<", "g")))
-    create_raw_index(str(path))
-
-    class Bytes:
-        vocab_size = 256
-
-        def get_token_id(self, _):
-            return 0
-
-        def tokenize(self, text):
-            return [*text.encode(), 0] if text == "<" else list(text.encode())
-
-    generator = packed_data.PackedDataGenerator(path, Bytes(), "eod", 1, ".text", 2, 9, 9)
-    reader = [generator._process_line(line, 0) for line in (path.read_text().splitlines())]
-    target = tmp_path / "x.pbin"
-    index = []
-    with target.open("wb") as file:  # as its writer process does
-        file.write(bytes(8) + generator._token_size_in_bytes.to_bytes(4, "little"))
-        for tokens in reader:
-            index.append((file.tell() - 12, len(tokens)))
-            file.write(tokens)
-        file.write(packed_data.pickle.dumps(index))
-    packed_data.update_data_length_in_pre_allocated_header(target, index)
-    header = read_pbin_header(str(target))
-    lengths = read_document_lengths(str(target), header)
-    assert lengths.tolist() == [4, 5, 2, 2]  # EOD is not appended where it is last already
-    assert open_tokens(str(target), header).tobytes() == "abc\0déf\0<\0g\0".encode()
 
 
 def test_its_join_is_detected_and_its_reader_opens_ours(tmp_path):

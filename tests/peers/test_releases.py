@@ -30,21 +30,14 @@ class Release:
     """A process of a release, which answers jobs."""
 
     def __init__(self, name, log):
-        environment = {**os.environ, "PYTHONPATH": str(RELEASES_FOLDER / name)}
         self._log = log
-        self._environment = environment
+        self._environment = {**os.environ, "PYTHONPATH": str(RELEASES_FOLDER / name)}
         self._start()
 
     def _start(self):
         with self._log.open("wb") as said:
-            self.process = subprocess.Popen(
-                [sys.executable, str(PROGRAM)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                env=self._environment,
-                text=True,
-            )
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": said}
+            self.process = subprocess.Popen([sys.executable, str(PROGRAM)], env=self._environment, text=True, **pipes)
 
     def close(self):
         for stream in (self.process.stdin, self.process.stdout):
@@ -166,10 +159,7 @@ def state(folder):
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
-def test_jobs_find_caches_made_from_flags_alone(
-    release, process, data, tmp_path, monkeypatch,
-    capsys
-) :  # fmt: skip
+def test_jobs_find_caches_made_from_flags_alone(release, process, data, tmp_path, monkeypatch, capsys):
     """All caches are hits: nothing is written, and the samples are those that our readers give."""
     rng = random.Random(f"{release} {os.environ.get('DSINDEX_PEER_SEED', '')}")
     monkeypatch.chdir(data)

@@ -81,10 +81,6 @@ class Buckets:
         bucket, _, key = place.partition("/")
         return self.client.get_object(Bucket=bucket, Key=key)["Body"].read()
 
-    def remove(self, place):
-        bucket, _, key = place.partition("/")
-        self.client.delete_object(Bucket=bucket, Key=key)
-
     def names(self, bucket, prefix=""):
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         return [each["Key"] for page in pages for each in page.get("Contents", ())]

@@ -58,24 +58,10 @@ class GoldenIndexCase:
     folder: Path
     """What `prefixes` and the `dataset_path` of the descriptions are relative to."""
     prefixes: tuple[str, ...]
-    weights: tuple[float, ...] | None
-    split: str
-    num_samples: tuple[int | None, int | None, int | None]
-    seed: int
-    sequence_length: int
-    add_extra_token: bool
-    drop_last_partial_validation_sequence: bool
-    lengths: tuple[int | None, int | None, int | None]
-    """Samples of the train, valid and test split; None where there is no such split."""
-    first_tokens: tuple[tuple[int, ...], ...]
-    """The first eight tokens of each of the first five samples of the first split that there is."""
-    first_labels: tuple[tuple[int, ...], ...]
-    """The last four labels of the same samples."""
-    files: tuple[str, ...]
 
     @property
     def cache(self):
-        """The folder with `files`."""
+        """The folder with its files."""
         return self.folder / "cache" / self.name
 
 
@@ -102,17 +88,8 @@ class GoldenSet:
         return next(case for case in self.index_cases if case.name == name)
 
 
-def load_golden_set(name, *, texts, outputs, plain, bos, has_bos_sentences):
-    """Describe one set.
-
-    Args:
-        name: For test ids.
-        texts: Folder of docs.jsonl and sentences.jsonl.
-        outputs: Folder of the pairs, the caches and gpt_index_cases.json.
-        plain: Folder of the tokenizer that adds no token to a text.
-        bos: Folder of the tokenizer whose post-processor adds a BOS.
-        has_bos_sentences: Whether the set has sentences with a BOS each.
-    """
+def _golden_set(name, *, texts, outputs, plain, bos):
+    """Describe one set: its texts, its pairs, caches and cases, a tokenizer that adds no token, and one with a BOS."""
     docs, sentences = texts / "docs.jsonl", texts / "sentences.jsonl"
     runs = [
         GoldenRun(name="eod", folder=outputs, input=docs, tokenizer=plain),
@@ -122,9 +99,9 @@ def load_golden_set(name, *, texts, outputs, plain, bos, has_bos_sentences):
         GoldenRun(name="bos", folder=outputs, input=docs, tokenizer=bos),
         GoldenRun(name="nobos", folder=outputs, input=docs, tokenizer=bos, add_special_tokens=False),
     ]
-    if has_bos_sentences:
+    if name == "own":
         runs.append(GoldenRun(name="bossentences", folder=outputs, input=sentences, tokenizer=bos))
-    merge_order = ("eod_text_document", "keys_title_document", "sentences_text_document")
+    merged = ("eod_text_document", "keys_title_document", "sentences_text_document")
     cases = json.loads((outputs / "gpt_index_cases.json").read_text())
     return GoldenSet(
         name=name,
@@ -134,58 +111,26 @@ def load_golden_set(name, *, texts, outputs, plain, bos, has_bos_sentences):
         bos_tokenizer=bos,
         runs=tuple(runs),
         merged=outputs / "merged",
-        merge_inputs=tuple(outputs / prefix for prefix in merge_order),
-        index_cases=tuple(_index_case(outputs, case) for case in cases),
+        merge_inputs=tuple(outputs / prefix for prefix in merged),
+        index_cases=tuple(
+            GoldenIndexCase(name=case["name"], folder=outputs, prefixes=tuple(case["prefixes"])) for case in cases
+        ),
     )
 
 
-def _index_case(folder, case):
-    return GoldenIndexCase(
-        name=case["name"],
-        folder=folder,
-        prefixes=tuple(case["prefixes"]),
-        weights=tuple(case["weights"]) if "weights" in case else None,
-        split=case["split"],
-        num_samples=tuple(case["num_samples"]),
-        seed=case["seed"],
-        sequence_length=case["sequence_length"],
-        add_extra_token=case.get("add_extra_token", True),
-        drop_last_partial_validation_sequence=case.get("drop_last_partial_validation_sequence", True),
-        lengths=tuple(case["lengths"]),
-        first_tokens=tuple(map(tuple, case["first_tokens"])),
-        first_labels=tuple(map(tuple, case["first_labels"])),
-        files=tuple(case["files"]),
+_OWN, _CORPUS = GOLDEN / "tokenizers", SHARED / "corpus"
+OWN = _golden_set("own", texts=GOLDEN, outputs=GOLDEN, plain=_OWN / "plain", bos=_OWN / "bos")
+GOLDEN_SETS = [OWN]
+if SHARED_GOLDEN.is_dir():
+    GOLDEN_SETS.append(
+        _golden_set(
+            "shared",
+            texts=SHARED / "golden",
+            outputs=SHARED_GOLDEN,
+            plain=_CORPUS / "gpt2",
+            bos=_CORPUS / "bos8k",
+        )
     )
-
-
-def _find_golden_sets():
-    own, shared = GOLDEN, SHARED
-    sets = [
-        load_golden_set(
-            "own",
-            texts=own,
-            outputs=own,
-            plain=own / "tokenizers" / "plain",
-            bos=own / "tokenizers" / "bos",
-            has_bos_sentences=True,
-        )
-    ]
-    if (shared / "golden").is_dir():
-        sets.append(
-            load_golden_set(
-                "shared",
-                texts=shared / "golden",
-                outputs=SHARED_GOLDEN,
-                plain=shared / "corpus" / "gpt2",
-                bos=shared / "corpus" / "bos8k",
-                has_bos_sentences=False,
-            )
-        )
-    return tuple(sets)
-
-
-GOLDEN_SETS = _find_golden_sets()
-OWN = GOLDEN_SETS[0]
 FAST = GoldenRun(name="fast", folder=GOLDEN, input=GOLDEN / "fast.jsonl", tokenizer=OWN.plain_tokenizer)
 """The run of preprocess_data_fast.py, by which a text without tokens is a document of EOD alone."""
 

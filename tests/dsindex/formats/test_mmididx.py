@@ -106,7 +106,8 @@ WRONG_INDICES = [
 @pytest.mark.parametrize(
     ("changes", "at_the_ends", "message"), [case[1:] for case in WRONG_INDICES], ids=[case[0] for case in WRONG_INDICES]
 )
-def test_check_names_the_wrong_entry(tmp_path, changes, at_the_ends, message):
+def test_check_names_the_wrong_entry(tmp_path, monkeypatch, changes, at_the_ends, message):
+    monkeypatch.setattr("dsindex.formats.mmididx.CHUNK_ITEMS", 2)
     path = tmp_path / "d.idx"
     path.write_bytes(index_bytes(**changes))
     with pytest.raises(FormatError, match=message):

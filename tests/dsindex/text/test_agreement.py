@@ -5,10 +5,8 @@ import importlib.metadata
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from tokenizers import AddedToken
-from tokenizers import Tokenizer as Reference
 
 from dsindex.errors import TokenizerError
 from dsindex.text import encoders
@@ -17,6 +15,7 @@ from dsindex.text.engines import (
     choose_engine,
 )
 from tests.agreement import vocabularies as v
+from tests.dsindex.text.test_engines import encoded, encoder_of, expected
 from tests.support import text_tokenizers as trained
 
 
@@ -27,28 +26,6 @@ def splitting(name="gpt2", normalizer=None):
     return v.with_model(v.bpe(v.joining_merges()), **added)
 
 
-@functools.cache
-def loaded(content):
-    tokenizer = trained.as_tokenizer(content)
-    return tokenizer, choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
-
-
-def encoded(content, texts, *, differing=True):
-    """Encode with gigatoken, or with gigatoken alone as if it agreed everywhere."""
-    tokenizer, engine = loaded(content)
-    if not differing:
-        engine = replace(engine, differing=())
-    return make_encoder(tokenizer, engine).encode(texts)
-
-
-def reference(content, texts):
-    return [encoding.ids for encoding in Reference.from_buffer(content).encode_batch(texts)]
-
-
-def by_text(batch):
-    return [part.tolist() for part in np.split(batch.tokens, np.cumsum(batch.lengths)[:-1])]
-
-
 @pytest.mark.parametrize(("name", "normalizer", "text"), [
     ("gpt2", None, "\u088f's"),
     ("gpt2", None, "\U000323b0's"),
@@ -57,10 +34,10 @@ def by_text(batch):
 ])  # fmt: skip
 def test_what_is_new_to_a_part_is_the_references(name, normalizer, text):
     content = splitting(name, normalizer)
-    wanted = reference(content, [text])
-    assert by_text(encoded(content, [text], differing=False)) != wanted
-    batch = encoded(content, [text])
-    assert by_text(batch) == wanted
+    encoder = encoder_of(content, "gigatoken")
+    assert encoded(encoder, [text]) == expected(content, [text])
+    alone = make_encoder(trained.as_tokenizer(content), replace(encoder.engine, differing=()))
+    assert encoded(alone, [text]) != expected(content, [text])
 
 
 @pytest.mark.quick(3)
@@ -74,37 +51,21 @@ def test_batches_with_both_kinds_of_text_keep_their_order(content, monkeypatch):
     rng = random.Random(7)
     pieces = [*trained.PIECES, "'s", " Wheel", "\u088f", "\ua7ce", "\U000323b0"]
     texts = ["", *("".join(rng.choices(pieces, k=rng.randint(0, 12))) for _ in range(300)), "\u088f's", ""]
-    wanted = reference(content, texts)
-    batch = encoded(content, texts)
-    assert by_text(batch) == wanted
-    for begin, end in [(0, 1), (0, 7), (3, 3), (7, 150), (301, 303)]:
-        part = make_encoder(*loaded(content)).encode(texts[begin:end])
-        assert part.tokens.tolist() == [token for ids in wanted[begin:end] for token in ids]
-        assert part.lengths.tolist() == [len(ids) for ids in wanted[begin:end]]
+    wanted = expected(content, texts)
+    for begin, end in [(0, 303), (0, 1), (3, 3), (7, 150), (301, 303)]:
+        assert encoded(encoder_of(content, "gigatoken"), texts[begin:end]) == wanted[begin:end]
 
 
 def test_plain_texts_never_load_the_reference(monkeypatch):
-    content = splitting()
-    encoder = make_encoder(*loaded(content))
-    wanted = reference(content, trained.SENTENCES)
+    encoder = encoder_of(splitting(), "gigatoken")
     monkeypatch.setattr(encoders, "encode_by_reference", None)
-    batch = encoder.encode(trained.SENTENCES)
-    assert by_text(batch) == wanted
-
-
-@pytest.fixture
-def installed(monkeypatch):
-    real = importlib.metadata.version
-
-    def install(package, version):
-        monkeypatch.setattr(importlib.metadata, "version", lambda name: version if name == package else real(name))
-
-    return install
+    assert encoded(encoder, trained.SENTENCES) == expected(splitting(), trained.SENTENCES)
 
 
 @pytest.mark.parametrize("package", ["gigatoken", "tokenizers"])
-def test_versions_that_were_not_compared_are_not_taken(package, installed):
-    installed(package, "0.10.99")
+def test_versions_that_were_not_compared_are_not_taken(package, monkeypatch):
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.10.99" if name == package else real(name))
     tokenizer = trained.as_tokenizer(trained.byte_level())
     engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
     assert engine.name == "tokenizers"

@@ -30,8 +30,3 @@ def test_texts_with_a_member_are_found(ranges):
     wanted = [number for number, text in enumerate(texts) if holds_member(text, ranges)]
     assert 0 < len(wanted) < len(texts)
     assert found(ranges, texts) == wanted
-
-
-def test_nothing_is_found_where_nothing_is():
-    for ranges, texts in [([], ["", "", "a"]), (RANGES, ["", "a"]), (RANGES, []), (RANGES, [""]), (RANGES, ["é"])]:
-        assert found(ranges, texts) == []

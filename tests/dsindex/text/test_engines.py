@@ -54,23 +54,10 @@ def with_limits():
     return trained.byte_level(change)
 
 
-def post_processed(**part):
-    return trained.byte_level_document(post_processor=part)
-
-
-def in_turn(*parts):
-    return post_processed(type="Sequence", processors=[json.loads(part)["post_processor"] for part in parts])
-
-
 SUITABLE = {
     "byte-level": trained.byte_level(),
-    "no-post-processor": trained.byte_level_document(post_processor=None),
     "bos": trained.with_template("<|bos|> $A"),
     "both": trained.with_template("<|bos|> <|eot|> $A <|eot|>"),
-    "roberta": post_processed(
-        type="RobertaProcessing", sep=["<|eot|>", 0], cls=["<|bos|>", 1], trim_offsets=True, add_prefix_space=False
-    ),
-    "sequence": in_turn(trained.byte_level(), trained.with_template("<|bos|> <|eot|> $A <|bos|>")),
     "nfc": trained.with_added(normalizer=normalizers.NFC()),
     "stripping-tokens": trained.with_added(
         AddedToken("Wheel", lstrip=True, special=True), AddedToken("12", normalized=False)
@@ -83,7 +70,7 @@ SUITABLE = {
 }
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(16)
 @pytest.mark.parametrize("special", [True, False], ids=["post-processed", "bare"])
 @pytest.mark.parametrize("engine", ["auto", "tokenizers"])
 @pytest.mark.parametrize("content", SUITABLE.values(), ids=SUITABLE)

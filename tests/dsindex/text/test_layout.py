@@ -35,10 +35,12 @@ def batch_of(texts, texts_per_record=None):
     return TokenBatch.of(np.array(flat, np.uint32), lengths, texts_per_record)
 
 
-@given(documents=documents_strategy, eod=st.sampled_from([None, EOD]), fast=st.booleans())
-def test_lay_out_documents_equals_reference_for_lists_of_texts(documents, eod, fast):
+@given(documents=documents_strategy, eod=st.sampled_from([None, EOD]), fast=st.booleans(), lists=st.booleans())
+def test_lay_out_documents_equals_reference(documents, eod, fast, lists):
     fast = fast and eod is not None
-    per_record = np.array([len(texts) for texts in documents], np.int64)
+    if not lists:
+        documents = [[text] for texts in documents for text in texts]
+    per_record = np.array([len(texts) for texts in documents], np.int64) if lists else None
     batch = batch_of([text for texts in documents for text in texts], per_record)
     rule = "eod" if fast else "keep"
     got = lay_out_documents(batch, dtype=np.dtype("<u2"), eod_id=eod, empty_documents=rule, vocabulary_size=1 << 16)
@@ -49,15 +51,6 @@ def test_lay_out_documents_equals_reference_for_lists_of_texts(documents, eod, f
     assert got.sequences_per_document.tolist() == per_document
     if eod is not None:
         assert got.eod_in_text == sum(token == eod for texts in documents for text in texts for token in text)
-
-
-@given(texts=st.lists(st.lists(st.integers(0, 60_000), max_size=5), max_size=12), eod=st.sampled_from([None, EOD]))
-def test_lay_out_documents_equals_reference_for_one_text_each(texts, eod):
-    got = lay_out_documents(batch_of(texts), dtype=np.dtype("<i4"), eod_id=eod, vocabulary_size=1 << 16)
-    tokens, lengths, per_document = reference([[text] for text in texts], eod)
-    assert (got.tokens.tolist(), got.sequence_lengths.tolist()) == (tokens, lengths)
-    assert got.sequences_per_document.tolist() == per_document
-    assert got.tokens.dtype == np.dtype("<i4")
 
 
 def test_lay_out_documents_never_wraps_a_token():

@@ -84,21 +84,6 @@ def test_input_given_as_tokenizer_is_not_read(tmp_path):
         load_tokenizer(str(tmp_path / "huge"))
 
 
-@pytest.mark.parametrize(("content", "config", "message"), [
-    (trained.with_template("<|bos|> $A"), {"add_bos_token": False, "bos_token": "<|bos|>"}, "disagree"),
-    (trained.with_template("<|bos|> $A"), {"add_bos_token": True, "bos_token": "<|bos|>"}, None),
-    (trained.byte_level(), {"add_bos_token": False, "bos_token": "<|bos|>", "chat_template": "x"}, None),
-])  # fmt: skip
-def test_folder_whose_files_disagree_is_refused(tmp_path, content, config, message):
-    path = folder(tmp_path / "t", content, tokenizer_config=config)
-    if message is None:
-        load_tokenizer(path)
-    else:
-        with pytest.raises(TokenizerError, match=message):
-            load_tokenizer(path)
-    load_tokenizer(f"{path}/tokenizer.json")
-
-
 def part_of(name, **part):
     return trained.byte_level_document(**{name: part})
 
