@@ -22,7 +22,7 @@ SLURM_NODEID="${NODE:-0}" exec "$@"
 SCONTROL = """#!/usr/bin/env bash
 # Plays scontrol: names the nodes, and writes down what is queued again.
 case "$1" in
-show) echo node-1 && echo "${SECOND_NODE:-127.0.0.2}" ;;
+show) echo node-1 && echo 127.0.0.2 ;;
 requeue) echo "$2" >>"$RECORD" ;;
 esac
 """
@@ -39,7 +39,6 @@ PYTHON = """#!/usr/bin/env bash
 [[ "$1 $2" == "-m dsindex" ]] || exec "$REAL_PYTHON" "$@"
 printf '%s\\n' "$RAY_ADDRESS" "${@:3}" >"$ARGUMENTS.command"
 case "$PLAY" in
-fails) exit 1 ;;
 terminated) exit 143 ;;
 slow) touch "$RECORD.begun"; trap 'exit 143' TERM; sleep 3600 & wait $! ;;
 esac
@@ -64,16 +63,11 @@ def start(tmp_path):
     inherited = {name: text for name, text in os.environ.items() if not name.startswith(("SLURM_", "DSINDEX_"))}
     started = []
 
-    def run(*command, play="done", **environment):
-        process = subprocess.Popen(
-            ["bash", str(SCRIPT), *(command or ("build.yaml",))],
-            cwd=tmp_path,
-            env={**inherited, **slurm, "PLAY": play, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    def run(*command, play="done"):
+        words = ["bash", str(SCRIPT), *(command or ("build.yaml",))]
+        variables = {**inherited, **slurm, "PLAY": play}
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(words, cwd=tmp_path, env=variables, start_new_session=True, **streams)
         started.append(process)
         return process
 
@@ -82,12 +76,8 @@ def start(tmp_path):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-    for folder in folders_on_node():
+    for folder in Path("/tmp").glob(f"dsindex-{JOB}-*"):
         shutil.rmtree(folder)
-
-
-def folders_on_node():
-    return list(Path("/tmp").glob(f"dsindex-{JOB}-*"))
 
 
 def outcome(process):

@@ -65,9 +65,8 @@ class Command:
 
 def read_examples(page):
     """Return the fenced blocks of a page in order."""
-    examples = []
+    examples, number = [], 0
     lines = page.read_text(encoding="utf-8").splitlines()
-    number = 0
     while number < len(lines):
         fence = _FENCE.match(lines[number])
         number += 1
@@ -93,9 +92,7 @@ def read_examples(page):
 def read_commands(example):
     """Split a `sh` or `console` block into commands."""
     is_console = example.language == "console"
-    pending = ""
-    shown = None
-    current = ""
+    pending, shown, current = "", None, ""
     for line in example.text.splitlines():
         is_command = bool(pending) or not is_console or line.startswith("$ ")
         if not is_command:

@@ -64,15 +64,9 @@ class PageRunner:
 def run_command(command):
     """Run one command in the current folder; return its exit code and what it prints on both streams."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable}
-    program = 'python() { "$PYTHON" "$@"; }\ndsindex() { python -m dsindex "$@"; }\n' + command.line
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", program],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    program = 'python() { "$PYTHON" "$@"; }\ndsindex() { python -m dsindex "$@"; }\nexec 2>&1\n' + command.line
+    words = ["bash", "-euo", "pipefail", "-c", program]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout
 
 
@@ -98,7 +92,6 @@ def assert_same_output(expected, printed, *, place):
 
     Times and speeds may differ. In the page a line of `…` stands for any lines, and `…` in a line for any text.
     """
-    expected = list(expected)
     pattern = ""
     for line in expected:
         if line.strip() == "…":

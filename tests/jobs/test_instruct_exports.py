@@ -40,7 +40,7 @@ def chats(tmp_path_factory):
     """Conversations, and a bad record among them."""
     path = tmp_path_factory.mktemp("inputs") / "chats.jsonl"
     lines = CONVERSATIONS.read_bytes().splitlines()[:160]
-    path.write_bytes(b"\n".join([*lines[:50], b"{broken", b"", *lines[50:]]) + b"\n")
+    path.write_bytes(b"\n".join([*lines[:50], b"{broken", *lines[50:]]))
     return path
 
 
@@ -131,11 +131,8 @@ def test_without_packs_a_row_is_a_conversation(tmp_path, chats):
         rows = rows_of(tmp_path / "chat_parquet", name)
         assert len(rows) == len(texts) == report.exports[0].content.splits[name].rows
         for row, tokens, mask in zip(rows, texts, masks, strict=True):
-            assert row == {
-                "input_ids": tokens.tolist(),
-                "attention_mask": [1] * len(tokens),
-                "labels": np.where(mask, tokens.astype(int), -100).tolist(),
-            }
+            labels = np.where(mask, tokens.astype(int), -100).tolist()
+            assert row == {"input_ids": tokens.tolist(), "attention_mask": [1] * len(tokens), "labels": labels}
     assert len(list((tmp_path / "chat_parquet").glob("train-*"))) > 1
     metadata = pq.read_metadata(min((tmp_path / "chat_parquet").glob("train-*")))
     assert metadata.row_group(0).num_rows == exports.ROWS_PER_GROUP
@@ -150,6 +147,9 @@ def test_exports_are_added_to_a_finished_job_without_doing_it_again(tmp_path, ch
     again = run_config(job(tmp_path, chats), CONFIG)
     assert [each.already_complete for report in (first, again) for each in report.exports] == [False] * 2 + [True] * 2
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")} == before
+    (tmp_path / "chat_parquet_768" / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"notes\.txt: expected an export of dsindex and nothing else"):
+        run_config(job(tmp_path, chats, replace=True, split_seed=5), CONFIG)
 
 
 def test_an_export_that_was_cut_off_is_made_again(tmp_path, chats, monkeypatch):
@@ -157,11 +157,10 @@ def test_an_export_that_was_cut_off_is_made_again(tmp_path, chats, monkeypatch):
     run_config(job(tmp_path, chats), CONFIG)
     before = exported(tmp_path)
     config = job(tmp_path, CONVERSATIONS, replace=True, workers=1)
-    write, rename, written = exports.write_file, os.rename, []
+    write, rename = exports.write_file, os.rename
 
-    def fail_third(task):
-        written.append(task.path)
-        if len(written) == 3:
+    def fail_to_write(task):
+        if "train-00001" in task.path:
             raise InputError("the storage went away")
         return write(task)
 
@@ -171,7 +170,7 @@ def test_an_export_that_was_cut_off_is_made_again(tmp_path, chats, monkeypatch):
         rename(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(exports, "write_file", fail_third)
+        patch.setattr(exports, "write_file", fail_to_write)
         with pytest.raises(InputError, match="the storage went away"):
             run_config(config, CONFIG)
         assert exported(tmp_path) == before
@@ -187,19 +186,13 @@ def test_an_export_that_was_cut_off_is_made_again(tmp_path, chats, monkeypatch):
     assert set(FOLDERS) == folders_in(tmp_path) - {"whole"}
 
 
-@pytest.mark.parametrize("what", ["a file", "no manifest", "another file beside"])
-def test_somebody_elses_file_is_never_replaced(tmp_path, chats, what):
-    folder = tmp_path / "chat_parquet_768"
-    if what == "another file beside":
+@pytest.mark.parametrize("name", ["chat_parquet_768", "chat_parquet_768/train-00000-of-00001.parquet"])
+def test_somebody_elses_file_is_never_replaced(tmp_path, chats, name):
+    """With the name of an export, or in its folder without a manifest."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(OutputError, match=r"chat_parquet_768\S*: expected an export of dsindex and nothing else"):
         run_config(job(tmp_path, chats), CONFIG)
-        (folder / "notes.txt").write_text("mine")
-    elif what == "no manifest":
-        folder.mkdir()
-        (folder / "train-00000-of-00001.parquet").write_text("mine")
-    else:
-        folder.write_text("mine")
-    with pytest.raises(OutputError, match=rf"{folder}\S*: expected an export of dsindex and nothing else"):
-        run_config(job(tmp_path, chats, replace=True, split_seed=5), CONFIG)
 
 
 def test_masks_of_another_dataset_are_refused(tmp_path):
@@ -209,19 +202,15 @@ def test_masks_of_another_dataset_are_refused(tmp_path):
         exports.source_lengths(str(tmp_path / "chat"))
 
 
-def test_the_command_says_what_it_exported(tmp_path, chats, cli):
+def test_the_command_inspect_and_verify_know_exports(tmp_path, chats, cli):
     config = tmp_path / "chat.json"
-    config.write_text(json.dumps({**SPEC, "job": {"export": "parquet"}}))
+    config.write_text(json.dumps({**SPEC, "job": {"export": "bridge"}}))
     command = ["instruct", str(config), "--input", str(chats), "--tokenizer-model", str(OWN.plain_tokenizer)]
     command += ["--output-prefix", str(tmp_path / "chat"), "--executor", "local", "--on-bad-record", "quarantine"]
-    said = cli(command).out
-    assert "chat_parquet/: export parquet" in said
-    assert "train: 160 rows, " in said
-    assert "--export bridge needs --seq-length" in cli([*command, "--export", "bridge"], 2).err
-
-
-def test_inspect_and_verify_know_exports(tmp_path, chats, cli):
-    run_config(job(tmp_path, chats), CONFIG)
+    assert "--export bridge needs --seq-length" in cli(command, 2).err
+    said = cli([*command, "--seq-length", "768", "--split", "8,1,1", "--longer-than-pack", "split-turns"]).out
+    assert "chat_bridge_768/: export bridge" in said
+    assert re.search(r"train: \d+ rows, ", said)
     folder = tmp_path / "chat_bridge_768"
     targets = sum(int(mask[1:].sum()) for mask in IndexedDataset(tmp_path / "chat_train_loss_mask"))
     said = cli(["inspect", str(folder)]).out

@@ -13,13 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.engine.progress import Reporter
 from dsindex.instruction.config import check_config
 from dsindex.instruction.tokens import ChatTokenizer
-from dsindex.jobs.instruct import run_instruct
 from dsindex.options.instruct import InstructConfig
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
+from tests.support.jobs import config_of, run_config
 
 LENGTH = 4096
 BRIDGE = os.environ.get("MEGATRON_BRIDGE")
@@ -29,16 +28,9 @@ RANKS = [1, 2, 4, 8, 16]
 
 
 def export(folder, instruction, **options):
-    defaults = {
-        "input": (str(CONVERSATIONS),),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "output_prefix": str(folder / "chat"),
-        "executor": "local",
-        "seq_length": LENGTH,
-        "split": "9,1,0",
-    }
-    config = InstructConfig(**{**defaults, **options})
-    run_instruct(config, check_config(instruction, source="test"), reporter=Reporter())
+    defaults = {"output_prefix": str(folder / "chat"), "seq_length": LENGTH, "split": "9,1,0"}
+    config = config_of(InstructConfig, CONVERSATIONS, **{**defaults, **options})
+    run_config(config, check_config(instruction, source="test"))
     return folder
 
 
@@ -65,9 +57,8 @@ def tokenizer():
 def tiny_model():
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(
-        GPT2Config(vocab_size=len(tokenizer()), n_positions=LENGTH, n_embd=16, n_layer=1, n_head=1, n_inner=16)
-    )
+    size = {"n_embd": 16, "n_layer": 1, "n_head": 1, "n_inner": 16}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer()), n_positions=LENGTH, **size))
 
 
 def learnt(batches):
@@ -89,22 +80,10 @@ def test_datasets_has_the_rows_of_both_splits(made, tmp_path):
 
 def test_trl_trains_a_step_and_learns_the_trainable_tokens(made, tmp_path):
     trl = pytest.importorskip("trl")
-    args = trl.SFTConfig(
-        output_dir=str(tmp_path / "out"),
-        max_steps=1,
-        per_device_train_batch_size=2,
-        max_length=None,
-        use_cpu=True,
-        bf16=False,
-        report_to=[],
-        save_strategy="no",
-    )
-    trainer = trl.SFTTrainer(
-        model=tiny_model(),
-        args=args,
-        train_dataset=datasets_of(made, tmp_path)["train"],
-        processing_class=tokenizer(),
-    )
+    short = {"max_steps": 1, "per_device_train_batch_size": 2, "max_length": None, "save_strategy": "no"}
+    args = trl.SFTConfig(output_dir=str(tmp_path / "out"), use_cpu=True, bf16=False, report_to=[], **short)
+    rows = datasets_of(made, tmp_path)["train"]
+    trainer = trl.SFTTrainer(model=tiny_model(), args=args, train_dataset=rows, processing_class=tokenizer())
     assert learnt(trainer.get_train_dataloader()) == targets(made)
     assert np.isfinite(trainer.train().training_loss)
 
@@ -113,8 +92,7 @@ def test_collator_of_trl_keeps_the_conversations_of_packs_apart(made):
     """Its labels are those of the masks, and positions begin at 0 in each conversation, as attention without padding
     needs it."""
     trainer = pytest.importorskip("trl.trainer.sft_trainer")
-    paths = sorted((made / f"chat_parquet_{LENGTH}").glob("train-*"))
-    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
+    rows = rows_of(made / f"chat_parquet_{LENGTH}")
     collate = trainer.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
     for row in rows:
         batch = collate([row])
@@ -134,9 +112,8 @@ def test_megatron_reads_the_tokens_and_finds_masks_by_itself(tmp_path):
     if MEGATRON_SFT is None:
         pytest.skip("MEGATRON_SFT names no checkout of Megatron-LM's pull request 5017")
     pytest.importorskip("megatron.core")
-    spec = importlib.util.spec_from_file_location(
-        "sft_dataset", Path(MEGATRON_SFT, "megatron/core/datasets/sft_dataset.py")
-    )
+    path = Path(MEGATRON_SFT, "megatron/core/datasets/sft_dataset.py")
+    spec = importlib.util.spec_from_file_location("sft_dataset", path)
     theirs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(theirs)
     model = chat_tokenizer(tmp_path)
@@ -182,16 +159,8 @@ def bridge():
     if BRIDGE is None:
         pytest.skip("MEGATRON_BRIDGE names no checkout of Megatron-Bridge")
     pytest.importorskip("datasets")
-    packages = [
-        "",
-        ".data",
-        ".data.packing",
-        ".data.datasets",
-        ".training",
-        ".training.tokenizers",
-        ".training.utils",
-        ".utils",
-    ]
+    packages = ["", ".data", ".data.packing", ".data.datasets"]
+    packages += [".training", ".training.tokenizers", ".training.utils", ".utils"]
     as_packages(Path(BRIDGE, "src"), [f"megatron.bridge{package}" for package in packages])
     stubs = {
         "megatron.bridge.training.tokenizers.tokenizer": {"MegatronTokenizer": object},
@@ -254,34 +223,38 @@ def learnt_pairs(batch):
     return sorted(zip(batch["tokens"][keep].tolist(), batch["labels"][keep].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-def test_megatron_bridge_cuts_packs_for_context_parallelism(made, bridge, ranks):
+def padded_export(made, ranks):
+    """Export packs for context parallelism; return their folder and the multiple that conversations are padded to."""
     multiple = 1 if ranks == 1 else 2 * ranks
     export(made, {**SPEC, "max_length": LENGTH}, export=("bridge",), pad_to_multiple=multiple)
-    folder = made / (f"chat_bridge_{LENGTH}" + (f"_pad{multiple}" if ranks > 1 else ""))
+    return made / (f"chat_bridge_{LENGTH}" + (f"_pad{multiple}" if ranks > 1 else "")), multiple
+
+
+def rows_of(folder):
+    return [row for path in sorted(folder.glob("train-*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+@pytest.mark.parametrize("ranks", RANKS[1:])
+def test_megatron_bridge_cuts_packs_for_context_parallelism(made, bridge, ranks):
+    folder, multiple = padded_export(made, ranks)
     texts = IndexedDataset(made / "chat_train_text_document")
     rows, batch = bridge_batch(bridge, folder, pad_seq_to_mult=multiple)
     assert int(batch["loss_mask"].sum()) == targets(made)
-    numbers = [
-        numbers for path in sorted(folder.glob("train-*.parquet")) for numbers in pq.read_table(path)["sequences"]
-    ]
-    names = (
-        ("cu_seqlens_q_padded", "cu_seqlens_q") if "cu_seqlens_q" in batch else ("cu_seqlens", "cu_seqlens_unpadded")
-    )
-    for number in range(len(rows)):
+    is_new = "cu_seqlens_q" in batch
+    names = ("cu_seqlens_q_padded", "cu_seqlens_q") if is_new else ("cu_seqlens", "cu_seqlens_unpadded")
+    for number, written in zip(range(len(rows)), rows_of(folder), strict=True):
         row = {name: batch[name][number] for name in ("tokens", "labels", "loss_mask")}
-        own = [texts[sequence.as_py()] for sequence in numbers[number]]
-        if ranks > 1:
-            physical, logical = (batch[name][number].tolist()[: len(own) + 1] for name in names)
-            # The reader ends a conversation at the last token before those that are EOS, and never has the last token
-            # of one that needs no padding.
-            real = [[*tokens[:-1], *([] if (len(tokens) - 1) % multiple == 0 else tokens[-1:])] for tokens in own]
-            assert np.diff(physical).tolist() == [-(-(len(tokens) - 1) // multiple) * multiple for tokens in own]
-            assert np.diff(logical).tolist() == [int(np.flatnonzero(tokens)[-1]) + 1 for tokens in real]
-            ends = [*physical, *([LENGTH] if physical[-1] < LENGTH else [])]
-            parts = [cut_for_rank(row, ends, ranks, rank) for rank in range(ranks)]
-            assert {len(part["tokens"]) for part in parts} == {LENGTH // ranks}
-            assert sorted(pair for part in parts for pair in learnt_pairs(part)) == learnt_pairs(row)
+        own = [texts[sequence] for sequence in written["sequences"]]
+        physical, logical = (batch[name][number].tolist()[: len(own) + 1] for name in names)
+        # The reader ends a conversation at the last token before those that are EOS, and never has the last token of
+        # one that needs no padding.
+        real = [[*tokens[:-1], *([] if (len(tokens) - 1) % multiple == 0 else tokens[-1:])] for tokens in own]
+        assert np.diff(physical).tolist() == [-(-(len(tokens) - 1) // multiple) * multiple for tokens in own]
+        assert np.diff(logical).tolist() == [int(np.flatnonzero(tokens)[-1]) + 1 for tokens in real]
+        ends = [*physical, *([LENGTH] if physical[-1] < LENGTH else [])]
+        parts = [cut_for_rank(row, ends, ranks, rank) for rank in range(ranks)]
+        assert {len(part["tokens"]) for part in parts} == {LENGTH // ranks}
+        assert sorted(pair for part in parts for pair in learnt_pairs(part)) == learnt_pairs(row)
 
 
 def samples_of(rows):
@@ -298,23 +271,17 @@ def samples_of(rows):
 def test_packs_have_the_samples_of_megatron_bridges_packer_and_are_as_full(made, bridge, ranks, algorithm):
     if ranks > 1 and bridge.pad is None:
         pytest.skip("a release that pads by another rule")
-    multiple = 1 if ranks == 1 else 2 * ranks
-    export(made, {**SPEC, "max_length": LENGTH}, export=("bridge",), pad_to_multiple=multiple)
-    folder = made / (f"chat_bridge_{LENGTH}" + (f"_pad{multiple}" if ranks > 1 else ""))
+    folder, multiple = padded_export(made, ranks)
     texts, masks = (IndexedDataset(made / f"chat_train_{name}") for name in ("text_document", "loss_mask"))
-    data = [
-        {"input_ids": tokens.tolist(), "loss_mask": mask.astype(bool).tolist()}
-        for tokens, mask in zip(texts, masks, strict=True)
-    ]
+    pairs = zip(texts, masks, strict=True)
+    data = [{"input_ids": tokens.tolist(), "loss_mask": mask.astype(bool).tolist()} for tokens, mask in pairs]
     for chat in data if ranks > 1 else ():
         bridge.pad(chat, LENGTH, -(-(len(chat["input_ids"]) - 1) // multiple) * multiple + 1, 0)
     sequences, histogram = bridge.create_hist(data, LENGTH)
     np.random.seed(0)
     assignments, facts = bridge.create_packing_strategy(histogram, LENGTH, algorithm)
     theirs = bridge.fill_packing_strategy(assignments, sequences, LENGTH, 0)
-    ours = [row for path in sorted(folder.glob("train-*.parquet")) for row in pq.read_table(path).to_pylist()]
-
-    assert samples_of(ours) == samples_of(theirs)
+    assert samples_of(rows_of(folder)) == samples_of(theirs)
     metadata = json.loads((folder / "packed_metadata.json").read_text())[0]
     assert metadata["packing_efficiency"] >= facts["packing_efficiency"]
     assert metadata.keys() >= facts.keys()
