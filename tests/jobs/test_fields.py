@@ -94,15 +94,6 @@ def closed(sequences):
     return [*kept[:-1], [*kept[-1], TOKENIZER.eod_id]] if kept else []
 
 
-def test_paths_and_patterns_are_what_json_says(source, tmp_path):
-    run_config(config_of(source, tmp_path, **KINDS["jq"]))
-    records = good_records(source)
-    assert documents(tmp_path / "x", "both") == [closed([encode(r["text"] + r["meta"]["text"])]) for r in records]
-    assert documents(tmp_path / "x", "list") == [
-        closed([encode(r["text"]), encode(r["meta"]["text"])]) for r in records
-    ]
-
-
 def test_joined_texts_are_one_document(source, tmp_path):
     run_config(config_of(source, tmp_path, **KINDS["join"]))
     assert documents(tmp_path / "x", "text") == [

@@ -22,16 +22,7 @@ python tools/preprocess_data.py \\
     --append-eod
 """
 """From docs/get-started/quickstart.md of Megatron-LM, as are the flags of the next from its docs/user-guide."""
-FAST = """\
-python tools/preprocess_data_fast.py \\
-    --input data.jsonl \\
-    --output-prefix processed_data \\
-    --json-keys text \\
-    --tokenizer-type HuggingFaceTokenizer \\
-    --tokenizer-model /path/to/tokenizer.model \\
-    --use-gigatoken \\
-    --append-eod
-"""
+FAST = QUICKSTART.replace("--workers 8", "--json-keys text --use-gigatoken")
 TEXTS = [json.loads(line)["text"] for line in (GOLDEN / "docs.jsonl").read_bytes().split(b"\n")[:40]]
 
 

@@ -3,15 +3,11 @@
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from dsindex.datasets.pbin import PackedMemMapDatasetContinuous
 from dsindex.errors import FormatError
 from dsindex.formats.pbin import join_pbin_files, read_document_lengths, read_pbin_header
 from dsindex.formats.raw_index import create_raw_index
-from dsindex.jobs.conversion import convert_to_pbin
-from tests.support.datasets import write_dataset
 from tests.support.pbin_files import pbin_bytes, write_pbin
 
 with warnings.catch_warnings():
@@ -45,22 +41,6 @@ def test_raw_index_is_the_same_file(tmp_path, lines, tail):
 
 def documents_of(dataset):
     return [dataset[number]["tokens"].tolist() for number in range(len(dataset))]
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32"])
-def test_its_datasets_open_our_files(tmp_path, dtype):
-    source = write_dataset(tmp_path / "x", [[document] for document in DOCUMENTS], dtype=dtype)
-    path = tmp_path / "x.pbin"
-    convert_to_pbin(source, str(path))
-    assert documents_of(peer.PackedMemMapDatasetBase(path, "tokens")) == DOCUMENTS
-    for block_size in (2, 3, 7, 38):
-        for reuse in (True, False):
-            theirs = peer.PackedMemMapDatasetContinuous(path, "tokens", block_size, reuse)
-            ours = PackedMemMapDatasetContinuous(path, block_size, reuse)
-            assert len(ours) == len(theirs)
-            for number in range(len(ours)):
-                assert np.array_equal(ours[number], theirs[number]["tokens"])
-                assert ours[number].dtype == theirs[number]["tokens"].dtype
 
 
 def test_its_join_is_detected_and_its_reader_opens_ours(tmp_path):

@@ -24,8 +24,6 @@ import tokenizers
 
 import dsindex
 from dsindex.cli.main import main
-from dsindex.datasets import BlendedDataset, GPTDataset
-from dsindex.tools.trace import show_samples
 from tests.peers.test_gpt_samples import OPTIONS, Tokenizer, megatron_config
 from tests.support.golden import GOLDEN, GOLDEN_SETS, golden_caches
 
@@ -137,31 +135,6 @@ def tokens_of(sample, *, extra):
     """All tokens of a sample; the last one is only in its labels."""
     tokens = sample["tokens"].tolist()
     return [*tokens, int(sample["labels"][-1])] if extra else tokens
-
-
-@pytest.mark.parametrize("cache", CACHES, ids=str)
-def test_every_sample_is_traced_to_what_megatron_reads(tmp_path, monkeypatch, cache, build):
-    monkeypatch.chdir(cache.folder)
-    golden, extra = golden_set_of(cache), cache.add_extra_token
-    prefixes = [build(golden, dataset) for dataset in cache.case["prefixes"]]
-    theirs = megatron_samples(cache, tmp_path / "cache")
-    ours: GPTDataset | BlendedDataset
-    if "BlendedDataset" in cache.description_path.name:
-        ours = BlendedDataset.open_cache(cache.description_path, prefixes=prefixes, add_extra_token=extra)
-    else:
-        ours = GPTDataset.open_cache(cache.description_path, prefix=prefixes[0], add_extra_token=extra)
-    report = show_samples(ours, range(len(theirs)), text_tokens=ALL_TOKENS)
-    lines = Lines(golden)
-    assert [shown.sample for shown in report.samples] == list(range(len(theirs)))
-    for shown in report.samples:
-        sample = theirs[shown.sample]
-        parts = [
-            {name: getattr(part, name) for name in ("prefix", "begin", "end", "tokens", "text")}
-            | {"origin": {"source": {"path": part.origin.source.path, "line": part.origin.source.line}}}
-            for part in shown.parts
-            if part.origin.source is not None
-        ]
-        assert_traced({"parts": parts}, tokens_of(sample, extra=extra), sample["loss_mask"], lines)
 
 
 @pytest.fixture

@@ -50,56 +50,49 @@ class Data:
         pairs = zip(map(str, self.weights), self.prefixes, strict=True)
         return list(flat(pairs) if len(self.prefixes) > 1 else self.prefixes)
 
-    def mixture(self, before=""):
+    def mixture(self):
         """Return what MaxText is given."""
         pairs = zip(self.prefixes, self.weights, strict=True)
-        weighted = ";".join(f"{before}{prefix},{weight}" for prefix, weight in pairs)
-        return weighted if len(self.prefixes) > 1 else before + self.prefixes[0]
+        weighted = ";".join(f"{prefix},{weight}" for prefix, weight in pairs)
+        return weighted if len(self.prefixes) > 1 else self.prefixes[0]
 
-    def index(self, cache, *flags, sizes, length, seed):
-        words = ["--data-path", *self.words(), "--seq-length", str(length), "--seed", str(seed), *flags]
-        words += ["--num-samples", ",".join(map(str, sizes)), "--data-cache-path", str(cache), "--executor", "local"]
-        assert main(["index", *words]) == 0
-
-    def samples(self, cache, *flags, split="1", part=0, sizes=(NUM_SAMPLES, 0, 0), length=LENGTH, seed=1234):
-        """Index the samples and open one split of them with our classes."""
+    def samples(self, cache):
+        """Index the samples and open them with our classes."""
         named = cache.parent / "identifiers.json"
         named.write_text('{"class": "none"}')
-        flags = ["--split", split, *(flags or ("--tokenizer-identifiers", str(named)))]
-        self.index(cache, *flags, sizes=sizes, length=length, seed=seed)
+        words = ["--data-path", *self.words(), "--seq-length", str(LENGTH), "--split", "1", "--executor", "local"]
+        words += ["--num-samples", f"{NUM_SAMPLES},0,0", "--tokenizer-identifiers", str(named)]
+        assert main(["index", *words, "--data-cache-path", str(cache)]) == 0
         kind = BlendedDataset if len(self.prefixes) > 1 else GPTDataset
-        [description] = cache.glob(f"*-{kind.__name__}-{('train', 'valid')[part]}-description.txt")
+        [description] = cache.glob(f"*-{kind.__name__}-train-description.txt")
         return kind.open_cache(description), json.loads(description.read_bytes())
 
-    def windows(self, length=LENGTH):
+    def windows(self):
         """Return the tokens of each dataset in file order, cut into pieces of one length."""
-        return [cut(flat(sequences(prefix)), length) for prefix in self.prefixes]
+        return [cut(flat(sequences(prefix))) for prefix in self.prefixes]
 
 
 def sequences(prefix):
     return [tokens.tolist() for tokens in IndexedDataset(prefix)]
 
 
-def documents(prefix, *, empty=False):
-    """Return the documents, those without tokens among them or not."""
+def documents(prefix):
     dataset = IndexedDataset(prefix)
-    sequences_of = map(dataset.document_sequences, range(dataset.num_documents))
-    joined = [flat(dataset[at].tolist() for at in own) for own in sequences_of]
-    return [tokens for tokens in joined if tokens or empty]
+    return [dataset.document(number).tolist() for number in range(dataset.num_documents)]
 
 
-def cut(tokens, length):
-    return [tokens[begin : begin + length] for begin in range(0, len(tokens) - length + 1, length)]
+def cut(tokens):
+    return [tokens[begin : begin + LENGTH] for begin in range(0, len(tokens) - LENGTH + 1, LENGTH)]
 
 
 def flat(lists):
     return list(itertools.chain.from_iterable(lists))
 
 
-def whole(samples, first="tokens"):
+def whole(samples):
     """Return all tokens of samples; the last one of each is only in its labels."""
     found = (samples[number] for number in range(len(samples)))
-    return [[*sample[first].tolist(), int(sample["labels"][-1])] for sample in found]
+    return [[*sample["tokens"].tolist(), int(sample["labels"][-1])] for sample in found]
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +103,7 @@ def data_sets(tmp_path_factory):
             shutil.copyfile(f"{prefix}.{suffix}", folder / f"{dataset_name(prefix)}.{suffix}")
     one = GOLDEN / "eod_text_document"
     for dtype in (np.uint8, np.int32, np.int64):
-        lists = [[[token % (256 if dtype is np.uint8 else 1 << 16) for token in own]] for own in documents(one)]
+        lists = [[[token % (256 if dtype is np.uint8 else 1 << 16) for token in own]] for own in documents(one) if own]
         write_dataset(folder / np.dtype(dtype).name, lists, dtype=dtype)
     prefixes = [str(path.with_suffix("")) for path in sorted(folder.glob("*.idx"))]
     blend = [str(folder / f"own-{name}_text_document") for name in ("bos", "fast")]
@@ -174,20 +167,12 @@ def read_megatron(data, folder):
     for prefix in data.prefixes:
         yield "sequences", [tokens.tolist() for tokens in MegatronIndexed(prefix)], sequences(prefix)
     ours, description = data.samples(folder)
-    config = megatron_config(case_of(data), tokenizer_of(description), folder, {})
+    case = {"seed": 1234, "sequence_length": LENGTH, "split": "1", "prefixes": list(data.prefixes)}
+    case["weights"] = list(data.weights) if len(data.prefixes) > 1 else None
+    config = megatron_config(case, tokenizer_of(description), folder, {})
     with unchanged(folder):
         theirs = BlendedMegatronDatasetBuilder(MegatronDataset, [NUM_SAMPLES, 0, 0], lambda: True, config).build()[0]
     yield "samples", whole(theirs), whole(ours)
-
-
-def case_of(data):
-    return {
-        "seed": 1234,
-        "sequence_length": LENGTH,
-        "split": "1",
-        "prefixes": list(data.prefixes),
-        "weights": list(data.weights) if len(data.prefixes) > 1 else None,
-    }
 
 
 def tokenizer_of(description):
@@ -252,7 +237,7 @@ def read_modalities(data, folder):
         dsindex.convert(prefix, path, flatten=True)
         theirs = module.PackedMemMapDatasetBase(path, "tokens")
         found = [theirs[own]["tokens"].tolist() for own in range(len(theirs))]
-        yield "documents", found, documents(prefix, empty=True)
+        yield "documents", found, documents(prefix)
         read.append(module.PackedMemMapDatasetContinuous(path, "tokens", LENGTH, True))
         ours += [tokens.tolist() for tokens in PackedMemMapDatasetContinuous(path, LENGTH, True)]
     combined = module.CombinedDataset(read)

@@ -130,14 +130,3 @@ def test_tensors_hold_what_arrays_hold(make, tmp_path):
             values = found.values() if isinstance(found, dict) else [found]
             assert all(isinstance(value, torch.Tensor | np.integer) for value in values)
             assert all(value.dtype != torch.int32 for value in values if isinstance(value, torch.Tensor))
-
-
-@pytest.mark.parametrize("make", [make_continuous, make_blend], ids=lambda make: make.__name__)
-def test_data_loader_collates_batches(make, tmp_path):
-    data = pytest.importorskip("torch.utils.data")
-    dataset = make(tmp_path, torch=True)
-    batches = list(data.DataLoader(dataset, batch_size=2, num_workers=2))
-    found = [batch["tokens"] if isinstance(batch, dict) else batch for batch in batches]
-    items = [dataset[number] for number in range(len(dataset))]
-    expected = [item["tokens"] if isinstance(item, dict) else item for item in items]
-    assert [row.tolist() for batch in found for row in batch] == [item.tolist() for item in expected]

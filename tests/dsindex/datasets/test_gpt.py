@@ -86,14 +86,11 @@ def test_partial_last_sample_is_padded_without_loss(tmp_path):
     assert [values.dtype.name for values in sample.values()] == ["int64", "int64", "float32", "int64"]
 
 
-@pytest.mark.parametrize(
-    ("number", "bounds", "longest", "positions"),
-    [
-        (0, [0, 1, 4, 4, 4], 3, [0, 0, 1, 2]),  # 9 | 7 8 9, and the missing label's place
-        (1, [0, 4, 4, 4, 4], 4, [0, 1, 2, 3]),  # 4 5 6 9, and of the next document the last label
-        (2, [0, 3, 3, 4, 4], 3, [0, 1, 2, 0]),  # 1 2 9 | | 3, and the label 9
-    ],
-)
+@pytest.mark.parametrize(("number", "bounds", "longest", "positions"), [
+    (0, [0, 1, 4, 4, 4], 3, [0, 0, 1, 2]),  # 9 | 7 8 9, and the missing label's place
+    (1, [0, 4, 4, 4, 4], 4, [0, 1, 2, 3]),  # 4 5 6 9, and of the next document the last label
+    (2, [0, 3, 3, 4, 4], 3, [0, 1, 2, 0]),  # 1 2 9 | | 3, and the label 9
+])  # fmt: skip
 def test_bounds_of_documents_are_those_of_megatron(tmp_path, number, bounds, longest, positions):
     dataset = small(tmp_path, options=SampleOptions(inter_document_masking=True))
     for sample in (dataset[number], dataset.__getitems__([number])[0]):

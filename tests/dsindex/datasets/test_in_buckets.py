@@ -94,9 +94,3 @@ def test_object_that_is_replaced_is_named(store):
     store.put("docs/big.bin", bytes(len(store.content("docs/d.bin"))))
     with pytest.raises(InputError, match=r"s3://docs/big.bin: expected the object that was looked at, got another"):
         dataset[5]
-
-
-def test_signed_address_is_refused_and_not_shown():
-    with pytest.raises(InputError, match="expected an address without a signature") as refused:
-        IndexedDataset("https://example.com/d?sig=planted-9f86")
-    assert "planted" not in str(refused.value)

@@ -51,12 +51,9 @@ def test_sample_has_tokens_for_each_field_and_ids_of_special_tokens(jsonl):
     sample = dataset[-2]
     assert sample["special_tokens"] == {"bos_token": 0, "eos_token": 1}
     assert sample["role"]["value"] == "r"
-    assert sample["role"]["tokens"].tolist() == tokenizer.encode("r").ids.tolist()
-    assert [(turn["from"], turn["value"]) for turn in sample["conversations"]] == [
-        ("human", "Привет"),
-        ("gpt", "日本🎉 \n"),
-    ]
-    assert sample["conversations"][1]["tokens"].tolist() == tokenizer.encode("日本🎉 \n").ids.tolist()
+    turn = sample["conversations"][1]
+    assert (turn["from"], turn["value"]) == ("gpt", "日本🎉 \n")
+    assert turn["tokens"].tolist() == tokenizer.encode("日本🎉 \n").ids.tolist()
     assert dataset[2] == {"special_tokens": {"bos_token": 0, "eos_token": 1}}
     again = pickle.loads(pickle.dumps(dataset))  # noqa: S301
     assert again[0]["role"]["value"] == SPEC_RECORD["role"]

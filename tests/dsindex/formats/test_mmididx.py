@@ -11,12 +11,10 @@ from dsindex.errors import FormatError
 from dsindex.formats.mmididx import (
     HEADER_BYTES,
     IndexBuilder,
-    IndexHeader,
     check_ends,
     check_index,
     read_header,
     read_index,
-    write_index,
 )
 from dsindex.store.storage import atomic_writer
 from tests.support.datasets import write_dataset
@@ -73,39 +71,31 @@ def test_golden_index_is_rewritten_byte_for_byte(tmp_path, prefix):
     assert (tmp_path / "again.idx").read_bytes() == prefix.with_suffix(".idx").read_bytes()
 
 
-BAD_FILES = [
-    ("other-magic", index_bytes(magic=b"TNTIDX\0\0\0"), "got the TNTIDX index of fairseq"),
-    ("half-a-header", index_bytes()[:20], "expected a header of 34 bytes, got 20"),
-    ("version", index_bytes(version=2), "expected MMIDIDX version 1, got 2"),
-    ("code-9", index_bytes(code=9), "token type code from 1 to 8, got 9"),
-    ("cut-off", index_bytes()[:-1], "the file is damaged or cut off"),
-    ("counts-of-2**63", index_bytes(counts=(1 << 63, 1 << 63)), "the file is damaged or cut off"),
-]
-
-
-@pytest.mark.parametrize(("data", "message"), [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES])
+@pytest.mark.parametrize(("data", "message"), [
+    (index_bytes(magic=b"TNTIDX\0\0\0"), "got the TNTIDX index of fairseq"),
+    (index_bytes()[:20], "expected a header of 34 bytes, got 20"),
+    (index_bytes(version=2), "expected MMIDIDX version 1, got 2"),
+    (index_bytes(code=9), "token type code from 1 to 8, got 9"),
+    (index_bytes()[:-1], "the file is damaged or cut off"),
+    (index_bytes(counts=(1 << 63, 1 << 63)), "the file is damaged or cut off"),
+], ids=["other-magic", "half-a-header", "version", "code", "cut-off", "huge-counts"])  # fmt: skip
 def test_read_header_refuses_what_is_no_index(tmp_path, data, message):
     path = tmp_path / "d.idx"
     path.write_bytes(data)
-    with pytest.raises(FormatError, match=message.replace("**", r"\*\*")) as caught:
+    with pytest.raises(FormatError, match=message) as caught:
         read_header(str(path))
     assert str(caught.value).startswith(f"{path}: ")
 
 
-WRONG_INDICES = [
-    ("first-boundary", {"boundaries": [1, 1, 1, 3, 4]}, True, "first document boundary to be 0, got 1"),
-    ("last-boundary", {"boundaries": [0, 1, 1, 3, 5]}, True, "last document boundary to be 4, got 5"),
-    ("falling-boundary", {"boundaries": [0, 3, 1, 3, 4]}, False, "document 1 ends at sequence 1, before it begins"),
-    ("negative-length", {"lengths": [3, -4, 10, 1]}, False, "no length below 0, got -4 for sequence 1"),
-    ("first-pointer", {"pointers": [2, 6, 14, 18]}, True, "sequence 0 to begin at byte 0 of the .bin, got 2"),
-    ("pointer", {"pointers": [0, 6, 12, 18]}, False, "sequence 2 to begin at byte 14 of the .bin, got 12"),
-    ("longer-bin", {"lengths": [3, 4, 2, 2]}, True, "expected a .bin of 22 bytes, got 20"),
-]
-
-
-@pytest.mark.parametrize(
-    ("changes", "at_the_ends", "message"), [case[1:] for case in WRONG_INDICES], ids=[case[0] for case in WRONG_INDICES]
-)
+@pytest.mark.parametrize(("changes", "at_the_ends", "message"), [
+    ({"boundaries": [1, 1, 1, 3, 4]}, True, "first document boundary to be 0, got 1"),
+    ({"boundaries": [0, 1, 1, 3, 5]}, True, "last document boundary to be 4, got 5"),
+    ({"boundaries": [0, 3, 1, 3, 4]}, False, "document 1 ends at sequence 1, before it begins"),
+    ({"lengths": [3, -4, 10, 1]}, False, "no length below 0, got -4 for sequence 1"),
+    ({"pointers": [2, 6, 14, 18]}, True, "sequence 0 to begin at byte 0 of the .bin, got 2"),
+    ({"pointers": [0, 6, 12, 18]}, False, "sequence 2 to begin at byte 14 of the .bin, got 12"),
+    ({"lengths": [3, 4, 2, 2]}, True, "expected a .bin of 22 bytes, got 20"),
+])  # fmt: skip
 def test_check_names_the_wrong_entry(tmp_path, monkeypatch, changes, at_the_ends, message):
     monkeypatch.setattr("dsindex.formats.mmididx.CHUNK_ITEMS", 2)
     path = tmp_path / "d.idx"
@@ -140,15 +130,6 @@ def test_damaged_index_is_a_format_error_and_nothing_else(tmp_path, data):
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 1 << 20
-
-
-def test_write_index_refuses_sections_that_do_not_fit_the_header(tmp_path):
-    header = IndexHeader(dtype=np.dtype("<u2"), num_sequences=3, num_boundaries=4, has_modes=False)
-    lengths, boundaries = np.array([1, 2], np.int32), np.array([0, 1, 2, 3], np.int64)
-    said = "expected sections of 102 bytes as in the header, got 90"
-    with pytest.raises(ValueError, match=said), atomic_writer(str(tmp_path / "d.idx")) as file:
-        write_index(file, header, lengths=lambda: iter([lengths]), boundaries=lambda: iter([boundaries]))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_pointers_pass_2_gib_and_2_to_the_31_tokens(tmp_path):

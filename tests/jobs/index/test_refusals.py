@@ -55,17 +55,13 @@ def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder
     write_dataset(folder / "tight", [[[1] * 121]])  # just the 4 samples that its weight asks for
     with pytest.raises(LimitError, match="draws 5 samples from tight, which has only 4; raise --mid-level-dataset-su"):
         indexed(
-            data_path=["2", "web", "7", "tight", "2", "books"],
-            epochs=None,
-            num_samples="6",
-            split="1",
+            data_path=["2", "web", "7", "tight", "2", "books"], epochs=None, num_samples="6", split="1",
             mid_level_dataset_surplus=0,
-        )
+        )  # fmt: skip
     assert not list((folder / "cache").glob("*Blended*"))
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"train_data_path": ["web"]}, "give one of --data-path"),
     ({"data_path": None, "train_data_path": ["web"], "split": "1"}, "--split does not go"),
     ({"epochs": "zero"}, "positive number of epochs"),
     ({"epochs": None, "num_samples": "1,2,3,4"}, "one to three numbers of samples"),
@@ -73,17 +69,6 @@ def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder
 def test_options_that_make_no_sense_together(changes, message):
     with pytest.raises(ValueError, match=message):
         IndexConfig(**options(**changes))
-
-
-@pytest.mark.parametrize("paths", [
-    {"data_path": ["1", "web", "1", "books"], "split": "1"},
-    {"data_path": None, "train_data_path": ["web"], "valid_data_path": ["1", "web", "1", "books"]},
-], ids=["together", "apart"])  # fmt: skip
-def test_full_validation_of_weighted_datasets_is_refused_as_in_megatron(folder, paths):
-    job = options(**paths, epochs=None, train_iters=4, global_batch_size=2, full_validation=True)
-    with pytest.raises(LimitError, match="weighted"):
-        index(**job)
-    assert not (folder / "cache").exists()
 
 
 def explained(**changes):
@@ -117,17 +102,14 @@ def test_explain_tells_that_the_data_changed(folder):
 
 def test_explain_tells_of_missing_files_and_edited_descriptions(folder):
     (result,) = indexed(split="1").results
-    description, *_, shuffle = result.paths
-    os.unlink(shuffle)
-    assert (
-        f"the cache is incomplete, so the job builds it again: {Path(shuffle).name} is missing"
-        in explained(split="1")[0]
-    )
+    shuffle = Path(result.paths[-1])
+    shuffle.unlink()
+    said = f"the cache is incomplete, so the job builds it again: {shuffle.name} is missing"
+    assert said in explained(split="1")[0]
     shutil.rmtree(folder / "cache")
     assert "there is no folder " in explained(split="1")[0]
     (folder / "cache").mkdir()
     assert "contains no cache of a GPTDataset for split train" in explained(split="1")[0]
-    assert description
 
 
 def test_explain_compares_a_jobs_description_with_the_folder(folder):
