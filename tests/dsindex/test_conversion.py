@@ -10,7 +10,6 @@ from dsindex.formats import new_file
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.jobs.conversion import convert_to_indexed, convert_to_pbin, convert_version
 from tests.support.datasets import write_dataset
-from tests.support.golden import DATASETS, dataset_name
 from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin
 
 SEQUENCES = [[[1, 2, 3]], [], [[250, 9]], [[4]], [], []]
@@ -18,19 +17,6 @@ SEQUENCES = [[[1, 2, 3]], [], [[250, 9]], [[4]], [], []]
 
 def pair(prefix):
     return Path(f"{prefix}.bin").read_bytes(), Path(f"{prefix}.idx").read_bytes()
-
-
-@pytest.mark.parametrize("prefix", DATASETS, ids=dataset_name)
-def test_datasets_of_megatron_come_back(tmp_path, prefix):
-    packed = str(tmp_path / "x.pbin")
-    try:
-        convert_to_pbin(str(prefix), packed)
-    except FormatError as error:
-        assert "--flatten" in str(error)  # noqa: PT017 - datasets of sentences are refused
-        convert_to_pbin(str(prefix), packed, flatten=True)
-        return
-    convert_to_indexed(packed, str(tmp_path / "back"))
-    assert pair(tmp_path / "back") == pair(prefix)
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)

@@ -9,10 +9,9 @@ from dsindex.tools import verify_tokens
 from dsindex.tools.verify_caches import find_caches, verify_cache
 from dsindex.tools.verify_tokens import find_difference
 from tests.support.datasets import write_dataset
-from tests.support.golden import golden_index_cases
-from tests.support.pbin_files import write_pbin
+from tests.support.golden import GOLDEN_SETS
 
-CASES = golden_index_cases()
+CASES = {f"{golden.name}-{case.name}": case for golden in GOLDEN_SETS for case in golden.index_cases}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -88,10 +87,3 @@ def test_first_document_that_differs_is_named(tmp_path, other, says, block, monk
     if says is not None:
         number, what = says
         assert found[0].startswith(f"document {number} of {one} is the first that differs in {two}: {what}")
-
-
-def test_formats_may_differ(tmp_path):
-    flat = [[token for sequence in document for token in sequence] for document in SEQUENCES if document]
-    one = write_dataset(tmp_path / "a", [document for document in SEQUENCES if document])
-    assert find_difference(one, write_pbin(tmp_path / "b.pbin", flat)) == []
-    assert "its token 2 is 5 and 0" in find_difference(one, write_pbin(tmp_path / "c.pbin", [[1, 2], [3, 4, 0]]))[0]

@@ -1,5 +1,6 @@
 """Jobs that read and write buckets: the bytes of a disk, whatever fails on the way and whenever they are killed."""
 
+import functools
 import json
 import os
 import random
@@ -17,12 +18,13 @@ pytest.importorskip("obstore")
 from dsindex.cli.main import main
 from dsindex.engine.input_paths import find_paths
 from dsindex.errors import InputError
-from tests.faults.corpus import write_corpus
-from tests.objects.jobs import CHAT, KINDS, name_job, objects
+from tests.faults.corpus import TOKENIZER, write_corpus
 from tests.support.buckets import SECRET_KEY
-from tests.support.conversations import CONVERSATIONS
+from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN, ROOT
 from tests.support.published import published
+
+KINDS = ("build", "merge", "pack", "instruct")
 
 
 @pytest.fixture(scope="module")
@@ -31,27 +33,46 @@ def texts(tmp_path_factory):
     write_corpus(folder / "text.jsonl", num_lines=50, broken={})
     (folder / "c").mkdir()
     (folder / "c" / "chat.jsonl").write_bytes(b"".join(CONVERSATIONS.read_bytes().splitlines(keepends=True)[:12]))
-    (folder / "chat.yaml").write_text(CHAT)
+    (folder / "chat.yaml").write_text(json.dumps(SPEC))
     return folder
 
 
-def words_of(kind, prefix, texts, *, source=None, **options):
-    text = source or str(texts)
-    return name_job(kind, prefix, source=text, chat=texts / "chat.yaml", **options)
+def words_of(kind, prefix, texts, *, source=None, shard_size="6KiB"):
+    """Return the words of a job over a folder with JSONL, which may lie elsewhere; for `merge`, over a dataset."""
+    source = source or str(texts)
+    shared = ["--on-bad-record", "quarantine", "--workers", "2", "--shard-size", shard_size, "--executor", "local"]
+    lines = ["--input", f"{source}/*.jsonl", *shared]
+    output = ["--output-prefix", prefix]
+    return {
+        "build": ["build", *TOKENIZER, *lines, "--json-keys", "text", "title", *output],
+        "merge": ["merge", "--input", source, source, "--executor", "local", *output],
+        "pack": ["pack", *TOKENIZER[:2], *lines, "--output", f"{prefix}.pbin"],
+        "instruct": ["instruct", f"{texts}/chat.yaml", *TOKENIZER[:2], "--input", f"{source}/c/*", *shared,
+                     "--split", "8,1,1", "--seq-length", "768", *output],
+    }[kind]  # fmt: skip
+
+
+def objects(store, folder):
+    """What a bucket has below a folder, as `published` tells it of a disk."""
+    found = {}
+    start = f"{folder}/" if folder else ""
+    for key in store.names("out", start):
+        content = store.content(f"out/{key}")
+        name = key.removeprefix(start)
+        found[name] = json.dumps(json.loads(content)["content"]).encode() if "manifest" in name else content
+    return found
 
 
 @pytest.fixture(scope="module")
 def expected(texts, tmp_path_factory):
     """What each kind of job writes to a disk."""
-    made = {}
 
+    @functools.cache
     def of_kind(kind):
-        if kind not in made:
-            folder = tmp_path_factory.mktemp(kind)
-            source = str(OWN.run("eod").prefixes["text"]) if kind == "merge" else None
-            assert main(words_of(kind, f"{folder}/x", texts, source=source, shard_size="1MiB")) == 0
-            made[kind] = published(folder)
-        return made[kind]
+        folder = tmp_path_factory.mktemp(kind)
+        source = str(OWN.run("eod").prefixes["text"]) if kind == "merge" else None
+        assert main(words_of(kind, f"{folder}/x", texts, source=source, shard_size="1MiB")) == 0
+        return published(folder)
 
     return of_kind
 

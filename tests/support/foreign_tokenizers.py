@@ -3,10 +3,11 @@
 import base64
 import functools
 import io
-import itertools
 
 import sentencepiece
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from dsindex.text.engines import byte_characters
 from tests.support.text_tokenizers import SENTENCES
 
 _BYTES = {"model_type": "bpe", "byte_fallback": True, "remove_extra_whitespaces": False}
@@ -41,44 +42,26 @@ def sentencepiece_model(shape):
 
 
 @functools.cache
-def ranks(count=560):
-    """Learn merges from sentences: every byte, then what is joined most often, a space at the begin of words only."""
-    words = []
-    for sentence in SENTENCES * 2:
-        for number, word in enumerate(sentence.split(" ")):
-            words.append([bytes([byte]) for byte in (word if number == 0 else f" {word}").encode()])
-    found = {bytes([byte]): byte for byte in range(256)}
-    while len(found) < count:
-        counts = {}
-        for word in words:
-            for first, second in itertools.pairwise(word):
-                counts[first + second] = counts.get(first + second, 0) + 1
-        if not counts:
-            break
-        best = max(counts, key=lambda token: (counts[token], token))
-        found[best] = len(found)
-        words = [_joined(word, best) for word in words]
-    return found
+def ranks():
+    """Train 560 tokens, every byte among them."""
+    tokenizer = Tokenizer(models.BPE())
+    words = pre_tokenizers.Split(" ", "merged_with_next")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=560, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(SENTENCES * 2, trainer)
+    octets = {character: bytes([byte]) for byte, character in enumerate(byte_characters())}
+    return {b"".join(map(octets.get, tokenizer.id_to_token(rank))): rank for rank in range(560)}
 
 
-def _joined(word, token):
-    made = []
-    for part in word:
-        if made and made[-1] + part == token:
-            made[-1] = token
-        else:
-            made.append(part)
-    return made
-
-
-def tiktoken_file(count=560):
+def tiktoken_file():
     """Ranks as tiktoken's files have them."""
-    return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks(count).items())
+    return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks().items())
 
 
-def rank_entries(count=560):
+def rank_entries():
     """Ranks as Megatron's files have them."""
     return [
         {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": token.decode(errors="replace")}
-        for token, rank in ranks(count).items()
+        for token, rank in ranks().items()
     ]

@@ -1,7 +1,7 @@
 """Where the golden files lie: outputs of the programs whose formats dsindex writes, to compare with byte for byte.
 
 Of Megatron-LM, `GOLDEN_SETS` has the project's own set (tests/golden/, always there) and a second, larger one where a
-folder `shared` lies beside the checkout. Tests parametrize over `golden_runs()`, `GOLDEN_SETS`, `golden_index_cases()`,
+folder `shared` lies beside the checkout. Tests parametrize over `golden_runs()`, `GOLDEN_SETS`,
 `golden_caches()` or `DATASETS`. Of Modalities there is one set, `MODALITIES`.
 """
 
@@ -138,11 +138,6 @@ FAST = GoldenRun(name="fast", folder=GOLDEN, input=GOLDEN / "fast.jsonl", tokeni
 def golden_runs():
     """All runs of all sets by a test id: `own-eod`, …, `shared-nobos`."""
     return {f"{golden.name}-{run.name}": run for golden in GOLDEN_SETS for run in golden.runs}
-
-
-def golden_index_cases():
-    """All index cases of all sets by a test id: `own-one_epoch`, …."""
-    return {f"{golden.name}-{case.name}": case for golden in GOLDEN_SETS for case in golden.index_cases}
 
 
 def dataset_name(prefix):

@@ -103,13 +103,6 @@ def sentencepiece_bpe():
     return json.dumps(document).encode()
 
 
-def lowercase():
-    def change(tokenizer):
-        tokenizer.normalizer = normalizers.Lowercase()
-
-    return byte_level(change)
-
-
 def as_tokenizer(content):
     """Describe a tokenizer.json without a file."""
     loaded = tokenizers.Tokenizer.from_buffer(content)

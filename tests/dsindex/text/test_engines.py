@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ from dsindex.text import encoders, engines
 from dsindex.text.encoders import make_encoder
 from dsindex.text.engines import choose_engine
 from tests.support import text_tokenizers as trained
-from tests.support.threads import run_together
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -177,7 +177,8 @@ def test_threads_share_an_object_and_each_gets_its_own_tokens(name, monkeypatch)
             if encoded(encoder, TEXTS[first:last]) != wanted[first:last]:
                 wrong.append(first)
 
-    run_together(work, 6)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
     assert not wrong
 
 

@@ -57,12 +57,6 @@ def test_only_a_tokenizer_json_is_encoded_by_gigatoken(tmp_path):
         choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
 
 
-FAMILIES = {
-    "gpt2": R50K_PATTERN,
-    "cl100k_base": CL100K_PATTERN,
-    "o200k_base": PATTERNS["o200k"][0],
-    "llama3": PATTERNS["llama3"][0],
-}
 MEGATRON = TokenizerOptions(tokenizer_type="TikTokenizer", vocab_size=580, tiktoken_num_special_tokens=20)
 
 
@@ -72,31 +66,25 @@ def loaded_ranks(tmp_path, family):
     return load_tokenizer(str(path))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_tokens_of_ranks_are_those_of_tiktoken(tmp_path, family):
+@pytest.mark.parametrize(("family", "pattern", "ids", "size"), [
+    ("gpt2", R50K_PATTERN, {"<|endoftext|>": 50256}, 50257),
+    ("cl100k_base", CL100K_PATTERN, {"<|endoftext|>": 100257, "<|endofprompt|>": 100276}, 100277),
+    ("o200k_base", PATTERNS["o200k"][0], {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}, 200019),
+    ("llama3", PATTERNS["llama3"][0], {"<|eot_id|>": 569, "<|reserved_special_token_250|>": 815}, 816),
+    ("llama3.1", PATTERNS["llama3"][0], {"<|python_tag|>": 570, "<|reserved_special_token_245|>": 815}, 816),
+])  # fmt: skip
+def test_ranks_are_encoded_as_tiktoken_does_with_the_published_special_tokens(tmp_path, family, pattern, ids, size):
     tokenizer = loaded_ranks(tmp_path, family)
     special = dict(read_definition(tokenizer.model).special_tokens)
-    library = tiktoken.Encoding(name="x", pat_str=FAMILIES[family], mergeable_ranks=ranks(), special_tokens=special)
+    library = tiktoken.Encoding(name="x", pat_str=pattern, mergeable_ranks=ranks(), special_tokens=special)
     texts = [*TEXTS, *special, *(token.decode(errors="ignore") for token in ranks())]
     assert encoded(tokenizer, texts) == [library.encode(text, allowed_special="all") for text in texts]
-    with pytest.raises(TokenizerError, match=r"expected a tokenizer\.json for --engine tokenizers; use .*: tiktoken"):
-        choose_engine(tokenizer, "tokenizers", add_special_tokens=True)
-
-
-@pytest.mark.parametrize(("family", "ids", "size"), [
-    ("gpt2", {"<|endoftext|>": 50256}, 50257),
-    ("cl100k_base", {"<|endoftext|>": 100257, "<|endofprompt|>": 100276}, 100277),
-    ("o200k_base", {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}, 200019),
-    ("llama3", {"<|begin_of_text|>": 560, "<|eot_id|>": 569, "<|reserved_special_token_250|>": 815}, 816),
-    ("llama3.1", {"<|end_of_text|>": 561, "<|python_tag|>": 570, "<|reserved_special_token_245|>": 815}, 816),
-])  # fmt: skip
-def test_special_tokens_have_the_published_ids(tmp_path, family, ids, size):
-    tokenizer = loaded_ranks(tmp_path, family)
-    special = read_definition(tokenizer.model).special_tokens
     assert {token: special[token] for token in ids} == ids
     eod = "<|end_of_text|>" if family.startswith("llama") else "<|endoftext|>"
     assert (tokenizer.vocabulary_size, tokenizer.eod_id) == (size, special[eod])
     assert decode(tokenizer, [ranks()[b"a"], special[eod]]) == f"a{eod}"
+    with pytest.raises(TokenizerError, match=r"expected a tokenizer\.json for --engine tokenizers; use .*: tiktoken"):
+        choose_engine(tokenizer, "tokenizers", add_special_tokens=True)
 
 
 @pytest.mark.parametrize("name", ["v1", "v2"])

@@ -55,20 +55,6 @@ def test_any_ranges_and_blocks_equal_json_loads(tmp_path_factory, content, data)
     assert found == reference(content, limit=limit)
 
 
-@pytest.mark.quick(4)
-@pytest.mark.parametrize("block_bytes", [5, 64])
-@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
-@pytest.mark.parametrize("last", [b"", b"\n"])
-def test_every_cut_of_a_file_gives_each_line_once(tmp_path, block_bytes, newline, last):
-    path = tmp_path / "cut.jsonl"
-    content = BOM + newline.join([b'{"text":"%d"}' % number for number in range(5)] + [b"", b"bad"]) + last
-    path.write_bytes(content)
-    expected = reference(content, ("text",))
-    assert len(expected.records) == 5
-    for cut in range(len(content) + 1):
-        assert read_ranges(path, [0, cut, len(content)], ("text",), block_bytes=block_bytes) == expected
-
-
 @pytest.mark.parametrize("change", ["shorter", "longer", "touched"])
 def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, change):
     path = tmp_path / "changing.jsonl"
