@@ -233,9 +233,8 @@ def measure_reading(setting: Setting) -> Iterable[Row]:
     run_program(command, cwd=setting.folder, env=environment)
     found = json.loads((setting.folder / "program.log").read_text().splitlines()[-1])
     for work, pairs in found.items():
-        ours, other = (
-            [Run(seconds=pair[side], cpu_seconds=pair[side], peak_bytes=0) for pair in pairs] for side in (0, 1)
-        )
+        runs = [[Run(seconds=seconds, cpu_seconds=seconds, peak_bytes=0) for seconds in pair] for pair in pairs]
+        ours, other = ([pair[side] for pair in runs] for side in (0, 1))
         yield replace(row, work=work, ours=ours, other=other)
 
 

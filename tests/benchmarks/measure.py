@@ -104,14 +104,10 @@ def show_row(row: Row) -> str:
     """Return a row as text: medians, and the smallest and the median ratio."""
     if not row.ours:
         return f"{row.group:9} {row.work}, against {row.against}: not measured, {row.note}"
-    seconds = [
-        statistics.median(run.cpu_seconds if row.by_cpu else run.seconds for run in runs)
-        for runs in (row.ours, row.other)
-    ]
+    name = "cpu_seconds" if row.by_cpu else "seconds"
+    seconds = [statistics.median(getattr(run, name) for run in runs) for runs in (row.ours, row.other)]
     memory = [max(run.peak_bytes for run in runs) / (1 << 30) for runs in (row.ours, row.other)]
     ratios = f"{statistics.median(row.ratios):.2f} × ({min(row.ratios):.2f} to {max(row.ratios):.2f})"
     what = f"{seconds[0]:.2f} s and {seconds[1]:.2f} s" + (" of CPU time" if row.by_cpu else "")
     room = f", {memory[0]:.2f} and {memory[1]:.2f} GiB" if memory[1] else ""
-    return f"{row.group:9} {row.work}, against {row.against}: {ratios}, {what}{room}" + (
-        f"; {row.note}" if row.note else ""
-    )
+    return f"{row.group:9} {row.work}, against {row.against}: {ratios}, {what}{room}"

@@ -26,15 +26,13 @@ ROUNDS = 5
 
 def compare(ours: Callable[[], object], other: Callable[[], object]) -> list[tuple[float, float]]:
     """Return the CPU seconds of both in each round, after one that is not counted."""
-    seconds = []
-    for _ in range(ROUNDS + 1):
-        pair = []
-        for run in (ours, other):
-            began = time.process_time()
-            run()
-            pair.append(time.process_time() - began)
-        seconds.append((pair[0], pair[1]))
-    return seconds[1:]
+
+    def measure(run: Callable[[], object]) -> float:
+        began = time.process_time()
+        run()
+        return time.process_time() - began
+
+    return [(measure(ours), measure(other)) for _ in range(ROUNDS + 1)][1:]
 
 
 def open_megatron(prefix: str, description: str) -> tuple[Any, Any]:
@@ -46,13 +44,12 @@ def open_megatron(prefix: str, description: str) -> tuple[Any, Any]:
 
     with open(description, encoding="utf-8") as file:
         made = json.load(file)
-    identifiers = made["tokenizer"]
     config = GPTDatasetConfig(
         random_seed=made["random_seed"],
         sequence_length=made["sequence_length"],
         split=made["split"],
         path_to_cache=description.rpartition("/")[0],
-        tokenizer=SimpleNamespace(vocab_size=None, eod=0, unique_identifiers=identifiers),
+        tokenizer=SimpleNamespace(vocab_size=None, eod=0, unique_identifiers=made["tokenizer"]),
         reset_position_ids=False,
         reset_attention_mask=False,
         eod_mask_loss=False,

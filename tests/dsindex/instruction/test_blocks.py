@@ -11,20 +11,20 @@ from dsindex.instruction.blocks import lay_out_blocks
 from dsindex.instruction.config import parse_config
 from dsindex.instruction.statistics import fingerprint_content, split_by_hash
 from tests.support.chat_tokenizers import train
-from tests.support.conversations import HUMAN, config
+from tests.support.conversations import HUMAN, config, conversation
 
 
 def reference_blocks(lengths, capacity):
     """Best fit, the longest first, by looking at every block each time."""
     blocks, free, filled_at = [], [], []
-    for time, conversation in enumerate(sorted(range(len(lengths)), key=lambda i: -lengths[i])):
-        size = lengths[conversation]
+    for time, number in enumerate(sorted(range(len(lengths)), key=lambda i: -lengths[i])):
+        size = lengths[number]
         if not any(room >= size for room in free):
             blocks.append([])
             free.append(capacity)
             filled_at.append(0)
         block = min((b for b in range(len(blocks)) if free[b] >= size), key=lambda b: (free[b], -filled_at[b], b))
-        blocks[block].append(conversation)
+        blocks[block].append(number)
         free[block] -= size
         filled_at[block] = time
     return sorted(sorted(block) for block in blocks)
@@ -80,17 +80,11 @@ def test_lengths_out_of_range_are_refused(lengths, options, match):
         lay_out_blocks(lengths, **{"sequence_length": 8, **options})
 
 
-def sample(*texts, role="S"):
+def sample(*texts):
     """Return what InstructionDataset gives: the fields with their tokens."""
-    encode = train("bytes").encode
-    turns = [
-        {"from": ("human", "gpt")[i % 2], "value": text, "tokens": encode(text).ids} for i, text in enumerate(texts)
-    ]
-    return {
-        "role": {"value": role, "tokens": encode(role).ids},
-        "conversations": turns,
-        "special_tokens": {"bos_token": 0, "eos_token": 1},
-    }
+    turns = [{**turn, "tokens": ids(turn["value"])} for turn in conversation(*texts)["conversations"]]
+    special = {"bos_token": 0, "eos_token": 1}
+    return {"role": {"value": "S", "tokens": ids("S")}, "conversations": turns, "special_tokens": special}
 
 
 def ids(text):
@@ -144,9 +138,8 @@ def test_split_has_its_shares_and_depends_on_content_and_seed_only():
     prints = [fingerprint_content({"messages": i}) for i in range(20_000)]
     parts = [split_by_hash(mark, fractions=(8, 1, 1)) for mark in prints]
     assert parts == [split_by_hash(mark, fractions=(0.8, 0.1, 0.1)) for mark in prints]
-    assert [parts.count(name) / 20_000 for name in ("train", "valid", "test")] == pytest.approx(
-        [0.8, 0.1, 0.1], abs=0.01
-    )
+    shares = [parts.count(name) / 20_000 for name in ("train", "valid", "test")]
+    assert shares == pytest.approx([0.8, 0.1, 0.1], abs=0.01)
     assert parts != [split_by_hash(mark, fractions=(8, 1, 1), seed=5) for mark in prints]
     assert {split_by_hash(mark, fractions=(0, 1, 0)) for mark in prints} == {"valid"}
     with pytest.raises(ValueError, match="three fractions"):
@@ -157,9 +150,5 @@ def test_split_is_pinned():
     """Changing it moves conversations between train and test."""
     prints = [fingerprint_content({"n": i, "text": "é"}) for i in range(12)]
     assert fingerprint_content({"text": "é", "n": 0}) == prints[0]
-    assert prints[0].hex() == PINNED_FINGERPRINT
-    assert "".join(split_by_hash(mark, fractions=(1, 1, 1))[1] for mark in prints) == PINNED_SPLIT
-
-
-PINNED_FINGERPRINT = "4975c8d80141c7334e918eadbe0e3808"
-PINNED_SPLIT = "eeaaaarrerer"
+    assert prints[0].hex() == "4975c8d80141c7334e918eadbe0e3808"
+    assert "".join(split_by_hash(mark, fractions=(1, 1, 1))[1] for mark in prints) == "eeaaaarrerer"

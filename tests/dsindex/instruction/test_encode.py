@@ -10,6 +10,7 @@ from dsindex.instruction.config import parse_config
 from dsindex.instruction.encode import UNLEARNT_END, InstructionEncoder
 from dsindex.instruction.tokens import ChatTokenizer
 from tests.support.chat_tokenizers import train
+from tests.support.conversations import HUMAN, config, conversation
 
 PLAIN = (
     "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}"
@@ -68,8 +69,7 @@ def pieces(encoded, kind="bytes"):
 
 
 def test_modalities_configuration_learns_between_its_markers():
-    config = parse_config(MODALITIES)
-    encoded = InstructionEncoder(config, train("bytes")).encode(chat("up?", "Hello!", "who", "you"))
+    encoded = InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(chat("up?", "Hello!", "who", "you"))
     masked = "You are Mody.ĊUser: up?ĊAssistant:<|im_start|><|im_end|>User: whoĊAssistant:<|im_start|><|im_end|>"
     assert pieces(encoded) == [(masked, "Hello!Ċ</s>youĊ</s>")]
 
@@ -132,13 +132,9 @@ def test_splitting_drops_and_counts_a_last_question_without_reply():
 
 
 def test_splitting_a_construction_repeats_its_prompt():
-    config = parse_config(
-        "special_tokens: {bos_token: <s>, eos_token: </s>}\nmessage_construction: [role, conversations]\n"
-        "max_length: 7\n"
-        "loss_masking_jq_patterns: ['.conversations | select(.from == \"human\")', .role]\ntoo_long: split"
-    )
-    turns = [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(("who", "you", "Go", "by"))]
-    encoded = InstructionEncoder(config, train("bytes")).encode({"role": "S", "conversations": turns})
+    splitting = config(HUMAN + "max_length: 7\ntoo_long: split")
+    record = conversation("who", "you", "Go", "by", role="S")
+    encoded = InstructionEncoder(splitting, train("bytes")).encode(record)
     assert pieces(encoded) == [("<s>Swho", "you</s>"), ("<s>SGo", "by</s>")]
 
 
@@ -191,9 +187,8 @@ def test_only_wanted_replies_are_learnt_also_in_parts(more, expected):
 def test_markers_cannot_leave_a_reply_out():
     record = chat("up", "you")
     record["messages"][1]["train"] = False
-    config = parse_config(MODALITIES + "assistant_role: Assistant\n")
     with pytest.raises(RecordProblem, match="markers leave none out"):
-        InstructionEncoder(config, train("bytes")).encode(record)
+        InstructionEncoder(parse_config(MODALITIES + "assistant_role: Assistant"), train("bytes")).encode(record)
     with pytest.raises(RecordProblem, match="name the role of replies with `assistant_role`"):
         InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(record)
 
@@ -279,8 +274,8 @@ def test_replies_that_share_a_block_cannot_be_left_out():
 
 
 def test_spans_of_a_field_are_cut_out_as_in_fast_llm():
-    config = parse_config("message_construction: [text]\nloss_masking_spans: {text: .spans}")
-    encoded = InstructionEncoder(config, train("bytes")).encode({"text": "who are you", "spans": [[0, 3], [8, 10]]})
-    assert pieces(encoded) == [("who you", "are ")]
+    spans = parse_config("message_construction: [text]\nloss_masking_spans: {text: .spans}")
+    encoder = InstructionEncoder(spans, train("bytes"))
+    assert pieces(encoder.encode({"text": "who are you", "spans": [[0, 3], [8, 10]]})) == [("who you", "are ")]
     with pytest.raises(RecordProblem, match="field 'text': expected spans of the text"):
-        InstructionEncoder(config, train("bytes")).encode({"text": "who", "spans": [[0, 3]]})
+        encoder.encode({"text": "who", "spans": [[0, 3]]})
