@@ -230,6 +230,19 @@ def test_shard_with_other_bytes_is_named_and_made_again(suffix, tmp_path, make_c
     assert_is_golden(tmp_path / "out")
 
 
+def test_shard_that_is_cut_off_is_made_again_at_once(tmp_path, make_config, started):
+    config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
+    with stopped_after(3):
+        run_config(config)
+    work_dir = tmp_path / "out" / "docs.build"
+    last = list(Ledger(str(work_dir)).shards.values())[-1].keys[0].bin
+    os.truncate(work_dir / last.name, last.size_bytes - 2)
+    started.clear()
+    run_config(config)
+    assert f"tokenize[{last.name.split('/')[-1][3:8]}]" in started
+    assert_is_golden(tmp_path / "out")
+
+
 def turn_bit(path, place):
     data = bytearray(path.read_bytes())
     data[place] ^= 1
