@@ -11,14 +11,10 @@ DOCUMENTS = [[[1, 2, 3]], [], [[4, 5, 6, 7], [8, 9], []], [[10]]]
 MODES = [0, 1, 0, 2, 1]
 
 
-def megatron_dataset(prefix, *, multimodal=False):
+def assert_same(prefix, *, multimodal):
     from megatron.core.datasets.indexed_dataset import IndexedDataset as MegatronDataset
 
-    return MegatronDataset(prefix, multimodal=multimodal)
-
-
-def assert_same(prefix, *, multimodal=False):
-    theirs, ours = megatron_dataset(prefix, multimodal=multimodal), IndexedDataset(prefix)
+    theirs, ours = MegatronDataset(prefix, multimodal=multimodal), IndexedDataset(prefix)
     assert len(ours) == len(theirs)
     assert np.array_equal(ours.document_indices, theirs.document_indices)
     assert np.array_equal(ours.sequence_lengths, theirs.sequence_lengths)
@@ -39,13 +35,7 @@ def assert_same(prefix, *, multimodal=False):
 
 @pytest.mark.parametrize("dtype", TOKEN_DTYPES.values(), ids=str)
 @pytest.mark.parametrize("modes", [None, MODES], ids=["plain", "modes"])
-def test_megatron_reads_what_we_write(tmp_path, dtype, modes):
-    assert_same(write_dataset(tmp_path / "d", DOCUMENTS, dtype=dtype, modes=modes), multimodal=modes is not None)
-
-
-@pytest.mark.parametrize("dtype", TOKEN_DTYPES.values(), ids=str)
-@pytest.mark.parametrize("modes", [None, MODES], ids=["plain", "modes"])
-def test_megatron_writes_the_same_bytes(tmp_path, dtype, modes):
+def test_megatron_writes_and_reads_the_same(tmp_path, dtype, modes):
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
     builder = IndexedDatasetBuilder(str(tmp_path / "m.bin"), dtype=dtype.type, multimodal=modes is not None)
@@ -57,6 +47,7 @@ def test_megatron_writes_the_same_bytes(tmp_path, dtype, modes):
         builder.add_document(np.array(tokens), [len(sequence) for sequence in document], document_modes)
         begin = end
     builder.finalize(str(tmp_path / "m.idx"))
-    write_dataset(tmp_path / "d", DOCUMENTS, dtype=dtype, modes=modes)
+    prefix = write_dataset(tmp_path / "d", DOCUMENTS, dtype=dtype, modes=modes)
     for suffix in ("bin", "idx"):
         assert (tmp_path / f"d.{suffix}").read_bytes() == (tmp_path / f"m.{suffix}").read_bytes()
+    assert_same(prefix, multimodal=modes is not None)

@@ -203,22 +203,17 @@ def read_bridge(data, folder):
     yield "samples", whole(theirs), whole(ours)
 
 
-def maxtext():
-    pytest.importorskip("grain")
-    return peer("maxtext.input_pipeline._mmap_datasource", without=("maxtext", "maxtext.input_pipeline"))
-
-
 def as_iterable(dataset, *_):
     """MaxText's transformations for one host."""
     return dataset.to_iter_dataset()
 
 
 def read_maxtext_mmap(data, _folder):
-    import grain
-
+    grain = pytest.importorskip("grain")
+    maxtext = peer("maxtext.input_pipeline._mmap_datasource", without=("maxtext", "maxtext.input_pipeline"))
     is_filled = all(np.diff(IndexedDataset(prefix).document_indices).all() for prefix in data.prefixes)
     for has_sentences in (False, True)[: 1 + is_filled]:  # it counts an empty document as the sentence after it
-        read = maxtext().get_mmap_dataset(
+        read = maxtext.get_mmap_dataset(
             data.mixture(), has_sentences, LENGTH, EOD, False, 0, 1, 0, 1, 1, 1, as_iterable
         )
         ours = [grain.MapDataset.source(each).to_iter_dataset() for each in data.windows()]

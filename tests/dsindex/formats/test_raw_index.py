@@ -104,18 +104,6 @@ def test_file_that_is_there_is_never_replaced(tmp_path, content, said):
     assert sorted(os.listdir(tmp_path)) == ["lines.idx", "lines.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["lines.jsonl", "link", "hard"])
-def test_file_itself_is_no_place_for_its_index(tmp_path, name):
-    source = tmp_path / "lines.jsonl"
-    source.write_bytes(b"{}\n")
-    (tmp_path / "link").symlink_to("lines.jsonl")
-    (tmp_path / "hard").hardlink_to(source)
-    with pytest.raises(OutputError, match="expected an index path other than the file itself"):
-        create_raw_index(str(source), f"{tmp_path}/{name}")
-    assert source.read_bytes() == b"{}\n"
-    assert (tmp_path / "link").is_symlink()
-
-
 @pytest.mark.parametrize("pair", [(0, 8), (8, 0), (2**62, 2**63 - 1)])
 def test_read_raw_index_refuses_lines_outside_of_the_file(tmp_path, pair):
     path = tmp_path / "x.idx"
