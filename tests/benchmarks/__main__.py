@@ -26,12 +26,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.benchmarks.measure import Row, Run, RunError, alternate, digest_files, run_program, show_row
-from tests.benchmarks.texts import train_tokenizer, write_text
+from tests.benchmarks.texts import train_tokenizer, write_chats, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 ROOT = Path(__file__).parents[2]
+CHAT_TEMPLATE = ROOT / "dsindex" / "instruction" / "templates" / "qwen2.5.jinja"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +239,34 @@ def measure_reading(setting: Setting) -> Iterable[Row]:
         yield replace(row, work=work, ours=ours, other=other)
 
 
+def measure_instruct(setting: Setting) -> Iterable[Row]:
+    """Compare chats to tokens and masks with `apply_chat_template` in `datasets.map`."""
+    chats = write_chats(setting.folder / "chats.jsonl", setting.text.stat().st_size // 4)
+    row = Row(
+        group="instruct", work=f"{chats.stat().st_size / 1e6:,.0f} MB of chats", against="apply_chat_template, map"
+    )
+    config = setting.folder / "chat.yaml"
+    config.write_text(f"chat_template_file: {CHAT_TEMPLATE}\ncontrol_tokens: allow\n", encoding="utf-8")
+
+    def ours() -> Run:
+        out = setting.fresh("ours") / "out"
+        words = ["--input", chats, "--tokenizer-model", setting.tokenizer, "--workers", setting.workers]
+        return setting.dsindex("instruct", config, *words, "--output-prefix", out)
+
+    def other() -> Run:
+        out = setting.fresh("other")
+        program = Path(__file__).with_name("instruct_peer.py")
+        words = ["make", chats, out, setting.tokenizer / "tokenizer.json", CHAT_TEMPLATE, setting.workers]
+        return run_program([setting.megatron_python, program, *words], cwd=setting.folder)
+
+    has_peer = [setting.megatron_python, "-c", "import datasets, transformers"]
+    if subprocess.run(has_peer, check=False, capture_output=True).returncode:
+        yield replace(row, note="no transformers and datasets in --megatron-python")
+        return
+    runs = alternate(ours, other, setting.rounds)
+    yield replace(row, ours=runs[0], other=runs[1])
+
+
 GROUPS: dict[str, Callable[[Setting], Iterable[Row]]] = {
     "self": measure_self,
     "build": measure_build,
@@ -245,6 +274,7 @@ GROUPS: dict[str, Callable[[Setting], Iterable[Row]]] = {
     "merge": measure_merge,
     "caches": measure_caches,
     "reading": measure_reading,
+    "instruct": measure_instruct,
 }
 
 

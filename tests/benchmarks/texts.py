@@ -16,7 +16,7 @@ WORDS_PER_DOCUMENT = 140
 GPT2_VOCABULARY = 50_257
 
 
-def draw_texts(seed: int) -> Iterator[str]:
+def draw_texts(seed: int = 1) -> Iterator[str]:
     """Yield documents without end: log-normal lengths, and one word in twenty put together from two."""
     from pydoc_data.topics import topics
 
@@ -35,15 +35,29 @@ def draw_texts(seed: int) -> Iterator[str]:
             yield " ".join(text)
 
 
-def write_text(path: Path, size_bytes: int) -> Path:
+def write_text(path: Path, size_bytes: int, *, seed: int = 1) -> Path:
     """Write JSONL records with a `text` until a file has so many bytes."""
     written = 0
     with path.open("w", encoding="utf-8") as file:
-        for text in draw_texts(1):
+        for text in draw_texts(seed):
             written += file.write(json.dumps({"text": text}) + "\n")
             if written >= size_bytes:
                 return path
     raise AssertionError  # the texts never end
+
+
+def write_chats(path: Path, size_bytes: int) -> Path:
+    """Write JSONL conversations of two to eight turns."""
+    rng, texts, written = random.Random(2), draw_texts(2), 0
+    with path.open("w", encoding="utf-8") as file:
+        while written < size_bytes:
+            turns = [
+                {"role": role, "content": next(texts)}
+                for _ in range(rng.randint(1, 4))
+                for role in ("user", "assistant")
+            ]
+            written += file.write(json.dumps({"messages": turns}) + "\n")
+    return path
 
 
 def train_tokenizer(folder: Path) -> Path:
