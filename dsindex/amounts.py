@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Sequence
     from fractions import Fraction
 
 
@@ -57,20 +57,3 @@ def show_percent(share: Fraction | float) -> str:
     if percent >= 1 or percent == 0:
         return f"{percent:.2f}".rstrip("0").rstrip(".") + "%"
     return f"{percent:.3g}%"
-
-
-def align(rows: Iterable[Sequence[str]], *, texts: Collection[int] = (0,)) -> list[str]:
-    """Return the lines of a table: columns of texts to the left, and others, of numbers, to the right.
-
-    >>> align([("name", "size"), ("a", "12,345")])
-    ['name    size', 'a     12,345']
-    """
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if place in texts else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

@@ -93,17 +93,6 @@ def _located(value: Any) -> Any:  # noqa: ANN401 - JSON holds anything
     return {key: _located(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def name_bytes(text: str) -> bytes:
-    r"""Return the bytes of a text that may contain names that are not UTF-8, for digests.
-
-    The bytes are UTF-8 wherever possible; different texts have different bytes.
-
-    >>> name_bytes("é"), name_bytes("\udcff")
-    (b'\xc3\xa9', b'\xed\xb3\xbf')
-    """
-    return text.encode("utf-8", "surrogatepass")
-
-
 def show_name(name: str) -> str:
     r"""Return a name in a form for messages and tables: on one line, without control characters.
 

@@ -205,12 +205,6 @@ class _Assembly:
             self._left = len(self.ranges)
             self._complete_tokens()
 
-    def work_left(self) -> tuple[int, int]:
-        """Return the bytes of tokens and the number of ranges that are still to be merged."""
-        is_whole = self._tokens is None and self._output.token_suffix not in self.files
-        left = self._dataset.pieces if is_whole else [piece for task in self.ranges for piece in task.pieces]
-        return sum(piece.size_bytes for piece in left), len(self.ranges)
-
     def calls(self, *, is_last: bool) -> Iterator[tuple[MergeRange | str, Call]]:
         """Yield the calls that are still to be made, by range or suffix.
 

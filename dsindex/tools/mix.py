@@ -463,6 +463,9 @@ def divide(
     >>> [str(share * tokens) for share in shares]
     ['300', '350/3', '1750/3']
     """
+    shares = sum(amount.value for amount in amounts if amount.kind == "share" and not amount.is_limit)
+    if shares > 1 + TOLERANCE:
+        raise InputError(f"expected shares of at most 100% together, got {show_percent(shares)}; make them smaller")
     if budget is None:
         budget = _follow_budget(amounts, available)
     wanted = [amount.tokens(num, budget) for amount, num in zip(amounts, available, strict=True)]

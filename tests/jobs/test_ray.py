@@ -121,12 +121,14 @@ def test_build_without_a_cpu_says_that_others_have_them(executor, monkeypatch, t
     monkeypatch.setattr("dsindex.engine.ray.LOOK_SECONDS", 0.0)
     gate = str(tmp_path / "gate")
     others = [ray.remote(num_cpus=1)(wait_for).remote(gate) for _ in range(2)]
-    wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
-    executor.start(call(process_id, 0))
-    executor.wait(0.1)
-    executor.wait(0.1)
-    assert re.match(r"waiting for \d s: other jobs use all 2 CPUs; `ray status`", executor.waiting or "")
-    Path(gate).touch()
+    try:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        executor.start(call(process_id, 0))
+        executor.wait(0.1)
+        executor.wait(0.1)
+        assert re.match(r"waiting for \d+ s: other jobs use all 2 CPUs; `ray status`", executor.waiting or "")
+    finally:
+        Path(gate).touch()  # later tests need the CPUs
     ended = []
     wait_until(lambda: bool(ended.extend(executor.wait(0.1)) or ended))
     executor.wait(0.0)
