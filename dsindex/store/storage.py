@@ -178,6 +178,9 @@ class LocalFile(Readable):
         OSError: As `open_file`.
     """
 
+    _file: FileIO | None = None
+    """None where it could not be opened; Python closes that, too."""
+
     def __init__(self, path: str) -> None:
         self._file = open_unbuffered(path)
         self._descriptor = self._file.fileno()
@@ -200,7 +203,8 @@ class LocalFile(Readable):
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         super().close()
 
 
