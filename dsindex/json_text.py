@@ -9,12 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dsindex.locations import Location, without_secrets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LONGEST_VALUE = 80
 """Characters of a value in a message."""
@@ -33,7 +30,6 @@ def encode_json(
     newline: bool = False,
     sort_keys: bool = False,
     ascii_only: bool = False,
-    default: Callable[[Any], Any] | None = None,
 ) -> bytes:
     r"""Return a value as JSON, including names that are not UTF-8.
 
@@ -43,7 +39,6 @@ def encode_json(
         newline: End with a newline.
         sort_keys: Sort the keys of every object.
         ascii_only: Escape all characters outside ASCII.
-        default: Returns what is written for a dataclass; None to write its fields.
 
     Raises:
         TypeError: If the value is of another type.
@@ -58,13 +53,13 @@ def encode_json(
         separators=separators,
         sort_keys=sort_keys,
         ensure_ascii=ascii_only,
-        default=default or _as_plain,
+        default=_as_plain,
     )
     end = b"\n" if newline else b""
     try:
         return text.encode() + end
     except UnicodeEncodeError:  # names that are not UTF-8
-        return encode_json(value, indent=indent, newline=newline, sort_keys=sort_keys, ascii_only=True, default=default)
+        return encode_json(value, indent=indent, newline=newline, sort_keys=sort_keys, ascii_only=True)
 
 
 def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from dsindex.engine.executors import Call, Outcome
 from dsindex.engine.interrupts import raise_missed_stop
 from dsindex.errors import DsindexError, TaskError
 from dsindex.store.storage import FULL_DISK_ERRORS
@@ -22,7 +21,7 @@ from dsindex.store.storage import FULL_DISK_ERRORS
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
-    from dsindex.engine.executors import Executor
+    from dsindex.engine.executors import Call, Executor
 
 K = TypeVar("K")
 """The driver's key of a call: a number, a shard, a range of the output."""
@@ -129,10 +128,12 @@ class Dispatch(Generic[K]):
                     break
                 for outcome in self._executor.wait(RETRY_SECONDS if self._paused else POLL_SECONDS):
                     flight = self._flights.pop(outcome.attempt_id, None)
-                    if flight is not None and outcome.error is None:
+                    if flight is None:
+                        continue
+                    if outcome.error is None:
                         yield flight.key, outcome.value
-                    elif flight is not None:
-                        self._handle_fault(flight, outcome)
+                    else:
+                        self._handle_fault(flight, outcome.error, worker_lost=outcome.worker_lost)
                 if time.monotonic() - looked >= POLL_SECONDS:
                     looked = time.monotonic()
                     self._end_overdue()
@@ -157,12 +158,10 @@ class Dispatch(Generic[K]):
         for flight in ready:
             self._flights[self._executor.start(flight.call)] = flight
 
-    def _handle_fault(self, flight: _Flight[K], outcome: Outcome) -> None:
+    def _handle_fault(self, flight: _Flight[K], error: BaseException, *, worker_lost: bool) -> None:
         """Try a call again if that may help; otherwise keep the fault, if no call before it has one."""
-        error = outcome.error
-        assert error is not None  # noqa: S101 - the caller looked
         used = budget = 0
-        if outcome.worker_lost:
+        if worker_lost:
             flight.lost += 1
             self._statistics.lost_workers += 1
             used, budget = flight.lost, self._policy.lost_workers
@@ -200,7 +199,7 @@ class Dispatch(Generic[K]):
                 self._executor.abandon(attempt_id)
                 remedy = "check the files that it reads, or raise --shard-deadline"
                 reason = TaskError(f"it did not end within {deadline:g} s; {remedy}")
-                self._handle_fault(flight, Outcome(attempt_id=attempt_id, error=reason, worker_lost=True))
+                self._handle_fault(flight, reason, worker_lost=True)
 
 
 def run_in_order(

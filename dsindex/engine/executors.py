@@ -302,7 +302,7 @@ def _serve(connection: Connection) -> None:
     shared: list[Any] = []
     while True:
         function, arguments, more = connection.recv()
-        shared += map(pickle.loads, more)
+        shared += map(pickle.loads, more)  # the driver's, as is all that comes by the pipe
         connection.send(run_guarded(function, [shared[a.number] if isinstance(a, _Shared) else a for a in arguments]))
 
 

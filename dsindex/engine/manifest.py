@@ -8,7 +8,6 @@ not apply to a kind of job are absent from its manifests.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import platform
 import socket
@@ -23,7 +22,7 @@ from dsindex.engine.plan import EMPTY_PLAN, is_plan
 from dsindex.errors import FormatError, MissingObjectError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import input_status, open_readable
-from dsindex.store.storage import StoredFile
+from dsindex.store.storage import StoredFile  # noqa: TC001 - msgspec reads the annotations
 from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
@@ -239,22 +238,12 @@ class Manifest(_Part, frozen=True, kw_only=True):
 
     def encode(self) -> bytes:
         """Return the manifest as JSON."""
-        form = {"format": MANIFEST_FORMAT, "content": self.content, "run": self.run}
-        is_read = len(self.content.inputs) <= INDENTED_INPUTS
-        return encode_json(form, indent=is_read, newline=True, default=_as_plain)
-
-
-def _as_plain(part: Any) -> dict[str, Any]:  # noqa: ANN401 - a _Part or a StoredFile
-    """Return a part of a manifest without the fields that have their default; its own parts follow."""
-    if isinstance(part, StoredFile):
-        return {"size_bytes": part.size_bytes, "xxh3_128": part.digest}
-    defaults = _defaults(type(part))  # type: ignore[arg-type]  # a class can be hashed
-    return {name: value for name, default in defaults if (value := getattr(part, name)) != default}
-
-
-@functools.cache
-def _defaults(kind: type[Struct]) -> list[tuple[str, Any]]:
-    return [(field.name, field.default) for field in msgspec.structs.fields(kind)]
+        form = {"format": MANIFEST_FORMAT, **msgspec.to_builtins(self, enc_hook=str)}  # Locations are texts
+        form["content"]["digests"] = {
+            suffix: {"size_bytes": file.size_bytes, "xxh3_128": file.digest}
+            for suffix, file in self.content.digests.items()
+        }
+        return encode_json(form, indent=len(self.content.inputs) <= INDENTED_INPUTS, newline=True)
 
 
 def manifest_path(prefix: str) -> str:

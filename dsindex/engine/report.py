@@ -83,7 +83,7 @@ def print_report(report: Report, *, as_json: bool) -> None:
         show(report.lines(), sys.stdout)
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401 - any value of a result
+def plain(value: object) -> object:
     """Return a value as JSON has it; of a model, all fields and public properties.
 
     >>> plain(Table(head=("a",), rows=(("b", 1),)))

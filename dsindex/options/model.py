@@ -11,6 +11,7 @@ a command line, as plain values from YAML, or as objects from Python; the field'
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import math
 import numbers
@@ -323,10 +324,10 @@ def _read_integer(value: object) -> int:
 
 
 def _read_number(value: object) -> float:
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]  # or a TypeError
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
+    number = math.nan
+    if isinstance(value, str | numbers.Real) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError, OverflowError):
+            number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"expected a number, got {show_value(value)}")
     return number

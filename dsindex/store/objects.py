@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from numpy.typing import NDArray
+    from obstore import GetOptions, ObjectMeta, PutMode, PutResult, UpdateVersion, WritableFile
+    from obstore.store import ClientConfig, RetryConfig, S3Config
+    from obstore.store import ObjectStore as AnyStore
 
     from dsindex.store.storage import Bytes
 
@@ -145,15 +148,19 @@ def _described(url: str, error: Exception, *, writes: bool) -> DsindexError:
 _PREFIXES = ("AWS_", "GOOGLE_", "AZURE_", "HF_")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9._/-]+")
 """Web paths without characters to escape."""
-_CLIENT = {"timeout": timedelta(seconds=300), "read_timeout": timedelta(seconds=30), "connect_timeout": "5s"}
-_RETRIES = {
+_CLIENT: ClientConfig = {
+    "timeout": timedelta(seconds=300),
+    "read_timeout": timedelta(seconds=30),
+    "connect_timeout": "5s",
+}
+_RETRIES: RetryConfig = {
     "max_retries": 8,
     "retry_timeout": timedelta(seconds=180),
     "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=10), "base": 2},
 }
 
 
-def _client_of(url: str) -> tuple[Any, str]:
+def _client_of(url: str) -> tuple[AnyStore, str]:
     """Return obstore's client for an address, and the key in it.
 
     Raises:
@@ -173,18 +180,19 @@ def _client_of(url: str) -> tuple[Any, str]:
 
 
 @functools.lru_cache(256)
-def _web_client(base: str, token: str | None, _environment: int) -> Any:  # noqa: ANN401 - obstore's store
-    headers = {} if token is None else {"default_headers": {"Authorization": f"Bearer {token}"}}
-    options = {**_CLIENT, **headers, "allow_http": base.startswith("http:")}
+def _web_client(base: str, token: str | None, _environment: int) -> HTTPStore:
+    options: ClientConfig = {**_CLIENT, "allow_http": base.startswith("http:")}
+    if token is not None:
+        options["default_headers"] = {"Authorization": f"Bearer {token}"}
     return HTTPStore.from_url(base, client_options=options, retry_config=_RETRIES)
 
 
 @functools.lru_cache(64)
-def _bucket_client(scheme: str, bucket: str, _environment: int) -> Any:  # noqa: ANN401 - obstore's store
+def _bucket_client(scheme: str, bucket: str, _environment: int) -> AnyStore:
     environment = os.environ
     if scheme in {"gs", "az"}:
-        kind, prefix = {"gs": (GCSStore, "GOOGLE_"), "az": (AzureStore, "AZURE_")}[scheme]
-        is_open = environment.get(f"{prefix}ALLOW_HTTP", "").lower() == "true"
+        is_open = environment.get(f"{'GOOGLE' if scheme == 'gs' else 'AZURE'}_ALLOW_HTTP", "").lower() == "true"
+        kind: type[GCSStore | AzureStore] = GCSStore if scheme == "gs" else AzureStore
         return kind(bucket, client_options={**_CLIENT, "allow_http": is_open}, retry_config=_RETRIES)
     if environment.get("AWS_PROFILE") and not environment.get("AWS_ACCESS_KEY_ID"):
         raise InputError(
@@ -192,12 +200,9 @@ def _bucket_client(scheme: str, bucket: str, _environment: int) -> Any:  # noqa:
             f'eval "$(aws configure export-credentials --format env)" on every node'
         )
     endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or ""
-    return S3Store(
-        bucket,
-        client_options={**_CLIENT, "allow_http": endpoint.startswith("http:")},
-        retry_config=_RETRIES,
-        **({"endpoint": endpoint} if endpoint else {}),
-    )
+    own: S3Config = {"endpoint": endpoint} if endpoint else {}
+    client: ClientConfig = {**_CLIENT, "allow_http": endpoint.startswith("http:")}
+    return S3Store(bucket, config=own, client_options=client, retry_config=_RETRIES)
 
 
 # Reading.
@@ -214,7 +219,7 @@ WINDOWS = 24
 """Parts of an object that may be read forwards at a time."""
 
 
-def _status_of(url: str, meta: Any) -> InputStatus:  # noqa: ANN401 - obstore's ObjectMeta
+def _status_of(url: str, meta: ObjectMeta) -> InputStatus:
     """Return size and version by an object's metadata.
 
     Raises:
@@ -234,10 +239,10 @@ def _status_of(url: str, meta: Any) -> InputStatus:  # noqa: ANN401 - obstore's 
     return InputStatus(path=url, size_bytes=int(meta["size"]), version=version, modified_ns=modified_ns)
 
 
-async def _get(url: str, begin: int, end: int, version: str = "") -> tuple[Any, Any]:
+async def _get(url: str, begin: int, end: int, version: str = "") -> tuple[obstore.Bytes, ObjectMeta]:
     """Return bytes [begin, end) and the object's metadata; the first must exist."""
     client, key = _client_of(url)
-    options: dict[str, Any] = {"range": (begin, end)}
+    options: GetOptions = {"range": (begin, end)}
     if version.startswith('"'):  # a weak ETag never matches
         options["if_match"] = version
     answer = await obstore.get_async(client, key, options=options)
@@ -252,7 +257,7 @@ async def _head(url: str) -> InputStatus:
     return _status_of(url, await obstore.head_async(client, key))
 
 
-async def _read_range(status: InputStatus, begin: int, end: int) -> Any:  # noqa: ANN401 - obstore's bytes
+async def _read_range(status: InputStatus, begin: int, end: int) -> obstore.Bytes:
     """Return bytes [begin, end) of an object as it was looked at; of any version, if its status has none."""
     with _errors_described(status.path):
         content, _ = await _get(status.path, begin, end, status.version)
@@ -492,13 +497,15 @@ class ObjectStore:
         """Replace a version of an object."""
         e_tag, _, generation = version.partition(" ")
         for tag in dict.fromkeys((e_tag, e_tag.strip('"'))):  # Ceph's radosgw 16 compares without quotation marks
-            condition = {"e_tag": tag, **({"version": generation} if generation else {})}
+            condition: UpdateVersion = {"e_tag": tag}
+            if generation:
+                condition["version"] = generation
             put = self._put(path, data, condition) or self._mine(path, data)
             if put is not None:
                 return put
         return None
 
-    def _put(self, path: str, data: Bytes, mode: Any) -> str | None:  # noqa: ANN401 - obstore's PutMode
+    def _put(self, path: str, data: Bytes, mode: PutMode) -> str | None:
         """Write an object; None if a condition is not met."""
 
         async def request() -> str:
@@ -582,7 +589,7 @@ class ObjectStore:
 class _Sink:
     """A writer of obstore, whose errors name the object."""
 
-    def __init__(self, path: str, sink: Any) -> None:  # noqa: ANN401 - obstore's writer
+    def __init__(self, path: str, sink: WritableFile) -> None:
         self._path, self._sink = path, sink
 
     def write(self, data: Bytes) -> int:
@@ -591,7 +598,7 @@ class _Sink:
         return len(data)
 
 
-def _token(result: Any) -> str:  # noqa: ANN401 - obstore's metadata
+def _token(result: PutResult) -> str:
     """Return what identifies a version for a conditional write: ETag, and Google's generation."""
     return f"{result['e_tag'] or ''} {result.get('version') or ''}"
 
