@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.engine.manifest import files_have_recorded_sizes, manifest_path, read_manifest
 from dsindex.engine.merge import merged_header
-from dsindex.engine.plan import describe_changes
+from dsindex.engine.plan import compare_plans
 from dsindex.engine.tasks import Part, Piece
 from dsindex.errors import OutputError, PlanError
 from dsindex.formats.mmididx import IndexHeader
@@ -179,19 +179,17 @@ class Dataset:
 # What is there before a job begins.
 
 
-def find_finished(
-    outputs: Sequence[Output], plan: Plan, *, replaces: bool, is_publishing: bool
-) -> list[Manifest] | None:
+def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> list[Manifest]:
     """Return the manifests of existing output if the same plan made all of it; refuse output that must not be replaced.
 
     Args:
         outputs: Every output of the job.
         plan: The job's plan.
-        replaces: Whether output of another plan, or of somebody else, may be replaced.
-        is_publishing: Whether an interrupted run of the plan has begun to publish.
+        replaces: Whether output of another plan, or of somebody else, may be replaced, as when an interrupted run of
+            the plan has begun to publish.
 
     Returns:
-        The manifests of finished output of the same plan; None if there is work to do.
+        The manifests of finished output of the same plan; nothing if there is work to do.
 
     Raises:
         PlanError: If another plan made the output, naming what differs.
@@ -201,7 +199,8 @@ def find_finished(
     finished: list[Manifest] = []
     for output in outputs:
         manifest = read_manifest(output.prefix)
-        changes = [] if manifest is None else describe_changes(manifest.run.plan, plan)
+        settings, inputs = ([], []) if manifest is None else compare_plans(manifest.run.plan, plan)
+        changes = [*settings, *inputs]
         if changes and not replaces:
             raise PlanError(
                 f"{output.prefix}: finished output of another plan is here: {'; '.join(changes)}; choose another place "
@@ -209,9 +208,9 @@ def find_finished(
             )
         if manifest is not None and not changes and files_have_recorded_sizes(output.prefix, manifest):
             finished.append(manifest)
-        elif not (replaces or is_publishing):
+        elif not replaces:
             _refuse_undescribed(output, manifest)
-    return finished if len(finished) == len(outputs) else None
+    return finished if len(finished) == len(outputs) else []
 
 
 def _refuse_undescribed(output: Output, manifest: Manifest | None) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.engine.dispatch import Dispatch
-    from dsindex.engine.job import Job, JobOutcome
+    from dsindex.engine.job import Job
     from dsindex.engine.manifest import Run
     from dsindex.engine.output import Output
     from dsindex.engine.source import TextSource
@@ -402,13 +402,13 @@ class TextResult(Report):
         ]
 
 
-def outcome_fields(source: TextSource, outcome: JobOutcome, made_bytes: int) -> dict[str, Any]:
+def outcome_fields(source: TextSource, job: Job, made_bytes: int) -> dict[str, Any]:
     """Return the fields of TextResult but the counts."""
     return {
-        "already_complete": outcome.already_complete,
+        "already_complete": job.already_complete,
         "input_bytes": source.total_bytes,
         "made_bytes": made_bytes,
-        "seconds": outcome.seconds,
-        "run": outcome.run,
+        "seconds": job.seconds,
+        "run": job.manifests[0].run,
         "input_notes": source.notes,
     }

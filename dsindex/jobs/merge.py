@@ -15,7 +15,7 @@ from dsindex.engine.job import open_job
 from dsindex.engine.manifest import Content, RecordedInput, RecordedTokenizer, read_manifest
 from dsindex.engine.merge import check_parts, merged_header, open_part
 from dsindex.engine.output import Dataset, Output
-from dsindex.engine.plan import Plan
+from dsindex.engine.plan import make_plan
 from dsindex.engine.report import Report, show_datasets
 from dsindex.engine.room import require_room
 from dsindex.errors import FormatError, InputError
@@ -75,12 +75,12 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     parts = tuple(map(_open, prefixes))
     header, prefix = merged_header(parts), absolute(config.output_prefix)
     inputs = tuple(_input_file(with_suffix(given, ending)) for given in prefixes for ending in (".bin", ".idx"))
-    plan = Plan(settings={"output-prefix": str(prefix)}, inputs=inputs)
+    plan = make_plan({"output-prefix": str(prefix)}, inputs)
     output = Output(prefix=prefix, plan_id=plan.plan_id, dtype=header.dtype)
     with open_job(config, plan, [output], reporter=reporter) as job:
-        if job.outcome is None:
+        if not job.already_complete:
             needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
-            require_room(folder_of(prefix), needed, what="the output", remedy="make room, or write elsewhere")
+            require_room({folder_of(prefix): needed}, what="the output", remedy="make room, or write elsewhere")
             check_parts(parts)
             dataset = Dataset(output=output, parts=parts)
             [files] = assemble(job, [dataset])
@@ -102,7 +102,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 digests=files,
             )
             job.publish([dataset], [content], num_shards=len(parts), tokenizer_path=tokenizer_path)
-    [content] = job.published.contents
+    content = job.manifests[0].content
     return MergeResult(
         prefix=config.output_prefix,
         num_inputs=len(inputs) // 2,
@@ -110,7 +110,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
         num_sequences=content.sequences,
         num_tokens=content.tokens,
         files=content.digests,
-        already_complete=job.published.already_complete,
+        already_complete=job.already_complete,
         notes=tuple(filter(None, [tell_tokenizers_apart(prefixes)])),
     )
 

@@ -14,7 +14,7 @@ from dsindex.engine.executors import Call
 from dsindex.engine.job import open_job
 from dsindex.engine.merge import read_lengths
 from dsindex.engine.output import Output
-from dsindex.engine.plan import Plan
+from dsindex.engine.plan import make_plan
 from dsindex.engine.report import show_datasets
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
@@ -25,7 +25,7 @@ from dsindex.engine.worker import Attempt, ShardSettings
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.jobs.conversion import TYPE_OF_SIZE
-from dsindex.store.urls import absolute, folder_of, joined
+from dsindex.store.urls import absolute, joined
 from dsindex.text.selection import open_pattern
 from dsindex.text.tokenizer import shared_tokenizer
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from dsindex.formats.pbin import PbinVersion
     from dsindex.options.pack import PackConfig
     from dsindex.store.storage import StoredFile
-    from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
 
@@ -88,7 +87,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     selection, version = open_pattern(config.jq_pattern), PBIN_VERSIONS[config.pbin_era]
     source = open_source(config, append_eod=True, reporter=reporter)
     token_bytes = choose_token_bytes(source.tokenizer, version)
-    plan = Plan(settings=_settings(config, source), inputs=source.inputs)
+    plan = make_plan(_settings(config, source), source.inputs)
     output = Output(
         prefix=absolute(config.output_prefix),
         plan_id=plan.plan_id,
@@ -100,10 +99,11 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     uses_jq = selection.needs_jq
     made_bytes = 0
     with open_job(config, plan, [output], reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
-        if job.outcome is None:
+        if not job.already_complete:
             for note in source.first_notes():
                 reporter.say(note)
-            _check_room(source, selection, output, job.work_dir)
+            estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
+            check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1, unfinished=[output])
             settings = ShardSettings(
                 tokenizer=source.tokenizer,
                 engine=source.engine,
@@ -131,7 +131,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
                 tokenizer_path=config.tokenizer_model,
             )
             made_bytes = shards.made_bytes
-    [content] = job.published.contents
+    content = job.manifests[0].content
     return PackResult(
         path=config.output,
         num_documents=content.documents,
@@ -141,7 +141,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
         files=content.digests,
         engine=source.engine.name,
         counts=content.record_counts,
-        **outcome_fields(source, job.published, made_bytes),
+        **outcome_fields(source, job, made_bytes),
     )
 
 
@@ -177,18 +177,6 @@ def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
             f"`dsindex build` and then `dsindex convert` make a .pbin with larger tokens"
         )
     return token_bytes
-
-
-def _check_room(source: TextSource, selection: Selection, output: Output, work_dir: str) -> None:
-    """Check a sample of the input, and the disk space."""
-    check_room(
-        examine_sample(source.inputs, selection, source.tokenizer, source.engine),
-        itemsize=output.dtype.itemsize,
-        num_keys=1,
-        output_folder=folder_of(output.prefix),
-        work_dir=work_dir,
-        unfinished=[output.token_file],
-    )
 
 
 # The parts of a `.pbin` besides its tokens: the token size and the header before them, the pickled index after them.

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+import dsindex
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix
-from dsindex.engine.dispatch import DispatchStatistics
 from dsindex.engine.job import hold_output
 from dsindex.engine.manifest import (
     MANIFEST_SUFFIX,
     Content,
     Manifest,
     RecordedPacking,
-    describe_run,
+    Run,
     files_have_recorded_sizes,
     manifest_path,
     read_manifest,
 )
-from dsindex.engine.plan import Plan
+from dsindex.engine.plan import make_plan
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.formats.mmididx import IndexHeader, write_index
 from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
@@ -127,7 +127,7 @@ def _pack(
     reporter: Reporter,
 ) -> MadePacking:
     """Make the packs of a split, unless they are there. The index completes them, and comes after the manifest."""
-    began, path = time.time(), packs_path(config, prefix)
+    path = packs_path(config, prefix)
     settings = {
         "packing": FORMAT,
         "sources": sources,
@@ -135,10 +135,10 @@ def _pack(
         "pad-to-multiple": config.pad_to_multiple,
         "longer-than-pack": "drop" if config.longer_than_pack == "drop" else "refuse",
     }
-    plan = Plan(settings=settings, inputs=())
+    plan = make_plan(settings)
     with hold_output(path):
         found = read_manifest(path)
-        is_same = found is not None and found.run.plan == plan.decoded()
+        is_same = found is not None and found.run.plan == plan
         if found is not None and is_same and files_have_recorded_sizes(path, found):
             facts = found.content.packing or RecordedPacking(sequence_length=length, blocks=0, padding=0, fill=1.0)
             return MadePacking(prefix=path, facts=facts, files=found.content.digests, already_complete=True)
@@ -160,7 +160,7 @@ def _pack(
             packing=facts,
             digests=files,
         )
-        run = describe_run(plan, began=began, executor=None, statistics=DispatchStatistics(), shards=1)
+        run = Run(plan=plan, started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), dsindex=dsindex.__version__)
         replace_file(manifest_path(path), Manifest(content=content, run=run).encode())
         replace_file(with_suffix(path, ".idx"), index.getvalue())
         reporter.advance(1)
@@ -214,6 +214,6 @@ def _find(prefix: str) -> list[str]:
 def _remove_if_old(path: str, sources: dict[str, list[Any]]) -> None:
     """Remove packs of earlier tokens."""
     manifest = read_manifest(path)
-    settings = {} if manifest is None else manifest.run.plan["settings"]
+    settings = {} if manifest is None else manifest.run.plan.settings
     if "packing" in settings and settings["sources"] != sources:
         store_of(path).delete([manifest_path(path), *(with_suffix(path, f".{suffix}") for suffix in ("idx", "bin"))])
