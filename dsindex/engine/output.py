@@ -137,7 +137,7 @@ class Output:
         """Return the files that an earlier run completed and that are there, published or not yet, by suffix."""
         complete = {}
         for suffix in self.suffixes:
-            file = ledger.file(self.recorded_name, suffix)
+            file = ledger.files[self.recorded_name].get(suffix)
             found = file and (find(self.partial(suffix)) or find(self.final(suffix)))
             if file and found and found.size_bytes == file.size_bytes:
                 complete[suffix] = file
