@@ -152,6 +152,7 @@ class Job:
         self.manifests = [Manifest(content=content, run=run) for content in contents]
         self.ledger.record(Publishing())
         publish(datasets, [manifest.encode() for manifest in self.manifests])
+        remove_temporary([dataset.output for dataset in datasets])
         self.ledger.record(Finished())
 
 
@@ -240,7 +241,6 @@ def _take_over(job: Job, outputs: Sequence[Output]) -> None:
         )
     if ledger.plan.plan_id != plan.plan_id:
         remove_partials(outputs, ledger.plan.plan_id)
-    remove_temporary(outputs)
     if settings:
         remove_work(job.work_dir)
         ledger.forget_all()

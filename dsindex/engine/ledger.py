@@ -46,7 +46,7 @@ class RangeMerged(_Line, frozen=True, tag="range"):
 
 
 class FileComplete(_Line, frozen=True, tag="file"):
-    """A file of an output, named by its suffix, is complete under its partial name; in a bucket, under its final one."""
+    """A file of an output, named by its suffix, is complete under its partial name, in a bucket its final one."""
 
     output: str
     file: StoredFile

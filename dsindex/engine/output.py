@@ -257,7 +257,7 @@ def remove_partials(outputs: Sequence[Output], plan_id: str) -> None:
 
 
 def remove_temporary(outputs: Sequence[Output]) -> None:
-    """Remove what a killed driver left of files that it was writing beside the outputs, which nobody else may write."""
+    """Remove what killed drivers and workers left of files that they wrote beside the outputs, which are complete."""
     names = {name for output in outputs for name in (*output.paths, *map(output.partial, output.suffixes))}
     for folder in {os.path.dirname(output.prefix) for output in outputs if not output.in_bucket}:
         found = store_of(folder).list(folder, recursive=False)
