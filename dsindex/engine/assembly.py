@@ -201,7 +201,7 @@ class _Assembly:
             if dataset.suffixes[-1] not in self.files:
                 withdraw(dataset)
         elif self._output.token_suffix not in self.files:
-            self._tokens = TokenFile(self._output, job.ledger, removes=not job.keep_shards)
+            self._tokens = TokenFile(self._output, job.ledger, removes=not job.config.keep_shards)
             self.ranges = [task for piece in dataset.pieces for task in self._tokens.add(piece)] + self._tokens.rest()
             self._left = len(self.ranges)
             self._complete_tokens()

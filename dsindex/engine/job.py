@@ -66,6 +66,8 @@ class Job:
     """The manifests in the order of the outputs, once everything is published by this run or an earlier one."""
     already_complete: bool
     """Whether an earlier run of the plan published everything."""
+    made_bytes: int = 0
+    """Size of the inputs whose shards this run made."""
     statistics: DispatchStatistics = field(default_factory=DispatchStatistics)
     """Counts of retries and lost workers."""
     began: float = field(default_factory=time.time)
@@ -84,11 +86,6 @@ class Job:
     def work_dir(self) -> str:
         """The work folder."""
         return work_folder_path(self.config)
-
-    @property
-    def keep_shards(self) -> bool:
-        """Whether the tokens of shards are kept once they are merged."""
-        return self.config.keep_shards
 
     @property
     def seconds(self) -> float:
@@ -115,7 +112,6 @@ class Job:
         datasets: Sequence[Dataset],
         contents: Sequence[Content],
         *,
-        num_shards: int,
         engine: Engine | None = None,
         tokenizer_path: str | None = None,
     ) -> None:
@@ -124,7 +120,6 @@ class Job:
         Args:
             datasets: The datasets.
             contents: The content of each dataset's manifest, in order.
-            num_shards: Number of shards.
             engine: The engine, if the job encodes.
             tokenizer_path: What names the tokenizer, which is recorded if it is a path in UTF-8.
 
@@ -141,7 +136,7 @@ class Job:
             host=socket.gethostname(),
             executor=self.executor.kind,
             workers=self.executor.slots,
-            shards=num_shards,
+            shards=len(datasets[0].parts),
             retries=self.statistics.retries,
             lost_workers=self.statistics.lost_workers,
             dsindex=dsindex.__version__,

@@ -92,8 +92,8 @@ def make_shards(
         raise stage.explain(error) from error
     finally:
         job.ledger.sync()
-    made_bytes = sum(task.stored_bytes for task in tasks if task.shard not in kept)
-    shards = Shards(job=job, source=source, results=stage.results(), made_bytes=made_bytes)
+    job.made_bytes = sum(task.stored_bytes for task in tasks if task.shard not in kept)
+    shards = Shards(job=job, source=source, results=stage.results())
     shards.require_records(filters)
     return shards
 
@@ -147,7 +147,7 @@ class _Stage:
         self._tasks = tasks
         self._results: dict[int, ShardResult] = {}
         self._files = {
-            output.token_file: _begin_tokens(output, job, removes=not job.keep_shards)
+            output.token_file: _begin_tokens(output, job, removes=not job.config.keep_shards)
             for output in outputs
             if not output.in_bucket and output.token_suffix not in output.complete_files(job.ledger)
         }
@@ -238,8 +238,6 @@ class Shards:
     source: TextSource
     results: list[tuple[ShardTask, ShardResult]]
     """Every shard with its task, in plan order."""
-    made_bytes: int
-    """Size of the inputs whose shards this run made."""
 
     def require_records(self, filters: Sequence[str]) -> None:
         """Check that there are records, and not too many bad ones for a limit that is a share."""
@@ -404,12 +402,12 @@ class TextResult(Report):
         ]
 
 
-def outcome_fields(source: TextSource, job: Job, made_bytes: int) -> dict[str, Any]:
+def outcome_fields(source: TextSource, job: Job) -> dict[str, Any]:
     """Return the fields of TextResult but the counts."""
     return {
         "already_complete": job.already_complete,
         "input_bytes": source.total_bytes,
-        "made_bytes": made_bytes,
+        "made_bytes": job.made_bytes,
         "seconds": job.seconds,
         "run": job.manifests[0].run,
         "input_notes": source.notes,

@@ -20,12 +20,12 @@ from dsindex.engine.shards import TextResult, make_shards, outcome_fields
 from dsindex.engine.source import open_source
 from dsindex.engine.worker import ShardSettings
 from dsindex.errors import InputError, PlanError
-from dsindex.store.urls import absolute, refuse_address, with_suffix
+from dsindex.store.storage import holds_writes
+from dsindex.store.urls import absolute, with_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from dsindex.engine.job import Job
     from dsindex.engine.manifest import RecordedOptions
     from dsindex.engine.progress import Reporter
     from dsindex.engine.source import TextSource
@@ -92,10 +92,11 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
         DsindexError: If the build cannot be done as asked; final names then never refer to incomplete files.
     """
     index_configs = _index_configs(config, index)
+    indices: tuple[IndexResult, ...] = ()
     source = open_source(config, append_eod=config.append_eod, reporter=reporter, columns=config.selection().paths)
     selection = config.selection(source.tokenizer.vocabulary_size)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
-    encodes, num_keys, made_bytes = config.token_ids is None, len(config.output_names), 0
+    encodes, num_keys = config.token_ids is None, len(config.output_names)
     plan = make_plan(_settings(config, source), source.inputs)
     outputs = [
         Output(prefix=absolute(output_prefix(config, name)), plan_id=plan.plan_id, key=name, dtype=dtype)
@@ -121,7 +122,9 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
                 samples=config.samples,
                 **source.shard_options(),
             )
-            shards = make_shards(job, source, settings, outputs, filters=_filters(config))
+            filters = {"--where": config.where, "--sample": config.sample, "--hold-out": config.hold_out}
+            used = [flag for flag, value in filters.items() if value is not None]
+            shards = make_shards(job, source, settings, outputs, filters=used)
             datasets = [shards.dataset(output) for output in outputs]
             for each in datasets if config.hold_out is not None else ():
                 if not each.header.num_documents:
@@ -141,12 +144,13 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
             job.publish(
                 datasets,
                 contents,
-                num_shards=len(shards.results),
                 engine=source.engine if encodes else None,
                 tokenizer_path=config.tokenizer_model,
             )
-            made_bytes = shards.made_bytes
-        indices = _build_indices(index_configs, job, reporter)
+        if index_configs:
+            from dsindex.jobs.index import run_index  # imported late, since it loads numba
+
+            indices = tuple(run_index(each, executor=job.executor) for each in index_configs)
     contents = [manifest.content for manifest in job.manifests]
     counts, *others = [content.record_counts for content in contents[::num_keys]]
     more = sum(each.kept for each in others)
@@ -164,7 +168,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
         engine=source.engine.name if encodes else "token ids as given",
         indices=indices,
         counts=msgspec.structs.replace(counts, kept=counts.kept + more, filtered=counts.filtered - more),
-        **outcome_fields(source, job, made_bytes),
+        **outcome_fields(source, job),
     )
 
 
@@ -191,12 +195,6 @@ def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:
     return settings | {name: value for name, value in options.items() if value is not None}
 
 
-def _filters(config: BuildConfig) -> tuple[str, ...]:
-    """Return the flags that leave out records."""
-    used = {"--where": config.where, "--sample": config.sample, "--hold-out": config.hold_out}
-    return tuple(flag for flag, value in used.items() if value is not None)
-
-
 def _describe_options(config: BuildConfig, source: TextSource, number: int) -> RecordedOptions:
     """Return the options of an output's manifest, by its number."""
     group, key = divmod(number, len(config.output_names))
@@ -217,32 +215,13 @@ def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list
     """Return the index options of each dataset, which are thereby validated before anything is built."""
     if index is None:
         return []
-    if config.hold_out is not None:
-        msg = "expected --hold-out without options of indices: the datasets are read by jobs of their own splits; "
-        raise PlanError(f"{msg}leave them out, and run `dsindex index` afterwards")
+    if config.hold_out is not None or holds_writes(config.output_prefix):
+        msg = "expected options of indices without --hold-out, and with an output on a disk; leave them out, and run "
+        raise PlanError(f"{msg}`dsindex index` for each dataset afterwards")
     from dsindex.jobs.index import check_index_options
     from dsindex.options.index import IndexConfig
 
-    expected = (
-        "expected an output on a disk with the options of indices, got an address; leave them out, and run "
-        "`dsindex index --data-path` afterwards"
-    )
-    refuse_address(config.output_prefix, expected, PlanError)
     prefixes = (output_prefix(config, name) for name in config.dataset_names)
     configs = [IndexConfig(**{**index, "data_path": (prefix,)}) for prefix in prefixes]
     check_index_options(configs[0])
     return configs
-
-
-def _build_indices(configs: Sequence[IndexConfig], job: Job, reporter: Reporter) -> tuple[IndexResult, ...]:
-    if not configs:
-        return ()
-    from dsindex.jobs.index import run_index  # imported late, since it loads numba
-
-    indices = []
-    reporter.stage("index", total=len(configs), unit="datasets")
-    for config in configs:
-        indices.append(run_index(config, executor=job.executor))
-        reporter.advance(1)
-    reporter.end_stage()
-    return tuple(indices)
