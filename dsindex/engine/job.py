@@ -21,7 +21,7 @@ import dsindex
 from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import ClusterLostError
 from dsindex.engine.interrupts import raise_missed_stop
-from dsindex.engine.ledger import Ledger
+from dsindex.engine.ledger import Finished, Ledger, Publishing
 from dsindex.engine.manifest import Manifest, RecordedEngine, Run
 from dsindex.engine.output import find_finished, publish, refuse_inputs, remove_partials, remove_temporary
 from dsindex.engine.plan import compare_plans
@@ -150,9 +150,10 @@ class Job:
         )
         self.require_locks()
         self.manifests = [Manifest(content=content, run=run) for content in contents]
-        self.ledger.record_publishing()
+        self.ledger.record(Publishing())
         publish(datasets, [manifest.encode() for manifest in self.manifests])
-        self.ledger.record_finished()
+        remove_temporary([dataset.output for dataset in datasets])
+        self.ledger.record(Finished())
 
 
 @contextlib.contextmanager
@@ -240,7 +241,6 @@ def _take_over(job: Job, outputs: Sequence[Output]) -> None:
         )
     if ledger.plan.plan_id != plan.plan_id:
         remove_partials(outputs, ledger.plan.plan_id)
-    remove_temporary(outputs)
     if settings:
         remove_work(job.work_dir)
         ledger.forget_all()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dsindex.amounts import count, format_size
 from dsindex.engine.assembly import TokenFile, merge_call
 from dsindex.engine.executors import Call
+from dsindex.engine.ledger import ShardMade
 from dsindex.engine.manifest import Content, RecordCounts, RecordedInput
 from dsindex.engine.merge import read_bad_records
 from dsindex.engine.output import Dataset
@@ -102,7 +103,8 @@ def _find_kept(job: Job, tasks: Sequence[ShardTask], outputs: Sequence[Output]) 
 
     Their bytes are compared by the merge, which reads them anyway. A file of tokens may be gone if ranges have them.
     """
-    known = {number: result for number, task in enumerate(tasks) if (result := job.ledger.shard(task)) is not None}
+    made = job.ledger.shards
+    known = {number: made[task.key] for number, task in enumerate(tasks) if task.key in made}
     if not known:
         return {}
     folder = joined(job.work_dir, SHARDS_FOLDER)
@@ -158,7 +160,7 @@ class _Stage:
         if isinstance(what, MergeRange):
             self._files[what.output].record(what, value)
             return []
-        self._job.ledger.record_shard(self._tasks[what], value)
+        self._job.ledger.record(ShardMade(self._tasks[what].key, value))
         return self.take(what, value, fresh=True)
 
     def take(self, number: int, result: ShardResult, *, fresh: bool) -> list[tuple[Key, Call]]:
