@@ -19,11 +19,11 @@ from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import TextResult, make_shards, outcome_fields
 from dsindex.engine.source import open_source
 from dsindex.engine.worker import ShardSettings
-from dsindex.errors import InputError, PlanError
-from dsindex.store.urls import absolute, refuse_address, with_suffix
+from dsindex.errors import InputError
+from dsindex.store.urls import absolute, with_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from dsindex.engine.job import Job
     from dsindex.engine.manifest import RecordedOptions
@@ -80,18 +80,17 @@ class BuildResult(TextResult):
         return lines
 
 
-def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, Any] | None = None) -> BuildResult:
-    """Build one dataset per key, continuing an interrupted run of the same plan.
-
-    Args:
-        config: The options of the build.
-        reporter: Shows progress.
-        index: Options of IndexConfig other than paths, to build each dataset's indices last; None: build none.
+def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
+    """Build one dataset per key, continuing an interrupted run of the same plan, and last their index caches.
 
     Raises:
         DsindexError: If the build cannot be done as asked; final names then never refer to incomplete files.
     """
-    index_configs = _index_configs(config, index)
+    index_configs = [config.index_config(output_prefix(config, name)) for name in config.dataset_names]
+    if index_configs[0] is not None:
+        from dsindex.jobs.index import check_index_options  # as what builds them, loads numba
+
+        check_index_options(index_configs[0])
     source = open_source(config, append_eod=config.append_eod, reporter=reporter, columns=config.selection().paths)
     selection = config.selection(source.tokenizer.vocabulary_size)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
@@ -146,7 +145,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
                 tokenizer_path=config.tokenizer_model,
             )
             made_bytes = shards.made_bytes
-        indices = _build_indices(index_configs, job, reporter)
+        indices = tuple(_build_indices(index_configs, job, reporter)) if index_configs[0] is not None else ()
     contents = [manifest.content for manifest in job.manifests]
     counts, *others = [content.record_counts for content in contents[::num_keys]]
     more = sum(each.kept for each in others)
@@ -213,36 +212,11 @@ def _describe_options(config: BuildConfig, source: TextSource, number: int) -> R
     )
 
 
-def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list[IndexConfig]:
-    """Return the index options of each dataset, which are thereby validated before anything is built."""
-    if index is None:
-        return []
-    if config.hold_out is not None:
-        msg = "expected --hold-out without options of indices: the datasets are read by jobs of their own splits; "
-        raise PlanError(f"{msg}leave them out, and run `dsindex index` afterwards")
-    from dsindex.jobs.index import check_index_options
-    from dsindex.options.index import IndexConfig
+def _build_indices(configs: Sequence[IndexConfig | None], job: Job, reporter: Reporter) -> Iterator[IndexResult]:
+    from dsindex.jobs.index import run_index
 
-    expected = (
-        "expected an output on a disk with the options of indices, got an address; leave them out, and run "
-        "`dsindex index --data-path` afterwards"
-    )
-    refuse_address(config.output_prefix, expected, PlanError)
-    prefixes = (output_prefix(config, name) for name in config.dataset_names)
-    configs = [IndexConfig(**{**index, "data_path": (prefix,)}) for prefix in prefixes]
-    check_index_options(configs[0])
-    return configs
-
-
-def _build_indices(configs: Sequence[IndexConfig], job: Job, reporter: Reporter) -> tuple[IndexResult, ...]:
-    if not configs:
-        return ()
-    from dsindex.jobs.index import run_index  # imported late, since it loads numba
-
-    indices = []
     reporter.stage("index", total=len(configs), unit="datasets")
-    for config in configs:
-        indices.append(run_index(config, executor=job.executor))
+    for config in filter(None, configs):
+        yield run_index(config, executor=job.executor)
         reporter.advance(1)
     reporter.end_stage()
-    return tuple(indices)
