@@ -124,12 +124,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
                 options=source.describe_options(jq_pattern=config.jq_pattern, pbin_era=config.pbin_era),
                 digests=files,
             )
-            job.publish(
-                [dataset],
-                [content],
-                engine=source.engine,
-                tokenizer_path=config.tokenizer_model,
-            )
+            job.publish([dataset], [content], engine=source.engine, tokenizer_path=config.tokenizer_model)
     content = job.manifests[0].content
     return PackResult(
         path=config.output,
