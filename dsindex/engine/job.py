@@ -21,7 +21,7 @@ import dsindex
 from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import ClusterLostError
 from dsindex.engine.interrupts import raise_missed_stop
-from dsindex.engine.ledger import Ledger
+from dsindex.engine.ledger import Finished, Ledger, Publishing
 from dsindex.engine.manifest import Manifest, RecordedEngine, Run
 from dsindex.engine.output import find_finished, publish, refuse_inputs, remove_partials, remove_temporary
 from dsindex.engine.plan import compare_plans
@@ -66,6 +66,8 @@ class Job:
     """The manifests in the order of the outputs, once everything is published by this run or an earlier one."""
     already_complete: bool
     """Whether an earlier run of the plan published everything."""
+    made_bytes: int = 0
+    """Size of the inputs whose shards this run made."""
     statistics: DispatchStatistics = field(default_factory=DispatchStatistics)
     """Counts of retries and lost workers."""
     began: float = field(default_factory=time.time)
@@ -84,11 +86,6 @@ class Job:
     def work_dir(self) -> str:
         """The work folder."""
         return work_folder_path(self.config)
-
-    @property
-    def keep_shards(self) -> bool:
-        """Whether the tokens of shards are kept once they are merged."""
-        return self.config.keep_shards
 
     @property
     def seconds(self) -> float:
@@ -115,7 +112,6 @@ class Job:
         datasets: Sequence[Dataset],
         contents: Sequence[Content],
         *,
-        num_shards: int,
         engine: Engine | None = None,
         tokenizer_path: str | None = None,
     ) -> None:
@@ -124,7 +120,6 @@ class Job:
         Args:
             datasets: The datasets.
             contents: The content of each dataset's manifest, in order.
-            num_shards: Number of shards.
             engine: The engine, if the job encodes.
             tokenizer_path: What names the tokenizer, which is recorded if it is a path in UTF-8.
 
@@ -141,7 +136,7 @@ class Job:
             host=socket.gethostname(),
             executor=self.executor.kind,
             workers=self.executor.slots,
-            shards=num_shards,
+            shards=len(datasets[0].parts),
             retries=self.statistics.retries,
             lost_workers=self.statistics.lost_workers,
             dsindex=dsindex.__version__,
@@ -150,9 +145,10 @@ class Job:
         )
         self.require_locks()
         self.manifests = [Manifest(content=content, run=run) for content in contents]
-        self.ledger.record_publishing()
+        self.ledger.record(Publishing())
         publish(datasets, [manifest.encode() for manifest in self.manifests])
-        self.ledger.record_finished()
+        remove_temporary([dataset.output for dataset in datasets])
+        self.ledger.record(Finished())
 
 
 @contextlib.contextmanager
@@ -240,7 +236,6 @@ def _take_over(job: Job, outputs: Sequence[Output]) -> None:
         )
     if ledger.plan.plan_id != plan.plan_id:
         remove_partials(outputs, ledger.plan.plan_id)
-    remove_temporary(outputs)
     if settings:
         remove_work(job.work_dir)
         ledger.forget_all()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, TypeAlias
+from collections import defaultdict
+from typing import TypeAlias
 
 import msgspec
 
@@ -17,11 +18,6 @@ from dsindex.engine.tasks import ShardResult  # noqa: TC001
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.journal import ledger_path, open_journal
 from dsindex.store.storage import StoredFile  # noqa: TC001
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from dsindex.engine.tasks import ShardTask
 
 
 class _Line(msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower):
@@ -34,14 +30,14 @@ class Began(_Line, frozen=True):
     plan: Plan
 
 
-class Shard(_Line, frozen=True):
+class ShardMade(_Line, frozen=True, tag="shard"):
     """A shard was made: its key and its receipt."""
 
     task: str
     result: ShardResult
 
 
-class Range(_Line, frozen=True):
+class RangeMerged(_Line, frozen=True, tag="range"):
     """A block of an output's token file was merged."""
 
     output: str
@@ -49,8 +45,8 @@ class Range(_Line, frozen=True):
     digest: str
 
 
-class File(_Line, frozen=True):
-    """A file of an output is complete under its partial name; in a bucket, under its final name."""
+class FileComplete(_Line, frozen=True, tag="file"):
+    """A file of an output, named by its suffix, is complete under its partial name, in a bucket its final one."""
 
     output: str
     file: StoredFile
@@ -70,7 +66,7 @@ class Finished(_Line, frozen=True):
     """Everything is published."""
 
 
-Line: TypeAlias = Began | Shard | Range | File | Restart | Publishing | Finished
+Line: TypeAlias = Began | ShardMade | RangeMerged | FileComplete | Restart | Publishing | Finished
 
 
 class Ledger:
@@ -92,33 +88,33 @@ class Ledger:
         """Begin again, since the ledger was removed."""
         self.plan: Plan | None = None
         """The last run's plan; None if no run began."""
+        self.is_publishing = self.is_finished = False
         self.shards: dict[str, ShardResult] = {}
         """Key of a shard → its receipt."""
-        self.is_publishing = self.is_finished = False
-        self._ranges: dict[str, dict[int, str]] = {}
-        """Output → number of a range → its digest."""
-        self._files: dict[tuple[str, str], StoredFile] = {}
-        """Output and suffix → the complete file."""
+        self.ranges: defaultdict[str, dict[int, str]] = defaultdict(dict)
+        """Output → number of a merged range → its digest."""
+        self.files: defaultdict[str, dict[str, StoredFile]] = defaultdict(dict)
+        """Output → suffix → the complete file."""
 
     @property
     def has_work(self) -> bool:
         """Whether anything is made."""
-        return bool(self.shards or self._ranges or self._files)
+        return bool(self.shards) or any(self.ranges.values()) or any(self.files.values())
 
     def _take(self, line: Line) -> None:
         match line:
             case Began(plan):
                 self.plan = plan
                 self.is_publishing = self.is_finished = False
-            case Shard(task, result):
+            case ShardMade(task, result):
                 self.shards[task] = result
-            case Range(output, number, digest):
-                self._ranges.setdefault(output, {})[number] = digest
-            case File(output, file):
-                self._files[output, file.name] = file
+            case RangeMerged(output, number, digest):
+                self.ranges[output][number] = digest
+            case FileComplete(output, file):
+                self.files[output][file.name] = file
             case Restart(output):
-                self._ranges.pop(output, None)
-                self._files = {key: file for key, file in self._files.items() if key[0] != output}
+                self.ranges.pop(output, None)
+                self.files.pop(output, None)
             case Publishing():
                 self.is_publishing = True
             case Finished():
@@ -132,50 +128,14 @@ class Ledger:
         """
         self._journal.begin()
         if self.plan != plan or self.is_finished:
-            self._record(Began(plan))
+            self.record(Began(plan))
 
-    def shard(self, task: ShardTask) -> ShardResult | None:
-        """Return the receipt of a shard."""
-        return self.shards.get(task.key)
-
-    def record_shard(self, task: ShardTask, result: ShardResult) -> None:
-        """Record an attempt at a shard, which thereby counts; not yet synced."""
-        self._record(Shard(task.key, result), sync=False)
-
-    def ranges(self, output: str) -> Mapping[int, str]:
-        """Return the digests of an output's merged ranges, by number."""
-        return self._ranges.get(output, {})
-
-    def record_range(self, output: str, number: int, digest: str) -> None:
-        """Record a merged range, not yet synced."""
-        self._record(Range(output, number, digest), sync=False)
-
-    def file(self, output: str, suffix: str) -> StoredFile | None:
-        """Return a complete file of an output."""
-        return self._files.get((output, suffix))
-
-    def record_file(self, output: str, file: StoredFile) -> None:
-        """Record a complete file of an output, whose name is its suffix."""
-        self._record(File(output, file))
-
-    def record_restart(self, output: str) -> None:
-        """Record that what was recorded of an output is void, before its token file is begun again."""
-        self._record(Restart(output))
-
-    def record_publishing(self) -> None:
-        """Record that files get their final names from now on."""
-        if not self.is_publishing:
-            self._record(Publishing())
-
-    def record_finished(self) -> None:
-        """Record that everything is published."""
-        self._record(Finished())
-
-    def _record(self, line: Line, *, sync: bool = True) -> None:
-        """Write a line. State follows only afterwards, so it never exceeds what is on file."""
+    def record(self, line: Line) -> None:
+        """Write a line, then take it, so that no state exceeds what is on file; shards and ranges sync in batches."""
         self._journal.append(encode_json(msgspec.to_builtins(line, enc_hook=str), newline=True))
         self._take(line)
-        if sync or time.monotonic() - self._synced > self._journal.sync_seconds:
+        in_batches = isinstance(line, ShardMade | RangeMerged)
+        if not in_batches or time.monotonic() - self._synced > self._journal.sync_seconds:
             self.sync()
 
     def sync(self) -> None:

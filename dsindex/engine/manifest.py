@@ -200,9 +200,9 @@ class Run(_Part, frozen=True, kw_only=True):
     """Time in UTC."""
     seconds: float = 0.0
     host: str = ""
-    executor: str = "driver"
-    workers: Count = 1
-    shards: Count = 1
+    executor: str = ""
+    workers: Count = 0
+    shards: Count = 0
     retries: Count = 0
     lost_workers: Count = 0
     dsindex: str = ""

@@ -137,7 +137,7 @@ class Output:
         """Return the files that an earlier run completed and that are there, published or not yet, by suffix."""
         complete = {}
         for suffix in self.suffixes:
-            file = ledger.file(self.recorded_name, suffix)
+            file = ledger.files[self.recorded_name].get(suffix)
             found = file and (find(self.partial(suffix)) or find(self.final(suffix)))
             if file and found and found.size_bytes == file.size_bytes:
                 complete[suffix] = file
@@ -257,7 +257,7 @@ def remove_partials(outputs: Sequence[Output], plan_id: str) -> None:
 
 
 def remove_temporary(outputs: Sequence[Output]) -> None:
-    """Remove what a killed driver left of files that it was writing beside the outputs, which nobody else may write."""
+    """Remove what killed drivers and workers left of files that they wrote beside the outputs, which are complete."""
     names = {name for output in outputs for name in (*output.paths, *map(output.partial, output.suffixes))}
     for folder in {os.path.dirname(output.prefix) for output in outputs if not output.in_bucket}:
         found = store_of(folder).list(folder, recursive=False)

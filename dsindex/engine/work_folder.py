@@ -72,8 +72,8 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
     own = (LOCK_FILE, f"{MARKER_FILE}.")
     if not is_marked(path) and (foreign := [name for name in _files(path) if not name.startswith(own)]):
         raise PlanError(
-            f"{path}: expected a new, an empty or a dsindex work folder of this version, found {foreign[0]!r} in it "
-            f"and no {MARKER_FILE}; choose another --work-dir"
+            f"{path}: expected a new, an empty or a dsindex work folder of this version, found {foreign[0]!r} in "
+            f"another folder; choose another --work-dir"
         )
     try:
         with hold_lock(joined(path, LOCK_FILE), what=f"the work folder {path}") as lock:

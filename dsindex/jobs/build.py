@@ -19,19 +19,15 @@ from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import TextResult, make_shards, outcome_fields
 from dsindex.engine.source import open_source
 from dsindex.engine.worker import ShardSettings
-from dsindex.errors import InputError, PlanError
-from dsindex.store.urls import absolute, refuse_address, with_suffix
+from dsindex.errors import InputError
+from dsindex.store.urls import absolute, with_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from dsindex.engine.job import Job
     from dsindex.engine.manifest import RecordedOptions
     from dsindex.engine.progress import Reporter
     from dsindex.engine.source import TextSource
     from dsindex.jobs.index import IndexResult
     from dsindex.options.build import BuildConfig
-    from dsindex.options.index import IndexConfig
     from dsindex.store.storage import StoredFile
 
 
@@ -80,26 +76,27 @@ class BuildResult(TextResult):
         return lines
 
 
-def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, Any] | None = None) -> BuildResult:
-    """Build one dataset per key, continuing an interrupted run of the same plan.
-
-    Args:
-        config: The options of the build.
-        reporter: Shows progress.
-        index: Options of IndexConfig other than paths, to build each dataset's indices last; None: build none.
+def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
+    """Build one dataset per key, continuing an interrupted run of the same plan, and last their index caches.
 
     Raises:
         DsindexError: If the build cannot be done as asked; final names then never refer to incomplete files.
     """
-    index_configs = _index_configs(config, index)
+    prefixes = [output_prefix(config, name) for name in config.dataset_names]
+    index_configs = list(filter(None, map(config.index_config, prefixes)))
+    indices: tuple[IndexResult, ...] = ()
+    if index_configs:
+        from dsindex.jobs.index import check_index_options, run_index  # load numba
+
+        check_index_options(index_configs[0])
     source = open_source(config, append_eod=config.append_eod, reporter=reporter, columns=config.selection().paths)
     selection = config.selection(source.tokenizer.vocabulary_size)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
-    encodes, num_keys, made_bytes = config.token_ids is None, len(config.output_names), 0
+    encodes, num_keys = config.token_ids is None, len(config.output_names)
     plan = make_plan(_settings(config, source), source.inputs)
     outputs = [
-        Output(prefix=absolute(output_prefix(config, name)), plan_id=plan.plan_id, key=name, dtype=dtype)
-        for name in config.dataset_names
+        Output(prefix=absolute(prefix), plan_id=plan.plan_id, key=name, dtype=dtype)
+        for prefix, name in zip(prefixes, config.dataset_names, strict=True)
     ]
     uses_jq = selection.needs_jq
     with open_job(config, plan, outputs, reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
@@ -121,7 +118,9 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
                 samples=config.samples,
                 **source.shard_options(),
             )
-            shards = make_shards(job, source, settings, outputs, filters=_filters(config))
+            filters = {"--where": config.where, "--sample": config.sample, "--hold-out": config.hold_out}
+            used = [flag for flag, value in filters.items() if value is not None]
+            shards = make_shards(job, source, settings, outputs, filters=used)
             datasets = [shards.dataset(output) for output in outputs]
             for each in datasets if config.hold_out is not None else ():
                 if not each.header.num_documents:
@@ -138,33 +137,28 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
                 )
                 for number, output in enumerate(outputs)
             ]
-            job.publish(
-                datasets,
-                contents,
-                num_shards=len(shards.results),
-                engine=source.engine if encodes else None,
-                tokenizer_path=config.tokenizer_model,
-            )
-            made_bytes = shards.made_bytes
-        indices = _build_indices(index_configs, job, reporter)
+            engine = source.engine if encodes else None
+            job.publish(datasets, contents, engine=engine, tokenizer_path=config.tokenizer_model)
+        if index_configs:
+            indices = tuple(run_index(each, executor=job.executor) for each in index_configs)
     contents = [manifest.content for manifest in job.manifests]
     counts, *others = [content.record_counts for content in contents[::num_keys]]
     more = sum(each.kept for each in others)
     return BuildResult(
         datasets=tuple(
             BuiltDataset(
-                prefix=output_prefix(config, name),
+                prefix=prefix,
                 num_documents=content.documents,
                 num_sequences=content.sequences,
                 num_tokens=content.tokens,
                 files=content.digests,
             )
-            for name, content in zip(config.dataset_names, contents, strict=True)
+            for prefix, content in zip(prefixes, contents, strict=True)
         ),
         engine=source.engine.name if encodes else "token ids as given",
         indices=indices,
         counts=msgspec.structs.replace(counts, kept=counts.kept + more, filtered=counts.filtered - more),
-        **outcome_fields(source, job, made_bytes),
+        **outcome_fields(source, job),
     )
 
 
@@ -191,12 +185,6 @@ def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:
     return settings | {name: value for name, value in options.items() if value is not None}
 
 
-def _filters(config: BuildConfig) -> tuple[str, ...]:
-    """Return the flags that leave out records."""
-    used = {"--where": config.where, "--sample": config.sample, "--hold-out": config.hold_out}
-    return tuple(flag for flag, value in used.items() if value is not None)
-
-
 def _describe_options(config: BuildConfig, source: TextSource, number: int) -> RecordedOptions:
     """Return the options of an output's manifest, by its number."""
     group, key = divmod(number, len(config.output_names))
@@ -211,38 +199,3 @@ def _describe_options(config: BuildConfig, source: TextSource, number: int) -> R
         sample=sample.high if sample.high < 1 else config.sample,
         leave_out=sample.low or None,
     )
-
-
-def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list[IndexConfig]:
-    """Return the index options of each dataset, which are thereby validated before anything is built."""
-    if index is None:
-        return []
-    if config.hold_out is not None:
-        msg = "expected --hold-out without options of indices: the datasets are read by jobs of their own splits; "
-        raise PlanError(f"{msg}leave them out, and run `dsindex index` afterwards")
-    from dsindex.jobs.index import check_index_options
-    from dsindex.options.index import IndexConfig
-
-    expected = (
-        "expected an output on a disk with the options of indices, got an address; leave them out, and run "
-        "`dsindex index --data-path` afterwards"
-    )
-    refuse_address(config.output_prefix, expected, PlanError)
-    prefixes = (output_prefix(config, name) for name in config.dataset_names)
-    configs = [IndexConfig(**{**index, "data_path": (prefix,)}) for prefix in prefixes]
-    check_index_options(configs[0])
-    return configs
-
-
-def _build_indices(configs: Sequence[IndexConfig], job: Job, reporter: Reporter) -> tuple[IndexResult, ...]:
-    if not configs:
-        return ()
-    from dsindex.jobs.index import run_index  # imported late, since it loads numba
-
-    indices = []
-    reporter.stage("index", total=len(configs), unit="datasets")
-    for config in configs:
-        indices.append(run_index(config, executor=job.executor))
-        reporter.advance(1)
-    reporter.end_stage()
-    return tuple(indices)

@@ -148,7 +148,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     targets = [target for split in splits for target in (split.tokens, split.masks)]
     prefixes = [split.prefix for split in splits]
     eos_id = _find_eos(recipe, instruction)
-    made_bytes, exports = 0, []
+    exports = []
     with open_job(
         config,
         plan,
@@ -183,16 +183,14 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
             job.publish(
                 datasets,
                 contents,
-                num_shards=len(shards.results),
                 engine=source.engine,
                 tokenizer_path=config.tokenizer_model,
             )
-            made_bytes = shards.made_bytes
-        packed = pack_splits(config, prefixes, reporter)
+        packed = pack_splits(config, prefixes)
         if config.export:
             named = {split.name: split.prefix for split in splits}
             exports = make_exports(config, named, eos_id=eos_id, executor=job.executor, reporter=reporter)
-    return _report(config, source, splits, job, packed, exports, made_bytes)
+    return _report(config, source, splits, job, packed, exports)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +286,6 @@ def _report(
     job: Job,
     packed: Sequence[MadePacking],
     exports: Sequence[MadeExport],
-    made_bytes: int,
 ) -> InstructResult:
     built = []
     all_contents = [manifest.content for manifest in job.manifests]
@@ -298,12 +295,12 @@ def _report(
         files = {name: content.digests for name, content in names.items()}
         packing = packed[number] if packed else None
         if packing is not None:
-            files[packing.prefix.removeprefix(f"{split.prefix}_")] = packing.files
+            files[packing.prefix.removeprefix(f"{split.prefix}_")] = packing.content.digests
         built.append(
             BuiltSplit(
                 prefix=config.output_prefix if split.name is None else f"{config.output_prefix}_{split.name}",
                 statistics=InstructionStatistics.of_counts(contents[number].statistics or {}),
-                packing=None if packing is None else packing.facts,
+                packing=None if packing is None else packing.content.packing,
                 files=files,
             )
         )
@@ -314,7 +311,7 @@ def _report(
         bad_records=contents[0].bad_records or {},
         exports=tuple(exports),
         counts=msgspec.structs.replace(counts, kept=kept, filtered=counts.filtered + counts.kept - kept),
-        **outcome_fields(source, job, made_bytes),
+        **outcome_fields(source, job),
     )
 
 

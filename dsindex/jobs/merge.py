@@ -12,7 +12,7 @@ from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.engine.assembly import assemble
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.job import open_job
-from dsindex.engine.manifest import Content, RecordedInput, RecordedTokenizer, read_manifest
+from dsindex.engine.manifest import Content, RecordedInput, read_manifest
 from dsindex.engine.merge import check_parts, merged_header, open_part
 from dsindex.engine.output import Dataset, Output
 from dsindex.engine.plan import make_plan
@@ -25,6 +25,7 @@ from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dsindex.engine.manifest import Manifest
     from dsindex.engine.progress import Reporter
     from dsindex.engine.tasks import Part
     from dsindex.options.merge import MergeConfig
@@ -74,7 +75,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     prefixes = [as_prefix(path) for path in config.input]
     parts = tuple(map(_open, prefixes))
     header, prefix = merged_header(parts), absolute(config.output_prefix)
-    inputs = tuple(_input_file(with_suffix(given, ending)) for given in prefixes for ending in (".bin", ".idx"))
+    inputs = [_input_file(f"{given}.{suffix}") for given in prefixes for suffix in ("bin", "idx")]
     plan = make_plan({"output-prefix": str(prefix)}, inputs)
     output = Output(prefix=prefix, plan_id=plan.plan_id, dtype=header.dtype)
     with open_job(config, plan, [output], reporter=reporter) as job:
@@ -85,10 +86,10 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
             dataset = Dataset(output=output, parts=parts)
             [files] = assemble(job, [dataset])
             for file in inputs:
-                if _input_file(file.path).version != file.version:
+                if _input_file(file.path) != file:
                     what = "changed while it was merged; leave inputs alone, and run the same command again"
                     raise InputError(f"{file.path}: {what}")
-            tokenizer, tokenizer_path = _shared_tokenizer(prefixes, parts)
+            shared = _shared_tokenizer(prefixes, parts)
             content = Content(
                 inputs=[
                     RecordedInput(path=path, documents=part.header.num_documents, sequences=part.header.num_sequences)
@@ -98,14 +99,14 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 sequences=header.num_sequences,
                 tokens=sum(part.num_tokens for part in parts),
                 token_dtype=header.dtype.name,
-                tokenizer=tokenizer,
+                tokenizer=shared.content.tokenizer if shared else None,
                 digests=files,
             )
-            job.publish([dataset], [content], num_shards=len(parts), tokenizer_path=tokenizer_path)
+            job.publish([dataset], [content], tokenizer_path=shared.run.tokenizer_path if shared else None)
     content = job.manifests[0].content
     return MergeResult(
         prefix=config.output_prefix,
-        num_inputs=len(inputs) // 2,
+        num_inputs=len(parts),
         num_documents=content.documents,
         num_sequences=content.sequences,
         num_tokens=content.tokens,
@@ -115,29 +116,24 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     )
 
 
-def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> tuple[RecordedTokenizer | None, str | None]:
-    """Return the tokenizer of all datasets and its path; None if one does not name it, or they differ."""
-    shared, path = None, None
+def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> Manifest | None:
+    """Return the first manifest if all datasets have one, their own, that names the same tokenizer; otherwise None."""
+    first: Manifest | None = None
     for prefix, part in zip(prefixes, parts, strict=True):
         try:
             manifest = read_manifest(prefix)
         except FormatError:
-            return None, None
-        content = None if manifest is None else manifest.content
-        header = part.header
-        is_own = content is not None and (content.documents, content.sequences, content.tokens) == (
-            header.num_documents,
-            header.num_sequences,
-            part.num_tokens,
-        )  # and not that of a dataset that was there before
-        if manifest is None or manifest.content.tokenizer is None or not is_own:
-            return None, None
-        own = manifest.content.tokenizer
-        if shared is None:
-            shared, path = own, manifest.run.tokenizer_path
-        if msgspec.structs.replace(own, name=shared.name) != shared:
-            return None, None
-    return shared, path
+            return None
+        if manifest is None or (own := manifest.content.tokenizer) is None:
+            return None
+        counts = (part.header.num_documents, part.header.num_sequences, part.num_tokens)
+        if (manifest.content.documents, manifest.content.sequences, manifest.content.tokens) != counts:
+            return None  # that of a dataset that was there before
+        first = first or manifest
+        shared = first.content.tokenizer
+        if shared is None or msgspec.structs.replace(own, name=shared.name) != shared:
+            return None
+    return first
 
 
 def _open(prefix: str) -> Part:
@@ -149,8 +145,5 @@ def _open(prefix: str) -> Part:
 
 
 def _input_file(path: str) -> InputFile:
-    try:
-        status = input_status(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check --input") from error
+    status = input_status(path)
     return InputFile(path=path, absolute_path=absolute(path), size_bytes=status.size_bytes, version=status.version)

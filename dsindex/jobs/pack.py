@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from dsindex.engine.output import Dataset
     from dsindex.engine.progress import Reporter
     from dsindex.engine.shards import Shards
-    from dsindex.engine.source import TextSource
     from dsindex.engine.tasks import Part
     from dsindex.formats.pbin import PbinVersion
     from dsindex.options.pack import PackConfig
@@ -87,7 +86,10 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     selection, version = open_pattern(config.jq_pattern), PBIN_VERSIONS[config.pbin_era]
     source = open_source(config, append_eod=True, reporter=reporter)
     token_bytes = choose_token_bytes(source.tokenizer, version)
-    plan = make_plan(_settings(config, source), source.inputs)
+    settings = source.settings()
+    settings |= {"eod-token": settings.pop("append-eod"), "output": str(absolute(config.output))}
+    settings |= {"jq-pattern": config.jq_pattern, "pbin-era": config.pbin_era}
+    plan = make_plan(settings, source.inputs)
     output = Output(
         prefix=absolute(config.output_prefix),
         plan_id=plan.plan_id,
@@ -97,14 +99,13 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
         swapped_bytes=token_bytes if version.byte_order == ">" else 1,
     )
     uses_jq = selection.needs_jq
-    made_bytes = 0
     with open_job(config, plan, [output], reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
         if not job.already_complete:
             for note in source.first_notes():
                 reporter.say(note)
             estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
             check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1, unfinished=[output])
-            settings = ShardSettings(
+            shared = ShardSettings(
                 tokenizer=source.tokenizer,
                 engine=source.engine,
                 keys=selection.names,
@@ -114,7 +115,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
                 layout="pbin",
                 **source.shard_options(),
             )
-            shards = make_shards(job, source, settings, [output])
+            shards = make_shards(job, source, shared, [output])
             dataset = _add_ends(job, shards, output, version)
             [files] = assemble(job, [dataset])
             content = shards.content(
@@ -123,14 +124,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
                 options=source.describe_options(jq_pattern=config.jq_pattern, pbin_era=config.pbin_era),
                 digests=files,
             )
-            job.publish(
-                [dataset],
-                [content],
-                num_shards=len(shards.results),
-                engine=source.engine,
-                tokenizer_path=config.tokenizer_model,
-            )
-            made_bytes = shards.made_bytes
+            job.publish([dataset], [content], engine=source.engine, tokenizer_path=config.tokenizer_model)
     content = job.manifests[0].content
     return PackResult(
         path=config.output,
@@ -141,20 +135,8 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
         files=content.digests,
         engine=source.engine.name,
         counts=content.record_counts,
-        **outcome_fields(source, job, made_bytes),
+        **outcome_fields(source, job),
     )
-
-
-def _settings(config: PackConfig, source: TextSource) -> dict[str, object]:
-    """Return everything but the inputs that the output depends on."""
-    settings = source.settings()
-    own = {
-        "eod-token": settings.pop("append-eod"),
-        "jq-pattern": config.jq_pattern,
-        "output": str(absolute(config.output)),
-        "pbin-era": config.pbin_era,
-    }
-    return settings | own
 
 
 def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
