@@ -341,7 +341,7 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
         if has_job and not ways and not (self.dry_run or self.explain):
             yield (
                 "--train-iters and --train-samples are of a job, which finds its caches by --megatron-release and "
-                "--tokenizer-type with its other flags, or by --like; without a job, give --plain-names"
+                "--tokenizer-type with its other flags, or by --like; without a job, give --num-samples"
             )
         if self.seq_length is None and self.like is None:
             yield "give --seq-length, or --like with a description that has it"
