@@ -11,10 +11,8 @@ import pytest
 from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import Call, ProcessExecutor, ThreadExecutor
 from dsindex.engine.merge import make_index
-from dsindex.engine.start import make_executor
 from dsindex.errors import BadRecordError
 from dsindex.machine import available_cpus, available_memory
-from dsindex.options.config import ExecutorConfig
 from dsindex.store.store import open_output
 from tests.support.jobs import run_config
 from tests.support.processes import is_running, wait_until
@@ -196,15 +194,6 @@ def test_closing_kills_what_runs():
     executor.close()
     wait_until(lambda: not any(map(is_running, children)))
     assert executor.wait(0.01) == []
-
-
-@pytest.mark.parametrize(("options", "text_bytes", "kind"), [
-    ({"workers": 4}, 1 << 40, "local"), ({"workers": 5}, 1 << 40, "processes"), ({"workers": 5}, 1, "local"),
-], ids=str)  # fmt: skip
-def test_many_workers_are_processes_where_the_text_is_large(options, text_bytes, kind, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with contextlib.closing(make_executor(ExecutorConfig(**options), text_bytes=text_bytes)) as executor:
-        assert (executor.kind, executor.slots) == (kind, options["workers"])
 
 
 @pytest.mark.parametrize(("line", "folder", "limit", "usage"), [
