@@ -16,7 +16,7 @@ from dsindex.engine.progress import BAR_SECONDS, Display, Reporter, make_reporte
 from dsindex.engine.report import Report
 from dsindex.engine.start import make_executor, wants_ray
 from dsindex.errors import UsageError
-from dsindex.options.build import BuildCommand
+from dsindex.options.build import BuildConfig
 from dsindex.options.config import ExecutorConfig
 from dsindex.options.datasets import (
     ConvertCommand,
@@ -181,8 +181,8 @@ def _seen_from_anywhere(config: ExecutorConfig, path: str) -> str:
 # The functions.
 
 
-@takes(BuildCommand)
-def build(config: BuildCommand) -> BuildResult:
+@takes(BuildConfig)
+def build(config: BuildConfig) -> BuildResult:
     """Tokenize text and merge it into one dataset per key, as `dsindex build` does.
 
     Repeating an interrupted call continues it; repeating a finished one returns at once. With options of index caches,
@@ -191,11 +191,11 @@ def build(config: BuildCommand) -> BuildResult:
     from dsindex.jobs.build import run_build
 
     with open_reporter(config.progress) as reporter:
-        return run_build(on_connected_cluster(config), reporter=reporter, index=config.index_options())
+        return run_build(on_connected_cluster(config), reporter=reporter)
 
 
-@takes(BuildCommand)
-def estimate(config: BuildCommand) -> EstimateResult:
+@takes(BuildConfig)
+def estimate(config: BuildConfig) -> EstimateResult:
     """Say what a build would take, as `dsindex build --dry-run` does."""
     from dsindex.tools.estimate import estimate_build
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.engine.executors import Call
+from dsindex.engine.ledger import FileComplete, Publishing, RangeMerged, Restart
 from dsindex.engine.merge import make_index, make_provenance, make_quarantine, merge_range, merge_whole
 from dsindex.engine.output import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, withdraw
 from dsindex.engine.tasks import MergeRange, Piece
@@ -58,7 +59,7 @@ class TokenFile:
 
     def _find(self) -> bool:
         """Tell whether the file is there with all recorded ranges; otherwise they are void."""
-        recorded = self._ledger.ranges(self.output.recorded_name)
+        recorded = self._ledger.ranges[self.output.recorded_name]
         try:
             # On NFS, only opening a file makes sure that the server is asked.
             with open_unbuffered(self.output.token_file) as file:
@@ -67,7 +68,7 @@ class TokenFile:
         except OSError:
             pass
         if recorded:
-            self._ledger.record_restart(self.output.recorded_name)
+            self._ledger.record(Restart(self.output.recorded_name))
         return False
 
     def _begin(self) -> None:
@@ -110,7 +111,7 @@ class TokenFile:
         return task
 
     def _unmerged(self, tasks: Sequence[MergeRange]) -> list[MergeRange]:
-        recorded = self._ledger.ranges(self.output.recorded_name)
+        recorded = self._ledger.ranges[self.output.recorded_name]
         for task in tasks:
             if task.number in recorded:
                 self._release(task)
@@ -120,7 +121,7 @@ class TokenFile:
 
     def record(self, task: MergeRange, digest: str) -> None:
         """Record a merged range."""
-        self._ledger.record_range(self.output.recorded_name, task.number, digest)
+        self._ledger.record(RangeMerged(self.output.recorded_name, task.number, digest))
         self._release(task)
 
     def _release(self, task: MergeRange) -> None:
@@ -140,7 +141,7 @@ class TokenFile:
     def finish(self) -> StoredFile:
         """Return the complete file, all ranges of which are recorded."""
         self._begin()
-        recorded = self._ledger.ranges(self.output.recorded_name)
+        recorded = self._ledger.ranges[self.output.recorded_name]
         digest = combine_digests(bytes.fromhex(recorded[number]) for number in range(self._number))
         return StoredFile(name=self.output.token_suffix, size_bytes=self.size_bytes, digest=digest)
 
@@ -173,7 +174,7 @@ def assemble(job: Job, datasets: Sequence[Dataset]) -> list[dict[str, StoredFile
     job.reporter.stage("merge", total=total, unit="bytes", tasks=len(open_ranges), task_name="ranges")
     if any(dataset.output.in_bucket for dataset in datasets):
         job.require_locks()
-        job.ledger.record_publishing()
+        job.ledger.record(Publishing())
 
     for is_last in (False, True):
         calls = (
@@ -200,7 +201,7 @@ class _Assembly:
             if dataset.suffixes[-1] not in self.files:
                 withdraw(dataset)
         elif self._output.token_suffix not in self.files:
-            self._tokens = TokenFile(self._output, job.ledger, removes=not job.keep_shards)
+            self._tokens = TokenFile(self._output, job.ledger, removes=not job.config.keep_shards)
             self.ranges = [task for piece in dataset.pieces for task in self._tokens.add(piece)] + self._tokens.rest()
             self._left = len(self.ranges)
             self._complete_tokens()
@@ -245,5 +246,5 @@ class _Assembly:
             self._complete(self._tokens.finish())
 
     def _complete(self, file: StoredFile) -> None:
-        self._ledger.record_file(self._output.recorded_name, file)
+        self._ledger.record(FileComplete(self._output.recorded_name, file))
         self.files[file.name] = file

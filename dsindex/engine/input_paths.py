@@ -25,27 +25,16 @@ import itertools
 import os
 import re
 import sys
-from collections import Counter
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import IO, TYPE_CHECKING
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from dsindex.engine.work_folder import MARKER_FILE
 from dsindex.errors import InputError
-from dsindex.store.listing import (
-    Entry,
-    Lister,
-    Statuses,
-    at_commit,
-    described_configurations,
-    expand_pattern,
-    is_folder,
-    is_match,
-    open_listing,
-)
+from dsindex.store.listing import at_commit, described_configurations, expand_pattern, is_folder, is_match, list_files
 from dsindex.store.storage import open_file
 from dsindex.store.store import store_of
 from dsindex.store.urls import ONLY_INPUTS, absolute, joined, locate, refuse_address
@@ -63,29 +52,19 @@ COMPRESSION_SUFFIXES = (".gz", ".bgz", ".zst", ".zstd", ".bz2", ".xz")
 MAX_PATH_BYTES = 4095
 """Source: Linux's PATH_MAX, without the NUL."""
 
-_OWN_SUFFIXES = (
-    ".manifest.json",
-    ".provenance.parquet",
-    ".quarantine.jsonl.zst",
-    ".progress.json",
-    "-dsindex.json",
-)
-_STATE_FILE, _DICT_FILE = "state.json", "dataset_dict.json"
+Parts: TypeAlias = tuple[str, ...]
+"""Names of the folders below a given one, and of the file."""
+
+_OWN_SUFFIXES = (".manifest.json", ".provenance.parquet", ".quarantine.jsonl.zst", ".progress.json", "-dsindex.json")
+_STATE_FILE, _DICT_FILE, _INFO_FILE = "state.json", "dataset_dict.json", "dataset_info.json"
 """In folders that Dataset.save_to_disk and DatasetDict.save_to_disk wrote."""
-_INFO_FILES = frozenset({"dataset_info.json", "dataset_infos.json", _DICT_FILE})
+_INFO_FILES = (_DICT_FILE, _INFO_FILE, "dataset_infos.json")
 _CACHED_MAP = re.compile(r"(cache|tmp)-?[0-9a-z_]+\.arrow")
 """Results of `Dataset.map`, kept beside the data of a dataset_info.json."""
 _ALIASES = {
-    "train": "train",
-    "training": "train",
-    "validation": "validation",
-    "valid": "validation",
-    "val": "validation",
-    "dev": "validation",
-    "test": "test",
-    "testing": "test",
-    "eval": "test",
-    "evaluation": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
 }
 _WORD = re.compile(rf"(?<![^\W\d_])({'|'.join(sorted(_ALIASES, key=len, reverse=True))})(?![^\W\d_])", re.IGNORECASE)
 """The name of a split, between characters that are no letters."""
@@ -148,17 +127,17 @@ def find_paths(
         InputError: For a pattern without a match, a list or folder that cannot be used, or a split without files.
     """
     found: list[FoundPath] = []
-    num_folders = 0
+    has_folders = False
     for entry in [*_given(patterns, standard_input), *_listed(lists)]:
         if entry.is_standard_input or not is_folder(entry.path):
             found.append(entry)
             continue
-        num_folders += 1
+        has_folders = True
         with entry.errors_placed():
-            files, statuses = find_folder_files(entry.path, split, config=config)
-        found += [_found(path, entry.origin, statuses.get(path)) for path in files]
+            files = find_folder_files(entry.path, split, config=config)
+        found += [_found(path, entry.origin, status) for path, status in files]
     for flag, name in (("split", split), ("config", config)):
-        if name is not None and not num_folders:
+        if name is not None and not has_folders:
             msg = f"--input-{flag} {name}: expected a folder to take the {flag} from, got files only"
             raise InputError(f"{msg}; leave the option out")
     return found
@@ -167,9 +146,8 @@ def find_paths(
 def _given(patterns: Iterable[str], standard_input: str | None) -> Iterator[FoundPath]:
     for pattern in patterns:
         if pattern != STANDARD_INPUT:
-            statuses: Statuses = {}
-            for path in expand_pattern(locate(pattern), statuses):
-                yield _found(path, status=statuses.get(path))
+            for path, status in expand_pattern(locate(pattern)):
+                yield _found(path, status=status)
         elif standard_input is not None:
             yield FoundPath(path=pattern, absolute_path=standard_input)
         else:
@@ -205,21 +183,15 @@ def _read_list(path: str) -> Iterator[tuple[str, str]]:
         msg = f"{path}: the list cannot be read ({error.strerror}); check --input-list, which takes - for a pipe"
         raise InputError(msg) from error
     unit, separator, comment = ("entry", b"\0", b"\0") if b"\0" in content else ("line", b"\n", b"#")
-    is_empty = True
-    for number, line in enumerate(content.split(separator), 1):
-        entry = line.removesuffix(b"\r")
-        if not entry.strip() or entry.startswith(comment):
-            continue
-        is_empty = False
-        origin = f"{path}, {unit} {number}"
-        if len(entry) > MAX_PATH_BYTES:
-            raise InputError(
-                f"{origin}: expected a path, got {len(entry)} bytes; give a file with records to --input, and a list "
-                f"of paths to --input-list"
-            )
-        yield origin, os.fsdecode(entry)
-    if is_empty:
+    lines = [(number, line.removesuffix(b"\r")) for number, line in enumerate(content.split(separator), 1)]
+    entries = [(number, line) for number, line in lines if line.strip() and not line.startswith(comment)]
+    if not entries:
         raise InputError(f"{path}: expected a list with at least one path, got none; check --input-list")
+    for number, entry in entries:
+        if len(entry) > MAX_PATH_BYTES:
+            what = f"expected a path, got {len(entry)} bytes; give a file with records to --input"
+            raise InputError(f"{path}, {unit} {number}: {what}, and a list of paths to --input-list")
+        yield f"{path}, {unit} {number}", os.fsdecode(entry)
 
 
 @contextlib.contextmanager
@@ -238,18 +210,9 @@ def open_piped() -> Iterator[IO[bytes]]:
 # Folders.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderFile:
-    """A file with records below a folder."""
-
-    path: str
-    parts: tuple[str, ...]
-    """Names of the folders below the given one, and of the file."""
-    split: str | None
-    """The split that its name or its folder tells; None if neither does."""
-
-
-def find_folder_files(folder: str, split: str | None, *, config: str | None = None) -> tuple[list[str], Statuses]:
+def find_folder_files(
+    folder: str, split: str | None, *, config: str | None = None
+) -> list[tuple[str, InputStatus | None]]:
     """Return the paths of the files with records below a folder, in order, and what a listing says of objects.
 
     Args:
@@ -261,70 +224,37 @@ def find_folder_files(folder: str, split: str | None, *, config: str | None = No
         InputError: If nothing is found, a folder cannot be read, the split cannot be told, a file of a numbered set
             is missing, or a file seems to be there twice, in two formats.
     """
+    listed = list_files(folder)
+    in_order = sorted(listed, key=lambda parts: [*map(os.fsencode, parts)])
+    names: defaultdict[Parts, set[str]] = defaultdict(set)
+    for parts in listed:
+        for depth, name in enumerate(parts):
+            names[parts[:depth]].add(name)
+    revisions = [names[*place, "snapshots"] for place, inside in [*names.items()] if inside >= {"blobs", "snapshots"}]
+    if several := next((each for each in revisions if len(each) > 1), None):
+        found = f"expected one revision in snapshots, found {len(several)} ({', '.join(sorted(several))})"
+        raise InputError(f"{folder}: {found}; name the folder of one of them")
+    saved = {place: _read_state(folder, place, inside) for place, inside in names.items() if _STATE_FILE in inside}
+    splits = {
+        parts: _saved_split(parts, names, saved.get(parts[:-1])) or find_split(parts)
+        for parts in in_order
+        if _is_data(parts, names, saved.get(parts[:-1]))
+    }
     configured = _configured_files(folder, config)
-    list_folder, statuses = open_listing(folder)
-    others: Counter[str] = Counter()
-    files = list(_walk(folder, (), None, list_folder, others))
     if configured is not None:
-        files = [
-            replace(file, split=file.split if named is None else canonical_split(named))
-            for file in files
-            for named in [name for name, wanted in configured if is_match(file.parts, wanted.split("/"))][:1]
-        ]
-    if not files:
-        kinds = [f"{kind} ({count:,})" for kind, count in others.most_common()]
-        shown = [*kinds[:_SHOWN_KINDS], *(["others"] if len(kinds) > _SHOWN_KINDS else [])]
+        named = {parts: [split for split, path in configured if is_match(parts, path.split("/"))] for parts in splits}
+        splits = {parts: canonical_split(own[0]) if own[0] else splits[parts] for parts, own in named.items() if own}
+    if not splits:
+        kinds = Counter(os.path.splitext(parts[-1])[1] or "without suffix" for parts in in_order)
+        shown = ", ".join(f"{kind} ({count:,})" for kind, count in kinds.most_common(_SHOWN_KINDS))
         raise InputError(
             f"{folder}: expected files with records ({', '.join(DATA_SUFFIXES)}, also compressed) in this folder, "
-            f"found {', '.join(shown) or 'nothing'}; name files of another kind by a pattern"
+            f"found {shown or 'nothing'}; name files of another kind by a pattern"
         )
-    chosen = _choose_split(folder, files, split)
-    require_all_parts(chosen)
-    _require_one_format(chosen)
-    return [file.path for file in chosen], statuses
-
-
-def _walk(
-    folder: str, parts: tuple[str, ...], split: str | None, list_folder: Lister, others: Counter[str]
-) -> Iterator[FolderFile]:
-    """Yield the files below a folder, and count others by kind."""
-    entries = list_folder(folder)
-    names, own_split = _names_in_order(folder, entries, list_folder)
-    if MARKER_FILE in entries:
-        others["work folders of dsindex"] += 1
-    for name in names:
-        path, place, entry = os.path.join(folder, name), (*parts, name), entries[name]
-        if name.startswith("."):
-            others["hidden"] += 1
-        elif entry.is_dir(follow_symlinks=False):
-            yield from _walk(path, place, name if _DICT_FILE in entries else split, list_folder, others)
-        elif entry.is_symlink() and os.path.isdir(entry.path):  # False for a link to itself
-            others["links to folders"] += 1
-        elif _is_data(name) and not ("dataset_info.json" in entries and _CACHED_MAP.fullmatch(name)):
-            yield FolderFile(path=path, parts=place, split=split or own_split or find_split(place))
-        else:
-            others[os.path.splitext(name)[1] or "without suffix"] += 1
-
-
-def _names_in_order(folder: str, entries: Mapping[str, Entry], list_folder: Lister) -> tuple[Sequence[str], str | None]:
-    """Return the names to take of a folder, in order, and the split that its state.json has.
-
-    Raises:
-        InputError: If it has several revisions of a dataset, or a state.json that cannot be followed.
-    """
-    if MARKER_FILE in entries:
-        return (), None
-    if entries.keys() >= {"blobs", "snapshots"}:  # a dataset in the cache of the Hub, whose blobs have no suffix
-        snapshots = os.path.join(folder, "snapshots")
-        revisions = sorted(list_folder(snapshots))
-        if len(revisions) > 1:
-            found = f"expected one revision, found {len(revisions)} ({', '.join(revisions)}); name one of them"
-            raise InputError(f"{snapshots}: {found}")
-        return ("snapshots",), None
-    saved = _read_state(folder, entries)
-    if saved is None or saved.files is None:
-        return sorted(entries, key=os.fsencode), None
-    return [file.filename for file in saved.files], saved.split
+    files = [listed[parts] for parts in _choose_split(folder, splits, split)]
+    require_all_parts(path for path, _ in files)
+    _require_one_format(path for path, _ in files)
+    return files
 
 
 def data_stem(name: str) -> str | None:
@@ -339,8 +269,16 @@ def data_stem(name: str) -> str | None:
     return stem if suffix.lower() in DATA_SUFFIXES else None
 
 
-def _is_data(name: str) -> bool:
-    return data_stem(name) is not None and name not in _INFO_FILES and not name.endswith(_OWN_SUFFIXES)
+def _is_data(parts: Parts, names: Mapping[Parts, set[str]], saved: _State | None) -> bool:
+    """Tell whether to take a file, given what each folder has in it, and the state.json beside the file."""
+    *_, name = parts
+    if any(part.startswith(".") or MARKER_FILE in names[parts[:depth]] for depth, part in enumerate(parts)):
+        return False
+    if data_stem(name) is None or name in _INFO_FILES or name.endswith(_OWN_SUFFIXES):
+        return False
+    if saved is not None and saved.files is not None:
+        return any(name == file.filename for file in saved.files)
+    return not (_INFO_FILE in names[parts[:-1]] and _CACHED_MAP.fullmatch(name))
 
 
 class _DataFile(Struct):
@@ -353,18 +291,16 @@ class _State(Struct):
     indices: list[object] | None = msgspec.field(default=None, name="_indices_data_files")
 
 
-def _read_state(folder: str, entries: Mapping[str, Entry]) -> _State | None:
+def _read_state(folder: str, place: Parts, inside: set[str]) -> _State:
     """Read the state.json of Dataset.save_to_disk, which names no files if it is one of something else.
 
     Raises:
         InputError: If it cannot be read, or its files cannot be taken one after the other.
     """
-    path = joined(folder, _STATE_FILE)
-    found = store_of(path).read(path) if _STATE_FILE in entries else None
-    if found is None:
-        return None
+    path = joined(folder, "/".join([*place, _STATE_FILE]))
+    found = store_of(path).read(path)
     try:
-        state = msgspec.json.decode(found[0], type=_State)
+        state = msgspec.json.decode(b"{}" if found is None else found[0], type=_State)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}; save the dataset again with datasets.save_to_disk") from error
     if state.indices:
@@ -373,10 +309,18 @@ def _read_state(folder: str, entries: Mapping[str, Entry]) -> _State | None:
             f"call flatten_indices(), and save it again"
         )
     for file in state.files or ():
-        if file.filename not in entries:
+        if file.filename not in inside:
             what = f"expected the file {file.filename!r} beside it, found none"
             raise InputError(f"{path}: {what}; copy the whole folder again")
     return state
+
+
+def _saved_split(parts: Parts, names: Mapping[Parts, set[str]], saved: _State | None) -> str | None:
+    """Return the split that a dataset_dict.json or a state.json tells: the former has a folder for each."""
+    folders = [name for depth, name in enumerate(parts[:-1]) if _DICT_FILE in names[parts[:depth]]]
+    if folders:
+        return folders[-1]
+    return None if saved is None else saved.split
 
 
 class _DataFiles(Struct, kw_only=True):
@@ -451,37 +395,28 @@ def find_split(parts: Sequence[str]) -> str | None:
     ('test', None)
     """
     *folders, name = parts
-    part = _NAMED_PART.fullmatch(name) if "-of-" in name else None
+    part = _NAMED_PART.fullmatch(name)
     if part is not None and (part[1].lower() in _ALIASES or folders[-1:] == ["data"]):
         return canonical_split(part[1])
-    called, with_word = _find_folder_split(tuple(folders))
-    word = None if called is not None else _WORD.search(os.path.splitext(name)[0])
-    return called or (with_word if word is None else canonical_split(word[1]))
+    called = (folder for folder in reversed(folders) if folder.lower() in _ALIASES)
+    words = (word[1] for word in map(_WORD.search, [os.path.splitext(name)[0], *reversed(folders)]) if word)
+    return next(map(canonical_split, itertools.chain(called, words)), None)
 
 
-@lru_cache(1024)
-def _find_folder_split(folders: Sequence[str]) -> tuple[str | None, str | None]:
-    """Return the split as which the innermost of folders is called, and that of the innermost word in their names."""
-    called = next((canonical_split(folder) for folder in reversed(folders) if folder.lower() in _ALIASES), None)
-    words = filter(None, map(_WORD.search, reversed(folders)))
-    return called, next((canonical_split(word[1]) for word in words), None)
-
-
-def _choose_split(folder: str, files: Sequence[FolderFile], wanted: str | None) -> Sequence[FolderFile]:
+def _choose_split(folder: str, splits: Mapping[Parts, str | None], wanted: str | None) -> list[Parts]:
     """Return the files of the wanted split, in order; None wants the only one.
 
     Raises:
         InputError: If there are several splits and none is wanted, or no file of the wanted one.
     """
-    counts = Counter(file.split for file in files)
-    splits = counts.keys() - {None}
-    if wanted is None and len(splits) < 2:
-        return files
+    counts = Counter(splits.values())
+    known = counts.keys() - {None}
     split = None if wanted is None else canonical_split(wanted)
-    if split in splits:
-        return [file for file in files if file.split == split]
-    if wanted == ALL_SPLITS or (split == "train" and not splits):  # files without a split are for training
-        return files
+    if split in known:
+        return [parts for parts, own in splits.items() if own == split]
+    # Files without a split are for training.
+    if wanted == ALL_SPLITS or (wanted is None and len(known) < 2) or (split == "train" and not known):
+        return [*splits]
     expected = "files of one split" if wanted is None else f"files of the split {wanted!r}"
     shown = ", ".join(sorted(f"{name or 'no split'} ({count:,})" for name, count in counts.items()))
     raise InputError(
@@ -490,18 +425,17 @@ def _choose_split(folder: str, files: Sequence[FolderFile], wanted: str | None) 
     )
 
 
-def require_all_parts(files: Iterable[FolderFile]) -> None:
+def require_all_parts(paths: Iterable[str]) -> None:
     """Check that every set of parts such as `00003-of-00012` is complete.
 
     Raises:
         InputError: Naming the first part that is missing.
     """
-    sets: dict[tuple[str, ...], set[int]] = {}
-    for file in files:
-        head, name = os.path.split(file.path)
-        part = _PART.fullmatch(name) if "-of-" in name else None
-        if part is not None:
-            sets.setdefault((head, part["stem"], part["total"], part["rest"]), set()).add(int(part["number"]))
+    sets: defaultdict[tuple[str, ...], set[int]] = defaultdict(set)
+    for path in paths:
+        head, name = os.path.split(path)
+        if part := _PART.fullmatch(name):
+            sets[head, part["stem"], part["total"], part["rest"]].add(int(part["number"]))
     for (head, stem, total, rest), numbers in sets.items():
         first = 1 if int(total) in numbers and 0 not in numbers else 0
         missing = next(number for number in itertools.count(first) if number not in numbers)
@@ -513,17 +447,17 @@ def require_all_parts(files: Iterable[FolderFile]) -> None:
             )
 
 
-def _require_one_format(files: Iterable[FolderFile]) -> None:
+def _require_one_format(paths: Iterable[str]) -> None:
     """Refuse files of one folder that differ only in their suffixes: they may be copies.
 
     Raises:
         InputError: Naming the first two.
     """
-    seen: dict[str, str] = {}
-    for file in files:
-        other = seen.setdefault(data_stem(file.path) or file.path, file.path)
-        if other != file.path:
+    seen: dict[str | None, str] = {}
+    for path in paths:
+        other = seen.setdefault(data_stem(path), path)
+        if other != path:
             raise InputError(
-                f"{file.path}: expected no other format of the same file, found {os.path.basename(other)} beside it, "
+                f"{path}: expected no other format of the same file, found {os.path.basename(other)} beside it, "
                 f"and its records would count twice; move one away, or name the files themselves"
             )

@@ -8,19 +8,23 @@ complete.
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
+import dsindex
 from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import ClusterLostError
-from dsindex.engine.input_paths import STANDARD_INPUT
 from dsindex.engine.interrupts import raise_missed_stop
-from dsindex.engine.ledger import Ledger
-from dsindex.engine.manifest import Manifest, describe_run, read_manifest
+from dsindex.engine.ledger import Finished, Ledger, Publishing
+from dsindex.engine.manifest import Manifest, RecordedEngine, Run
 from dsindex.engine.output import find_finished, publish, refuse_inputs, remove_partials, remove_temporary
-from dsindex.engine.plan import describe_changes, describe_inputs, describe_settings, id_of_plan
+from dsindex.engine.plan import compare_plans
 from dsindex.engine.progress import ProgressFile, conclude
 from dsindex.engine.start import make_executor
 from dsindex.engine.work_folder import MARKER_FILE, hold_work_folder, remove_work, remove_work_folder
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from dsindex.engine.executors import Call, Executor
-    from dsindex.engine.manifest import Content, Run
+    from dsindex.engine.manifest import Content
     from dsindex.engine.output import Dataset, Output
     from dsindex.engine.plan import Plan
     from dsindex.engine.progress import Reporter
@@ -44,18 +48,6 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 LOCK_SUFFIX = "dsindex-lock"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOutcome:
-    """The result of a job."""
-
-    contents: tuple[Content, ...]
-    """Contents of the manifests, in the order of the outputs."""
-    run: Run
-    """The `run` part of the first manifest."""
-    already_complete: bool
-    seconds: float
 
 
 @dataclass(kw_only=True)
@@ -70,48 +62,35 @@ class Job:
     owned: contextlib.ExitStack
     locks: tuple[Lock, ...]
     """The locks of the work folder and of each output."""
+    manifests: list[Manifest]
+    """The manifests in the order of the outputs, once everything is published by this run or an earlier one."""
+    already_complete: bool
+    """Whether an earlier run of the plan published everything."""
+    made_bytes: int = 0
+    """Size of the inputs whose shards this run made."""
     statistics: DispatchStatistics = field(default_factory=DispatchStatistics)
     """Counts of retries and lost workers."""
     began: float = field(default_factory=time.time)
-    outcome: JobOutcome | None = None
-    """The result, once everything is published, by this run or an earlier one."""
 
     @cached_property
     def executor(self) -> Executor:
         """The executor, which starts when it is needed; it ends with the job."""
         return self.owned.enter_context(contextlib.closing(make_executor(self.config, **self.executor_options)))
 
-    @cached_property
-    def policy(self) -> RetryPolicy:
-        """Budgets and deadlines of tasks."""
-        return RetryPolicy(deadline_seconds=self.config.shard_deadline)
-
-    @cached_property
+    @property
     def work_dir(self) -> str:
         """The work folder."""
         return work_folder_path(self.config)
 
     @property
-    def keep_shards(self) -> bool:
-        """Whether the tokens of shards are kept once they are merged."""
-        return self.config.keep_shards
-
-    @property
-    def published(self) -> JobOutcome:
-        """The result.
-
-        Raises:
-            ValueError: If nothing is published yet.
-        """
-        if self.outcome is None:
-            raise ValueError("expected a job that is published")
-        return self.outcome
+    def seconds(self) -> float:
+        """Time since the job began."""
+        return time.time() - self.began
 
     def dispatch(self, calls: Iterable[tuple[K, Call]]) -> Dispatch[K]:
         """Return what runs calls on the executor, with the job's budgets, counts and progress."""
-        return Dispatch(
-            self.executor, calls, policy=self.policy, statistics=self.statistics, on_idle=self.reporter.tick
-        )
+        policy = RetryPolicy(deadline_seconds=self.config.shard_deadline)
+        return Dispatch(self.executor, calls, policy=policy, statistics=self.statistics, on_idle=self.reporter.tick)
 
     def require_locks(self) -> None:
         """Check, before anything is published, that no other driver can have taken this job over.
@@ -127,7 +106,6 @@ class Job:
         datasets: Sequence[Dataset],
         contents: Sequence[Content],
         *,
-        num_shards: int,
         engine: Engine | None = None,
         tokenizer_path: str | None = None,
     ) -> None:
@@ -136,29 +114,35 @@ class Job:
         Args:
             datasets: The datasets.
             contents: The content of each dataset's manifest, in order.
-            num_shards: Number of shards.
             engine: The engine, if the job encodes.
-            tokenizer_path: What names the tokenizer.
+            tokenizer_path: What names the tokenizer, which is recorded if it is a path in UTF-8.
 
         Raises:
             PlanError: If this driver lost a lock.
             OutputError: If a file cannot be written.
         """
-        run = describe_run(
-            self.plan,
-            began=self.began,
-            executor=self.executor,
-            statistics=self.statistics,
-            shards=num_shards,
-            engine=engine,
-            tokenizer_path=tokenizer_path,
+        path = os.path.abspath(tokenizer_path or "")
+        is_path = tokenizer_path and os.path.exists(path) and path.isprintable()
+        run = Run(
+            plan=self.plan,
+            started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began)),
+            seconds=round(self.seconds, 3),
+            host=socket.gethostname(),
+            executor=self.executor.kind,
+            workers=self.executor.slots,
+            shards=len(datasets[0].parts),
+            retries=self.statistics.retries,
+            lost_workers=self.statistics.lost_workers,
+            dsindex=dsindex.__version__,
+            engine=msgspec.convert(engine, RecordedEngine | None, from_attributes=True),
+            tokenizer_path=path if is_path else None,
         )
         self.require_locks()
-        self.ledger.record_publishing()
-        publish(datasets, [Manifest(content=content, run=run).encode() for content in contents])
-        self.ledger.record_finished()
-        seconds = time.time() - self.began
-        self.outcome = JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=seconds)
+        self.manifests = [Manifest(content=content, run=run) for content in contents]
+        self.ledger.record(Publishing())
+        publish(datasets, [manifest.encode() for manifest in self.manifests])
+        remove_temporary([dataset.output for dataset in datasets])
+        self.ledger.record(Finished())
 
 
 @contextlib.contextmanager
@@ -171,7 +155,7 @@ def open_job(
     text_bytes: int = 0,
     holds_gil: bool = False,
 ) -> Iterator[Job]:
-    """Own a job's work folder and outputs while the block does its work, unless `outcome` says that it is finished.
+    """Own a job's work folder and outputs while the block does its work, unless the job is already complete.
 
     Args:
         config: Options of the executor and the work folder.
@@ -186,15 +170,16 @@ def open_job(
         BaseException: Whatever interrupts the block, with a note about the finished work that is kept.
     """
     raise_missed_stop()
-    refuse_inputs(outputs, [file.absolute_path for file in plan.inputs])
+    refuse_inputs(outputs, [path for path, *_ in plan.inputs])
     work_dir = work_folder_path(config)
     with contextlib.ExitStack() as owned:
         locks = [owned.enter_context(hold_work_folder(work_dir))]
         locks += [owned.enter_context(hold_output(prefix)) for prefix in sorted(output.prefix for output in outputs)]
         ledger = Ledger(work_dir)
-        is_same = ledger.plan is not None and not describe_changes(ledger.plan, plan)
+        settings, inputs = ([], []) if ledger.plan is None else compare_plans(ledger.plan, plan)
+        is_same = not settings and not inputs
         is_publishing = ledger.is_publishing and not ledger.is_finished and is_same
-        finished = find_finished(outputs, plan, replaces=config.replace, is_publishing=is_publishing)
+        finished = find_finished(outputs, plan, replaces=config.replace or is_publishing)
         job = Job(
             config=config,
             plan=plan,
@@ -203,18 +188,17 @@ def open_job(
             executor_options={"text_bytes": 0 if finished else text_bytes, "holds_gil": holds_gil},
             owned=owned,
             locks=tuple(locks),
+            manifests=finished,
+            already_complete=bool(finished),
         )
-        if finished is None:
-            _take_over(job, outputs)
-            with _working(job, outputs):
-                yield job
-        else:
-            contents, run = tuple(manifest.content for manifest in finished), finished[0].run
-            seconds = time.time() - job.began
-            job.outcome = JobOutcome(contents=contents, run=run, already_complete=True, seconds=seconds)
+        if job.already_complete:
             yield job
             conclude(absolute(config.output_prefix))
-        if not config.keep_shards and (finished is None or is_same or not ledger.has_work):
+        else:
+            _take_over(job, outputs, settings, inputs)
+            with _working(job, outputs):
+                yield job
+        if not config.keep_shards and (not job.already_complete or is_same or not ledger.has_work):
             remove_work_folder(work_dir)
 
 
@@ -228,35 +212,30 @@ def hold_output(prefix: str) -> contextlib.AbstractContextManager[Lock]:
     return hold_lock(with_suffix(absolute(prefix), f".{LOCK_SUFFIX}"), what=f"the output {prefix}")
 
 
-def _take_over(job: Job, outputs: Sequence[Output]) -> None:
-    """Decide whether the work of an earlier run goes on, and remove what does not.
+def _take_over(job: Job, outputs: Sequence[Output], settings: Sequence[str], inputs: Sequence[str]) -> None:
+    """Go on with the work of an earlier run, but for what belongs to inputs that changed.
+
+    Args:
+        job: The job.
+        outputs: Its outputs.
+        settings: What differs in the settings of the earlier run.
+        inputs: What differs in its inputs.
 
     Raises:
         PlanError: If it is the work of other settings, naming what differs.
     """
-    config, plan, ledger = job.config, job.plan, job.ledger
+    plan, ledger = job.plan, job.ledger
     if ledger.plan is None:
-        manifest = read_manifest(outputs[0].prefix) if config.replace else None
-        if manifest is not None and (inputs := describe_inputs(manifest.run.plan, plan)):
-            job.reporter.say(f"{'; '.join(inputs)}: no shards were kept, so all are made")
         return
-    settings, inputs = describe_settings(ledger.plan, plan), describe_inputs(ledger.plan, plan)
-    for name in ("output-prefix", "output"):
-        before = ledger.plan["settings"].get(name)
-        if ledger.has_work and before != plan.settings.get(name):
-            raise PlanError(
-                f"{job.work_dir}: expected no work on another output, got work on {before or 'one of another kind'}; "
-                f"choose another --work-dir, or remove this folder (rm -r) if nobody needs it"
-            )
-    if settings and ledger.has_work and not config.replace:
-        what = "the kept shards" if ledger.is_finished else "unfinished work"
+    is_same_output = ledger.plan.settings.get("output-prefix") == plan.settings.get("output-prefix")
+    if settings and ledger.has_work and not (job.config.replace and is_same_output):
         raise PlanError(
-            f"{job.work_dir}: {what} of another plan are here: {'; '.join(settings)}; use the former options to "
-            f"continue, --replace to start over, or another --work-dir"
+            f"{job.work_dir}: {'kept shards' if ledger.is_finished else 'unfinished work'} of another plan: "
+            f"{'; '.join(settings)}; use the former options to continue, another --work-dir, or --replace to start "
+            "the same output over"
         )
-    if id_of_plan(ledger.plan) != plan.plan_id:
-        remove_partials(outputs, id_of_plan(ledger.plan))
-    remove_temporary(outputs)
+    if ledger.plan.plan_id != plan.plan_id:
+        remove_partials(outputs, ledger.plan.plan_id)
     if settings:
         remove_work(job.work_dir)
         ledger.forget_all()
@@ -267,29 +246,24 @@ def _take_over(job: Job, outputs: Sequence[Output]) -> None:
 @contextlib.contextmanager
 def _working(job: Job, outputs: Sequence[Output]) -> Iterator[None]:
     """Give a job what it needs to work, and say what is kept if it is stopped."""
-    work_dir, plan, ledger, executor, reporter = job.work_dir, job.plan, job.ledger, job.executor, job.reporter
-    ledger.begin()
-    ledger.record_plan(plan)
-    prefix = absolute(job.config.output_prefix)
-    displays = [] if holds_writes(prefix) else [ProgressFile(prefix)]
-    kept = "run the same command again to continue"
+    work_dir, ledger, executor, prefix = job.work_dir, job.ledger, job.executor, absolute(job.config.output_prefix)
+    ledger.begin(job.plan)
     try:
-        with reporter.showing(*displays):
-            try:
-                reporter.follow(executor, job.statistics)
-                files = [joined(work_dir, MARKER_FILE), *(file.absolute_path for file in plan.inputs)]
-                executor.require_seen(files, [folder_of(prefix)])
-                yield
-            except BaseException as stop:
-                if ledger.shards:
-                    kept = f"{len(ledger.shards):,} finished shards are kept in {work_dir}; {kept}"
-                if isinstance(stop, ClusterLostError):
-                    raise ClusterLostError(f"{stop}; {kept} on a new cluster") from stop
-                if not isinstance(stop, Exception) and not hasattr(stop, "__notes__"):
-                    stop.add_note(kept)
-                raise
+        with job.reporter.showing(*([] if holds_writes(prefix) else [ProgressFile(prefix)])):
+            job.reporter.follow(executor, job.statistics)
+            files = [joined(work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs)]
+            executor.require_seen(files, [folder_of(prefix)])
+            yield
+    except BaseException as stop:
+        kept = f"{len(ledger.shards):,} finished shards are kept in {work_dir}; " if ledger.shards else ""
+        kept += "run the same command again to continue"
+        if isinstance(stop, ClusterLostError):
+            raise ClusterLostError(f"{stop}; {kept} on a new cluster") from stop
+        if not isinstance(stop, Exception) and not hasattr(stop, "__notes__"):
+            stop.add_note(kept)
+        raise
     finally:
         ledger.close()
-        if not ledger.has_work and all(file.path != STANDARD_INPUT for file in plan.inputs):
-            remove_partials(outputs, plan.plan_id)
-            remove_work_folder(work_dir)
+        if not ledger.has_work:
+            remove_partials(outputs, job.plan.plan_id)
+            remove_work(work_dir)

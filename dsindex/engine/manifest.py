@@ -8,29 +8,18 @@ not apply to a kind of job are absent from its manifests.
 from __future__ import annotations
 
 import contextlib
-import os
-import platform
-import socket
-import time
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-import dsindex
-from dsindex.engine.plan import EMPTY_PLAN, is_plan
+from dsindex.engine.plan import Plan
 from dsindex.errors import FormatError, MissingObjectError
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.reading import input_status, open_readable
+from dsindex.store.reading import open_readable
 from dsindex.store.storage import StoredFile  # noqa: TC001 - msgspec reads the annotations
+from dsindex.store.store import find
 from dsindex.store.urls import with_suffix
-
-if TYPE_CHECKING:
-    from dsindex.engine.dispatch import DispatchStatistics
-    from dsindex.engine.executors import Executor
-    from dsindex.engine.plan import Plan
-    from dsindex.text.engines import Engine
-
 
 MANIFEST_SUFFIX = "manifest.json"
 MANIFEST_FORMAT = "dsindex manifest 1"
@@ -206,8 +195,7 @@ class RecordedEngine(_Part, frozen=True, kw_only=True):
 class Run(_Part, frozen=True, kw_only=True):
     """The part of a manifest that may differ between two runs of the same plan."""
 
-    plan: dict[str, Any] = msgspec.field(default_factory=lambda: EMPTY_PLAN)
-    """The plan, as `Plan.to_json` wrote it."""
+    plan: Plan = Plan()
     started: str = ""
     """Time in UTC."""
     seconds: float = 0.0
@@ -219,15 +207,9 @@ class Run(_Part, frozen=True, kw_only=True):
     lost_workers: Count = 0
     dsindex: str = ""
     """Version of dsindex."""
-    python: str = ""
     engine: RecordedEngine | None = None
     tokenizer_path: str | None = None
     """Absolute path of the tokenizer, so that it is found again; `content` identifies it."""
-
-    def __post_init__(self) -> None:
-        """Refuse what is no plan."""
-        if not is_plan(self.plan):
-            raise ValueError("expected settings and inputs")
 
 
 class Manifest(_Part, frozen=True, kw_only=True):
@@ -258,84 +240,23 @@ def read_manifest(prefix: str) -> Manifest | None:
         FormatError: If it cannot be read, naming the first field that is missing or has a wrong type.
     """
     path = manifest_path(prefix)
-    remedy = "restore the file, or rebuild with --replace"
     try:
         with open_readable(path) as file:
-            if file.size_bytes > LARGEST_MANIFEST_BYTES:
-                raise FormatError(f"{path}: expected a manifest, got a file of {file.size_bytes} bytes; {remedy}")
-            manifest = decode_json(file.read_at(file.size_bytes, 0))
+            manifest = decode_json(file.read_at(min(file.size_bytes, LARGEST_MANIFEST_BYTES), 0))
+        if not isinstance(manifest, dict) or manifest.get("format") != MANIFEST_FORMAT:
+            raise ValueError(f"expected {MANIFEST_FORMAT!r}, got another JSON file")
+        with contextlib.suppress(KeyError, TypeError, AttributeError):  # the message below names what is missing
+            for suffix, entry in manifest["content"]["digests"].items():
+                entry |= {"name": suffix, "digest": entry["xxh3_128"]}
+        return msgspec.convert(manifest, Manifest)
     except (FileNotFoundError, NotADirectoryError, MissingObjectError):
         return None
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{path}: cannot be read as a manifest ({error}); {remedy}") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != MANIFEST_FORMAT:
-        raise FormatError(f"{path}: expected {MANIFEST_FORMAT!r}, got another JSON file; {remedy}")
-    try:
-        with contextlib.suppress(KeyError, TypeError, AttributeError):  # the message below names what is missing
-            for suffix, file in manifest["content"]["digests"].items():
-                file |= {"name": suffix, "digest": file["xxh3_128"]}
-        return msgspec.convert(manifest, Manifest)
-    except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at ")
-        raise FormatError(
-            f"{path}: expected a valid {place.strip('`$.') or 'manifest'}, got a damaged manifest ({problem}); restore "
-            f"the file, or rebuild with --replace"
-        ) from error
+    except (OSError, ValueError, msgspec.ValidationError) as error:
+        msg = f"{path}: cannot be read as a manifest ({error}); restore the file, or rebuild with --replace"
+        raise FormatError(msg) from error
 
 
 def files_have_recorded_sizes(prefix: str, manifest: Manifest) -> bool:
     """Tell whether the published files exist with their recorded sizes; only `dsindex verify` reads their content."""
-    try:
-        return all(
-            input_status(with_suffix(prefix, f".{suffix}")).size_bytes == file.size_bytes
-            for suffix, file in manifest.content.digests.items()
-        )
-    except (OSError, MissingObjectError):
-        return False
-
-
-# The manifest's `run` part, which may differ between two runs of the same plan.
-
-
-def describe_run(
-    plan: Plan,
-    *,
-    began: float,
-    executor: Executor | None,
-    statistics: DispatchStatistics,
-    shards: int,
-    engine: Engine | None = None,
-    tokenizer_path: str | None = None,
-) -> Run:
-    """Return when, where and with what a plan was carried out.
-
-    Args:
-        plan: The job's plan, which is stored to recognise another one later.
-        began: Start of the run, in seconds since the Unix epoch.
-        executor: The executor of its tasks; None if the driver did all.
-        statistics: Its counts of retries and lost workers.
-        shards: Number of shards.
-        engine: The engine, if the job encodes.
-        tokenizer_path: What names the tokenizer, which is recorded if it is a path in UTF-8.
-    """
-    path = None if tokenizer_path is None else os.path.abspath(tokenizer_path)
-    if path is not None and (not os.path.exists(path) or any("\udc80" <= letter <= "\udcff" for letter in path)):
-        path = None
-    recorded = None
-    if engine is not None:
-        recorded = RecordedEngine(name=engine.name, version=engine.version, reason=engine.reason)
-    return Run(
-        plan=plan.to_json(),
-        started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
-        seconds=round(time.time() - began, 3),
-        host=socket.gethostname(),
-        executor="driver" if executor is None else executor.kind,
-        workers=1 if executor is None else executor.slots,
-        shards=shards,
-        retries=statistics.retries,
-        lost_workers=statistics.lost_workers,
-        dsindex=dsindex.__version__,
-        python=platform.python_version(),
-        engine=recorded,
-        tokenizer_path=path,
-    )
+    found = ((find(with_suffix(prefix, f".{suffix}")), file) for suffix, file in manifest.content.digests.items())
+    return all(status is not None and status.size_bytes == file.size_bytes for status, file in found)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.engine.manifest import files_have_recorded_sizes, manifest_path, read_manifest
 from dsindex.engine.merge import merged_header
-from dsindex.engine.plan import describe_changes
+from dsindex.engine.plan import compare_plans
 from dsindex.engine.tasks import Part, Piece
 from dsindex.errors import OutputError, PlanError
 from dsindex.formats.mmididx import IndexHeader
@@ -137,7 +137,7 @@ class Output:
         """Return the files that an earlier run completed and that are there, published or not yet, by suffix."""
         complete = {}
         for suffix in self.suffixes:
-            file = ledger.file(self.recorded_name, suffix)
+            file = ledger.files[self.recorded_name].get(suffix)
             found = file and (find(self.partial(suffix)) or find(self.final(suffix)))
             if file and found and found.size_bytes == file.size_bytes:
                 complete[suffix] = file
@@ -179,19 +179,17 @@ class Dataset:
 # What is there before a job begins.
 
 
-def find_finished(
-    outputs: Sequence[Output], plan: Plan, *, replaces: bool, is_publishing: bool
-) -> list[Manifest] | None:
+def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> list[Manifest]:
     """Return the manifests of existing output if the same plan made all of it; refuse output that must not be replaced.
 
     Args:
         outputs: Every output of the job.
         plan: The job's plan.
-        replaces: Whether output of another plan, or of somebody else, may be replaced.
-        is_publishing: Whether an interrupted run of the plan has begun to publish.
+        replaces: Whether output of another plan, or of somebody else, may be replaced, as when an interrupted run of
+            the plan has begun to publish.
 
     Returns:
-        The manifests of finished output of the same plan; None if there is work to do.
+        The manifests of finished output of the same plan; nothing if there is work to do.
 
     Raises:
         PlanError: If another plan made the output, naming what differs.
@@ -201,7 +199,8 @@ def find_finished(
     finished: list[Manifest] = []
     for output in outputs:
         manifest = read_manifest(output.prefix)
-        changes = [] if manifest is None else describe_changes(manifest.run.plan, plan)
+        settings, inputs = ([], []) if manifest is None else compare_plans(manifest.run.plan, plan)
+        changes = [*settings, *inputs]
         if changes and not replaces:
             raise PlanError(
                 f"{output.prefix}: finished output of another plan is here: {'; '.join(changes)}; choose another place "
@@ -209,9 +208,9 @@ def find_finished(
             )
         if manifest is not None and not changes and files_have_recorded_sizes(output.prefix, manifest):
             finished.append(manifest)
-        elif not (replaces or is_publishing):
+        elif not replaces:
             _refuse_undescribed(output, manifest)
-    return finished if len(finished) == len(outputs) else None
+    return finished if len(finished) == len(outputs) else []
 
 
 def _refuse_undescribed(output: Output, manifest: Manifest | None) -> None:
@@ -258,7 +257,7 @@ def remove_partials(outputs: Sequence[Output], plan_id: str) -> None:
 
 
 def remove_temporary(outputs: Sequence[Output]) -> None:
-    """Remove what a killed driver left of files that it was writing beside the outputs, which nobody else may write."""
+    """Remove what killed drivers and workers left of files that they wrote beside the outputs, which are complete."""
     names = {name for output in outputs for name in (*output.paths, *map(output.partial, output.suffixes))}
     for folder in {os.path.dirname(output.prefix) for output in outputs if not output.in_bucket}:
         found = store_of(folder).list(folder, recursive=False)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dsindex.amounts import count, format_size
 from dsindex.engine.assembly import TokenFile, merge_call
 from dsindex.engine.executors import Call
+from dsindex.engine.ledger import ShardMade
 from dsindex.engine.manifest import Content, RecordCounts, RecordedInput
 from dsindex.engine.merge import read_bad_records
 from dsindex.engine.output import Dataset
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.engine.dispatch import Dispatch
-    from dsindex.engine.job import Job, JobOutcome
+    from dsindex.engine.job import Job
     from dsindex.engine.manifest import Run
     from dsindex.engine.output import Output
     from dsindex.engine.source import TextSource
@@ -91,8 +92,8 @@ def make_shards(
         raise stage.explain(error) from error
     finally:
         job.ledger.sync()
-    made_bytes = sum(task.stored_bytes for task in tasks if task.shard not in kept)
-    shards = Shards(job=job, source=source, results=stage.results(), made_bytes=made_bytes)
+    job.made_bytes = sum(task.stored_bytes for task in tasks if task.shard not in kept)
+    shards = Shards(job=job, source=source, results=stage.results())
     shards.require_records(filters)
     return shards
 
@@ -102,7 +103,8 @@ def _find_kept(job: Job, tasks: Sequence[ShardTask], outputs: Sequence[Output]) 
 
     Their bytes are compared by the merge, which reads them anyway. A file of tokens may be gone if ranges have them.
     """
-    known = {number: result for number, task in enumerate(tasks) if (result := job.ledger.shard(task)) is not None}
+    made = job.ledger.shards
+    known = {number: made[task.key] for number, task in enumerate(tasks) if task.key in made}
     if not known:
         return {}
     folder = joined(job.work_dir, SHARDS_FOLDER)
@@ -145,7 +147,7 @@ class _Stage:
         self._tasks = tasks
         self._results: dict[int, ShardResult] = {}
         self._files = {
-            output.token_file: _begin_tokens(output, job, removes=not job.keep_shards)
+            output.token_file: _begin_tokens(output, job, removes=not job.config.keep_shards)
             for output in outputs
             if not output.in_bucket and output.token_suffix not in output.complete_files(job.ledger)
         }
@@ -158,7 +160,7 @@ class _Stage:
         if isinstance(what, MergeRange):
             self._files[what.output].record(what, value)
             return []
-        self._job.ledger.record_shard(self._tasks[what], value)
+        self._job.ledger.record(ShardMade(self._tasks[what].key, value))
         return self.take(what, value, fresh=True)
 
     def take(self, number: int, result: ShardResult, *, fresh: bool) -> list[tuple[Key, Call]]:
@@ -236,8 +238,6 @@ class Shards:
     source: TextSource
     results: list[tuple[ShardTask, ShardResult]]
     """Every shard with its task, in plan order."""
-    made_bytes: int
-    """Size of the inputs whose shards this run made."""
 
     def require_records(self, filters: Sequence[str]) -> None:
         """Check that there are records, and not too many bad ones for a limit that is a share."""
@@ -402,13 +402,13 @@ class TextResult(Report):
         ]
 
 
-def outcome_fields(source: TextSource, outcome: JobOutcome, made_bytes: int) -> dict[str, Any]:
+def outcome_fields(source: TextSource, job: Job) -> dict[str, Any]:
     """Return the fields of TextResult but the counts."""
     return {
-        "already_complete": outcome.already_complete,
+        "already_complete": job.already_complete,
         "input_bytes": source.total_bytes,
-        "made_bytes": made_bytes,
-        "seconds": outcome.seconds,
-        "run": outcome.run,
+        "made_bytes": job.made_bytes,
+        "seconds": job.seconds,
+        "run": job.manifests[0].run,
         "input_notes": source.notes,
     }

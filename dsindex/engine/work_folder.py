@@ -14,9 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dsindex.errors import OutputError, PlanError
-from dsindex.json_text import decode_json, encode_json
 from dsindex.store.lock import hold_lock
-from dsindex.store.storage import holds_writes, make_folder
 from dsindex.store.store import replace_file, store_of
 from dsindex.store.urls import joined
 
@@ -26,12 +24,11 @@ if TYPE_CHECKING:
     from dsindex.store.lock import Lock
 
 MARKER_FILE = "dsindex-work-folder.json"
-MARKER_FORMAT = "dsindex work folder 2"
+MARKER = b'{"format":"dsindex work folder 3","note":"made and removed by dsindex"}\n'
 LOCK_FILE = "owner.json"
 SHARDS_FOLDER = "shards"
 INPUTS_FOLDER = "inputs"
 _WORK = (SHARDS_FOLDER, "ledger.jsonl", "ledger")
-_LARGEST_MARKER_BYTES = 4096
 
 
 def is_marked(path: str) -> bool:
@@ -40,12 +37,8 @@ def is_marked(path: str) -> bool:
     Raises:
         OutputError: If the store refuses.
     """
-    found = store_of(path).read(joined(path, MARKER_FILE), most_bytes=_LARGEST_MARKER_BYTES)
-    try:
-        marker = None if found is None else decode_json(found[0])
-    except ValueError:
-        return False
-    return isinstance(marker, dict) and marker.get("format") == MARKER_FORMAT
+    found = store_of(path).read(joined(path, MARKER_FILE), most_bytes=len(MARKER))
+    return found is not None and found[0] == MARKER
 
 
 def require_marked(path: str) -> None:
@@ -64,8 +57,7 @@ def write_marker(path: str) -> None:
     Raises:
         OutputError: If the folder or the store refuses.
     """
-    marker = {"format": MARKER_FORMAT, "note": "made and removed by dsindex"}
-    replace_file(joined(path, MARKER_FILE), encode_json(marker, newline=True))
+    replace_file(joined(path, MARKER_FILE), MARKER)
 
 
 @contextlib.contextmanager
@@ -76,35 +68,23 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
         PlanError: If the folder is another program's or of another version, or another driver works there.
         OutputError: If it cannot be created.
     """
-    if not holds_writes(path):
-        make_folder(path)
+    # A lock is refused when it is taken, if it is none; a killed driver may have left half a marker.
+    own = (LOCK_FILE, f"{MARKER_FILE}.")
+    if not is_marked(path) and (foreign := [name for name in _files(path) if not name.startswith(own)]):
+        raise PlanError(
+            f"{path}: expected a new, an empty or a dsindex work folder of this version, found {foreign[0]!r} in "
+            f"another folder; choose another --work-dir"
+        )
     try:
-        if not is_marked(path):
-            # A lock is refused when it is taken, if it is none; a killed driver may have left half a marker.
-            own = (LOCK_FILE, f"{MARKER_FILE}.")
-            if foreign := sorted(name for name in _names(path) if not name.startswith(own)):
-                raise PlanError(
-                    f"{path}: expected a new, an empty or a dsindex work folder of this version, found {foreign[0]!r} "
-                    f"in it and no {MARKER_FILE}; choose another --work-dir"
-                )
         with hold_lock(joined(path, LOCK_FILE), what=f"the work folder {path}") as lock:
             write_marker(path)
             try:
                 yield lock
             finally:
-                if all(name.startswith((LOCK_FILE, MARKER_FILE)) for name in _names(path)):
+                if all(name.startswith((LOCK_FILE, MARKER_FILE)) for name in _files(path)):
                     remove_work_folder(path)
     finally:
         _remove_empty(path)
-
-
-def _names(path: str) -> set[str]:
-    """Return the names of what is in a work folder, but for empty folders."""
-    return {_name(path, each.path) for each in store_of(path).list(path)}
-
-
-def _name(path: str, file: str) -> str:
-    return file[len(path) :].lstrip("/").partition("/")[0]
 
 
 def remove_work(path: str) -> None:
@@ -119,9 +99,13 @@ def remove_work_folder(path: str) -> None:
     remove_work(path)  # what a worker wrote that had seen the marker before
 
 
+def _files(path: str) -> list[str]:
+    """Return the paths of all files in a work folder, relative to it."""
+    return [each.path[len(path) :].lstrip("/") for each in store_of(path).list(path)]
+
+
 def _remove(path: str, beginnings: tuple[str, ...]) -> None:
-    files = store_of(path).list(path)
-    store_of(path).delete(each.path for each in files if _name(path, each.path).startswith(beginnings))
+    store_of(path).delete(joined(path, name) for name in _files(path) if name.startswith(beginnings))
     _remove_empty(path)
 
 

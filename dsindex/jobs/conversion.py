@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.amounts import count
+from dsindex.datasets.indexed import IndexedDataset
 from dsindex.engine.report import Report, show_datasets
-from dsindex.errors import FormatError, InputError, LimitError
-from dsindex.formats.mmididx import IndexBuilder, SequenceIndex, check_index, read_index
+from dsindex.errors import FormatError, LimitError
+from dsindex.formats.mmididx import IndexBuilder
 from dsindex.formats.new_file import TokenRun, copy_tokens, refuse_existing
 from dsindex.formats.pbin import (
     CURRENT_VERSION,
@@ -29,8 +30,7 @@ from dsindex.formats.pbin import (
     token_run,
     write_pbin,
 )
-from dsindex.store.reading import stored_size
-from dsindex.store.storage import atomic_writer
+from dsindex.store.storage import atomic_writer, remove_if_present
 from dsindex.store.urls import as_prefix
 
 if TYPE_CHECKING:
@@ -80,9 +80,8 @@ def convert_dataset(config: ConvertCommand) -> ConvertResult:
     source, destination = config.source, config.destination
     version = PBIN_VERSIONS[config.pbin_era] if config.pbin_era else None
     if not source.endswith(".pbin"):
-        return convert_to_pbin(
-            as_prefix(source), destination, version=version or CURRENT_VERSION, flatten=config.flatten
-        )
+        prefix = as_prefix(source)
+        return convert_to_pbin(prefix, destination, version=version or CURRENT_VERSION, flatten=config.flatten)
     if destination.endswith(".pbin"):
         return convert_version(source, destination, version=version or CURRENT_VERSION)
     dtype = np.dtype(config.token_type) if config.token_type else None
@@ -104,47 +103,37 @@ def convert_to_pbin(
         FormatError: If the dataset is damaged, or cannot be represented as a `.pbin`.
         OutputError: If the output exists or cannot be written.
     """
-    idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
-    index = read_index(idx_path)
-    try:
-        bin_bytes = stored_size(bin_path)
-    except OSError as error:
-        raise InputError(f"{bin_path}: cannot be read ({error.strerror}); a dataset is a .bin and an .idx") from error
-    check_index(idx_path, index, bin_size_bytes=bin_bytes)
-    if index.dtype not in TYPE_OF_SIZE.values():
+    with IndexedDataset(prefix) as dataset:
+        if reason := _why_not(dataset, flatten=flatten):
+            raise FormatError(f"{prefix}.idx: {reason}")
+        token_bytes = dataset.dtype.itemsize if version.names_token_size else 4
+        header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=dataset.num_tokens * token_bytes)
+        run = TokenRun(path=f"{prefix}.bin", offset=0, dtype=dataset.dtype, num_tokens=dataset.num_tokens)
+        begins = np.append(0, np.cumsum(dataset.sequence_lengths, dtype=np.int64))[dataset.document_indices]
+        write_pbin(output, header, [run], np.diff(begins))
+        return ConvertResult(
+            outputs=(output,),
+            num_documents=dataset.num_documents,
+            num_tokens=dataset.num_tokens,
+            dtype=header.dtype,
+        )
+
+
+def _why_not(dataset: IndexedDataset, *, flatten: bool) -> str | None:
+    """Return why a dataset is none that a `.pbin` can represent, so that the conversion is reversible."""
+    if dataset.dtype not in TYPE_OF_SIZE.values():
         names = ", ".join(map(str, TYPE_OF_SIZE.values()))
-        msg = f"{idx_path}: expected tokens of a type that can be restored from a .pbin ({names}), got {index.dtype}"
-        raise FormatError(msg)
-    if index.sequence_modes is not None:
-        raise FormatError(f"{idx_path}: expected a dataset without sequence modes, which a .pbin cannot store")
-    if not flatten:
-        _check_one_sequence(idx_path, index)
-    token_bytes = index.dtype.itemsize if version.names_token_size else 4
-    num_tokens = bin_bytes // index.dtype.itemsize
-    header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=num_tokens * token_bytes)
-    begins = np.append(index.sequence_pointers, bin_bytes)[index.document_indices]
-    run = TokenRun(path=bin_path, offset=0, dtype=index.dtype, num_tokens=num_tokens)
-    write_pbin(output, header, [run], np.diff(begins) // index.dtype.itemsize)
-    return ConvertResult(
-        outputs=(output,), num_documents=index.header.num_documents, num_tokens=num_tokens, dtype=header.dtype
-    )
-
-
-def _check_one_sequence(idx_path: str, index: SequenceIndex) -> None:
-    """Check that every document is one sequence with tokens, or none: only then is the conversion reversible."""
-    counts = np.diff(index.document_indices)
-    several = np.flatnonzero(counts > 1)
-    if len(several):
-        raise FormatError(
-            f"{idx_path}: expected documents of one sequence, got {counts[several[0]]} in document {several[0]}; "
-            f"a .pbin has no sequences, join them with --flatten"
-        )
-    empty = np.flatnonzero(index.sequence_lengths == 0)
-    if len(empty):
-        raise FormatError(
-            f"{idx_path}: expected sequences with tokens, got none in sequence {empty[0]}, which a .pbin cannot "
-            f"distinguish from a document without sequences; accept that with --flatten"
-        )
+        return f"expected tokens of a type that can be restored from a .pbin ({names}), got {dataset.dtype}"
+    if dataset.sequence_modes is not None:
+        return "expected a dataset without sequence modes, which a .pbin cannot store"
+    several = np.flatnonzero(np.diff(dataset.document_indices) > 1)
+    if len(several) and not flatten:
+        return f"expected documents of one sequence, got several in document {several[0]}; join them with --flatten"
+    empty = np.flatnonzero(dataset.sequence_lengths == 0)
+    if len(empty) and not flatten:
+        what = f"expected sequences with tokens, got none in sequence {empty[0]}"
+        return f"{what}, which a .pbin has as a document without sequences; accept that with --flatten"
+    return None
 
 
 def convert_to_indexed(
@@ -176,19 +165,19 @@ def convert_to_indexed(
     builder = IndexBuilder(wanted, folder=os.path.dirname(prefix) or ".")
     try:
         builder.add_documents(lengths[filled], filled.astype(np.int64))
-        with atomic_writer(idx_path) as idx_file, atomic_writer(bin_path) as bin_file:
+        with atomic_writer(bin_path) as bin_file:
             copy_tokens(bin_file, token_run(path, header), wanted)
+        with atomic_writer(idx_path) as idx_file:
             builder.write(idx_file)
-    except OverflowError as error:
-        raise LimitError(f"{path}: {error}") from error
+    except BaseException as error:
+        remove_if_present(bin_path)  # which no .idx completes
+        if isinstance(error, OverflowError):
+            raise LimitError(f"{path}: {error}") from error
+        raise
     finally:
         builder.close()
-    return ConvertResult(
-        outputs=(bin_path, idx_path),
-        num_documents=builder.num_documents,
-        num_tokens=header.num_tokens,
-        dtype=wanted,
-    )
+    outputs = (bin_path, idx_path)
+    return ConvertResult(outputs=outputs, num_documents=len(lengths), num_tokens=header.num_tokens, dtype=wanted)
 
 
 def convert_version(path: str, output: str, *, version: PbinVersion) -> ConvertResult:

@@ -20,7 +20,7 @@ from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
 from dsindex.engine.output import Dataset, Output
-from dsindex.engine.plan import Plan
+from dsindex.engine.plan import Plan, make_plan
 from dsindex.engine.room import Estimate, check_room
 from dsindex.engine.shards import TextResult, make_shards, outcome_fields
 from dsindex.engine.source import open_source
@@ -31,10 +31,9 @@ from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.jobs.exports import MadeExport, examine_exports, make_exports
 from dsindex.jobs.instruct_shards import BAD, MASK_DTYPE, InstructionSettings, encode_shard, keys_of, split_names
 from dsindex.jobs.packs import check_packs, pack_splits
-from dsindex.options.config import work_folder_path
 from dsindex.options.instruct import as_text_config, read_instruction
 from dsindex.store.config_files import option_names
-from dsindex.store.urls import absolute, folder_of, with_suffix
+from dsindex.store.urls import absolute, with_suffix
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from dsindex.engine.job import JobOutcome
+    from dsindex.engine.job import Job
     from dsindex.engine.manifest import Content, RecordedPacking
     from dsindex.engine.progress import Reporter
     from dsindex.engine.shards import Shards
@@ -144,12 +143,12 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     recipe = make_recipe(instruction, source.tokenizer, config.tokenizer_model, engine=source.engine)
     source = replace(source, engine=recipe.engine)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
-    plan = Plan(settings=_settings(config, source, recipe), inputs=source.inputs)
+    plan = make_plan(_settings(config, source, recipe), source.inputs)
     splits = [_list_targets(config, split, plan, dtype) for split in split_names(config.split)]
     targets = [target for split in splits for target in (split.tokens, split.masks)]
     prefixes = [split.prefix for split in splits]
     eos_id = _find_eos(recipe, instruction)
-    made_bytes, exports = 0, []
+    exports = []
     with open_job(
         config,
         plan,
@@ -158,7 +157,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
         text_bytes=source.text_bytes,
         holds_gil=source.text_bytes > THREADS_UP_TO_BYTES,
     ) as job:
-        if job.outcome is None:
+        if not job.already_complete:
             for note in source.first_notes(encodes=True):
                 reporter.say(note)
             check_packs(config, prefixes)
@@ -184,16 +183,14 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
             job.publish(
                 datasets,
                 contents,
-                num_shards=len(shards.results),
                 engine=source.engine,
                 tokenizer_path=config.tokenizer_model,
             )
-            made_bytes = shards.made_bytes
-        packed = pack_splits(config, prefixes, reporter)
+        packed = pack_splits(config, prefixes)
         if config.export:
             named = {split.name: split.prefix for split in splits}
             exports = make_exports(config, named, eos_id=eos_id, executor=job.executor, reporter=reporter)
-    return _report(config, source, splits, job.published, packed, exports, made_bytes)
+    return _report(config, source, splits, job, packed, exports)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,14 +233,9 @@ def _find_eos(recipe: EncoderRecipe, instruction: InstructionConfig) -> int | No
 
 def _check_room(config: InstructConfig, source: TextSource, targets: Sequence[Output]) -> None:
     """Check the disk space; no sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed."""
-    check_room(
-        Estimate(tokens=source.text_bytes / 3, documents=source.text_bytes / 500),
-        itemsize=targets[0].dtype.itemsize + MASK_DTYPE.itemsize,
-        num_keys=2,
-        output_folder=folder_of(config.output_prefix),
-        work_dir=work_folder_path(config),
-        unfinished=[target.token_file for target in targets],
-    )
+    estimate = Estimate(tokens=source.text_bytes / 3, documents=source.text_bytes / 500)
+    itemsize = targets[0].dtype.itemsize + MASK_DTYPE.itemsize
+    check_room(config, estimate, itemsize=itemsize, num_keys=2, unfinished=targets)
 
 
 def _masks(split: _Split, shards: Shards) -> Dataset:
@@ -291,24 +283,24 @@ def _report(
     config: InstructConfig,
     source: TextSource,
     splits: Sequence[_Split],
-    outcome: JobOutcome,
+    job: Job,
     packed: Sequence[MadePacking],
     exports: Sequence[MadeExport],
-    made_bytes: int,
 ) -> InstructResult:
     built = []
-    contents = outcome.contents[::2]
+    all_contents = [manifest.content for manifest in job.manifests]
+    contents = all_contents[::2]
     for number, split in enumerate(splits):
-        names = dict(zip(keys_of(None), outcome.contents[2 * number : 2 * number + 2], strict=True))
+        names = dict(zip(keys_of(None), all_contents[2 * number : 2 * number + 2], strict=True))
         files = {name: content.digests for name, content in names.items()}
         packing = packed[number] if packed else None
         if packing is not None:
-            files[packing.prefix.removeprefix(f"{split.prefix}_")] = packing.files
+            files[packing.prefix.removeprefix(f"{split.prefix}_")] = packing.content.digests
         built.append(
             BuiltSplit(
                 prefix=config.output_prefix if split.name is None else f"{config.output_prefix}_{split.name}",
                 statistics=InstructionStatistics.of_counts(contents[number].statistics or {}),
-                packing=None if packing is None else packing.facts,
+                packing=None if packing is None else packing.content.packing,
                 files=files,
             )
         )
@@ -319,7 +311,7 @@ def _report(
         bad_records=contents[0].bad_records or {},
         exports=tuple(exports),
         counts=msgspec.structs.replace(counts, kept=kept, filtered=counts.filtered + counts.kept - kept),
-        **outcome_fields(source, outcome, made_bytes),
+        **outcome_fields(source, job),
     )
 
 

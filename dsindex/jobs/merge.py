@@ -12,10 +12,10 @@ from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.engine.assembly import assemble
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.job import open_job
-from dsindex.engine.manifest import Content, RecordedInput, RecordedTokenizer, read_manifest
+from dsindex.engine.manifest import Content, RecordedInput, read_manifest
 from dsindex.engine.merge import check_parts, merged_header, open_part
 from dsindex.engine.output import Dataset, Output
-from dsindex.engine.plan import Plan
+from dsindex.engine.plan import make_plan
 from dsindex.engine.report import Report, show_datasets
 from dsindex.engine.room import require_room
 from dsindex.errors import FormatError, InputError
@@ -25,6 +25,7 @@ from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dsindex.engine.manifest import Manifest
     from dsindex.engine.progress import Reporter
     from dsindex.engine.tasks import Part
     from dsindex.options.merge import MergeConfig
@@ -74,21 +75,21 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     prefixes = [as_prefix(path) for path in config.input]
     parts = tuple(map(_open, prefixes))
     header, prefix = merged_header(parts), absolute(config.output_prefix)
-    inputs = tuple(_input_file(with_suffix(given, ending)) for given in prefixes for ending in (".bin", ".idx"))
-    plan = Plan(settings={"output-prefix": str(prefix)}, inputs=inputs)
+    inputs = [_input_file(f"{given}.{suffix}") for given in prefixes for suffix in ("bin", "idx")]
+    plan = make_plan({"output-prefix": str(prefix)}, inputs)
     output = Output(prefix=prefix, plan_id=plan.plan_id, dtype=header.dtype)
     with open_job(config, plan, [output], reporter=reporter) as job:
-        if job.outcome is None:
+        if not job.already_complete:
             needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
-            require_room(folder_of(prefix), needed, what="the output", remedy="make room, or write elsewhere")
+            require_room({folder_of(prefix): needed}, what="the output", remedy="make room, or write elsewhere")
             check_parts(parts)
             dataset = Dataset(output=output, parts=parts)
             [files] = assemble(job, [dataset])
             for file in inputs:
-                if _input_file(file.path).version != file.version:
+                if _input_file(file.path) != file:
                     what = "changed while it was merged; leave inputs alone, and run the same command again"
                     raise InputError(f"{file.path}: {what}")
-            tokenizer, tokenizer_path = _shared_tokenizer(prefixes, parts)
+            shared = _shared_tokenizer(prefixes, parts)
             content = Content(
                 inputs=[
                     RecordedInput(path=path, documents=part.header.num_documents, sequences=part.header.num_sequences)
@@ -98,46 +99,41 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 sequences=header.num_sequences,
                 tokens=sum(part.num_tokens for part in parts),
                 token_dtype=header.dtype.name,
-                tokenizer=tokenizer,
+                tokenizer=shared.content.tokenizer if shared else None,
                 digests=files,
             )
-            job.publish([dataset], [content], num_shards=len(parts), tokenizer_path=tokenizer_path)
-    [content] = job.published.contents
+            job.publish([dataset], [content], tokenizer_path=shared.run.tokenizer_path if shared else None)
+    content = job.manifests[0].content
     return MergeResult(
         prefix=config.output_prefix,
-        num_inputs=len(inputs) // 2,
+        num_inputs=len(parts),
         num_documents=content.documents,
         num_sequences=content.sequences,
         num_tokens=content.tokens,
         files=content.digests,
-        already_complete=job.published.already_complete,
+        already_complete=job.already_complete,
         notes=tuple(filter(None, [tell_tokenizers_apart(prefixes)])),
     )
 
 
-def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> tuple[RecordedTokenizer | None, str | None]:
-    """Return the tokenizer of all datasets and its path; None if one does not name it, or they differ."""
-    shared, path = None, None
+def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> Manifest | None:
+    """Return the first manifest if all datasets have one, their own, that names the same tokenizer; otherwise None."""
+    first: Manifest | None = None
     for prefix, part in zip(prefixes, parts, strict=True):
         try:
             manifest = read_manifest(prefix)
         except FormatError:
-            return None, None
-        content = None if manifest is None else manifest.content
-        header = part.header
-        is_own = content is not None and (content.documents, content.sequences, content.tokens) == (
-            header.num_documents,
-            header.num_sequences,
-            part.num_tokens,
-        )  # and not that of a dataset that was there before
-        if manifest is None or manifest.content.tokenizer is None or not is_own:
-            return None, None
-        own = manifest.content.tokenizer
-        if shared is None:
-            shared, path = own, manifest.run.tokenizer_path
-        if msgspec.structs.replace(own, name=shared.name) != shared:
-            return None, None
-    return shared, path
+            return None
+        if manifest is None or (own := manifest.content.tokenizer) is None:
+            return None
+        counts = (part.header.num_documents, part.header.num_sequences, part.num_tokens)
+        if (manifest.content.documents, manifest.content.sequences, manifest.content.tokens) != counts:
+            return None  # that of a dataset that was there before
+        first = first or manifest
+        shared = first.content.tokenizer
+        if shared is None or msgspec.structs.replace(own, name=shared.name) != shared:
+            return None
+    return first
 
 
 def _open(prefix: str) -> Part:
@@ -149,8 +145,5 @@ def _open(prefix: str) -> Part:
 
 
 def _input_file(path: str) -> InputFile:
-    try:
-        status = input_status(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check --input") from error
+    status = input_status(path)
     return InputFile(path=path, absolute_path=absolute(path), size_bytes=status.size_bytes, version=status.version)

@@ -9,12 +9,11 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.engine.assembly import assemble
-from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
 from dsindex.engine.job import open_job
 from dsindex.engine.merge import read_lengths
 from dsindex.engine.output import Output
-from dsindex.engine.plan import Plan
+from dsindex.engine.plan import make_plan
 from dsindex.engine.report import show_datasets
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
@@ -25,7 +24,7 @@ from dsindex.engine.worker import Attempt, ShardSettings
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.jobs.conversion import TYPE_OF_SIZE
-from dsindex.store.urls import absolute, folder_of, joined
+from dsindex.store.urls import absolute, joined
 from dsindex.text.selection import open_pattern
 from dsindex.text.tokenizer import shared_tokenizer
 
@@ -36,12 +35,10 @@ if TYPE_CHECKING:
     from dsindex.engine.output import Dataset
     from dsindex.engine.progress import Reporter
     from dsindex.engine.shards import Shards
-    from dsindex.engine.source import TextSource
     from dsindex.engine.tasks import Part
     from dsindex.formats.pbin import PbinVersion
     from dsindex.options.pack import PackConfig
     from dsindex.store.storage import StoredFile
-    from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
 
@@ -88,7 +85,10 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     selection, version = open_pattern(config.jq_pattern), PBIN_VERSIONS[config.pbin_era]
     source = open_source(config, append_eod=True, reporter=reporter)
     token_bytes = choose_token_bytes(source.tokenizer, version)
-    plan = Plan(settings=_settings(config, source), inputs=source.inputs)
+    settings = source.settings()
+    settings |= {"eod-token": settings.pop("append-eod"), "output": str(absolute(config.output))}
+    settings |= {"jq-pattern": config.jq_pattern, "pbin-era": config.pbin_era}
+    plan = make_plan(settings, source.inputs)
     output = Output(
         prefix=absolute(config.output_prefix),
         plan_id=plan.plan_id,
@@ -98,13 +98,13 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
         swapped_bytes=token_bytes if version.byte_order == ">" else 1,
     )
     uses_jq = selection.needs_jq
-    made_bytes = 0
     with open_job(config, plan, [output], reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
-        if job.outcome is None:
+        if not job.already_complete:
             for note in source.first_notes():
                 reporter.say(note)
-            _check_room(source, selection, output, job.work_dir)
-            settings = ShardSettings(
+            estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
+            check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1, unfinished=[output])
+            shared = ShardSettings(
                 tokenizer=source.tokenizer,
                 engine=source.engine,
                 keys=selection.names,
@@ -114,7 +114,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
                 layout="pbin",
                 **source.shard_options(),
             )
-            shards = make_shards(job, source, settings, [output])
+            shards = make_shards(job, source, shared, [output])
             dataset = _add_ends(job, shards, output, version)
             [files] = assemble(job, [dataset])
             content = shards.content(
@@ -123,15 +123,8 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
                 options=source.describe_options(jq_pattern=config.jq_pattern, pbin_era=config.pbin_era),
                 digests=files,
             )
-            job.publish(
-                [dataset],
-                [content],
-                num_shards=len(shards.results),
-                engine=source.engine,
-                tokenizer_path=config.tokenizer_model,
-            )
-            made_bytes = shards.made_bytes
-    [content] = job.published.contents
+            job.publish([dataset], [content], engine=source.engine, tokenizer_path=config.tokenizer_model)
+    content = job.manifests[0].content
     return PackResult(
         path=config.output,
         num_documents=content.documents,
@@ -141,20 +134,8 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
         files=content.digests,
         engine=source.engine.name,
         counts=content.record_counts,
-        **outcome_fields(source, job.published, made_bytes),
+        **outcome_fields(source, job),
     )
-
-
-def _settings(config: PackConfig, source: TextSource) -> dict[str, object]:
-    """Return everything but the inputs that the output depends on."""
-    settings = source.settings()
-    own = {
-        "eod-token": settings.pop("append-eod"),
-        "jq-pattern": config.jq_pattern,
-        "output": str(absolute(config.output)),
-        "pbin-era": config.pbin_era,
-    }
-    return settings | own
 
 
 def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
@@ -179,18 +160,6 @@ def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
     return token_bytes
 
 
-def _check_room(source: TextSource, selection: Selection, output: Output, work_dir: str) -> None:
-    """Check a sample of the input, and the disk space."""
-    check_room(
-        examine_sample(source.inputs, selection, source.tokenizer, source.engine),
-        itemsize=output.dtype.itemsize,
-        num_keys=1,
-        output_folder=folder_of(output.prefix),
-        work_dir=work_dir,
-        unfinished=[output.token_file],
-    )
-
-
 # The parts of a `.pbin` besides its tokens: the token size and the header before them, the pickled index after them.
 
 
@@ -201,7 +170,7 @@ def _add_ends(job: Job, shards: Shards, output: Output, version: PbinVersion) ->
     tokens = shards.dataset(output)
     arguments = (tokens.parts, header, job.work_dir)
     call = Call(name="pack-index", place=output.prefix, function=_write_ends, arguments=arguments)
-    [ends] = run_in_order(job.executor, [call], policy=job.policy)
+    [(_, ends)] = job.dispatch([(output.name, call)]).run()
     head, tail = (Piece(path=joined(job.work_dir, file.name), offset=0, size_bytes=file.size_bytes) for file in ends)
     return replace(tokens, head=(head,), tail=(tail,))
 

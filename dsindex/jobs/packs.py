@@ -16,39 +16,39 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+import dsindex
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix
-from dsindex.engine.dispatch import DispatchStatistics
 from dsindex.engine.job import hold_output
 from dsindex.engine.manifest import (
     MANIFEST_SUFFIX,
     Content,
     Manifest,
     RecordedPacking,
-    describe_run,
+    Run,
     files_have_recorded_sizes,
     manifest_path,
     read_manifest,
 )
-from dsindex.engine.plan import Plan
+from dsindex.engine.plan import make_plan
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.formats.mmididx import IndexHeader, write_index
 from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
 from dsindex.store.listing import find_stored
 from dsindex.store.reading import is_stored
-from dsindex.store.storage import DigestingWriter, StoredFile
+from dsindex.store.storage import DigestingWriter
 from dsindex.store.store import open_output, replace_file, store_of
-from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.engine.progress import Reporter
     from dsindex.options.instruct import InstructConfig
 
 FORMAT = 2
 """Raised whenever the same lengths give other packs, so that packs of earlier releases are made again."""
 LAYOUT_DTYPE = np.dtype("<i4")
+FILES = ("bin", "idx")
+"""Suffixes of the files of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,7 @@ class MadePacking:
     """The published packs of a split."""
 
     prefix: str
-    facts: RecordedPacking
-    files: dict[str, StoredFile]
+    content: Content
     already_complete: bool
 
 
@@ -73,13 +72,12 @@ def read_published(prefix: str) -> Manifest:
     return manifest
 
 
-def pack_splits(config: InstructConfig, prefixes: Sequence[str], reporter: Reporter) -> list[MadePacking]:
+def pack_splits(config: InstructConfig, prefixes: Sequence[str]) -> list[MadePacking]:
     """Make the packs of a job's splits that are missing, and remove those of earlier tokens.
 
     Args:
         config: The options of the job; without --seq-length no packs are made.
         prefixes: The splits' prefixes, such as `out/chat_train`.
-        reporter: Shows progress.
 
     Raises:
         InputError: If a sequence is longer than a pack, and is not to be dropped.
@@ -87,13 +85,11 @@ def pack_splits(config: InstructConfig, prefixes: Sequence[str], reporter: Repor
     """
     made = []
     for prefix in prefixes:
-        tokens = read_published(with_suffix(prefix, "_text_document")).content
-        files = tokens.digests
-        sources = {suffix: [files[suffix].size_bytes, files[suffix].digest] for suffix in ("bin", "idx")}
+        tokens = read_published(f"{prefix}_text_document").content
+        sources = {suffix: [tokens.digests[suffix].size_bytes, tokens.digests[suffix].digest] for suffix in FILES}
         if config.seq_length is not None:
-            made.append(_pack(config, config.seq_length, prefix, tokens, sources, reporter))
-        for path in _find(prefix):
-            _remove_if_old(path, sources)
+            made.append(_pack(config, config.seq_length, prefix, tokens, sources))
+        _remove_old(prefix, sources)
     return made
 
 
@@ -105,29 +101,23 @@ def check_packs(config: InstructConfig, prefixes: Sequence[str]) -> None:
     """
     for prefix in prefixes if config.seq_length is not None else ():
         path = packs_path(config, prefix)
-        idx_path = with_suffix(path, ".idx")
-        if is_stored(idx_path) and read_manifest(path) is None:
+        if is_stored(f"{path}.idx") and read_manifest(path) is None:
             raise OutputError(
-                f"{idx_path}: expected packs that dsindex wrote, got a file of which no manifest says so; move it "
+                f"{path}.idx: expected packs that dsindex wrote, got a file of which no manifest says so; move it "
                 "away, or choose another --output-prefix"
             )
 
 
 def packs_path(config: InstructConfig, prefix: str) -> str:
     """Return the prefix of a split's packs."""
-    return with_suffix(prefix, packing_prefix("", config.seq_length or 0, config.pad_to_multiple))
+    return f"{prefix}{packing_prefix('', config.seq_length or 0, config.pad_to_multiple)}"
 
 
 def _pack(
-    config: InstructConfig,
-    length: int,
-    prefix: str,
-    tokens: Content,
-    sources: dict[str, list[Any]],
-    reporter: Reporter,
+    config: InstructConfig, length: int, prefix: str, tokens: Content, sources: dict[str, list[Any]]
 ) -> MadePacking:
     """Make the packs of a split, unless they are there. The index completes them, and comes after the manifest."""
-    began, path = time.time(), packs_path(config, prefix)
+    path = packs_path(config, prefix)
     settings = {
         "packing": FORMAT,
         "sources": sources,
@@ -135,21 +125,24 @@ def _pack(
         "pad-to-multiple": config.pad_to_multiple,
         "longer-than-pack": "drop" if config.longer_than_pack == "drop" else "refuse",
     }
-    plan = Plan(settings=settings, inputs=())
+    plan = make_plan(settings)
     with hold_output(path):
         found = read_manifest(path)
-        is_same = found is not None and found.run.plan == plan.decoded()
-        if found is not None and is_same and files_have_recorded_sizes(path, found):
-            facts = found.content.packing or RecordedPacking(sequence_length=length, blocks=0, padding=0, fill=1.0)
-            return MadePacking(prefix=path, facts=facts, files=found.content.digests, already_complete=True)
+        if found is not None and found.run.plan == plan and files_have_recorded_sizes(path, found):
+            return MadePacking(prefix=path, content=found.content, already_complete=True)
         check_packs(config, [prefix])
-        reporter.stage("pack", total=1, unit="datasets")
-        layout, facts = _lay_out(config, length, prefix)
-        store_of(path).delete([with_suffix(path, ".idx")])
-        with open_output(with_suffix(path, ".bin")) as file:
+        layout, facts = _lay_out(config, length, f"{prefix}_text_document")
+        store_of(path).delete([f"{path}.idx"])
+        with open_output(f"{path}.bin") as file:
             file.write(layout.conversations.astype(LAYOUT_DTYPE).tobytes())
+        lengths = np.diff(layout.block_starts).astype(np.int32)
+        boundaries = np.arange(len(lengths) + 1, dtype=np.int64)
+        header = IndexHeader(
+            dtype=LAYOUT_DTYPE, num_sequences=len(lengths), num_boundaries=len(boundaries), has_modes=False
+        )
         index = io.BytesIO()
-        files = {"bin": file.as_stored("bin"), "idx": _write_index(index, layout)}
+        writer = DigestingWriter(index)
+        write_index(writer, header, lengths=lambda: iter([lengths]), boundaries=lambda: iter([boundaries]))
         content = Content(
             inputs=tokens.inputs,
             documents=layout.num_blocks,
@@ -158,62 +151,42 @@ def _pack(
             token_dtype=LAYOUT_DTYPE.name,
             options=msgspec.structs.replace(tokens.options, seq_length=length),
             packing=facts,
-            digests=files,
+            digests={"bin": file.as_stored("bin"), "idx": writer.as_stored("idx")},
         )
-        run = describe_run(plan, began=began, executor=None, statistics=DispatchStatistics(), shards=1)
+        started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        run = Run(plan=plan, started=started, executor="driver", workers=1, shards=1, dsindex=dsindex.__version__)
         replace_file(manifest_path(path), Manifest(content=content, run=run).encode())
-        replace_file(with_suffix(path, ".idx"), index.getvalue())
-        reporter.advance(1)
-    return MadePacking(prefix=path, facts=facts, files=files, already_complete=False)
+        replace_file(f"{path}.idx", index.getvalue())
+    return MadePacking(prefix=path, content=content, already_complete=False)
 
 
-def _lay_out(config: InstructConfig, length: int, prefix: str) -> tuple[BlockLayout, RecordedPacking]:
-    drops = config.longer_than_pack == "drop"
-    tokens = with_suffix(prefix, "_text_document")
+def _lay_out(config: InstructConfig, length: int, tokens: str) -> tuple[BlockLayout, RecordedPacking]:
+    drops, multiple = config.longer_than_pack == "drop", config.pad_to_multiple
     lengths = IndexedDataset(tokens, check=False).sequence_lengths
-    longer = lengths[lengths > length] if drops else lengths[:0]
+    longer = lengths[lengths > length]
     try:
-        layout = lay_out_blocks(
-            lengths, sequence_length=length, pad_to_multiple=config.pad_to_multiple, drop_longer=drops
-        )
+        layout = lay_out_blocks(lengths, sequence_length=length, pad_to_multiple=multiple, drop_longer=drops)
     except ValueError as error:
         remedy = "pack with --longer-than-pack drop, or in longer packs"
         raise InputError(f"{tokens}: {error}; {remedy}") from error
-    facts: dict[str, Any] = {
-        "sequence_length": length,
-        "blocks": layout.num_blocks,
-        "padding": layout.num_padding,
-        "fill": round(layout.fill, 6),
-    }
-    if config.pad_to_multiple > 1:
-        own = -lengths[layout.conversations] % config.pad_to_multiple
-        facts |= {"pad_to_multiple": config.pad_to_multiple, "between": int(own.sum(dtype=np.int64))}
-    if drops:
-        facts |= {"dropped": len(longer), "dropped_tokens": int(longer.sum(dtype=np.int64))}
-    return layout, RecordedPacking(**facts)
-
-
-def _write_index(file: io.BytesIO, layout: BlockLayout) -> StoredFile:
-    lengths = np.diff(layout.block_starts).astype(np.int32)
-    header = IndexHeader(
-        dtype=LAYOUT_DTYPE, num_sequences=len(lengths), num_boundaries=len(lengths) + 1, has_modes=False
+    between = int((-lengths[layout.conversations] % multiple).sum(dtype=np.int64))
+    return layout, RecordedPacking(
+        sequence_length=length,
+        blocks=layout.num_blocks,
+        padding=layout.num_padding,
+        fill=round(layout.fill, 6),
+        pad_to_multiple=multiple if multiple > 1 else None,
+        between=between if multiple > 1 else None,
+        dropped=len(longer) if drops else None,
+        dropped_tokens=int(longer.sum(dtype=np.int64)) if drops else None,
     )
-    writer = DigestingWriter(file)
-    boundaries = np.arange(len(lengths) + 1, dtype=np.int64)
-    write_index(writer, header, lengths=lambda: iter([lengths]), boundaries=lambda: iter([boundaries]))
-    return writer.as_stored("idx")
 
 
-def _find(prefix: str) -> list[str]:
-    """Return the prefixes of all packs of a split that have a manifest."""
-    ending = re.compile(rf"{re.escape(str(prefix))}(_packing_[0-9]+(_pad[0-9]+)?)\.{re.escape(MANIFEST_SUFFIX)}")
-    found = map(ending.fullmatch, find_stored(with_suffix(prefix, "_packing_")))
-    return [with_suffix(prefix, match[1]) for match in found if match is not None]
-
-
-def _remove_if_old(path: str, sources: dict[str, list[Any]]) -> None:
-    """Remove packs of earlier tokens."""
-    manifest = read_manifest(path)
-    settings = {} if manifest is None else manifest.run.plan["settings"]
-    if "packing" in settings and settings["sources"] != sources:
-        store_of(path).delete([manifest_path(path), *(with_suffix(path, f".{suffix}") for suffix in ("idx", "bin"))])
+def _remove_old(prefix: str, sources: dict[str, list[Any]]) -> None:
+    """Remove the packs of a split that were made of earlier tokens."""
+    ending = re.compile(rf"({re.escape(prefix)}_packing_[0-9]+(_pad[0-9]+)?)\.{re.escape(MANIFEST_SUFFIX)}")
+    for found in filter(None, map(ending.fullmatch, find_stored(f"{prefix}_packing_"))):
+        manifest = read_manifest(found[1])
+        settings = {} if manifest is None else manifest.run.plan.settings
+        if "packing" in settings and settings["sources"] != sources:
+            store_of(prefix).delete([found[0], f"{found[1]}.idx", f"{found[1]}.bin"])

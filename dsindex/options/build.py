@@ -10,7 +10,7 @@ from dsindex.options.config import ExecutorConfig, OptionalPath, Path, TextConfi
 from dsindex.options.index import IndexBasics, IndexConfig
 from dsindex.options.model import Options, Parsed, option, options_of, read_text
 from dsindex.options.numbers import parse_share
-from dsindex.store.urls import locate_output
+from dsindex.store.urls import locate_output, refuse_address
 
 if TYPE_CHECKING:
     from dsindex.text.blocks import Sample
@@ -66,8 +66,8 @@ def _separator(value: str) -> str:
     return decode_separator(value)
 
 
-class BuildConfig(TextConfig, TokenizerFormats):
-    """`dsindex build`: from text to a merged dataset per key."""
+class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
+    """The options of `dsindex.build`: from text to a merged dataset per key, and to its index caches."""
 
     group: ClassVar = "input and output"
     output_prefix: Path = option("P", parse=locate_output)
@@ -108,6 +108,11 @@ class BuildConfig(TextConfig, TokenizerFormats):
         self._check_keys()
         if self.hold_out is not None and len(set(self.dataset_names)) < len(self.dataset_names):
             raise ValueError(f"expected outputs of different names with --hold-out, got {' '.join(self.dataset_names)}")
+        if self.index_config(self.output_prefix) is not None:
+            remedy = "leave the options of index caches out, and run `dsindex index` afterwards"
+            if self.hold_out is not None:
+                raise ValueError(f"--hold-out: its datasets are read by jobs of their own splits; {remedy}")
+            refuse_address(self.output_prefix, f"expected an output on a disk, got an address; {remedy}", ValueError)
 
     def _check_keys(self) -> None:
         """Names of outputs become parts of file names, so they must not lead out of the folder."""
@@ -168,6 +173,17 @@ class BuildConfig(TextConfig, TokenizerFormats):
         size = None if self.token_ids is None else vocabulary_size
         return open_selection(self.keys, where=self.where, join=self.join, vocabulary_size=size)
 
+    def index_config(self, prefix: str) -> IndexConfig | None:
+        """Return the options of the index caches of a dataset; None if there are none."""
+        given: dict[str, Any] = {name: getattr(self, name) for name in options_of(IndexBasics).keys() & self.given}
+        if not given:
+            return None
+        is_job = "tokenizer_type" in self.given and bool({"train_iters", "train_samples"} & given.keys())
+        if is_job or "megatron_release" in given:
+            given |= {name: getattr(self, name) for name in TOKENIZER_NAMES if name in self.given}
+        given |= {name: getattr(self, name) for name in options_of(ExecutorConfig)}
+        return IndexConfig(data_path=prefix, **given)
+
     @property
     def dataset_names(self) -> tuple[str, ...]:
         """The names of all outputs, those of each sample after the other."""
@@ -195,27 +211,7 @@ def _check_names(flag: str, keys: tuple[str, ...]) -> None:
         names[name] = key
 
 
-class BuildCommand(BuildConfig, IndexBasics):
-    """The options of `dsindex.build`: those of a build, and of the index caches of its datasets."""
-
-    def index_options(self) -> dict[str, Any] | None:
-        """Return the options of index caches; None if there are none."""
-        given: dict[str, Any] = {name: getattr(self, name) for name in options_of(IndexBasics).keys() & self.given}
-        if not given:
-            return None
-        is_job = "tokenizer_type" in self.given and bool({"train_iters", "train_samples"} & given.keys())
-        if is_job or "megatron_release" in given:
-            given |= {name: getattr(self, name) for name in TOKENIZER_NAMES if name in self.given}
-        return given | {name: getattr(self, name) for name in options_of(ExecutorConfig)}
-
-    def _agree(self) -> None:
-        """Check the options of index caches before anything is built."""
-        index = self.index_options()
-        if index is not None:
-            IndexConfig(data_path=self.output_prefix, **index)
-
-
-class BuildFlags(BuildCommand):
+class BuildFlags(BuildConfig):
     r"""Tokenize text and merge it into one dataset per key.
 
     Text is JSONL, compressed or not, Parquet and more. It is tokenized in parallel into shards, and these are merged

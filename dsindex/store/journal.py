@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 LEDGER_FILE = "ledger.jsonl"
 LEDGER_FOLDER = "ledger"
-BODY_OFFSET = 17
-"""Where the JSON of a line begins: after a checksum of 16 hexadecimal digits, and a space."""
 FILE_SYNC_SECONDS = 1.0
 SEGMENT_SECONDS = 5.0
 """A segment costs a request."""

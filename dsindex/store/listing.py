@@ -5,42 +5,23 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from dsindex.errors import InputError
 from dsindex.store.store import store_of
 from dsindex.store.urls import folder_of, has_magic, is_url, names_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from dsindex.store.storage import InputStatus
 
 _MAGIC = frozenset("*?[")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedEntry:
-    """An object or a folder, with the interface of os.DirEntry."""
-
-    path: str
-    is_folder: bool
-
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002 - there are no links
-        """Tell whether it is a folder."""
-        return self.is_folder
-
-    def is_symlink(self) -> bool:
-        """Return False."""
-        return False
-
-
-Entry: TypeAlias = "os.DirEntry[str] | ListedEntry"
-Lister: TypeAlias = "Callable[[str], Mapping[str, Entry]]"
-Statuses: TypeAlias = "dict[str, InputStatus]"
-"""Address of a listed object → what the listing says of it."""
+Listed: TypeAlias = "tuple[str, InputStatus | None]"
+"""The path of a file, or the address of an object and what a listing says of it."""
 
 
 def is_folder(path: str) -> bool:
@@ -66,15 +47,11 @@ def described_configurations(folder: str) -> Sequence[object]:
     return described_configurations(folder)
 
 
-def expand_pattern(pattern: str, statuses: Statuses) -> Sequence[str]:
+def expand_pattern(pattern: str) -> Sequence[Listed]:
     """Return the files or objects that match a pattern, sorted by name; a name without `*?[` as it is.
 
     As in a file system, `*` and `?` match within a key's name, `**` matches any folders, and only a dot matches a dot
     at the start of a name.
-
-    Args:
-        pattern: The pattern.
-        statuses: Objects that are listed are added.
 
     Raises:
         InputError: If there are none, or the bucket cannot be listed.
@@ -82,9 +59,9 @@ def expand_pattern(pattern: str, statuses: Statuses) -> Sequence[str]:
     pattern = at_commit(pattern)
     if is_url(pattern):
         is_pattern = has_magic(pattern) and not names_folder(pattern)
-        return _matching_objects(pattern, statuses) if is_pattern else [pattern]
+        return _matching_objects(pattern) if is_pattern else [(pattern, None)]
     if os.path.exists(pattern) or not glob.has_magic(pattern):
-        return [pattern]
+        return [(pattern, None)]
     before, is_deep, _ = pattern.partition("**")
     for top in (glob.glob(before) if before else ["."]) if is_deep else ():
         _require_no_circles(top, pattern)
@@ -94,24 +71,20 @@ def expand_pattern(pattern: str, statuses: Statuses) -> Sequence[str]:
     if not matches:
         msg = f"{pattern}: expected at least one file to match, got none; check the pattern (quote it in a shell)"
         raise InputError(msg)
-    return matches
+    return [(path, None) for path in matches]
 
 
-def _matching_objects(pattern: str, statuses: Statuses) -> list[str]:
+def _matching_objects(pattern: str) -> Sequence[Listed]:
     wanted = pattern.split("/")
     num_fixed = next(number for number, part in enumerate(wanted) if _MAGIC & set(part))
     folder = "".join(f"{part}/" for part in wanted[:num_fixed])
     is_deep = num_fixed < len(wanted) - 1 or wanted[num_fixed] == "**"
-    matches = {
-        each.path: each
-        for each in store_of(folder).list(folder, recursive=is_deep)
-        if is_match(each.path.split("/"), wanted)
-    }
+    listed = store_of(folder).list(folder, recursive=is_deep)
+    matches = [(each.path, each) for each in listed if is_match(each.path.split("/"), wanted)]
     if not matches:
         msg = f"{pattern}: expected at least one object to match, got none; check the pattern (quote it in a shell)"
         raise InputError(msg)
-    statuses.update(matches)
-    return list(matches)
+    return matches
 
 
 def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
@@ -129,37 +102,20 @@ def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
     return not is_hidden and fnmatchcase(parts[0], wanted[0]) and is_match(parts[1:], wanted[1:])
 
 
-def open_listing(folder: str) -> tuple[Lister, Statuses]:
-    """Return what lists a folder and those below it, and what a listing says of each object.
+def list_files(folder: str) -> dict[tuple[str, ...], Listed]:
+    """Return what is below a folder, by the names that lead to it; links to folders are not followed.
 
     Raises:
-        InputError: If a bucket cannot be listed; what is returned raises it if a folder cannot be read.
+        InputError: If a folder cannot be read, or a bucket cannot be listed.
     """
-    if not is_url(folder):
-        return _list, {}
-    folders, objects = _list_objects(folder)
-    return lambda path: folders.get(path.rstrip("/"), {}), objects
-
-
-def _list_objects(folder: str) -> tuple[dict[str, dict[str, ListedEntry]], Statuses]:
-    """Return path of each folder, without a slash at its end, → name → entry; and what is below by address."""
-    top = folder.rstrip("/")
-    folders: dict[str, dict[str, ListedEntry]] = {top: {}}
-    objects: Statuses = {}
-    for status in store_of(folder).list(folder):
-        url = status.path
-        if not url.startswith(f"{top}/") or not status.size_bytes:
-            continue  # consoles mark folders by empty objects
-        *names, last = url[len(top) + 1 :].split("/")
-        parent = top
-        for name in names:
-            path = f"{parent}/{name}"
-            folders[parent][name] = ListedEntry(path=path, is_folder=True)
-            folders.setdefault(path, {})
-            parent = path
-        folders[parent].setdefault(last, ListedEntry(path=url, is_folder=False))
-        objects[url] = status
-    return folders, objects
+    top = f"{folder.rstrip('/')}/"
+    found: Iterable[Listed]
+    if is_url(folder):
+        found = [(each.path, each) for each in store_of(folder).list(folder) if each.size_bytes]  # empty: of a console
+    else:
+        walked = os.walk(top, onerror=_refuse)
+        found = [(os.path.join(place, name), None) for place, _, names in walked for name in names]
+    return {tuple(path.removeprefix(top).split("/")): (path, status) for path, status in found}
 
 
 def find_stored(beginning: str) -> list[str]:
@@ -174,12 +130,8 @@ def find_stored(beginning: str) -> list[str]:
     return [each.path for each in found if each.path.startswith(beginning)]
 
 
-def _list(path: str) -> Mapping[str, Entry]:
-    try:
-        with os.scandir(path) as entries:
-            return {entry.name: entry for entry in entries}
-    except OSError as error:
-        raise InputError(f"{path}: the folder cannot be read ({error.strerror}); check --input") from error
+def _refuse(error: OSError) -> NoReturn:
+    raise InputError(f"{error.filename}: the folder cannot be read ({error.strerror}); check --input") from error
 
 
 def _require_no_circles(folder: str, pattern: str, around: tuple[tuple[int, int], ...] = ()) -> None:

@@ -15,9 +15,6 @@ from dsindex.engine.source import open_source
 from dsindex.engine.start import WORKER_MEMORY_BYTES
 from dsindex.errors import OutputError
 from dsindex.machine import available_cpus
-from dsindex.options.config import work_folder_path
-from dsindex.store.storage import nearest_folder
-from dsindex.store.urls import folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,8 +75,8 @@ class EstimateResult(Report):
         rows = {
             "inputs": f"{self.num_inputs:,}, {format_size(self.input_bytes)}",
             "shards": f"{self.num_shards:,} of at most {format_size(self.largest_shard_bytes)} of input",
-            "documents": f"about {self.estimate.shown_documents}",
-            "tokens": f"about {self.estimate.shown_tokens}, {self.token_dtype}, encoded by {self.engine}",
+            "documents": f"about {_rounded(self.estimate, self.estimate.documents)}",
+            "tokens": f"about {_tokens(self.estimate)}, {self.token_dtype}, encoded by {self.engine}",
             "output": f"about {format_size(self.bin_bytes + self.idx_bytes)}: {outputs}",
             "work folder": f"at most about {format_size(self.work_bytes)}, until the end",
             "memory": f"about {here}; on Ray {format_size(WORKER_MEMORY_BYTES)} per worker",
@@ -89,6 +86,16 @@ class EstimateResult(Report):
         yield Table(rows=tuple(rows.items()), num_texts=2)
         yield from (f"note: {note}" for note in self.notes)
         yield from self.limits
+
+
+def _rounded(estimate: Estimate, value: float) -> str:
+    """Return a number to two digits, unless everything was read."""
+    return f"{float(f'{value:.2g}') if estimate.token_margin else value:,.0f}"
+
+
+def _tokens(estimate: Estimate) -> str:
+    low, value, high = (_rounded(estimate, estimate.tokens + side * estimate.token_margin) for side in (-1, 0, 1))
+    return f"{value} ({low} to {high})" if estimate.token_margin else value
 
 
 def estimate_build(config: BuildConfig) -> EstimateResult:
@@ -108,13 +115,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     provenance_bytes = 0.0 if config.no_provenance else estimate.documents * PROVENANCE_BYTES
     limits = []
     try:
-        check_room(
-            estimate,
-            itemsize=dtype.itemsize,
-            num_keys=keys,
-            output_folder=nearest_folder(folder_of(config.output_prefix)),
-            work_dir=work_folder_path(config),
-        )
+        check_room(config, estimate, itemsize=dtype.itemsize, num_keys=keys)
     except OutputError as error:
         limits.append(str(error))
     if estimate.documents > INT32_MAX:

@@ -374,10 +374,10 @@ def _look_at_work_folder(seen: InspectResult, _: InspectConfig) -> None:
         if progress.get("state") == "running":
             facts["pace"] = describe(snapshot)
     if ledger.plan is not None:
-        inputs = [str(entry[0]) for entry in ledger.plan["inputs"]]
+        inputs = [path for path, *_ in ledger.plan.inputs]
         more = len(inputs) - SHOWN_INPUTS
         facts["inputs"] = inputs[:SHOWN_INPUTS] + [f"and {more:,} more"] * (more > 0)
-        settings = ledger.plan["settings"]
+        settings = ledger.plan.settings
         facts["settings"] = [f"{name} = {value}" for name, value in settings.items() if value not in (None, False, "")]
     names = ("output", "state", "started", "updated", "host", "error", "message")
     facts |= {name: progress[name] for name in names if isinstance(progress.get(name), str)}

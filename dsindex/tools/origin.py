@@ -171,10 +171,10 @@ def find_misfit(content: Content | None, documents: Documents) -> str | None:
 
 def input_problem(manifest: Manifest, number: int) -> str | None:
     """Return what became of an input since the build; None if it is as it was."""
-    recorded, absolute = manifest.content.inputs[number], manifest.run.plan["inputs"]
+    recorded, absolute = manifest.content.inputs[number], manifest.run.plan.inputs
     path = recorded.path
     if not is_there(path) and number < len(absolute):
-        path = str(absolute[number][0])
+        path = absolute[number][0]
     try:
         status = input_status(path)
         if recorded.size_bytes not in {None, status.size_bytes}:

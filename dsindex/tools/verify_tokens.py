@@ -239,7 +239,7 @@ def _selection_of(prefix: str, manifest: Manifest) -> Selection | None:
     has_bad = content.account is not None and content.account.quarantined > 0
     if (options.sample is not None or has_bad) and options.json_key is not None:
         # A record that is bad for another key was quarantined for all, and a sample depends on the texts of all keys.
-        others = manifest.run.plan["settings"].get("json-keys")
+        others = manifest.run.plan.settings.get("json-keys")
         if isinstance(others, list) and options.json_key in others:
             keys = [*keys, *(other for other in others if isinstance(other, str) and other != options.json_key)]
     size = None if options.token_ids is None else content.tokenizer.vocabulary_size
@@ -252,7 +252,7 @@ def _find_inputs(manifest: Manifest) -> list[InputFile]:
     Raises:
         InputError: If one is missing, changed, or was standard input.
     """
-    absolute = [str(entry[0]) for entry in manifest.run.plan["inputs"]]
+    absolute = [path for path, *_ in manifest.run.plan.inputs]
     found = []
     for number, recorded in enumerate(manifest.content.inputs):
         path = recorded.path

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.errors import FormatError, OutputError
 from dsindex.formats import new_file
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.jobs.conversion import convert_to_indexed, convert_to_pbin, convert_version
@@ -29,7 +29,7 @@ def test_every_era_turns_into_every_other(tmp_path, version, other):
 
 
 @pytest.mark.parametrize(("documents", "options", "message"), [
-    ([[[1], [2]]], {}, "expected documents of one sequence, got 2 in document 0; .* --flatten"),
+    ([[[1], [2]]], {}, "expected documents of one sequence, got several in document 0; .* --flatten"),
     ([[[1]], [[]]], {}, "expected sequences with tokens, got none in sequence 1, .* --flatten"),
     ([[[1]]], {"dtype": "int64"}, r"a type that can be restored from a \.pbin \(uint8, uint16, int32\), got int64"),
     ([[[1]]], {"modes": [1]}, "expected a dataset without sequence modes"),
@@ -63,7 +63,7 @@ def test_missing_sources_and_existing_outputs_are_named(tmp_path):
     with pytest.raises(OutputError, match="expected a file that does not exist yet"):
         convert_to_indexed(write_pbin(tmp_path / "y.pbin", [[1]]), source)
     (tmp_path / "x.bin").unlink()
-    with pytest.raises(InputError, match=r"x\.bin: cannot be read"):
+    with pytest.raises(FormatError, match=r"x\.bin: cannot be read"):
         convert_to_pbin(source, str(tmp_path / "z.pbin"))
 
 

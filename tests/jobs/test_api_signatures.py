@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import dsindex
-from dsindex.options.build import BuildCommand
+from dsindex.options.build import BuildConfig
 from dsindex.options.datasets import ConvertCommand, InspectConfig, TraceConfig, VerifyConfig
 from dsindex.options.index import IndexConfig
 from dsindex.options.instruct import InstructConfig
@@ -18,7 +18,7 @@ from dsindex.options.model import options_of
 from dsindex.options.pack import PackConfig
 
 MODELS = {
-    "build": BuildCommand, "merge": MergeConfig, "build_index": IndexConfig, "mix": MixConfig, "pack": PackConfig,
+    "build": BuildConfig, "merge": MergeConfig, "build_index": IndexConfig, "mix": MixConfig, "pack": PackConfig,
     "instruct": InstructConfig, "verify": VerifyConfig, "convert": ConvertCommand, "inspect": InspectConfig,
     "trace": TraceConfig,
 }  # fmt: skip

@@ -4,15 +4,17 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import Call, ProcessExecutor, ThreadExecutor
-from dsindex.engine.start import make_executor
+from dsindex.engine.merge import make_index
 from dsindex.errors import BadRecordError
 from dsindex.machine import available_cpus, available_memory
-from dsindex.options.config import ExecutorConfig
+from dsindex.store.store import open_output
+from tests.support.jobs import run_config
 from tests.support.processes import is_running, wait_until
 
 FAST = RetryPolicy(first_pause_seconds=0.01)
@@ -194,15 +196,6 @@ def test_closing_kills_what_runs():
     assert executor.wait(0.01) == []
 
 
-@pytest.mark.parametrize(("options", "text_bytes", "kind"), [
-    ({"workers": 4}, 1 << 40, "local"), ({"workers": 5}, 1 << 40, "processes"), ({"workers": 5}, 1, "local"),
-], ids=str)  # fmt: skip
-def test_many_workers_are_processes_where_the_text_is_large(options, text_bytes, kind, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with contextlib.closing(make_executor(ExecutorConfig(**options), text_bytes=text_bytes)) as executor:
-        assert (executor.kind, executor.slots) == (kind, options["workers"])
-
-
 @pytest.mark.parametrize(("line", "folder", "limit", "usage"), [
     ("0::/pod/box", "pod/box", "memory.max", "memory.current"),
     ("0::/pod/box", "pod", "memory.max", "memory.current"),
@@ -221,3 +214,21 @@ def test_memory_is_that_of_the_control_groups(line, folder, limit, usage, tmp_pa
     assert available_memory() == 350
     (group / ("cpu.max" if "memory.max" in limit else "x")).write_text("150000 100000")
     assert available_cpus() == (1 if "memory.max" in limit else len(os.sched_getaffinity(0)))
+
+
+def make_index_in_a_worker_that_dies_once(parts, path):
+    """Stands in for `make_index`, in a process of its own."""
+    died = Path(path).parents[1] / "died"
+    if not died.exists():
+        died.touch()
+        with open_output(path) as file:
+            file.write(b"x")
+            os.kill(os.getpid(), signal.SIGKILL)
+    return make_index(parts, path)
+
+
+def test_worker_that_dies_while_it_writes_leaves_nothing(tmp_path, make_config, monkeypatch):
+    monkeypatch.setattr("dsindex.engine.assembly.make_index", make_index_in_a_worker_that_dies_once)
+    run_config(make_config(executor="processes"))
+    assert (tmp_path / "died").exists()
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".bin", ".idx", ".json", ".parquet"}

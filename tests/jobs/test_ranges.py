@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dsindex.engine.executors import Executor, ThreadExecutor
-from dsindex.engine.ledger import Ledger
+from dsindex.engine.ledger import Ledger, RangeMerged
 from dsindex.errors import BadRecordError, InputError, OutputError
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.options.build import BuildConfig
@@ -66,16 +66,17 @@ class Stopped(Exception):
 def stopped_after(num_ranges):
     """Let the job in the block end when it has committed so many ranges; gives the names of their calls."""
     committed = []
-    record = Ledger.record_range
+    record = Ledger.record
 
-    def recorded(ledger, output, number, digest):
-        record(ledger, output, number, digest)
-        committed.append(f"merge[{output.rsplit('.', 1)[0]}.bin:{number:05d}]")
-        if len(committed) == num_ranges:
-            raise Stopped
+    def recorded(ledger, line):
+        record(ledger, line)
+        if isinstance(line, RangeMerged):
+            committed.append(f"merge[{line.output.rsplit('.', 1)[0]}.bin:{line.number:05d}]")
+            if len(committed) == num_ranges:
+                raise Stopped
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ledger, "record_range", recorded)
+        patch.setattr(Ledger, "record", recorded)
         with pytest.raises(Stopped):
             yield committed
 
@@ -199,7 +200,7 @@ def test_what_a_power_cut_must_not_take_is_synced_first(make_config, monkeypatch
     note(os, "fsync", lambda descriptor: f"sync {name_of(os.readlink(f'/proc/self/fd/{descriptor}'))}")
     note(os, "unlink", lambda path: f"remove {name_of(path)}")
     note(os, "replace", lambda path: f"name {name_of(path)}")
-    note(Ledger, "record_range", lambda _: "record")
+    note(Ledger, "record", lambda line: "record" if isinstance(line, RangeMerged) else "other")
     run_config(make_config(workers=1, shard_size="4KiB"))
     assert {"record", "remove .bin", "name .idx"} <= {*events}
     for number, event in enumerate(events):

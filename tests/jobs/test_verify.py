@@ -126,7 +126,7 @@ def test_record_that_is_bad_for_another_key_is_no_difference(make_config, tmp_pa
 EDITS = {
     "size": (lambda m: m["content"]["digests"]["idx"].update(size_bytes=1), ".idx: expected 1 bytes"),
     "vocabulary": (lambda m: m["content"]["tokenizer"].update(vocabulary_size=500), ".bin: expected ids from 0 to 499"),
-    "type": (lambda m: m["content"].update(documents="x"), "expected a valid content.documents"),
+    "type": (lambda m: m["content"].update(documents="x"), "at `$.content.documents`"),
     "digest": (lambda m: m["content"]["digests"]["bin"].update(xxh3_128="0" * 32), "expected the digest 0000"),
     "escape": (lambda m: m["content"]["digests"].update({"/../../x": None}), "matching regex '^[a-z0-9]"),
 }

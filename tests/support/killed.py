@@ -9,19 +9,19 @@ from tests.support.golden import ROOT
 PROGRAM = """\
 import os, signal, sys
 from dsindex.cli.main import main
-from dsindex.engine.ledger import Ledger
+from dsindex.engine.ledger import Ledger, ShardMade
 
 left = int(sys.argv[1])
-record = Ledger.record_shard
+record = Ledger.record
 
-def recorded(ledger, *arguments):
+def recorded(ledger, line):
     global left
-    record(ledger, *arguments)
-    left -= 1
+    record(ledger, line)
+    left -= isinstance(line, ShardMade)
     if not left:
         os.kill(os.getpid(), signal.SIGKILL)
 
-Ledger.record_shard = recorded
+Ledger.record = recorded
 sys.exit(main(sys.argv[2:]))
 """
 
