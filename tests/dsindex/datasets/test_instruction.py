@@ -140,5 +140,5 @@ def test_masks_of_other_data_are_refused(tmp_path):
     with pytest.raises(FormatError, match=r"of the lengths of .*chat_text_document\.idx \(2 sequences\), got uint8"):
         PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
     write_dataset(tmp_path / "chat_loss_mask", [[text.tolist()] for text in texts])
-    with pytest.raises(FormatError, match="expected uint8 masks .* got uint16"):
+    with pytest.raises(FormatError, match=r"expected uint8 masks .* got uint16"):
         PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
