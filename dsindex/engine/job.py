@@ -78,11 +78,6 @@ class Job:
         return self.owned.enter_context(contextlib.closing(make_executor(self.config, **self.executor_options)))
 
     @property
-    def policy(self) -> RetryPolicy:
-        """Budgets and deadlines of tasks."""
-        return RetryPolicy(deadline_seconds=self.config.shard_deadline)
-
-    @property
     def work_dir(self) -> str:
         """The work folder."""
         return work_folder_path(self.config)
@@ -94,9 +89,8 @@ class Job:
 
     def dispatch(self, calls: Iterable[tuple[K, Call]]) -> Dispatch[K]:
         """Return what runs calls on the executor, with the job's budgets, counts and progress."""
-        return Dispatch(
-            self.executor, calls, policy=self.policy, statistics=self.statistics, on_idle=self.reporter.tick
-        )
+        policy = RetryPolicy(deadline_seconds=self.config.shard_deadline)
+        return Dispatch(self.executor, calls, policy=policy, statistics=self.statistics, on_idle=self.reporter.tick)
 
     def require_locks(self) -> None:
         """Check, before anything is published, that no other driver can have taken this job over.
@@ -182,7 +176,8 @@ def open_job(
         locks = [owned.enter_context(hold_work_folder(work_dir))]
         locks += [owned.enter_context(hold_output(prefix)) for prefix in sorted(output.prefix for output in outputs)]
         ledger = Ledger(work_dir)
-        is_same = ledger.plan is not None and not any(compare_plans(ledger.plan, plan))
+        settings, inputs = ([], []) if ledger.plan is None else compare_plans(ledger.plan, plan)
+        is_same = not settings and not inputs
         is_publishing = ledger.is_publishing and not ledger.is_finished and is_same
         finished = find_finished(outputs, plan, replaces=config.replace or is_publishing)
         job = Job(
@@ -200,7 +195,7 @@ def open_job(
             yield job
             conclude(absolute(config.output_prefix))
         else:
-            _take_over(job, outputs)
+            _take_over(job, outputs, settings, inputs)
             with _working(job, outputs):
                 yield job
         if not config.keep_shards and (not job.already_complete or is_same or not ledger.has_work):
@@ -217,8 +212,14 @@ def hold_output(prefix: str) -> contextlib.AbstractContextManager[Lock]:
     return hold_lock(with_suffix(absolute(prefix), f".{LOCK_SUFFIX}"), what=f"the output {prefix}")
 
 
-def _take_over(job: Job, outputs: Sequence[Output]) -> None:
+def _take_over(job: Job, outputs: Sequence[Output], settings: Sequence[str], inputs: Sequence[str]) -> None:
     """Go on with the work of an earlier run, but for what belongs to inputs that changed.
+
+    Args:
+        job: The job.
+        outputs: Its outputs.
+        settings: What differs in the settings of the earlier run.
+        inputs: What differs in its inputs.
 
     Raises:
         PlanError: If it is the work of other settings, naming what differs.
@@ -226,7 +227,6 @@ def _take_over(job: Job, outputs: Sequence[Output]) -> None:
     plan, ledger = job.plan, job.ledger
     if ledger.plan is None:
         return
-    settings, inputs = compare_plans(ledger.plan, plan)
     is_same_output = ledger.plan.settings.get("output-prefix") == plan.settings.get("output-prefix")
     if settings and ledger.has_work and not (job.config.replace and is_same_output):
         raise PlanError(

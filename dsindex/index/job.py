@@ -320,11 +320,10 @@ def samples_for_training(length: TrainingLength) -> list[Sizes]:
     if length.full_validation:
         valid = None
     elif not length.skip_train:
-        if length.eval_interval is None:
-            raise InputError("--train-iters and --train-samples need --eval-interval, or --full-validation")
-        validations = _count_iterations(length, batch, steps) // length.eval_interval + 1
+        interval = length.eval_interval or 0  # which is checked
+        validations = _count_iterations(length, batch, steps) // interval + 1
         if length.start_eval_at_iter is not None:
-            validations = max(0, validations - length.start_eval_at_iter // length.eval_interval)
+            validations = max(0, validations - length.start_eval_at_iter // interval)
         valid = validations * test
     ends = {iteration * batch for iteration in length.phase_transition_iterations}
     borders = [0, *sorted(end for end in ends if 0 < end < samples), samples]
@@ -340,8 +339,11 @@ def _check_length(length: TrainingLength) -> int:
         raise InputError(
             "expected either --train-iters or --train-samples, as Megatron does unless it has --skip-train"
         )
-    if length.global_batch_size is None:
-        raise InputError("--train-iters and --train-samples need --global-batch-size")
+    batch, validates = length.global_batch_size, length.eval_interval or length.full_validation or length.skip_train
+    if batch is None or not validates:
+        missing = ["--global-batch-size"] * (batch is None) + ["--eval-interval or --full-validation"] * (not validates)
+        msg = f"--train-iters and --train-samples need {' and '.join(missing)}; without a job, give --num-samples"
+        raise InputError(msg)
     newer = next((name for name in _SINCE_18 if getattr(length, name) is not None), None)
     if newer is not None and is_before(length.release, "0.18"):
         flag = f"--{newer.replace('_', '-')}"
@@ -353,8 +355,8 @@ def _check_length(length: TrainingLength) -> int:
         msg = "--rampup-batch-size needs --megatron-release: it counts up to 0.17, and is ignored from 0.18 on"
         raise InputError(msg)
     if ramp is not None and is_before(length.release, "0.18"):
-        _check_ramp(length, ramp, length.global_batch_size)
-    return length.global_batch_size
+        _check_ramp(length, ramp, batch)
+    return batch
 
 
 def _check_ramp(length: TrainingLength, ramp: tuple[int, int, int], batch: int) -> None:

@@ -19,8 +19,8 @@ from dsindex.engine.plan import make_plan
 from dsindex.engine.report import Report, show_datasets
 from dsindex.engine.room import require_room
 from dsindex.errors import FormatError, InputError
-from dsindex.store.reading import input_status, is_stored
-from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
+from dsindex.store.reading import input_status
+from dsindex.store.urls import absolute, as_prefix, folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
         DsindexError: If the merge cannot be done as asked; final names then never refer to incomplete files.
     """
     prefixes = [as_prefix(path) for path in config.input]
-    parts = tuple(map(_open, prefixes))
+    parts = tuple(map(open_part, prefixes))
     header, prefix = merged_header(parts), absolute(config.output_prefix)
     inputs = [_input_file(f"{given}.{suffix}") for given in prefixes for suffix in ("bin", "idx")]
     plan = make_plan({"output-prefix": str(prefix)}, inputs)
@@ -134,14 +134,6 @@ def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> Manifes
         if shared is None or msgspec.structs.replace(own, name=shared.name) != shared:
             return None
     return first
-
-
-def _open(prefix: str) -> Part:
-    try:
-        return open_part(prefix)
-    except FormatError as error:
-        msg = f"{error}; check --input, which takes paths without .bin and .idx"
-        raise (error if is_stored(with_suffix(prefix, ".idx")) else InputError(msg)) from error
 
 
 def _input_file(path: str) -> InputFile:

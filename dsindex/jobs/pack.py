@@ -9,7 +9,6 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.engine.assembly import assemble
-from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
 from dsindex.engine.job import open_job
 from dsindex.engine.merge import read_lengths
@@ -171,7 +170,7 @@ def _add_ends(job: Job, shards: Shards, output: Output, version: PbinVersion) ->
     tokens = shards.dataset(output)
     arguments = (tokens.parts, header, job.work_dir)
     call = Call(name="pack-index", place=output.prefix, function=_write_ends, arguments=arguments)
-    [ends] = run_in_order(job.executor, [call], policy=job.policy)
+    [(_, ends)] = job.dispatch([(output.name, call)]).run()
     head, tail = (Piece(path=joined(job.work_dir, file.name), offset=0, size_bytes=file.size_bytes) for file in ends)
     return replace(tokens, head=(head,), tail=(tail,))
 

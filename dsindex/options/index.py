@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, ClassVar, Literal, TypeAlias, get_type_hints
 
 from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
-from dsindex.index.job import FIM_CLASS, MID_LEVEL_SURPLUS, RELEASES, JobTokenizer, Release
+from dsindex.index.job import FIM_CLASS, MID_LEVEL_SURPLUS, JobTokenizer, Release
 from dsindex.index.pretrain_command import (
     TOKENIZER_NAMES,
     JobCommand,
@@ -54,22 +54,10 @@ class TokenizerFlags(Options):
     """The size of a NullTokenizer or TikTokenizer."""
 
 
-def take_installed_release(merged: dict[str, Any]) -> None:
-    """Let the release be that of the installed megatron-core, unless it is given."""
-    from importlib.metadata import PackageNotFoundError, version  # slow to import
-
-    with suppress(PackageNotFoundError):
-        installed = ".".join(version("megatron-core").split(".")[:2])
-        if installed in RELEASES:
-            merged.setdefault("megatron_release", installed)
-
-
 def _place_tokenizer(merged: dict[str, Any]) -> None:
     """Collect the tokenizer's flags as one option; they are left out where names do not depend on them."""
     given = {name: merged.pop(name) for name in TOKENIZER_NAMES if name in merged}
     other = any(merged.get(name) for name in ("like", "tokenizer_identifiers", "plain_names"))
-    if given and not other:
-        take_installed_release(merged)
     if given and (merged.get("megatron_release") is not None or not other):
         merged["job_tokenizer"] = given
 
@@ -353,7 +341,7 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
         if has_job and not ways and not (self.dry_run or self.explain):
             yield (
                 "--train-iters and --train-samples are of a job, which finds its caches by --megatron-release and "
-                "--tokenizer-type with its other flags, or by --like; without a job, give --plain-names"
+                "--tokenizer-type with its other flags, or by --like; without a job, give --num-samples"
             )
         if self.seq_length is None and self.like is None:
             yield "give --seq-length, or --like with a description that has it"

@@ -51,8 +51,8 @@ class Origin:
         """
         found, notes = find_document_origins(self.prefix, num_documents, documents)
         self.notes.update(dict.fromkeys(notes))
-        self.check_inputs(found)
-        return found
+        self.check_inputs(found.values())
+        return [found[document] for document in documents]
 
     def check_inputs(self, origins: Iterable[DocumentOrigin]) -> None:
         """Note what became of the inputs of documents since the dataset was made from them."""

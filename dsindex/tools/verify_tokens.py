@@ -110,10 +110,11 @@ def _tell_line(subject: Subject, documents: Documents, number: int) -> str | Non
     if number >= documents.num_documents:
         return None
     try:
-        [origin], _ = find_document_origins(subject.prefix, documents.num_documents, [number])
+        origins, _ = find_document_origins(subject.prefix, documents.num_documents, [number])
     except FormatError:
         return None
-    return None if origin.source is None else f"{origin.source.path}, line {origin.source.line:,}"
+    source = origins[number].source
+    return None if source is None else f"{source.path}, line {source.line:,}"
 
 
 # The source: a shard's first document is the number of rows before it in the provenance, so any can be made again.

@@ -24,11 +24,7 @@ FILES = {
     "manifest": "out/*.manifest.json",
     "provenance": "out/*.provenance.parquet",
     "cache": "out/cache/*",
-    "ledger": "out/docs.build/ledger.jsonl",
-    "shard": "out/docs.build/shards/*/*",
-    "owner": "out/docs.build/owner.json",
 }
-OWNER = b'{"host": "here", "boot": "b", "pid": 1, "started": "5", "token": "t"}'
 
 
 def build(folder):
@@ -40,7 +36,6 @@ def build(folder):
         executor="local",
         workers=1,
         shard_size=200,
-        keep_shards=True,
         progress=False,
     )
 
@@ -57,13 +52,12 @@ def whole(tmp_path_factory):
         out = folder / "out"
         options = {"seq_length": 8, "epochs": 2, "split": "90,10,0", "executor": "local", "progress": False}
         dsindex.build_index(str(out / "docs_text_document"), data_cache_path=str(out / "cache"), **options)
-        (out / "docs.build" / "owner.json").write_bytes(OWNER)
         folder.rename(root / "whole")
         yield root / "whole"
 
 
 def read(folder):
-    """Read every document, verify, inspect, and build again; a fault in a file is a finding or an error of ours."""
+    """Read every document, verify and inspect; a fault in a file is a finding or an error of ours."""
     out = folder / "out"
     prefix = str(out / "docs_text_document")
     with suppress(dsindex.DsindexError), dsindex.open(prefix) as dataset:
@@ -72,17 +66,13 @@ def read(folder):
                 dataset[number].sum()
     with suppress(dsindex.DsindexError):
         dsindex.verify(prefix, cache=str(out / "cache"), executor="local", workers=1, progress=False)
-    for path in (prefix, str(out / "docs.build")):
-        with suppress(dsindex.DsindexError):
-            dsindex.inspect(path)
+    with suppress(dsindex.DsindexError):
+        dsindex.inspect(prefix)
 
 
 def damage(data, kind, rng):
-    """Damage a file as bytes, or as the JSON that it holds; a ledger is cut off, as by a crash."""
-    if kind == "ledger":
-        at = rng.randrange(len(data))
-        return data[:at] + bytes(rng.choice([0, len(data) - at]))
-    if rng.random() < 0.6 and (kind in {"manifest", "owner"} or (kind == "cache" and data.startswith(b"{"))):
+    """Damage a file as bytes, or as the JSON that it holds."""
+    if rng.random() < 0.6 and (kind == "manifest" or (kind == "cache" and data.startswith(b"{"))):
         return json.dumps(damage_json(json.loads(data), rng), indent=4).encode()
     return damage_bytes(data, rng)
 
@@ -128,18 +118,3 @@ def test_damage_is_noticed(kind, whole):
             options = {"executor": "local", "workers": 1, "progress": False}
             unnoticed += bool(dsindex.verify(prefix, cache=str(out / "cache"), **options))
     assert unnoticed <= 2  # a description beside the data may say the same in other bytes
-
-
-@pytest.mark.quick(3)
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", ["ledger", "shard", "owner", "manifest"])
-def test_build_continues_from_damaged_files_to_the_same_bytes(kind, seed, whole):
-    """A driver that finds its own work folder damaged makes again what is damaged, or says why it cannot."""
-    out = damaged_copy(whole, kind, seed) / "out"
-    for suffix in ("manifest.json", "idx") if kind != "manifest" else ("idx",):
-        (out / f"docs_text_document.{suffix}").unlink()
-    with suppress(dsindex.DsindexError):
-        build(out.parent)
-        for suffix in ("bin", "idx", "provenance.parquet"):
-            name = f"docs_text_document.{suffix}"
-            assert (out / name).read_bytes() == (whole / "out" / name).read_bytes()

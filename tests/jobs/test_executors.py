@@ -198,13 +198,15 @@ def test_closing_kills_what_runs():
     assert executor.wait(0.01) == []
 
 
-@pytest.mark.parametrize(("options", "text_bytes", "kind"), [
-    ({"workers": 4}, 1 << 40, "local"), ({"workers": 5}, 1 << 40, "processes"), ({"workers": 5}, 1, "local"),
-], ids=str)  # fmt: skip
-def test_many_workers_are_processes_where_the_text_is_large(options, text_bytes, kind, monkeypatch):
+@pytest.mark.parametrize(("workers", "text_bytes", "memory", "kind"), [
+    (5, 1 << 40, 1 << 40, "processes"), (5, 1 << 40, None, "processes"),
+    (4, 1 << 40, 1 << 40, "local"), (5, 1, 1 << 40, "local"), (5, 1 << 40, 1 << 30, "local"),
+], ids=["many", "memory unknown", "few workers", "few bytes", "little memory"])  # fmt: skip
+def test_many_workers_are_processes_where_the_text_is_large(workers, text_bytes, memory, kind, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with contextlib.closing(make_executor(ExecutorConfig(**options), text_bytes=text_bytes)) as executor:
-        assert (executor.kind, executor.slots) == (kind, options["workers"])
+    monkeypatch.setattr("dsindex.engine.start.available_memory", lambda: memory)
+    with contextlib.closing(make_executor(ExecutorConfig(workers=workers), text_bytes=text_bytes)) as executor:
+        assert (executor.kind, executor.slots) == (kind, workers)
 
 
 @pytest.mark.parametrize(("line", "folder", "limit", "usage"), [

@@ -89,7 +89,7 @@ def test_other_tokenizer_is_refused(prefix, named, message):
 def test_missing_or_damaged_manifest_is_named(prefix):
     manifest = Path(f"{prefix}.manifest.json")
     manifest.write_text('{"content": {"tokenizer": {"name": 3}}}')
-    with pytest.raises(FormatError, match="expected a manifest of dsindex"):
+    with pytest.raises(FormatError, match="cannot be read as a manifest"):
         IndexedDataset(prefix).decode(0)
     manifest.unlink()
     with pytest.raises(TokenizerError, match=r"data.manifest.json: expected .* found none; pass tokenizer="):

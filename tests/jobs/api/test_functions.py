@@ -206,7 +206,7 @@ WRONG = [
     ("nothing", {}, InputError, "nothing: there is no dataset: .*check the path"),
     ("out/docs", {}, InputError, "choose one of out/docs_text_document"),
     ("out", {}, InputError, "out: there is no dataset: got a folder"),
-    ("cache", {"split": "dev"}, InputError, "expected the index cache of the split dev, got test, train, valid"),
+    ("cache", {"split": "dev"}, InputError, "expected one index cache of the split dev, got test, train, valid"),
     ("out/docs_text_document", {"block_size": 8}, InputError, "does not take the option block_size; omit it"),
     ("/dev/null", {}, InputError, "expected a dataset, got a device"),
     ("no-index.jsonl", {}, InputError, "got text without its raw index no-index.idx"),

@@ -11,7 +11,7 @@ import tokenizers
 from dsindex.cli.main import main
 from dsindex.datasets.provenance import read_rows
 from dsindex.engine.progress import Reporter
-from dsindex.errors import OutputError, TokenizerError
+from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.jobs.pack import choose_token_bytes, run_pack
 from dsindex.options.pack import PackConfig
@@ -197,12 +197,8 @@ def test_command_packs_and_merges(tmp_path, capsys):
 
 def test_files_of_others_beside_the_output_stay(make_pack, tmp_path):
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "docs.pbin").write_bytes(b"precious")
-    with pytest.raises(OutputError, match=r"docs\.pbin: exists already.*--replace"):
-        run_config(make_pack())
-    assert (tmp_path / "out" / "docs.pbin").read_bytes() == b"precious"
     for suffix in ("bin", "idx"):
         (tmp_path / "out" / f"docs.{suffix}").write_bytes(b"an index of lines, or Megatron's")
-    run_config(make_pack(replace=True))
+    run_config(make_pack())
     assert (tmp_path / "out" / "docs.idx").read_bytes() == b"an index of lines, or Megatron's"
     assert (tmp_path / "out" / "docs.bin").exists()
