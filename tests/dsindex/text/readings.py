@@ -114,19 +114,7 @@ def read_ranges(path, cuts, keys=KEYS, **options):
 
 def in_memory(content):
     """The one block that a file of this content is."""
-    ends = np.flatnonzero(np.frombuffer(content, np.uint8) == 10)
-    if not content.endswith(b"\n"):
-        ends = np.append(ends, len(content))
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    starts[0] = 3 if content.startswith(BOM) else 0
-    return LineBlock(
-        data=bytearray(content),
-        num_bytes=len(content),
-        offset=0,
-        first_line=0,
-        starts=starts,
-        ends=ends.astype(np.int64),
-    )
+    return LineBlock.of_text(bytearray(content), offset=0, first_line=0)
 
 
 def parse(content, selection=SELECTION):

@@ -236,7 +236,7 @@ def test_changed_files_and_ranges_are_refused(format, tmp_path):
     blocks = read_part(part_of(path, format), select_keys(["text"]), block_bytes=1)
     next(blocks)
     os.utime(path, ns=(1, 1))
-    with pytest.raises(InputError, match="the file changed while it was read"):
+    with pytest.raises(InputError, match="the file changed since the job was planned"):
         list(blocks)
 
 
