@@ -78,7 +78,7 @@ def test_given_tokenizer_is_used(prefix, give):
 
 @pytest.mark.parametrize(("named", "message"), [
     ({"sha256": "0" * 64}, "expected the tokenizer 'plain' with sha256 0{16}… .*/plain has [0-9a-f]{16}…"),
-    ({"name": "gone"}, "expected the tokenizer 'gone' .* found none where it was, nor .*; pass tokenizer="),
+    ({"name": "gone"}, "expected the tokenizer 'gone' .* found none where it was, nor .*; give its path"),
 ])  # fmt: skip
 def test_other_tokenizer_is_refused(prefix, named, message):
     write_manifest(prefix, **named)
