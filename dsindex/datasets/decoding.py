@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from dsindex.datasets.recorded import MANIFEST_SUFFIX, read_recorded
 from dsindex.errors import TokenizerError
+from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.json_text import encode_json
 from dsindex.store.urls import local_paths
 
@@ -64,7 +64,7 @@ def read_named_tokenizer(prefix: str) -> NamedTokenizer | None:
     Raises:
         FormatError: If the manifest is damaged.
     """
-    recorded = read_recorded(prefix)
+    recorded = read_manifest(prefix)
     if recorded is None or recorded.content.tokenizer is None:
         return None
     from dsindex.text.recorded_tokenizer import NamedTokenizer  # not needed to read tokens
@@ -76,7 +76,7 @@ def read_named_tokenizer(prefix: str) -> NamedTokenizer | None:
         revision=tokenizer.revision,
         options=encode_json(tokenizer.options or {}),
         path=run.tokenizer_path,
-        first_input=next(iter(run.places), None),
+        first_input=next((path for path, *_ in run.plan.inputs), None),
     )
 
 
@@ -96,7 +96,7 @@ def _load_recorded(prefix: str, working_folder: str) -> Tokenizer:
     named = read_named_tokenizer(prefix)
     if named is None:
         raise TokenizerError(
-            f"{prefix}{MANIFEST_SUFFIX}: expected a manifest that names the dataset's tokenizer, found none; pass "
+            f"{manifest_path(prefix)}: expected a manifest that names the dataset's tokenizer, found none; pass "
             f"tokenizer=, the path of the tokenizer"
         )
     return load_recorded(named, prefix if local_paths([prefix]) else os.path.join(working_folder, named.name))

@@ -9,8 +9,8 @@ import msgspec
 
 from dsindex.datasets.decoding import read_named_tokenizer
 from dsindex.datasets.origins import find_document_origins
-from dsindex.engine.manifest import read_manifest
 from dsindex.errors import DsindexError, FormatError, MissingObjectError, TokenizerError
+from dsindex.formats.manifest import read_manifest
 from dsindex.store.reading import fingerprint_input, input_status, is_there
 from dsindex.text.recorded_tokenizer import load_recorded
 from dsindex.text.tokenizer import load_tokenizer
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from dsindex.datasets.origins import DocumentOrigin
-    from dsindex.engine.manifest import Content, Manifest
+    from dsindex.formats.manifest import Content, Manifest
     from dsindex.text.recorded_tokenizer import NamedTokenizer
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.documents import Documents

@@ -21,9 +21,9 @@ from dsindex.datasets.kinds import tell_kind
 from dsindex.datasets.pbin import PbinDocuments
 from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
-from dsindex.engine.manifest import manifest_path, read_manifest
 from dsindex.engine.start import make_executor
 from dsindex.errors import FormatError, InputError, UsageError
+from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.store.reading import digest_blocks, is_stored, stored_size
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, StoredFile, combine_digests
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.kinds import KindName, Subject
     from dsindex.engine.executors import Executor
-    from dsindex.engine.manifest import Manifest
     from dsindex.engine.progress import Reporter
+    from dsindex.formats.manifest import Manifest
     from dsindex.options.datasets import VerifyConfig
     from dsindex.tools.verify_tokens import SourceShards
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.engine.inputs import InputFile
-    from dsindex.engine.manifest import Manifest
     from dsindex.engine.tasks import ShardTask
+    from dsindex.formats.manifest import Manifest
     from dsindex.options.datasets import VerifyConfig
     from dsindex.text.selection import Selection
     from dsindex.tools.documents import Documents

@@ -12,8 +12,8 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.datasets.kinds import Subject
-from dsindex.engine.manifest import manifest_path
 from dsindex.errors import InputError, TokenizerError
+from dsindex.formats.manifest import manifest_path
 from dsindex.instruction.config import check_config
 from dsindex.options.build import BuildConfig
 from dsindex.options.instruct import InstructConfig
