@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from dsindex.datasets.recorded import MANIFEST_SUFFIX, read_recorded
 from dsindex.errors import TokenizerError
+from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.json_text import encode_json
 from dsindex.store.urls import local_paths
 
@@ -64,7 +64,7 @@ def read_named_tokenizer(prefix: str) -> NamedTokenizer | None:
     Raises:
         FormatError: If the manifest is damaged.
     """
-    recorded = read_recorded(prefix)
+    recorded = read_manifest(prefix)
     if recorded is None or recorded.content.tokenizer is None:
         return None
     from dsindex.text.recorded_tokenizer import NamedTokenizer  # not needed to read tokens
@@ -76,7 +76,7 @@ def read_named_tokenizer(prefix: str) -> NamedTokenizer | None:
         revision=tokenizer.revision,
         options=encode_json(tokenizer.options or {}),
         path=run.tokenizer_path,
-        first_input=next(iter(run.places), None),
+        first_input=next((path for path, *_ in run.plan.inputs), None),
     )
 
 
@@ -91,24 +91,15 @@ def _load_recorded(prefix: str, working_folder: str) -> Tokenizer:
     Raises:
         TokenizerError: If none is named or found, or it is another one.
     """
-    from dsindex.text.recorded_tokenizer import find_tokenizer
+    from dsindex.text.recorded_tokenizer import load_recorded
 
     named = read_named_tokenizer(prefix)
     if named is None:
         raise TokenizerError(
-            f"{prefix}{MANIFEST_SUFFIX}: expected a manifest that names the dataset's tokenizer, found none; pass "
+            f"{manifest_path(prefix)}: expected a manifest that names the dataset's tokenizer, found none; pass "
             f"tokenizer=, the path of the tokenizer"
         )
-    folder = next(map(os.path.dirname, map(os.path.abspath, local_paths([prefix]))), working_folder)
-    tokenizer, others = find_tokenizer(named, os.path.join(folder, named.name))
-    if tokenizer is not None:
-        return tokenizer
-    what = [each.error if each.sha256 is None else f"{each.place} has {each.sha256[:16]}…" for each in others]
-    found = "; ".join(what) or f"found none where it was, nor by that name in {working_folder} or beside the data"
-    raise TokenizerError(
-        f"expected the tokenizer {named.name!r} with sha256 {named.sha256[:16]}… that the dataset was made with, "
-        f"{found}; pass tokenizer=, its path"
-    )
+    return load_recorded(named, prefix if local_paths([prefix]) else os.path.join(working_folder, named.name))
 
 
 @functools.lru_cache(maxsize=8)
