@@ -182,7 +182,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
         if is_job or "megatron_release" in given:
             given |= {name: getattr(self, name) for name in TOKENIZER_NAMES if name in self.given}
         given |= {name: getattr(self, name) for name in options_of(ExecutorConfig)}
-        return IndexConfig(data_path=prefix, **given)
+        return IndexConfig(data_path=(prefix,), **given)
 
     @property
     def dataset_names(self) -> tuple[str, ...]:
