@@ -23,7 +23,6 @@ Source: docs/formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_da
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import json
 import os
@@ -37,17 +36,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from dsindex.errors import FormatError, MissingObjectError, OutputError
+from dsindex.errors import FormatError, MissingObjectError, OutputError, PlanError
 from dsindex.formats.mmididx import read_index
 from dsindex.index.epochs import ORDER_SETTINGS, PLAN
 from dsindex.index.job import FIM_CLASS
+from dsindex.store.lock import hold_lock
 from dsindex.store.reading import digest_file, input_status, version_number
 from dsindex.store.storage import (
     BlockDigester,
     atomic_writer,
-    make_folder,
     open_file,
-    output_error,
     remove_if_present,
     sync_folder,
     temporary_name,
@@ -390,49 +388,17 @@ def _recorded_states(record: Mapping[str, Any] | None, path: str) -> list[Any]:
 def lock_cache(files: CacheFiles) -> Iterator[None]:
     """Keep other tasks from writing the same cache, waiting for one that does, and make its folder.
 
-    The lock is the system's (flock), which is released when a process dies. A file system without such locks has none
-    to offer: two jobs then write the same bytes.
-
     Raises:
         OutputError: If the lock file cannot be made.
     """
-    make_folder(os.path.dirname(files.record) or ".")
-    path = f"{files.stem}-dsindex.lock"
-    while (descriptor := _try_lock(path)) is None:
-        time.sleep(POLL_SECONDS)
-    try:
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(hold_lock(f"{files.stem}-dsindex.lock", what="the cache"))
+                break
+            except PlanError:  # another task has it
+                time.sleep(POLL_SECONDS)
         yield
-    finally:
-        if _is_still(path, descriptor):
-            os.unlink(path)
-        os.close(descriptor)
-
-
-def _try_lock(path: str) -> int | None:
-    """Open and lock the lock file; None if another process holds it, or has just removed it."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise output_error(path, error) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_free = _is_still(path, descriptor)
-    except BlockingIOError:
-        is_free = False
-    except OSError:  # without such locks
-        is_free = True
-    if is_free:
-        return descriptor
-    os.close(descriptor)
-    return None
-
-
-def _is_still(path: str, descriptor: int) -> bool:
-    """Tell whether a path still leads to the file that is open."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def write_cache(files: CacheFiles, contents: Sequence[Content], record: Mapping[str, Any]) -> bool:
