@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
-from dsindex.datasets.recorded import MANIFEST_SUFFIX, read_recorded
 from dsindex.errors import FormatError, InputError
+from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.machine import available_cpus
 from dsindex.store.reading import is_stored
 
@@ -108,9 +108,9 @@ def find_lines(prefix: str, num_documents: int, documents: Sequence[int]) -> lis
         InputError: If it has no manifest or no provenance.
         FormatError: If one of them is damaged or belongs to another dataset.
     """
-    recorded, provenance = read_recorded(prefix), f"{prefix}{PROVENANCE_SUFFIX}"
+    recorded, provenance = read_manifest(prefix), f"{prefix}{PROVENANCE_SUFFIX}"
     if recorded is None or not is_stored(provenance):
-        path, what = (f"{prefix}{MANIFEST_SUFFIX}", "manifest") if recorded is None else (provenance, "provenance")
+        path, what = (manifest_path(prefix), "manifest") if recorded is None else (provenance, "provenance")
         msg = f"{path}: expected the {what} that a build writes beside its dataset, found none; without it, "
         raise InputError(f"{msg}the lines that documents came from are unknown")
     inputs = recorded.content.inputs
@@ -152,7 +152,7 @@ def find_parts(prefix: str, num_documents: int, *, first: int = 0, depth: int = 
     total = sum(size for _, size in named)
     if total != num_documents or depth == DEEPEST:
         what = f"expected parts of {num_documents} documents together, got {total}"
-        raise FormatError(f"{prefix}{MANIFEST_SUFFIX}: {what}; it belongs to another dataset")
+        raise FormatError(f"{manifest_path(prefix)}: {what}; it belongs to another dataset")
     parts = []
     for own, size in named:
         parts += find_parts(own, size, first=first, depth=depth + 1) if size else []
@@ -162,15 +162,15 @@ def find_parts(prefix: str, num_documents: int, *, first: int = 0, depth: int = 
 
 def _merged_from(prefix: str) -> list[tuple[str, int]]:
     """Return the prefixes and numbers of documents of the datasets that were merged; none if it was no merge."""
-    recorded = read_recorded(prefix)
+    recorded = read_manifest(prefix)
     if recorded is None or recorded.content.account is not None:
         return []
-    inputs, places = recorded.content.inputs, recorded.run.places[::2]  # .bin and .idx of each
+    inputs, places = recorded.content.inputs, recorded.run.plan.inputs[::2]  # .bin and .idx of each
     named = []
     for number, each in enumerate(inputs):
         given = each.path.removesuffix(".bin").removesuffix(".idx")
         has_moved = len(places) == len(inputs) and not is_stored(f"{given}.idx")
-        named.append((places[number].removesuffix(".bin") if has_moved else given, each.documents or 0))
+        named.append((places[number][0].removesuffix(".bin") if has_moved else given, each.documents or 0))
     return named
 
 
@@ -179,7 +179,7 @@ def tell_tokenizers_apart(prefixes: Iterable[str]) -> str | None:
     found: dict[str, str] = {}
     for prefix in prefixes:
         with contextlib.suppress(FormatError, InputError):  # verify says what is wrong with it
-            recorded = read_recorded(prefix)
+            recorded = read_manifest(prefix)
             tokenizer = None if recorded is None else recorded.content.tokenizer
             if tokenizer is not None:
                 found.setdefault(tokenizer.sha256, f"{tokenizer.name} ({tokenizer.sha256[:8]}) of {prefix}")

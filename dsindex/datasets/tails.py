@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from dsindex.amounts import count
 from dsindex.datasets.origins import PROVENANCE_SUFFIX, find_parts
 from dsindex.datasets.provenance import read_rows
-from dsindex.datasets.recorded import read_recorded
 from dsindex.errors import FormatError, InputError
+from dsindex.formats.manifest import read_manifest
 from dsindex.formats.mmididx import read_header
 from dsindex.store.reading import is_stored
 
@@ -52,7 +52,7 @@ def describe_tails(tails: Iterable[tuple[str, int, int]]) -> str | None:
 
 def _describe_tail(prefix: str, begin: int, end: int) -> str | None:
     header, provenance = read_header(f"{prefix}.idx"), f"{prefix}{PROVENANCE_SUFFIX}"
-    recorded = read_recorded(prefix)
+    recorded = read_manifest(prefix)
     if recorded is None or end <= begin or header.num_sequences != header.num_documents:
         return None
     parts = find_parts(prefix, header.num_documents)

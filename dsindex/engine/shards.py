@@ -15,7 +15,6 @@ from dsindex.amounts import count, format_size
 from dsindex.engine.assembly import TokenFile, merge_call
 from dsindex.engine.executors import Call
 from dsindex.engine.ledger import ShardMade
-from dsindex.engine.manifest import Content, RecordCounts, RecordedInput
 from dsindex.engine.merge import read_bad_records
 from dsindex.engine.output import Dataset
 from dsindex.engine.report import Report
@@ -23,6 +22,7 @@ from dsindex.engine.tasks import MergeRange, Piece, ShardRows
 from dsindex.engine.work_folder import SHARDS_FOLDER
 from dsindex.engine.worker import tokenize_shard
 from dsindex.errors import BadRecordError, InputError, RecordError
+from dsindex.formats.manifest import Content, RecordCounts, RecordedInput
 from dsindex.store.store import store_of
 from dsindex.store.urls import joined
 from dsindex.text.compressed import require_whole
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from dsindex.engine.dispatch import Dispatch
     from dsindex.engine.job import Job
-    from dsindex.engine.manifest import Run
     from dsindex.engine.output import Output
     from dsindex.engine.source import TextSource
     from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult, ShardTask
+    from dsindex.formats.manifest import Run
     from dsindex.store.storage import StoredFile
 
 Key: TypeAlias = int | MergeRange

@@ -32,11 +32,9 @@ from dsindex.store.urls import joined
 from dsindex.text.blocks import (
     ALL_RECORDS,
     Sample,
-    TextColumn,
     hash_records,
     keep_records,
     sample_records,
-    text_sizes,
 )
 from dsindex.text.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 
@@ -296,8 +294,8 @@ class _Shard:
             column, part = block.columns[key], (sample, key)
             if block.files is None and len(self._settings.samples) == 1:
                 self._tokenized[part] += encoded[key].text_bytes
-            elif isinstance(column, TextColumn):
-                self._tokenized[part] += np.bincount(files, text_sizes(column), len(self._bad)).astype(np.int64)
+            else:
+                self._tokenized[part] += np.bincount(files, column.sizes(), len(self._bad)).astype(np.int64)
             documents = self._lay_out(encoded[key])
             self._parts[part].add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
             self._facts[part].update(num_empty_documents=documents.num_empty, eod_in_text=documents.eod_in_text)

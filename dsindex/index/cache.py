@@ -23,29 +23,30 @@ Source: docs/formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_da
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import glob
 import json
 import os
-import reprlib
-import time
 import uuid
 from dataclasses import dataclass
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 import xxhash
 
-from dsindex.errors import FormatError, MissingObjectError, OutputError, PlanError
+from dsindex.errors import FormatError, MissingObjectError, OutputError
 from dsindex.formats.mmididx import read_index
 from dsindex.index.epochs import ORDER_SETTINGS, PLAN
 from dsindex.index.job import FIM_CLASS
-from dsindex.store.lock import hold_lock
 from dsindex.store.reading import digest_file, input_status, version_number
 from dsindex.store.storage import (
     BlockDigester,
     atomic_writer,
+    make_folder,
     open_file,
+    output_error,
     remove_if_present,
     sync_folder,
     temporary_name,
@@ -67,7 +68,6 @@ BLENDED_ARRAYS = ("dataset_index", "dataset_sample_index")
 DESCRIPTION_SUFFIX = "-description.txt"
 
 RECORD_VERSION = 1
-POLL_SECONDS = 0.05
 
 Content = bytes | np.ndarray[Any, Any]
 """Content of a file: its bytes, or the array that it stores."""
@@ -76,65 +76,6 @@ FileState = list[int | str]
 
 
 # Descriptions.
-
-
-def describe_dataset(
-    *,
-    class_name: str,
-    dataset_path: str,
-    num_samples: int | None,
-    index_split: str,
-    random_seed: int,
-    sequence_length: int,
-    split: str | None,
-    split_matrix: Sequence[Sequence[float] | None] | None,
-    tokenizer: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """Return Megatron's identifiers of one split of one dataset, in the order of a description's keys.
-
-    Args:
-        class_name: One of GPT_CLASSES.
-        dataset_path: The prefix as the job types it.
-        num_samples: Samples that the job requests; None for one epoch.
-        index_split: train, valid or test.
-        random_seed: The job's.
-        sequence_length: The job's.
-        split: As typed; None if each split has its own path.
-        split_matrix: The shares computed from it.
-        tokenizer: The tokenizer's `unique_identifiers`; None if they are not known.
-    """
-    matrix = None if split_matrix is None else [None if part is None else list(part) for part in split_matrix]
-    return {
-        "class": class_name,
-        "dataset_path": dataset_path,
-        "num_samples": num_samples,
-        "index_split": index_split,
-        "random_seed": random_seed,
-        "sequence_length": sequence_length,
-        "split": split,
-        "split_matrix": matrix,
-        "tokenizer": None if tokenizer is None else dict(tokenizer),
-    }
-
-
-def describe_blend(
-    datasets: Sequence[Mapping[str, Any]], *, split: str, weights: Sequence[float], size: int | None
-) -> dict[str, Any]:
-    """Return Megatron's identifiers of one split of a blend.
-
-    Args:
-        datasets: Those of its datasets.
-        split: train, valid or test.
-        weights: Normalised twice; the datasets' lengths if there is no size.
-        size: Samples of the blend; None for all of each dataset.
-    """
-    return {
-        "class": BLENDED_CLASS,
-        "datasets": list(datasets),
-        "split": split,
-        "weights": list(weights),
-        "size": size,
-    }
 
 
 def dataset_parts(identifiers: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
@@ -160,15 +101,24 @@ def description_hash(text: str) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
-_SETTINGS: tuple[tuple[str, type, int | None, bool], ...] = (
-    ("dataset_path", str, None, False),
-    ("index_split", str, None, False),
-    ("num_samples", int, 0, True),
-    ("random_seed", int, None, False),
-    ("sequence_length", int, 1, False),
-    ("split", str, None, True),
-)
-"""Settings in a description: name, type, least value, and whether it may be null."""
+class _Described(msgspec.Struct):
+    """What is read of the description of a dataset."""
+
+    kind: Literal["GPTDataset", "GPTFIMDataset"] = msgspec.field(name="class")
+    dataset_path: str
+    index_split: str
+    random_seed: int
+    sequence_length: Annotated[int, msgspec.Meta(ge=1)]
+    tokenizer: object
+    num_samples: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    split: str | None = None
+
+
+class _DescribedBlend(msgspec.Struct):
+    """What is read of the description of a blend."""
+
+    split: str
+    datasets: Annotated[list[_Described], msgspec.Meta(min_length=1)]
 
 
 def read_description(path: str) -> dict[str, Any]:
@@ -185,36 +135,13 @@ def read_description(path: str) -> dict[str, Any]:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: expected {expected}, got a file that is not JSON ({error})") from error
-    if not isinstance(identifiers, dict) or not _describes_cache(identifiers):
-        raise FormatError(f"{path}: expected {expected}, got another JSON value")
-    for described in dataset_parts(identifiers):
-        _check_settings(path, described)
-    return identifiers
-
-
-def _check_settings(path: str, described: Mapping[str, Any]) -> None:
-    """Refuse a setting of another type than Megatron writes."""
-    for name, kind, least, optional in _SETTINGS:
-        value = described.get(name)
-        if value is None and (optional or name not in described):
-            continue
-        if type(value) is kind and (least is None or (isinstance(value, int) and value >= least)):
-            continue
-        wanted = "a text" if kind is str else "an integer" if least is None else f"an integer of at least {least}"
-        raise FormatError(f"{path}: expected `{name}` to be {wanted}, got {reprlib.repr(value)}")
-
-
-def _describes_cache(identifiers: Mapping[str, Any]) -> bool:
-    if identifiers.get("class") in GPT_CLASSES:
-        return {"dataset_path", "index_split", "random_seed", "sequence_length", "tokenizer"} <= identifiers.keys()
-    datasets = identifiers.get("datasets")
-    return (
-        identifiers.get("class") == BLENDED_CLASS
-        and "split" in identifiers
-        and isinstance(datasets, list)
-        and len(datasets) > 0
-        and all(isinstance(dataset, dict) and _describes_cache(dataset) for dataset in datasets)
-    )
+    try:
+        is_blend = isinstance(identifiers, dict) and identifiers.get("class") == BLENDED_CLASS
+        msgspec.convert(identifiers, _DescribedBlend if is_blend else _Described)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"{path}: expected {expected} ({error})") from error
+    read: dict[str, Any] = identifiers
+    return read
 
 
 # Names.
@@ -258,7 +185,7 @@ def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None
 
     Args:
         folder: The cache folder (`--data-cache-path`).
-        identifiers: Made by `describe_dataset` or `describe_blend`, or read from a description.txt.
+        identifiers: Made by `dsindex.index.plan`, or read from a description.txt.
         name: Replaces the hash, for caches without one.
 
     >>> identifiers = {"class": "GPTDataset", "index_split": "train"}
@@ -388,17 +315,30 @@ def _recorded_states(record: Mapping[str, Any] | None, path: str) -> list[Any]:
 def lock_cache(files: CacheFiles) -> Iterator[None]:
     """Keep other tasks from writing the same cache, waiting for one that does, and make its folder.
 
+    The lock is the system's (flock), which is released when a process dies. A file system without such locks has none
+    to offer: two jobs then write the same bytes.
+
     Raises:
         OutputError: If the lock file cannot be made.
     """
-    with contextlib.ExitStack() as held:
-        while True:
-            try:
-                held.enter_context(hold_lock(f"{files.stem}-dsindex.lock", what="the cache"))
+    make_folder(os.path.dirname(files.record) or ".")
+    path = f"{files.stem}-dsindex.lock"
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise output_error(path, error) from error
+        with contextlib.suppress(OSError):  # without such locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):  # its last holder has removed it
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                 break
-            except PlanError:  # another task has it
-                time.sleep(POLL_SECONDS)
+        os.close(descriptor)
+    try:
         yield
+    finally:
+        remove_if_present(path)
+        os.close(descriptor)
 
 
 def write_cache(files: CacheFiles, contents: Sequence[Content], record: Mapping[str, Any]) -> bool:

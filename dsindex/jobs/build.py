@@ -23,9 +23,9 @@ from dsindex.errors import InputError
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
-    from dsindex.engine.manifest import RecordedOptions
     from dsindex.engine.progress import Reporter
     from dsindex.engine.source import TextSource
+    from dsindex.formats.manifest import RecordedOptions
     from dsindex.jobs.index import IndexResult
     from dsindex.options.build import BuildConfig
     from dsindex.store.storage import StoredFile

@@ -12,22 +12,22 @@ from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.engine.assembly import assemble
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.job import open_job
-from dsindex.engine.manifest import Content, RecordedInput, read_manifest
 from dsindex.engine.merge import check_parts, merged_header, open_part
 from dsindex.engine.output import Dataset, Output
 from dsindex.engine.plan import make_plan
 from dsindex.engine.report import Report, show_datasets
 from dsindex.engine.room import require_room
 from dsindex.errors import FormatError, InputError
+from dsindex.formats.manifest import Content, RecordedInput, read_manifest
 from dsindex.store.reading import input_status
 from dsindex.store.urls import absolute, as_prefix, folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.engine.manifest import Manifest
     from dsindex.engine.progress import Reporter
     from dsindex.engine.tasks import Part
+    from dsindex.formats.manifest import Manifest
     from dsindex.options.merge import MergeConfig
     from dsindex.store.storage import StoredFile
 

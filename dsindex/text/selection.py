@@ -18,13 +18,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.text.blocks import Column, Ids, RecordBlock, TextColumn, TokenColumn, by_record, find_id_fault
+from dsindex.text.blocks import Column, RecordBlock, find_id_fault
 from dsindex.text.fields import (
     JOINED,
-    Texts,
     find_fault,
     find_value,
     parse_record,
@@ -48,8 +47,8 @@ _STEP = re.compile(
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-Values: TypeAlias = list[Texts] | list[Ids]
-"""One value for each key."""
+Values: TypeAlias = list[Any]
+"""One value for each key: a text or token ids, or a list of them."""
 Judgement: TypeAlias = Values | str | None
 """A record's values, the reason why the line is no record, or None if the condition leaves it out."""
 
@@ -67,44 +66,19 @@ class TextKey:
 
 
 def parse_key(text: str) -> TextKey:
-    """Parse a key as it is written in an option.
-
-    Raises:
-        InputError: If it is a jq program that does not compile, or that uses a part of jq that is not allowed.
+    """Parse a key as it is written in an option; a jq program is not compiled.
 
     >>> parse_key("meta.text").path, parse_key('.meta."my text"').path
     (('meta.text',), ('meta', 'my text'))
-    >>> parse_key(".meta.text").name, parse_key("body=.meta.text").name
-    ('meta.text', 'body')
+    >>> parse_key(".meta.text").name, parse_key("body=.meta.text").name, parse_key("a | b").program
+    ('meta.text', 'body', None)
     """
-    name, source = _split(text)
+    found = None if text.startswith(".") else _NAMED.fullmatch(text)
+    name, source = (None, text) if found is None else (found["name"], found["source"])
     path = _parse_path(source)
     if path is not None:
         return TextKey(name=name or ".".join(path), path=path)
-    from dsindex.text.jq import FieldPattern, open_patterns  # few builds use jq
-
-    open_patterns((FieldPattern(name="text", pattern=source),))  # raises now if jq cannot compile it
     return TextKey(name=name or source, program=source)
-
-
-def output_name(text: str) -> str | None:
-    """Return the name that a key gives its output, without compiling anything; None for a jq program without one.
-
-    >>> output_name("text"), output_name(".a.b"), output_name("x=.a + .b"), output_name(".a + .b")
-    ('text', 'a.b', 'x', None)
-    """
-    name, source = _split(text)
-    path = _parse_path(source)
-    return name or (None if path is None else ".".join(path))
-
-
-def is_program(text: str) -> bool:
-    """Tell whether a key is a jq program.
-
-    >>> is_program(".a.b"), is_program("a | b"), is_program(".a | .b")
-    (False, False, True)
-    """
-    return _parse_path(_split(text)[1]) is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,14 +149,15 @@ class Selection:
 
     def build_column(self, values: Sequence[Any]) -> Column:
         """Return the column of one key, given its value in each record."""
-        return TextColumn.of(values) if self.vocabulary_size is None else TokenColumn.of(values)
+        return Column.of(values, holds_ids=self.vocabulary_size is not None)
 
     def finish(self, block: RecordBlock) -> RecordBlock:
         """Return a block with the columns of the outputs, one if the texts of all keys are joined."""
         if self.join is None:
             return block
-        columns = [column for column in block.columns.values() if isinstance(column, TextColumn)]
-        return replace(block, columns={JOINED: _join_columns(columns, self.join)})
+        joined = [map(self.join.join, column.by_record()) for column in block.columns.values()]
+        texts = list(map(self.join.join, zip(*joined, strict=True)))
+        return replace(block, columns={JOINED: Column.of(texts)})
 
     def _open_patterns(self) -> Patterns:
         from dsindex.text.jq import FieldPattern, open_patterns
@@ -204,7 +179,7 @@ class Selection:
             if wrong is not None:
                 return wrong
             values.append(value)
-        return cast("Values", values)
+        return values
 
     def find_fault(self, key: TextKey, value: object) -> str | None:
         """Describe a value that is not one of a key; None if it is."""
@@ -245,20 +220,7 @@ def open_selection(
         parsed = [replace(key, name=text) for key, text in zip(parsed, keys, strict=True)]
     if len({key.name for key in parsed}) < len(parsed):
         raise InputError(f"expected keys of different names, got {' '.join(keys)}; name one with NAME=")
-    selection = Selection(
-        keys=tuple(parsed),
-        where=where,
-        join=join,
-        vocabulary_size=vocabulary_size,
-    )
-    if where is not None:
-        selection._open_patterns()  # raises now if jq cannot compile it
-    return selection
-
-
-def select_keys(keys: Sequence[str]) -> Selection:
-    """Return the selection of top-level keys of exactly these names."""
-    return Selection(keys=tuple(TextKey(name=key, path=(key,)) for key in keys))
+    return _compiled(Selection(keys=tuple(parsed), where=where, join=join, vocabulary_size=vocabulary_size))
 
 
 def open_pattern(pattern: str) -> Selection:
@@ -271,17 +233,14 @@ def open_pattern(pattern: str) -> Selection:
     (('raw text',), ('.a + .b',))
     """
     path = _parse_path(pattern.strip()) if pattern.lstrip().startswith(".") else None
-    if path is not None:
-        return Selection(keys=(TextKey(name=".".join(path), path=path),), takes_lists=False)
-    selection = Selection(keys=(TextKey(name=pattern, program=pattern),), takes_lists=False)
-    selection._open_patterns()  # raises now if jq cannot compile it
+    key = TextKey(name=pattern, program=pattern) if path is None else TextKey(name=".".join(path), path=path)
+    return _compiled(Selection(keys=(key,), takes_lists=False))
+
+
+def _compiled(selection: Selection) -> Selection:
+    if selection.needs_jq:
+        selection._open_patterns()  # raises now if jq cannot compile it
     return selection
-
-
-def _split(text: str) -> tuple[str | None, str]:
-    """Return the output's name, if one is given, and the rest; an exact name is returned as a rest without a dot."""
-    found = None if text.startswith(".") else _NAMED.fullmatch(text)
-    return (None, text) if found is None else (found["name"], found["source"])
 
 
 def _parse_path(source: str) -> Path | None:
@@ -299,9 +258,3 @@ def _parse_path(source: str) -> Path | None:
             return None
         position = found.end()
     return tuple(path) if path else None
-
-
-def _join_columns(columns: Sequence[TextColumn], separator: str) -> TextColumn:
-    """Join each record's texts with a separator, those of a list as well."""
-    joined = [map(separator.join, by_record(column.texts, column.texts_per_record)) for column in columns]
-    return TextColumn(texts=list(map(separator.join, zip(*joined, strict=True))), texts_per_record=None)

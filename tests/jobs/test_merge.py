@@ -9,8 +9,8 @@ import pytest
 
 import dsindex
 from dsindex.datasets import IndexedDataset
-from dsindex.engine.manifest import read_manifest
 from dsindex.errors import FormatError, OutputError, PlanError
+from dsindex.formats.manifest import read_manifest
 from dsindex.options.merge import MergeConfig
 from tests.support.golden import GOLDEN_SETS, OWN
 from tests.support.jobs import run_config

@@ -10,20 +10,18 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from dsindex.text.fields import MAX_NESTING
 from dsindex.text.forms import TextPart
 from dsindex.text.parts import read_part
 from dsindex.text.records import parse_blocks
-from dsindex.text.selection import select_keys
+from dsindex.text.selection import open_selection
 from dsindex.text.streams import LineBlock
 
 BOM = b"\xef\xbb\xbf"
 
 KEYS = ("text", "title")
 
-SELECTION = select_keys(KEYS)
+SELECTION = open_selection(KEYS)
 
 
 @dataclass
@@ -37,15 +35,7 @@ class Reading:
 
     def add(self, block, first_line=0):
         assert block.num_lines == block.num_blank + len(block.offsets) + len(block.bad)
-        columns = []
-        for column in block.columns.values():
-            texts = column.texts
-            if column.texts_per_record is None:
-                columns.append([[text] for text in texts])
-            else:
-                stops = np.cumsum(column.texts_per_record).tolist()
-                assert stops[-1] == len(texts)
-                columns.append([texts[begin:end] for begin, end in pairwise([0, *stops])])
+        columns = [map(list, column.by_record()) for column in block.columns.values()]
         values = zip(*columns, strict=True)
         lines = (block.lines + first_line).tolist()
         self.num_lines += block.num_lines
@@ -107,7 +97,7 @@ def read_ranges(path, cuts, keys=KEYS, **options):
     reading = Reading()
     for begin, end in pairwise(cuts):
         first_line = reading.num_lines
-        for block in read_part(TextPart(path=str(path), begin=begin, end=end), select_keys(keys), **options):
+        for block in read_part(TextPart(path=str(path), begin=begin, end=end), open_selection(keys), **options):
             reading.add(block, first_line)
     return reading
 
@@ -125,7 +115,7 @@ def parse(content, selection=SELECTION):
 
 def read_fields(line, keys):
     """The values of one line, or what is wrong with it."""
-    return select_keys(keys).read_line(line)
+    return open_selection(keys).read_line(line)
 
 
 def as_reading(block):

@@ -14,7 +14,7 @@ from dsindex.text.blocks import set_aside
 from dsindex.text.compressed import SUFFIXES
 from dsindex.text.forms import InputForm, SmallFile, TextPart
 from dsindex.text.parts import TaskReader
-from dsindex.text.selection import select_keys
+from dsindex.text.selection import open_selection
 from tests.support.compressed import COMPRESSORS
 
 LINES = [
@@ -35,7 +35,7 @@ contents = st.builds(
     st.sampled_from([b"", b"\n"]),
 ).filter(len)
 FORMS = [InputForm(format=name) for name in ("jsonl", "lines", "document")]
-SELECTION = select_keys(["text"])
+SELECTION = open_selection(["text"])
 
 
 def pack(text, name, form):
@@ -59,7 +59,7 @@ def read(source, limit):
     for block in reader.blocks():
         [column] = block.columns.values()
         files = [0] * len(block.lines) if block.files is None else block.files.tolist()
-        kept += zip(files, block.offsets.tolist(), block.lines.tolist(), column.texts, strict=True)
+        kept += zip(files, block.offsets.tolist(), block.lines.tolist(), column.items, strict=True)
         bad += [(each.file, each.offset, each.line, each.line_bytes, each.reason) for each in block.bad]
     return kept, bad, reader
 

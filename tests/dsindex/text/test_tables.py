@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
-from dsindex.text.blocks import by_record
 from dsindex.text.forms import InputForm, TextPart, detect_form
 from dsindex.text.parts import read_part
 from dsindex.text.records import parse_blocks
-from dsindex.text.selection import open_selection, select_keys
+from dsindex.text.selection import open_selection
 from dsindex.text.tables import measure_table, read_table_lines
 
 STORED = ("parquet", "arrow-file", "arrow-stream")
@@ -58,7 +57,7 @@ def collect(blocks):
     texts, bad, num_lines = {}, {}, 0
     for block in blocks:
         assert block.num_lines == len(block.offsets) + len(block.bad)
-        columns = [map(list, by_record(c.texts, c.texts_per_record)) for c in block.columns.values()]
+        columns = [map(list, c.by_record()) for c in block.columns.values()]
         texts |= dict(zip(block.lines.tolist(), zip(*columns, strict=True), strict=True))
         bad |= {record.line: (record.reason, record.line_bytes) for record in block.bad}
         num_lines += block.num_lines
@@ -163,7 +162,7 @@ def test_token_ids_are_taken_from_lists(format, tmp_path):
     for key, expected in (("ids", [1, 2, 3]), ("deep", [1, 2, 3, 4, 5])):
         selection = open_selection([key], vocabulary_size=100)
         blocks = list(read_part(part_of(path, format), selection))
-        assert [token for block in blocks for token in block.columns[key].tokens.tolist()] == expected
+        assert [token for block in blocks for ids in block.columns[key].items for token in ids] == expected
     assert "a list with 100 as item 1" in blocks[-1].bad[0].reason
 
 
@@ -232,8 +231,8 @@ def test_changed_files_and_ranges_are_refused(format, tmp_path):
     path = write_table(tmp_path / "table", TABLE, format, group_rows=20)
     if format != "arrow-stream":
         with pytest.raises(InputError, match="expected at least 3 row groups, got 2; the file changed"):
-            list(read_part(part_of(path, format, end=3), select_keys(["text"])))
-    blocks = read_part(part_of(path, format), select_keys(["text"]), block_bytes=1)
+            list(read_part(part_of(path, format, end=3), open_selection(["text"])))
+    blocks = read_part(part_of(path, format), open_selection(["text"]), block_bytes=1)
     next(blocks)
     os.utime(path, ns=(1, 1))
     with pytest.raises(InputError, match="the file changed since the job was planned"):
