@@ -165,15 +165,15 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
             _check_room(config, source, targets)
             settings = InstructionSettings(
                 recipe=recipe,
-                vocabulary_size=source.tokenizer.vocabulary_size,
-                dtype=dtype.str,
                 fractions=config.split,
                 split_seed=config.split_seed,
                 **source.shard_options(),
             )
             shards = make_shards(job, source, settings, targets, function=encode_shard)
-            groups = [(shards.dataset(split.tokens), _masks(split, shards)) for split in splits]
-            datasets = [dataset for group in groups for dataset in group]
+            datasets = []
+            for split in splits:  # provenance and bad records are those of the tokens
+                masks = tuple(split.masks.part_of(result, job.work_dir) for _, result in shards.results)
+                datasets += [shards.dataset(split.tokens), Dataset(output=split.masks, parts=masks)]
             files = assemble(job, datasets)
             contents = [
                 content
@@ -236,12 +236,6 @@ def _check_room(config: InstructConfig, source: TextSource, targets: Sequence[Ou
     estimate = Estimate(tokens=source.text_bytes / 3, documents=source.text_bytes / 500)
     itemsize = targets[0].dtype.itemsize + MASK_DTYPE.itemsize
     check_room(config, estimate, itemsize=itemsize, num_keys=2, unfinished=targets)
-
-
-def _masks(split: _Split, shards: Shards) -> Dataset:
-    """Return the dataset of masks; provenance and bad records are those of the tokens."""
-    parts = tuple(split.masks.part_of(result, shards.job.work_dir) for _, result in shards.results)
-    return Dataset(output=split.masks, parts=parts)
 
 
 def _describe(
