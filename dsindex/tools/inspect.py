@@ -1,6 +1,6 @@
 """`dsindex inspect`: what a path is, how long its documents are, and some of their tokens as text with borders.
 
-Nothing is written. Damage is a finding, and what can still be read is shown.
+Nothing is written. Damage is a finding.
 """
 
 from __future__ import annotations
