@@ -80,7 +80,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     output = Output(prefix=prefix, plan_id=plan.plan_id, dtype=header.dtype)
     with open_job(config, plan, [output], reporter=reporter) as job:
         if not job.already_complete:
-            needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
+            needed = sum(part.bin.size_bytes + part.header.size_bytes for part in parts)
             require_room({folder_of(prefix): needed}, what="the output", remedy="make room, or write elsewhere")
             check_parts(parts)
             dataset = Dataset(output=output, parts=parts)

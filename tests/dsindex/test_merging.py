@@ -29,7 +29,7 @@ def write_part(prefix, documents, *, dtype="<u2", modes=False, seed=0):
 
 
 def range_of(parts, output):
-    pieces = [Piece(path=part.bin_path, offset=0, size_bytes=part.bin_bytes) for part in parts]
+    pieces = [Piece(file=part.bin, begin=0, end=part.bin.size_bytes) for part in parts]
     return MergeRange(number=0, begin=0, output=str(output), pieces=tuple(pieces))
 
 
