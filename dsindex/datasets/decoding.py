@@ -12,22 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from dsindex.errors import FormatError, MissingObjectError, MissingPackageError, TokenizerError
-from dsindex.json_text import decode_json, encode_json
-from dsindex.store.reading import open_stored
-from dsindex.store.urls import local_paths, with_suffix
+from dsindex.errors import TokenizerError
+from dsindex.formats.manifest import manifest_path, read_manifest
+from dsindex.json_text import encode_json
+from dsindex.store.urls import local_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from numpy.typing import ArrayLike, NDArray
 
     from dsindex.text.recorded_tokenizer import NamedTokenizer
     from dsindex.text.tokenizer import Tokenizer
 
-
-MANIFEST_SUFFIX = ".manifest.json"
-LARGEST_MANIFEST_BYTES = 64 << 20
 
 TokenizerLike: TypeAlias = "Tokenizer | str | os.PathLike[str] | Any"
 """A tokenizer, the path of one or its name in the hub; or an object with `decode`, as of tokenizers or transformers."""
@@ -69,35 +64,20 @@ def read_named_tokenizer(prefix: str) -> NamedTokenizer | None:
     Raises:
         FormatError: If the manifest is damaged.
     """
-    path = f"{prefix}{MANIFEST_SUFFIX}"
-    try:
-        with open_stored(with_suffix(prefix, MANIFEST_SUFFIX)) as file:
-            size_bytes = file.seek(0, os.SEEK_END)
-            if size_bytes > LARGEST_MANIFEST_BYTES:
-                raise FormatError(f"{path}: expected a manifest of at most 64 MiB, got {size_bytes} bytes")
-            file.seek(0)
-            content = file.read()
-    except (FileNotFoundError, NotADirectoryError, MissingObjectError):
+    recorded = read_manifest(prefix)
+    if recorded is None or recorded.content.tokenizer is None:
         return None
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read as a manifest ({error.strerror}); restore the file") from error
-    import msgspec  # not there in an environment that only reads
+    from dsindex.text.recorded_tokenizer import NamedTokenizer  # not needed to read tokens
 
-    from dsindex.text.recorded_tokenizer import NamedTokenizer
-
-    try:
-        manifest = decode_json(content)
-        recorded, run = manifest["content"].get("tokenizer"), manifest.get("run") or {}
-        if recorded is None:
-            return None
-        known = {key: recorded.get(key) for key in ("name", "sha256", "revision")}
-        known["options"] = encode_json(recorded.get("options") or {})
-        known["path"] = run.get("tokenizer_path")
-        inputs = (run.get("plan") or {}).get("inputs")
-        known["first_input"] = inputs[0][0] if inputs else None
-        return msgspec.convert(known, NamedTokenizer)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise FormatError(f"{path}: expected a manifest of dsindex ({error}); restore the file") from error
+    tokenizer, run = recorded.content.tokenizer, recorded.run
+    return NamedTokenizer(
+        name=tokenizer.name,
+        sha256=tokenizer.sha256,
+        revision=tokenizer.revision,
+        options=encode_json(tokenizer.options or {}),
+        path=run.tokenizer_path,
+        first_input=next((path for path, *_ in run.plan.inputs), None),
+    )
 
 
 @functools.lru_cache(maxsize=8)
@@ -111,24 +91,15 @@ def _load_recorded(prefix: str, working_folder: str) -> Tokenizer:
     Raises:
         TokenizerError: If none is named or found, or it is another one.
     """
-    from dsindex.text.recorded_tokenizer import find_tokenizer
+    from dsindex.text.recorded_tokenizer import load_recorded
 
     named = read_named_tokenizer(prefix)
     if named is None:
         raise TokenizerError(
-            f"{prefix}{MANIFEST_SUFFIX}: expected a manifest that names the dataset's tokenizer, found none; pass "
+            f"{manifest_path(prefix)}: expected a manifest that names the dataset's tokenizer, found none; pass "
             f"tokenizer=, the path of the tokenizer"
         )
-    folder = next(map(os.path.dirname, map(os.path.abspath, local_paths([prefix]))), working_folder)
-    tokenizer, others = find_tokenizer(named, os.path.join(folder, named.name))
-    if tokenizer is not None:
-        return tokenizer
-    what = [each.error if each.sha256 is None else f"{each.place} has {each.sha256[:16]}…" for each in others]
-    found = "; ".join(what) or f"found none where it was, nor by that name in {working_folder} or beside the data"
-    raise TokenizerError(
-        f"expected the tokenizer {named.name!r} with sha256 {named.sha256[:16]}… that the dataset was made with, "
-        f"{found}; pass tokenizer=, its path"
-    )
+    return load_recorded(named, prefix if local_paths([prefix]) else os.path.join(working_folder, named.name))
 
 
 @functools.lru_cache(maxsize=8)
@@ -157,37 +128,3 @@ def has_id(tokenizer: Tokenizer, number: int) -> bool:
     from dsindex.text.tokenizer import shared_tokenizer
 
     return tokenizer.library == "tokenizers" and shared_tokenizer(tokenizer).id_to_token(number) is not None
-
-
-# Convert arrays to tensors for datasets with `torch=True`. torch is an optional package, imported on first use.
-
-
-def tensor_maker(wanted: bool) -> Callable[[NDArray[Any]], Any] | None:
-    """Return a function that turns an array into a tensor; None if arrays are wanted.
-
-    Integers become int64, the type of token ids in models. Only the memory of writeable arrays is shared.
-
-    Raises:
-        MissingPackageError: If tensors are wanted and torch is not installed.
-    """
-    if not wanted:
-        return None
-    try:
-        import torch
-    except ImportError as error:
-        msg = f"torch=True needs torch, which cannot be imported ({error}); install it: pip install 'dsindex[torch]'"
-        raise MissingPackageError(msg) from error
-
-    def make(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch may not be installed
-        if array.dtype.kind in "iu":
-            array = array.astype(np.int64, copy=not array.flags.writeable)
-        elif not array.flags.writeable:
-            array = array.copy()
-        return torch.from_numpy(array)
-
-    return make
-
-
-def convert_arrays(sample: Mapping[str, Any], make: Callable[[NDArray[Any]], Any]) -> dict[str, Any]:
-    """Return a sample with its arrays replaced by tensors."""
-    return {name: make(value) if isinstance(value, np.ndarray) else value for name, value in sample.items()}

@@ -8,25 +8,32 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
-from dsindex.datasets.decoding import convert_arrays, decode_tokens, tensor_maker
+from dsindex.datasets.base import tensor_maker
+from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.samples import LocatedSample, find_parts, trace_samples
+from dsindex.datasets.samples import LocatedSample, SampleDataset, SamplePart
 from dsindex.dtypes import DAMAGED_ARRAY_ERRORS
 from dsindex.errors import FormatError
-from dsindex.index.cache import GPT_ARRAYS, GPT_CLASS, array_beside, read_description
+from dsindex.index.cache import (
+    GPT_ARRAYS,
+    GPT_CLASS,
+    array_beside,
+    read_description,
+    record_beside,
+    recorded_settings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
-    from dsindex.datasets.samples import SamplePart, SampleTrace
 
 
 # Options of a training sample's masks and positions, and how they are applied, as in Megatron-core's GPTDataset.
@@ -54,14 +61,6 @@ class SampleOptions:
     def __post_init__(self) -> None:
         if self.eod_token is None and (self.reset_position_ids or self.reset_attention_mask or self.eod_mask_loss):
             raise ValueError("reset_position_ids, reset_attention_mask and eod_mask_loss need an eod_token, got None")
-        if self.reset_attention_mask and not self.create_attention_mask:
-            msg = "reset_attention_mask without create_attention_mask would change nothing; set both or neither"
-            raise ValueError(msg)
-        if self.inter_document_masking and self.create_attention_mask:
-            msg = (
-                "inter_document_masking gives cu_seqlens in place of an attention mask; leave out create_attention_mask"
-            )
-            raise ValueError(msg)
         if self.pad_token is not None and self.pad_token == self.eod_token:
             msg = f"pad_token {self.pad_token} is the eod_token, whose loss would be masked; leave pad_token out"
             raise ValueError(msg)
@@ -168,6 +167,11 @@ def open_index_array(source: IndexSource, *, what: str, shape: tuple[int | None,
     return plain
 
 
+def absolute_source(source: IndexSource) -> IndexSource:
+    """Return an absolute path, or the array itself."""
+    return source if isinstance(source, np.ndarray) else os.path.abspath(source)
+
+
 def open_cached_index(description: str, name: str) -> NDArray[Any]:
     """Return an index of the cache of a description, such as `sample_index`.
 
@@ -178,27 +182,15 @@ def open_cached_index(description: str, name: str) -> NDArray[Any]:
     return open_index_array(array_beside(description, name), what=f"a {name.replace('_', ' ')}", shape=shape)
 
 
-def sample_numbers(indices: ArrayLike) -> NDArray[np.integer[Any]]:
-    """Return sample numbers as an array.
-
-    Raises:
-        TypeError: If they are not integers in one dimension.
-    """
-    numbers = np.asarray(indices, dtype=np.int64 if np.size(indices) == 0 else None)
-    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-        raise TypeError(f"expected sample numbers in one dimension, got {numbers.dtype} of shape {numbers.shape}")
-    return numbers
-
-
 _PADDING = -1
 """Placeholder for missing tokens while a sample is assembled; no vocabulary contains it."""
 
 
-class GPTDataset:
+class GPTDataset(SampleDataset[dict[str, "NDArray[Any]"]]):
     """Map-style dataset of training samples.
 
     `ds[i]` is a sample for training, `ds.tokens(i)` and `ds.batch(ids)` are bare tokens, and `ds.parts(i)` says where
-    they come from. Negative numbers count from the end. It is pickled as paths if it was opened from paths.
+    they come from. It is pickled as paths if it was opened from paths.
 
     Args:
         dataset: The tokens.
@@ -234,12 +226,22 @@ class GPTDataset:
             raise ValueError(msg)
         if sequence_length < 1:
             raise ValueError(f"expected a sequence length of at least 1, got {sequence_length}")
-        self.dataset = dataset
+        self.dataset, self.place = dataset, dataset.prefix
         self.sequence_length = sequence_length
         self.add_extra_token = add_extra_token
+        self.num_sample_tokens = sequence_length + add_extra_token
+        """Tokens of a sample, the extra one included."""
         self.options = options
-        self._make_tensor = tensor_maker(torch)
-        self._sources = (document_index, sample_index, shuffle_index)
+        self._convert = tensor_maker(torch)
+        self._reopen = partial(
+            GPTDataset,
+            dataset,
+            *map(absolute_source, (document_index, sample_index, shuffle_index)),
+            sequence_length=sequence_length,
+            add_extra_token=add_extra_token,
+            options=options,
+            torch=torch,
+        )
         self.document_index = open_index_array(document_index, what="a document index", shape=(None,))
         self.sample_index = open_index_array(sample_index, what="a sample index", shape=(None, 2))
         self.shuffle_index = open_index_array(
@@ -260,7 +262,7 @@ class GPTDataset:
         description_path: str | os.PathLike[str],
         *,
         prefix: str | os.PathLike[str] | None = None,
-        add_extra_token: bool = True,
+        add_extra_token: bool | None = None,
         options: SampleOptions = DEFAULT_OPTIONS,
         check: bool = True,
         torch: bool = False,
@@ -270,7 +272,8 @@ class GPTDataset:
         Args:
             description_path: The `<md5>-GPTDataset-<split>-description.txt`; the three indices are in the same folder.
             prefix: The dataset, if its path differs from the one in the description.
-            add_extra_token: Whether the cache was built with it; the description does not say.
+            add_extra_token: Whether the cache was built with it; None for what dsindex recorded, or Megatron's default,
+                as the description does not say.
             options: How masks and positions of samples are made.
             check: As for IndexedDataset.
             torch: Return tensors instead of arrays.
@@ -282,6 +285,8 @@ class GPTDataset:
         description = read_description(path)
         if description["class"] != GPT_CLASS:
             raise FormatError(f"{path}: expected the description of a {GPT_CLASS}, got a {description['class']}")
+        if add_extra_token is None:
+            add_extra_token = recorded_settings(record_beside(path)).get("extra_token") is not False
         return cls(
             IndexedDataset(description["dataset_path"] if prefix is None else prefix, check=check),
             *(array_beside(path, name) for name in GPT_ARRAYS),
@@ -295,11 +300,8 @@ class GPTDataset:
         """Return the number of samples."""
         return len(self.shuffle_index)
 
-    def __getitem__(self, index: SupportsIndex | None) -> dict[str, NDArray[Any]]:
+    def _read(self, number: int) -> dict[str, NDArray[Any]]:
         """Return a sample for training.
-
-        Args:
-            index: Number of the sample. None returns the first one with all loss masked, to fill up a batch.
 
         Returns:
             `tokens`, `labels` and `position_ids`, int64, and `loss_mask`, float32, each of shape [sequence_length];
@@ -309,46 +311,29 @@ class GPTDataset:
             memory.
 
         Raises:
-            IndexError: If there is no such sample.
             FormatError: If the indices point outside the data.
         """
-        number = 0 if index is None else index
-        sample = self.make_sample(self.tokens(number), number)
-        if index is None:
-            sample["loss_mask"][:] = 0.0
-        return sample
-
-    def __getitems__(self, indices: Sequence[SupportsIndex | None]) -> list[dict[str, NDArray[Any]]]:
-        """Return many samples, each as `ds[i]`, with one call for all tokens; torch's DataLoader calls this."""
-        numbers = [index.__index__() for index in indices if index is not None]
-        if len(numbers) < len(indices):
-            return [self[index] for index in indices]
-        return [self.make_sample(text, number) for text, number in zip(self.batch(numbers), numbers, strict=True)]
-
-    def make_sample(self, text: NDArray[np.int64], index: SupportsIndex) -> dict[str, NDArray[Any]]:
-        """Return a sample for training from tokens as `tokens` and `batch` return them; it takes over their memory."""
-        options = self.options
+        text = self.tokens(number)
         if self._extra:
             tokens, labels = text[:-1], text[1:]
         else:
             tokens, labels = text, np.append(text[1:], self._pad)
-        position_ids = self._positions.copy()
         loss_mask = self._ones.copy()
         sample: dict[str, NDArray[Any]] = {
             "tokens": tokens,
             "labels": labels,
             "loss_mask": loss_mask,
-            "position_ids": position_ids,
+            "position_ids": self._positions.copy(),
         }
-        apply_boundaries(sample, options)
-        if options.inter_document_masking:
-            lengths = [part.num_tokens for part in self._find_parts(index, keeps_empty=True)]
+        apply_boundaries(sample, self.options)
+        if self.options.inter_document_masking:
+            lengths = [num_tokens for *_, num_tokens in self._walk(number)]
             add_document_bounds(sample, lengths, extra=self._extra)
         if self._pad_may_occur or labels[-1] == self._pad:
             loss_mask[labels == self._pad] = 0.0
             text[text == self._pad] = 0
             labels[labels == self._pad] = 0
-        return sample if self._make_tensor is None else convert_arrays(sample, self._make_tensor)
+        return self._convert(sample)
 
     def tokens(self, index: SupportsIndex) -> NDArray[np.int64]:
         """Return the tokens of a sample, shape [sequence_length + 1] ([sequence_length] without the extra token).
@@ -359,151 +344,64 @@ class GPTDataset:
             IndexError: If there is no such sample.
             FormatError: If the indices point outside the data.
         """
-        number = self._number(index)
-        text: NDArray[np.int64] = np.empty(self.sequence_length + self._extra, np.int64)
-        rows = self.shuffle_index[number : number + 1]
-        if not self._assemble(rows, text[np.newaxis]):
-            raise self._damaged(number)
+        text: NDArray[np.int64] = np.empty(self.num_sample_tokens, np.int64)
+        self.copy_tokens(index, text)
         return text
 
-    def batch(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Return the tokens of many samples at once, each as `tokens` does, shape [n, sequence_length (+ 1)].
-
-        Args:
-            indices: Numbers of the samples, shape [n].
+    def batch(self, indices: Sequence[SupportsIndex]) -> NDArray[np.int64]:
+        """Return the tokens of n samples, each as `tokens` does, shape [n, sequence_length (+ 1)].
 
         Raises:
             IndexError: If there is no such sample.
             FormatError: If the indices point outside the data.
         """
-        numbers = sample_numbers(indices)
-        wrong = np.flatnonzero((numbers < -len(self)) | (numbers >= len(self)))
-        if len(wrong):
-            raise self._no_such_sample(numbers[wrong[0]])
-        out = np.empty((len(numbers), self.sequence_length + self._extra), np.int64)
-        rows = self.shuffle_index[numbers]
-        rows.flags.writeable = False  # so that numba uses the kernel that was compiled for one sample
-        done = self._assemble(rows, out)
-        if done < len(numbers):
-            raise self._damaged(int(numbers[done]))
+        out = np.empty((len(indices), self.num_sample_tokens), np.int64)
+        for index, text in zip(indices, out, strict=True):
+            self.copy_tokens(index, text)
         return out
 
-    def parts(self, index: SupportsIndex) -> list[SamplePart]:
-        """Return the sequences that a sample's tokens come from, in order; parts without tokens are left out.
-
-        Raises:
-            IndexError: If there is no such sample.
-            FormatError: If the indices point outside the data.
-        """
-        return self._find_parts(index, keeps_empty=False)
-
-    def _find_parts(self, index: SupportsIndex, *, keeps_empty: bool) -> list[SamplePart]:
+    def copy_tokens(self, index: SupportsIndex, out: NDArray[np.int64]) -> None:
+        """Copy the tokens of a sample to an array, as `tokens` returns them."""
         number = self._number(index)
-        parts = find_parts(
-            self.dataset,
-            self.document_index,
-            self.sample_index,
-            int(self.shuffle_index[number]),
-            num_tokens=self.sequence_length + self._extra,
-            extra=self._extra,
-            keeps_empty=keeps_empty,
-        )
+        row = int(self.shuffle_index[number])
+        if not self._copy_sample(*self._columns, row, self._extra, self._pad, out):
+            raise self._damaged(number)
+
+    def locate(self, index: SupportsIndex) -> LocatedSample:
+        """Return a sample's number and parts, for `trace_samples`, which traces many at once."""
+        number = self._number(index)
+        parts = [
+            SamplePart(prefix=self.dataset.prefix, sequence=sequence, offset=offset, num_tokens=num_tokens)
+            for sequence, offset, _, num_tokens in self._walk(number)
+            if num_tokens
+        ]
+        return LocatedSample(sample=number, dataset=0, data=self.dataset, parts=parts)
+
+    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
+        """Return the text of a sample, with special tokens and without padding, as `IndexedDataset.decode` does."""
+        length = sum(part.num_tokens for part in self.parts(index))
+        return decode_tokens(self.tokens(index)[:length], prefix=self.dataset.prefix, tokenizer=tokenizer)
+
+    @cached_property
+    def _copy_sample(self) -> Callable[..., bool]:
+        """The kernel; numba, which compiles it, is slow to import."""
+        from dsindex.datasets.sample_assembly import copy_sample
+
+        is_mapped = isinstance(self._columns[0], np.ndarray)  # not in an object store
+        kernel: Callable[..., bool] = copy_sample if is_mapped else getattr(copy_sample, "py_func", copy_sample)
+        return kernel
+
+    def _walk(self, number: int) -> list[tuple[int, int, int, int]]:
+        """Return the parts of a sample as `find_part` returns them."""
+        from dsindex.datasets.sample_assembly import list_parts
+
+        parts = list_parts(self._columns, int(self.shuffle_index[number]), self._extra, self.num_sample_tokens)
         if parts is None:
             raise self._damaged(number)
         return parts
 
-    def trace(self, index: SupportsIndex) -> SampleTrace:
-        """Return the documents and the lines of the inputs that a sample's tokens come from.
-
-        Raises:
-            IndexError: If there is no such sample.
-            FormatError: If the indices point outside the data, or manifest or provenance are damaged.
-        """
-        return trace_samples([self.locate(index)])[0]
-
-    def locate(self, index: SupportsIndex) -> LocatedSample:
-        """Return a sample's number and parts, for `trace_samples`, which traces many at once."""
-        return LocatedSample(sample=self._number(index), dataset=0, data=self.dataset, parts=self.parts(index))
-
-    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
-        """Return the text of a sample, with special tokens and without padding.
-
-        Args:
-            index: Number of the sample.
-            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
-                data names, which is checked by its hash.
-
-        Raises:
-            IndexError: If there is no such sample.
-            TokenizerError: If the tokenizer is not found, or is another one.
-        """
-        tokens = self.tokens(index)
-        if self.options.pad_token is not None:
-            tokens = tokens[: sum(part.num_tokens for part in self.parts(index))]
-        return decode_tokens(tokens, prefix=self.dataset.prefix, tokenizer=tokenizer)
-
-    def __getstate__(self) -> dict[str, Any]:
-        sources = [
-            os.path.abspath(source) if isinstance(source, str | os.PathLike) else source for source in self._sources
-        ]
-        return {
-            "sources": (self.dataset, *sources),
-            "settings": {
-                "sequence_length": self.sequence_length,
-                "add_extra_token": self.add_extra_token,
-                "options": self.options,
-                "torch": self._make_tensor is not None,
-            },
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(*state["sources"], **state["settings"])  # type: ignore[misc]  # sets up again what pickle has made
-
-    def __repr__(self) -> str:
-        return (
-            f"GPTDataset({self.dataset.prefix!r}: {len(self):,} samples, sequence_length={self.sequence_length:,}, "
-            f"add_extra_token={self.add_extra_token})"
-        )
-
-    @cached_property
-    def _assemble(self) -> Callable[[NDArray[np.integer[Any]], NDArray[np.int64]], int]:
-        """The compiled kernel; numba, which compiles it, is slow to import."""
-        if not isinstance(self._columns[0], np.ndarray):  # in an object store
-            return self._assemble_slices
-        try:
-            from dsindex.datasets.sample_assembly import assemble_samples
-        except ImportError:  # numba is not installed, or not for this numpy
-            return self._assemble_slices
-        assemble: Callable[..., int] = assemble_samples
-        return lambda rows, out: assemble(*self._columns, rows, self._extra, self._pad, out)
-
-    def _assemble_slices(self, rows: NDArray[np.integer[Any]], out: NDArray[np.int64]) -> int:
-        """Do what `assemble_samples` does, a part of a sample at a time."""
-        for k, row in enumerate(rows.tolist()):
-            parts = find_parts(
-                self.dataset, self.document_index, self.sample_index, row, num_tokens=out.shape[1], extra=self._extra
-            )
-            if parts is None:
-                return k
-            filled = 0
-            for part in parts:
-                tokens = self.dataset.get(part.sequence, offset=part.offset, length=part.num_tokens)
-                out[k, filled : filled + part.num_tokens] = tokens
-                filled += part.num_tokens
-            out[k, filled:] = self._pad
-        return len(rows)
-
-    def _number(self, index: SupportsIndex) -> int:
-        number = index.__index__()
-        if not -len(self) <= number < len(self):
-            raise self._no_such_sample(index)
-        return number + len(self) if number < 0 else number
-
-    def _no_such_sample(self, index: object) -> IndexError:
-        return IndexError(f"{self.dataset.prefix}: expected a sample below {len(self)}, got {index}")
-
     def _damaged(self, number: int) -> FormatError:
         return FormatError(
-            f"{self.dataset.prefix}: expected at most {self.sequence_length + self._extra} tokens of the dataset for "
-            f"sample {number}, got indices that point elsewhere; they were built from other data or settings"
+            f"{self.dataset.prefix}: expected at most {self.num_sample_tokens} tokens of the dataset for sample "
+            f"{number}, got indices that point elsewhere; they were built from other data or settings"
         )

@@ -11,20 +11,23 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
-from dsindex.datasets.decoding import convert_arrays, decode_tokens, tensor_maker
+from dsindex.datasets.base import MapDataset, as_it_is, tensor_maker
+from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.raw import RawLines
-from dsindex.datasets.samples import LocatedSample, SamplePart, trace_samples
+from dsindex.datasets.samples import LocatedSample, SampleDataset, SamplePart
+from dsindex.dtypes import starts_of
 from dsindex.errors import FormatError, InputError, RecordProblem
 from dsindex.instruction.blocks import Block, BlockLayout, assemble_block, lay_out_blocks
 from dsindex.instruction.construction import MessageConstruction
 from dsindex.instruction.records import check_text, message_text, parse_record, strings_in
 from dsindex.store.reading import is_stored
-from dsindex.store.urls import located, refuse_address, with_suffix
+from dsindex.store.urls import absolute, located, refuse_address
 from dsindex.text.jq import Patterns, parse_field_patterns
 
 if TYPE_CHECKING:
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
-    from dsindex.datasets.samples import SampleTrace
     from dsindex.instruction.config import InstructionConfig
     from dsindex.instruction.tokens import ChatTokenizer
 
@@ -75,12 +77,19 @@ def stack_blocks(blocks: Sequence[Block], *, as_torch: bool = False) -> DatasetB
         blocks: At least one block.
         as_torch: Return torch tensors, which own their memory.
     """
-    convert = _to_torch if as_torch else _as_is
+    convert = tensors_of_same_type if as_torch else as_it_is
     of_rows = {field.name: [getattr(block, field.name) for block in blocks] for field in fields(Block)}
     ends = np.array([boundaries[-1] for boundaries in of_rows["sequence_boundaries"]], np.int32)
     batch: dict[str, Any] = {name: convert(np.stack(of_rows.pop(name))) for name in STACKED}
     batch |= {name: [convert(array) for array in arrays] for name, arrays in of_rows.items()}
     return DatasetBatch(attention_lengths=convert(ends), **batch)
+
+
+def tensors_of_same_type(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch may not be installed
+    """Return an array as a tensor."""
+    import torch
+
+    return torch.from_numpy(array)
 
 
 class InstructionCollator:
@@ -184,17 +193,7 @@ def _without_tokens(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     return value["value"]
 
 
-def _as_is(array: NDArray[Any]) -> NDArray[Any]:
-    return array
-
-
-def _to_torch(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch may not be installed
-    import torch
-
-    return torch.from_numpy(array)
-
-
-class InstructionDataset:
+class InstructionDataset(MapDataset[dict[str, Any]]):
     """Records of a JSONL file, with the fields that jq patterns select tokenized.
 
     Args:
@@ -211,6 +210,8 @@ class InstructionDataset:
         BadRecordError: If a line is faulty, and no index leaves it out.
         FormatError: If the index at `index_path` is damaged, or not of the file as it is now.
     """
+
+    item = "record"
 
     def __init__(
         self,
@@ -232,12 +233,21 @@ class InstructionDataset:
         """Name -> id of each special token."""
         path = refuse_address(os.fspath(jsonl_path), "expected a file on this machine, as lines are read one by one")
         self.lines = RawLines(path, index_path, finds=index_path is None)
+        self.place = self.lines.path
+        self._reopen = partial(
+            InstructionDataset,
+            os.path.abspath(path),
+            None if index_path is None else os.path.abspath(index_path),
+            tokenizer=tokenizer,
+            jq_patterns=jq_patterns,
+            special_tokens=special_tokens,
+        )
 
     def __len__(self) -> int:
         """Return the number of records."""
         return len(self.lines)
 
-    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
+    def _read(self, number: int) -> dict[str, Any]:
         """Return the fields of one record, tokenized.
 
         Returns:
@@ -245,11 +255,10 @@ class InstructionDataset:
             each with `tokens` added. Also `special_tokens`: name -> id.
 
         Raises:
-            IndexError: If there is no such record.
             InputError: If the file has changed since it was opened.
             RecordProblem: If a field is neither a text nor a list of messages.
         """
-        record = parse_record(self.lines[index])
+        record = parse_record(self.lines[number])
         for text in strings_in(record):
             check_text(text)
         answers = self._patterns.read(record)
@@ -260,13 +269,6 @@ class InstructionDataset:
                 sample[name] = self._tokenize(name, value)
         sample[SPECIAL_TOKENS_KEY] = dict(self.special_ids)
         return sample
-
-    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
-        """Return many records, each as `ds[i]`; torch's DataLoader calls this."""
-        return [self[index] for index in indices]
-
-    def __repr__(self) -> str:
-        return f"InstructionDataset({self.lines.path!r}: {len(self):,} records of {', '.join(self._names)})"
 
     def _tokenize(self, name: str, value: object) -> object:
         if isinstance(value, str):
@@ -279,7 +281,7 @@ class InstructionDataset:
         ]
 
 
-class Packs:
+class Packs(SampleDataset[Any]):
     """Blocks of whole sequences of a dataset, which are traced like the samples of an index cache.
 
     Args:
@@ -287,23 +289,16 @@ class Packs:
         plan: The sequences in each block.
     """
 
+    item = "block"
+
     def __init__(self, dataset: IndexedDataset, plan: BlockLayout) -> None:
-        self.dataset = dataset
+        self.dataset, self.place = dataset, dataset.prefix
         self.plan = plan
         """The sequences in each block."""
 
     def __len__(self) -> int:
         """Return the number of blocks."""
         return self.plan.num_blocks
-
-    def trace(self, index: SupportsIndex) -> SampleTrace:
-        """Return the conversations of a block, and the lines of the inputs that they come from.
-
-        Raises:
-            IndexError: If there is no such block.
-            FormatError: If manifest or provenance are damaged.
-        """
-        return trace_samples([self.locate(index)])[0]
 
     def locate(self, index: SupportsIndex) -> LocatedSample:
         """Return a block's number and parts, for `trace_samples`, which traces many at once."""
@@ -314,22 +309,14 @@ class Packs:
         ]
         return LocatedSample(sample=number, dataset=0, data=self.dataset, parts=parts)
 
-    def _number(self, index: SupportsIndex) -> int:
-        number = index.__index__()
-        number += len(self) if number < 0 else 0
-        if not 0 <= number < len(self):
-            raise IndexError(f"{self.dataset.prefix}: expected a block in [0, {len(self)}), got {index}")
-        return number
-
 
 class PackedInstructionDataset(Packs):
-    """Blocks of conversations with their loss masks.
+    """Blocks of conversations with their loss masks, by the layout that is stored, or else computed.
 
     Args:
         prefix: Path without `_text_document.bin`, or such an address in an object store.
         sequence_length: Tokens per block.
         pad_id: Token that fills up blocks.
-        packed: Use the block layout; it is computed if it was not stored. False means one conversation per block.
         pad_to_multiple: Each conversation takes a multiple of so many tokens, as context parallelism needs it.
         torch: Return blocks as dicts of tensors, by the names of a Block's fields.
 
@@ -345,98 +332,41 @@ class PackedInstructionDataset(Packs):
         *,
         sequence_length: int,
         pad_id: int,
-        packed: bool = True,
         pad_to_multiple: int = 1,
         torch: bool = False,
     ) -> None:
         self.prefix = located(prefix)
-        self._make_tensor = tensor_maker(torch)
+        self._convert = tensor_maker(torch)
         self.sequence_length = sequence_length
-        self._pad_id = pad_id
-        self._pad_to_multiple = pad_to_multiple
-        self.dataset = IndexedDataset(with_suffix(self.prefix, "_text_document"))
-        self._mask = IndexedDataset(with_suffix(self.prefix, "_loss_mask"))
-        self._check_masks()
-        self.plan = self._open_plan() if packed else self._one_per_block()
+        self._shape = {"sequence_length": sequence_length, "pad_id": pad_id, "pad_to_multiple": pad_to_multiple}
+        self._reopen = partial(PackedInstructionDataset, absolute(self.prefix), **self._shape, torch=torch)
+        dataset, self._mask = IndexedDataset(f"{self.prefix}_text_document"), IndexedDataset(f"{self.prefix}_loss_mask")
+        lengths = dataset.sequence_lengths
+        if self._mask.dtype != np.uint8 or not np.array_equal(lengths, self._mask.sequence_lengths):
+            raise FormatError(
+                f"{self._mask.prefix}.idx: expected uint8 masks of the lengths of {dataset.prefix}.idx "
+                f"({len(lengths)} sequences), got {self._mask.dtype} of {len(self._mask)} sequences; build both again"
+            )
+        path = packing_prefix(self.prefix, sequence_length, pad_to_multiple)
+        read = partial(read_layout, path) if is_stored(f"{path}.idx") else lay_out_blocks
+        super().__init__(dataset, read(lengths, sequence_length=sequence_length, pad_to_multiple=pad_to_multiple))
 
-    def __getitem__(self, index: SupportsIndex) -> Block | dict[str, Any]:
-        """Return one block, or with `torch` a dict of tensors.
-
-        Raises:
-            IndexError: If there is no such block.
-        """
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Block | dict[str, Any]]:
-        """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
-        members = [self.plan.block(self._number(index)).tolist() for index in indices]
-        together = [number for block in members for number in block]
-        conversations = zip(self.dataset.__getitems__(together), self._mask.__getitems__(together), strict=True)
-        return [self._assemble([next(conversations) for _ in block]) for block in members]
-
-    def _assemble(self, conversations: list[tuple[NDArray[Any], NDArray[Any]]]) -> Block | dict[str, Any]:
-        block = assemble_block(
-            conversations,
-            sequence_length=self.sequence_length,
-            pad_id=self._pad_id,
-            pad_to_multiple=self._pad_to_multiple,
-        )
-        if self._make_tensor is None:
+    def _read(self, number: int) -> Block | dict[str, Any]:
+        """Return one block, or with `torch` a dict of tensors."""
+        numbers = self.plan.block(number).tolist()
+        conversations = zip(self.dataset.__getitems__(numbers), self._mask.__getitems__(numbers), strict=True)
+        block = assemble_block(list(conversations), **self._shape)
+        if self._convert is as_it_is:
             return block
-        return convert_arrays({field.name: getattr(block, field.name) for field in fields(block)}, self._make_tensor)
+        return self._convert({field.name: getattr(block, field.name) for field in fields(block)})
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
         """Return the text of a block: of its conversations one after the other, with special tokens, without padding.
 
-        Args:
-            index: Number of the block.
-            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
-                data names, which is checked by its hash.
-
-        Raises:
-            IndexError: If there is no such block.
-            TokenizerError: If the tokenizer is not found, or is another one.
+        The tokenizer is that of `IndexedDataset.decode`.
         """
-        number = self._number(index)
-        tokens, _ = self.dataset.take(self.plan.block(number))
+        tokens, _ = self.dataset.take(self.plan.block(self._number(index)))
         return decode_tokens(tokens, prefix=self.dataset.prefix, tokenizer=tokenizer)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_make_tensor": self._make_tensor is not None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _make_tensor=tensor_maker(state["_make_tensor"]))
-
-    def __repr__(self) -> str:
-        return (
-            f"PackedInstructionDataset({self.prefix!r}: {len(self):,} blocks of {self.sequence_length:,} tokens, "
-            f"{len(self.dataset):,} conversations)"
-        )
-
-    def _check_masks(self) -> None:
-        mask_path = f"{self.prefix}_loss_mask"
-        if self._mask.dtype != np.uint8:
-            raise FormatError(f"{mask_path}.idx: expected uint8 masks, got {self._mask.dtype}; build it again")
-        texts, masks = self.dataset.sequence_lengths, self._mask.sequence_lengths
-        if len(texts) != len(masks) or not np.array_equal(texts, masks):
-            raise FormatError(
-                f"{mask_path}.idx: expected the lengths of {self.prefix}_text_document.idx ({len(texts)} sequences), "
-                f"got other lengths ({len(masks)} sequences); build both again"
-            )
-
-    def _one_per_block(self) -> BlockLayout:
-        longest = int(self.dataset.sequence_lengths.max(initial=0))
-        if longest > self.sequence_length:
-            msg = f"expected conversations of at most {self.sequence_length} tokens, got one of {longest}"
-            raise ValueError(msg)
-        return one_per_block(self.dataset.sequence_lengths, self.sequence_length)
-
-    def _open_plan(self) -> BlockLayout:
-        length, multiple = self.sequence_length, self._pad_to_multiple
-        path, lengths = with_suffix(self.prefix, packing_prefix("", length, multiple)), self.dataset.sequence_lengths
-        if not is_stored(with_suffix(path, ".idx")):
-            return lay_out_blocks(lengths, sequence_length=length, pad_to_multiple=multiple)
-        return read_layout(path, lengths, sequence_length=length, pad_to_multiple=multiple)
 
 
 def packing_prefix(prefix: str, sequence_length: int, pad_to_multiple: int = 1) -> str:
@@ -463,7 +393,7 @@ def read_layout(
         FormatError: If a file is missing or damaged, or does not fit the sequences.
     """
     blocks = IndexedDataset(path)
-    conversations, starts = blocks.take(np.arange(len(blocks)))
+    conversations, starts = np.asarray(blocks.token_columns()[0][:]), starts_of(blocks.sequence_lengths)
     are_ids = conversations.dtype.kind in "iu" and bool(((conversations >= 0) & (conversations < len(lengths))).all())
     counts = np.bincount(conversations, minlength=len(lengths)) if are_ids else np.zeros(0)
     # Sequences that are longer than a block are in none if they were to be dropped.
@@ -471,8 +401,7 @@ def read_layout(
         raise FormatError(
             f"{path}.bin: expected each of {len(lengths)} sequences once, got another list; build it again"
         )
-    places = np.zeros(len(conversations) + 1, dtype=np.int64)
-    np.cumsum(-(-lengths[conversations] // pad_to_multiple) * pad_to_multiple, out=places[1:])
+    places = starts_of(-(-lengths[conversations] // pad_to_multiple) * pad_to_multiple)
     fullest = int(np.diff(places[starts]).max(initial=0))
     if fullest > sequence_length:
         raise FormatError(

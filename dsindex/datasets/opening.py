@@ -14,23 +14,22 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset
+from dsindex.datasets.gpt import GPTDataset
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.kinds import tell_kind
+from dsindex.datasets.kinds import Subject, tell_kind
 from dsindex.datasets.subjects import Caches, Result, cache_folder, list_text_prefixes, tokenizer_path
 from dsindex.errors import InputError, UsageError
-from dsindex.index.cache import BLENDED_CLASS, descriptions_in, find_description, read_description, record_beside
-from dsindex.store.urls import refuse_address
+from dsindex.index.cache import BLENDED_CLASS, descriptions_in, find_description, read_description, split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import tokenizers
 
     from dsindex.datasets.blended import BlendedDataset
     from dsindex.datasets.gpt import SampleOptions
     from dsindex.datasets.instruction import PackedInstructionDataset
-    from dsindex.datasets.kinds import KindName, Subject
+    from dsindex.datasets.kinds import KindName
     from dsindex.datasets.pbin import PackedMemMapDatasetContinuous, PbinDocuments
     from dsindex.datasets.raw import MemMapDataset, RawLines
     from dsindex.datasets.subjects import AnyDataset, AnyPath
@@ -46,9 +45,10 @@ _OPTIONS: dict[KindName, set[str]] = {
     "pbin": {"block_size"},
     "raw index": {"tokenizer"},
     "instruction data": {"sequence_length", "pad_id", "pad_to_multiple"},
-    "index cache": {"split", "prefix", "options"},
+    "index cache": {"split", "prefix", "options", "descriptions"},
 }
 """The options that each kind takes, besides `check` and `torch`."""
+_LAYOUT = re.compile(r"_packing_([0-9]+)(?:_pad([0-9]+))?\.idx$", re.MULTILINE)
 
 
 def open(
@@ -97,10 +97,12 @@ def open(
             given["prefix"] = list_text_prefixes(prefix)
         if tokenizer is not None:
             given["tokenizer"] = tokenizer_path(tokenizer)
-        descriptions = getattr(path, "descriptions", None)
-        if descriptions and not given.keys() - {"split", "options"}:
-            return _open_cache(descriptions, place="path", check=check, torch=torch, **given)
-        subject = tell_kind(_split_of(path, given) or cache_folder(path))
+        given["descriptions"] = getattr(path, "descriptions", None)  # of a result of build_index
+        if given["descriptions"]:
+            subject = Subject(kind="index cache", path="path")
+        else:
+            del given["descriptions"]
+            subject = tell_kind(_split_of(path, given) or cache_folder(path))
         return _open(subject, given, check=check, torch=torch)
     except ValueError as error:
         raise UsageError(f"open: {error}") from error
@@ -112,15 +114,13 @@ def _split_of(path: object, given: dict[str, Any]) -> str | None:
     if not isinstance(path, Result) or not splits:
         return None
     known = {each.prefix.rpartition("_")[2]: each.prefix for each in splits}
-    if len(splits) == 1:
-        return str(splits[0].prefix)
-    split = given.pop("split", "train")
+    split = given.pop("split", "train") if len(splits) > 1 else next(iter(known))
     if split not in known:
         raise ValueError(f"expected a split of {', '.join(known)}, got {split!r}")
     return str(known[split])
 
 
-def _open(subject: Subject, given: Mapping[str, Any], *, check: bool, torch: bool) -> Dataset:
+def _open(subject: Subject, given: dict[str, Any], *, check: bool, torch: bool) -> Dataset:
     path, kind = subject.path, subject.kind
     if kind not in _OPTIONS:
         raise InputError(f"{path}: expected a dataset, got an {kind}, which pyarrow and pandas read")
@@ -128,7 +128,8 @@ def _open(subject: Subject, given: Mapping[str, Any], *, check: bool, torch: boo
     if foreign is not None:
         raise InputError(f"{path}: this is {kind}, which does not take the option {foreign}; omit it")
     if kind == "index cache":
-        return _open_descriptions(path, given, check=check, torch=torch)
+        given.setdefault("descriptions", dict.fromkeys(descriptions_in(path) or [path]))
+        return _open_cache(path, check=check, torch=torch, **given)
     if kind == "instruction data":
         return _open_instruction(path, torch=torch, **given)
     if kind == "raw index":
@@ -146,109 +147,74 @@ def _open_instruction(
     path: str, *, torch: bool, pad_id: int = 0, sequence_length: int | None = None, pad_to_multiple: int | None = None
 ) -> PackedInstructionDataset:
     """Open instruction data with the layout that was asked for, or the only one that is stored."""
-    from dsindex.datasets.instruction import PackedInstructionDataset, packing_prefix
+    from dsindex.datasets.instruction import PackedInstructionDataset
 
     if sequence_length is None:
-        refuse_address(path, "expected sequence_length, the tokens per block, which is not looked for in a bucket")
-        own = re.compile(r"_packing_([0-9]+)(?:_pad([0-9]+))?\.idx")
-        found = [own.fullmatch(name.removeprefix(path)) for name in glob.glob(f"{glob.escape(path)}_packing_*.idx")]
-        layouts = sorted((int(match[1]), int(match[2] or 1)) for match in found if match is not None)
+        names = "\n".join(glob.glob(f"{glob.escape(path)}_packing_*.idx"))
+        layouts = [(int(length), int(multiple or 1)) for length, multiple in _LAYOUT.findall(names)]
         known = [layout for layout in layouts if pad_to_multiple in {None, layout[1]}]
         if len(known) != 1:
-            described = ", ".join(packing_prefix("", *layout).removeprefix("_packing_") for layout in known)
-            got = f"layouts for {described}" if known else "none"
-            msg = f"{path}: expected one block layout to take the sequence length from, got {got}; set sequence_length"
-            raise InputError(msg)
+            got = ", ".join(f"{length} padded to {multiple}" for length, multiple in sorted(known)) or "none"
+            expected = "expected one block layout to take the sequence length from"
+            raise InputError(f"{path}: {expected}, got {got}; set sequence_length")
         [(sequence_length, pad_to_multiple)] = known
     return PackedInstructionDataset(
         path, sequence_length=sequence_length, pad_id=pad_id, pad_to_multiple=pad_to_multiple or 1, torch=torch
     )
 
 
-def _open_descriptions(path: str, given: Mapping[str, Any], *, check: bool, torch: bool) -> GPTDataset | BlendedDataset:
-    """Open the cache of a description, or that of a split in a folder."""
-    descriptions, split = descriptions_in(path), given.get("split", "train")
-    if not os.path.isdir(path):
-        described = read_description(path)
-        descriptions, own = [path], str(described.get("index_split", described.get("split")))
-        split = given.get("split", own)
-        if split != own:
-            raise InputError(f"{path}: expected the description of the split {split}, got that of {own}; omit split")
-    return _open_cache(
-        dict.fromkeys(descriptions, given.get("prefix")),
-        place=path,
-        split=split,
-        options=given.get("options", DEFAULT_OPTIONS),
-        check=check,
-        torch=torch,
-    )
-
-
 def _open_cache(
-    descriptions: Mapping[str, Sequence[str | os.PathLike[str]] | None],
-    *,
     place: str,
-    split: str = "train",
-    options: SampleOptions = DEFAULT_OPTIONS,
-    check: bool,
-    torch: bool,
+    *,
+    descriptions: Mapping[str, Sequence[str] | None],
+    split: str | None = None,
+    prefix: Sequence[str] | None = None,
+    **options: Any,  # noqa: ANN401 - of the classes
 ) -> GPTDataset | BlendedDataset:
-    """Open the index cache of a split; if one is of a blend, the caches of its datasets are parts of it.
+    """Open one of the index caches.
 
     Args:
-        descriptions: Path of each description -> prefixes of its datasets; None to use those in the description.
         place: Name of the caches in messages.
+        descriptions: Path of each description -> prefixes of its datasets; None to use those in the description.
         split: train, valid or test.
-        options: How masks and positions of samples are made.
-        check: As for IndexedDataset.
-        torch: Return tensors instead of arrays.
+        prefix: Prefixes to use instead.
+        options: Of GPTDataset.open_cache.
+    """
+    path = find_cache(descriptions, split, place=place)
+    prefixes = prefix or descriptions[path]
+    if read_description(path)["class"] == BLENDED_CLASS:
+        from dsindex.datasets.blended import BlendedDataset
+
+        return BlendedDataset.open_cache(path, prefixes=prefixes, **options)
+    return GPTDataset.open_cache(path, prefix=prefixes[0] if prefixes else None, **options)
+
+
+def find_cache(descriptions: Iterable[str], split: str | None, *, place: str) -> str:
+    """Return the description of a split's index cache; the caches of a blend's datasets are parts of it.
+
+    Args:
+        descriptions: Paths of descriptions.
+        split: train, valid or test; None for the only one, or else train.
+        place: Name of the caches in messages.
 
     Raises:
         InputError: If the split has no cache, or several.
-        FormatError: If a file is missing or damaged.
+        FormatError: If a description is damaged.
     """
     known = {path: read_description(path) for path in descriptions}
-    found = caches_by_split(known).get(split, [])
-    if not found:
-        splits = ", ".join(sorted({str(each.get("index_split", each.get("split"))) for each in known.values()}))
-        msg = f"{place}: expected the index cache of the split {split}, got {splits or 'no description'}"
-        raise InputError(f"{msg}; choose one of these splits" if splits else msg)
-    if len(found) > 1:
-        got = f"{len(found)}: {', '.join(found)}"
-        raise InputError(f"{place}: expected one index cache of the split {split}, got {got}; choose one")
-    path, prefixes = found[0], descriptions[found[0]]
-    extra = _has_extra_token(path)
-    shared: dict[str, Any] = {"add_extra_token": extra, "options": options, "check": check, "torch": torch}
-    if known[path]["class"] == BLENDED_CLASS:
-        from dsindex.datasets.blended import BlendedDataset
-
-        return BlendedDataset.open_cache(path, prefixes=prefixes, **shared)
-    return GPTDataset.open_cache(path, prefix=None if prefixes is None else prefixes[0], **shared)
-
-
-def caches_by_split(known: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the paths of descriptions by split, without those of a blend's datasets.
-
-    Args:
-        known: Path of each description -> its content.
-    """
     parts = {
         os.path.abspath(find_description(os.path.dirname(path), part))
-        for path, description in known.items()
-        for part in description.get("datasets", ())
+        for path, described in known.items()
+        for part in described.get("datasets", ())
     }
-    found: dict[str, list[str]] = {}
-    for path, description in known.items():
+    by_split: dict[str, list[str]] = {}
+    for path, described in known.items():
         if os.path.abspath(path) not in parts:
-            found.setdefault(str(description.get("index_split", description.get("split"))), []).append(path)
-    return found
-
-
-def _has_extra_token(description_path: str) -> bool:
-    """Return the setting in dsindex's record of a cache; without a record, Megatron's default."""
-    description = read_description(description_path)
-    if description["class"] == BLENDED_CLASS:
-        folder = os.path.dirname(description_path)
-        return _has_extra_token(find_description(folder, description["datasets"][0]))
-    settings = (record_beside(description_path) or {}).get("settings")
-    return not isinstance(settings, dict) or settings.get("extra_token") is not False
+            by_split.setdefault(split_of(described), []).append(path)
+    if split is None:
+        split = next(iter(by_split)) if len(by_split) == 1 else "train"
+    found = by_split.get(split, [])
+    if len(found) != 1:
+        got = f"{len(found)}: {', '.join(found)}" if found else ", ".join(sorted(by_split)) or "no description"
+        raise InputError(f"{place}: expected one index cache of the split {split}, got {got}; choose one")
+    return found[0]

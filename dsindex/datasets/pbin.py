@@ -6,18 +6,17 @@ bytes.
 
 from __future__ import annotations
 
-import operator
 from bisect import bisect_right
 from functools import partial
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from dsindex.amounts import count
-from dsindex.datasets.decoding import decode_tokens, tensor_maker
+from dsindex.datasets.base import MapDataset, tensor_maker
+from dsindex.datasets.decoding import decode_tokens
 from dsindex.dtypes import starts_of
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
-from dsindex.store.urls import located
+from dsindex.store.urls import absolute, located
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.decoding import TokenizerLike
     from dsindex.formats.mmididx import Tokens
-    from dsindex.formats.pbin import PbinHeader, PbinVersion
+    from dsindex.formats.pbin import PbinVersion
 
 # The blocks of a `.pbin` that begin where documents begin.
 
@@ -56,85 +55,55 @@ MEMORY_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.
 """Token type in memory by token bytes on disk; torch has no arithmetic for most unsigned types."""
 
 
-class _Parts:
-    """Parts of a `.pbin` by number, blocks or documents; pickled as the arguments and mapped again."""
+class _Parts(MapDataset["NDArray[Any]"]):
+    """Parts of a `.pbin` by number, blocks or documents."""
 
-    _part_name = "block"
+    item = "block"
+    _begins: Sequence[int] | NDArray[np.int64]
+    """The first token of each part."""
+    _ends: Sequence[int] | NDArray[np.int64]
+    """The one after its last."""
 
-    def __init__(self, path: str | os.PathLike[str], *, version: PbinVersion | None, torch: bool) -> None:
-        self._make_tensor = tensor_maker(torch)
-        self.path = located(path)
-        self.header: PbinHeader = read_pbin_header(self.path, version=version)
-        self._tokens = open_tokens(self.path, self.header)
-        self._memory_type = MEMORY_TYPES[self.header.token_bytes]
-        self._begins: Sequence[int] | NDArray[np.int64] = ()
-        """The first token of each part."""
-        self._ends: Sequence[int] | NDArray[np.int64] = ()
-        """The one after its last."""
+    def __init__(
+        self, path: str | os.PathLike[str], *options: object, version: PbinVersion | None, torch: bool
+    ) -> None:
+        self.path = self.place = located(path)
+        self._convert = tensor_maker(torch)
+        self.header = read_pbin_header(self.path, version=version)
+        self.num_tokens = self.header.num_tokens
+        self.tokens: Tokens = open_tokens(self.path, self.header)
+        """All tokens as they are stored: unsigned, in the file's byte order, shape [tokens]."""
+        self._reopen = partial(type(self), absolute(self.path), *options, version=self.header.version, torch=torch)
 
     def __len__(self) -> int:
         """Return the number of blocks or documents, including empty ones."""
         return len(self._begins)
 
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> NDArray[Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        """Return the tokens of a block or document, or for a slice a list of such arrays.
+    def _read(self, number: int) -> NDArray[Any]:
+        """Return the tokens of a block or document."""
+        return self._convert(self._part(number))
 
-        Raises:
-            IndexError: If there is none of this number.
-        """
-        if isinstance(index, slice):
-            return [self._part(number) for number in range(*index.indices(len(self)))]
-        return self._part(index)
-
-    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
-        """Return many of them, each as `ds[i]`; torch's DataLoader calls this."""
-        return [self._part(index) for index in indices]
-
-    def _part(self, index: SupportsIndex) -> NDArray[Any]:
-        number = operator.index(index)
-        if not -len(self) <= number < len(self):
-            raise IndexError(f"expected a {self._part_name} from 0 to {len(self) - 1}, got {number}")
-        tokens = self._tokens[int(self._begins[number]) : int(self._ends[number])].astype(self._memory_type)
-        return tokens if self._make_tensor is None else self._make_tensor(tokens)
+    def _part(self, number: int) -> NDArray[Any]:
+        tokens = self.tokens[int(self._begins[number]) : int(self._ends[number])]
+        return tokens.astype(MEMORY_TYPES[self.header.token_bytes])
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
-        """Return the text of a block or document, with special tokens.
-
-        Args:
-            index: Its number.
-            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
-                data names, which is checked by its hash.
-
-        Raises:
-            IndexError: If there is none of this number.
-            TokenizerError: If the tokenizer is not found, or is another one.
-        """
-        tokens = np.asarray(self[operator.index(index)])
+        """Return the text of a block or document, with special tokens, as `IndexedDataset.decode` does."""
+        tokens = self._part(self._number(index))
         return decode_tokens(tokens, prefix=self.path.removesuffix(".pbin"), tokenizer=tokenizer)
-
-    def _reopened(self, *options: object) -> tuple[Any, ...]:
-        """Return how an unpickled dataset is opened."""
-        opened = partial(type(self), version=self.header.version, torch=self._make_tensor is not None)
-        return opened, (self.path, *options)
 
 
 class _Blocks(_Parts):
     """Blocks of `block_size` tokens."""
 
     def __init__(
-        self, path: str | os.PathLike[str], block_size: int, *, version: PbinVersion | None, torch: bool
+        self, path: str | os.PathLike[str], block_size: int, *options: object, version: PbinVersion | None, torch: bool
     ) -> None:
-        super().__init__(path, version=version, torch=torch)
+        super().__init__(path, block_size, *options, version=version, torch=torch)
         self.block_size = block_size
-        if not 2 <= block_size <= self.header.num_tokens:
-            raise ValueError(
-                f"{self.path}: expected a block_size from 2, an input and a target, to its {self.header.num_tokens} "
-                f"tokens, got {block_size}"
-            )
+        if not 2 <= block_size <= self.num_tokens:
+            expected = f"a block_size from 2, an input and a target, to its {self.num_tokens} tokens"
+            raise ValueError(f"{self.path}: expected {expected}, got {block_size}")
 
 
 class PackedMemMapDatasetContinuous(_Blocks):
@@ -168,20 +137,10 @@ class PackedMemMapDatasetContinuous(_Blocks):
         version: PbinVersion | None = None,
         torch: bool = False,
     ) -> None:
-        super().__init__(path, block_size, version=version, torch=torch)
-        self.reuse_last_target = reuse_last_target
+        super().__init__(path, block_size, reuse_last_target, version=version, torch=torch)
         stride = block_size - 1 if reuse_last_target else block_size
-        self._begins = range(0, self.header.num_tokens - block_size + 1, stride)
-        self._ends = range(block_size, self.header.num_tokens + 1, stride)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._reopened(self.block_size, self.reuse_last_target)
-
-    def __repr__(self) -> str:
-        return (
-            f"PackedMemMapDatasetContinuous({self.path!r}: {len(self):,} blocks of {self.block_size:,} tokens, "
-            f"reuse_last_target={self.reuse_last_target})"
-        )
+        self._begins = range(0, self.num_tokens - block_size + 1, stride)
+        self._ends = range(block_size, self.num_tokens + 1, stride)
 
 
 class PackedMemMapDatasetMegatron(_Blocks):
@@ -213,26 +172,15 @@ class PackedMemMapDatasetMegatron(_Blocks):
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        block_size: int,
-        *,
-        version: PbinVersion | None = None,
-        torch: bool = False,
+        self, path: str | os.PathLike[str], block_size: int, *, version: PbinVersion | None = None, torch: bool = False
     ) -> None:
         super().__init__(path, block_size, version=version, torch=torch)
         self._begins = plan_document_blocks(read_document_lengths(self.path, self.header), block_size)
         self._ends = self._begins + block_size
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._reopened(self.block_size)
-
-    def __repr__(self) -> str:
-        return f"PackedMemMapDatasetMegatron({self.path!r}: {len(self):,} blocks of {self.block_size:,} tokens)"
-
 
 class PbinDocuments(_Parts):
-    """The documents of a `.pbin` as arrays: `ds[i]`, `ds[a:b]`. It is pickled as its path and mapped again.
+    """The documents of a `.pbin` as arrays: `ds[i]`, `ds[a:b]`.
 
     Args:
         path: The `.pbin`, or its address in an object store.
@@ -244,35 +192,12 @@ class PbinDocuments(_Parts):
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
-    _part_name = "document"
+    item = "document"
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        version: PbinVersion | None = None,
-        torch: bool = False,
+        self, path: str | os.PathLike[str], *, version: PbinVersion | None = None, torch: bool = False
     ) -> None:
         super().__init__(path, version=version, torch=torch)
         bounds = starts_of(read_document_lengths(self.path, self.header))
         self._begins, self.document_ends = bounds[:-1], bounds[1:]
         self._ends = self.document_ends
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens in all documents."""
-        return self.header.num_tokens
-
-    @property
-    def tokens(self) -> Tokens:
-        """All tokens as they are stored: unsigned, in the file's byte order, shape [tokens]."""
-        return self._tokens
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._reopened()
-
-    def __repr__(self) -> str:
-        return (
-            f"PbinDocuments({self.path!r}: {count(len(self), 'document')}, {count(self.num_tokens, 'token')} of "
-            f"{self.header.token_bytes} bytes, version {self.header.version.name})"
-        )

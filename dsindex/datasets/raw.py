@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 import os
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
+from functools import partial
+from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 import numpy as np
 
-from dsindex.datasets.decoding import tensor_maker
+from dsindex.datasets.base import MapDataset, tensor_maker
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.formats.raw_index import create_raw_index, find_lines, raw_index_path, read_raw_index
 from dsindex.store.storage import LocalFile, open_unbuffered
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class RawLines:
+class RawLines(MapDataset[bytes]):
     """The lines of a JSONL file as bytes, found through its raw index.
 
     Args:
@@ -34,11 +34,14 @@ class RawLines:
         FormatError: If the index is damaged or belongs to another file.
     """
 
+    item = "line"
+
     def __init__(
         self, path: str | os.PathLike[str], index_path: str | os.PathLike[str] | None = None, *, finds: bool = False
     ) -> None:
-        self.path = os.fspath(path)
+        self.path = self.place = os.fspath(path)
         self.index_path = raw_index_path(self.path) if index_path is None else os.fspath(index_path)
+        self._reopen = partial(RawLines, *map(os.path.abspath, (self.path, self.index_path)), finds=finds)
         try:
             status = os.stat(self.path)
         except OSError as error:
@@ -50,21 +53,10 @@ class RawLines:
         if not os.path.exists(self.index_path):
             create_raw_index(self.path, self.index_path)
         self._pairs = read_raw_index(self.index_path, size_bytes=status.st_size)
-        self._check_ends(status.st_size)
-
-    def _check_ends(self, size_bytes: int) -> None:
-        """Check that the first and the last lines of the index end where lines of the file do."""
-        offsets, ends = self._pairs[:, 0], self._pairs.sum(axis=1)
-        wrong = np.flatnonzero(offsets[1:] <= ends[:-1])
-        places = [*range(min(64, len(ends))), *range(max(0, len(ends) - 64), len(ends))]
+        ends = self._pairs.sum(axis=1)
         with open_unbuffered(self.path) as file:
-            descriptor = file.fileno()
-            is_cut = any(
-                (offsets[at] and os.pread(descriptor, 1, int(offsets[at]) - 1) != b"\n")
-                or (ends[at] < size_bytes and os.pread(descriptor, 1, int(ends[at])) != b"\n")
-                for at in places
-            )
-        if len(wrong) or is_cut:
+            following = {os.pread(file.fileno(), 1, int(end)) for end in (*ends[:64], *ends[-64:])}
+        if following - {b"\n", b""}:
             raise FormatError(
                 f"{self.index_path}: expected the index of {self.path} as it is now; remove it, or index the file again"
             )
@@ -81,14 +73,13 @@ class RawLines:
         """
         return int(self._pairs[self._number(index), 0])
 
-    def __getitem__(self, index: SupportsIndex) -> bytes:
+    def _read(self, number: int) -> bytes:
         """Return a line without its newline.
 
         Raises:
-            IndexError: If there is no such line.
             InputError: If the file has changed since it was opened.
         """
-        offset, length = self._pairs[self._number(index)].tolist()
+        offset, length = self._pairs[number].tolist()
         try:
             with LocalFile(self.path) as file:
                 line = file.read_at(length, offset)
@@ -98,28 +89,13 @@ class RawLines:
             raise InputError(f"{self.path}: expected the file as it was opened, but it has changed; open it again")
         return bytes(line)
 
-    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[bytes]:
-        """Return many lines, each as `ds[i]`; torch's DataLoader calls this."""
-        return [self[index] for index in indices]
-
     def decode(self, index: SupportsIndex) -> str:
         """Return a line as text, with U+FFFD for bytes that are not UTF-8."""
         return self[index].decode(errors="replace")
 
-    def __repr__(self) -> str:
-        return f"RawLines({self.path!r}: {len(self):,} lines)"
 
-    def _number(self, index: SupportsIndex) -> int:
-        number = operator.index(index)
-        if not -len(self) <= number < len(self):
-            raise IndexError(f"{self.path}: expected a line from 0 to {len(self) - 1}, got {number}")
-        return number % len(self)
-
-
-class MemMapDataset:
+class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
     """The tokens of each line of a JSONL file, tokenized on access.
-
-    It is pickled with its index; each process compiles the jq program.
 
     Args:
         path: The JSONL file.
@@ -139,6 +115,8 @@ class MemMapDataset:
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
+    item = "line"
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -154,31 +132,35 @@ class MemMapDataset:
 
         from dsindex.text.engines import choose_engine
 
-        self._make_tensor = tensor_maker(torch)
+        self._convert = tensor_maker(torch)
         self.jq_pattern = jq_pattern
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(os.fspath(tokenizer))
         self._engine = choose_engine(self.tokenizer, engine, add_special_tokens=add_special_tokens)
         self._program = jq.compile(jq_pattern)
         self.lines = RawLines(path, index_path)
+        self.place = self.lines.path
+        self._reopen = partial(
+            MemMapDataset,
+            os.path.abspath(self.place),
+            tokenizer=self.tokenizer,
+            index_path=os.path.abspath(self.lines.index_path),
+            jq_pattern=jq_pattern,
+            engine=engine,
+            add_special_tokens=add_special_tokens,
+            torch=torch,
+        )
 
     def __len__(self) -> int:
         """Return the number of lines in the index."""
         return len(self.lines)
 
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> NDArray[np.uint32]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[NDArray[np.uint32]]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> NDArray[np.uint32] | list[NDArray[np.uint32]]:
-        """Return the token ids of a line, shape [tokens], or for a slice a list of such arrays.
+    def _read(self, number: int) -> NDArray[np.uint32]:
+        """Return the token ids of a line, shape [tokens].
 
         Raises:
-            IndexError: If there is no such line.
             BadRecordError: If the jq pattern does not return a string.
         """
-        if isinstance(index, slice):
-            return self.__getitems__(range(*index.indices(len(self))))
-        return self.__getitems__([index])[0]
+        return self.__getitems__([number])[0]
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[np.uint32]]:
         """Return the token ids of many lines, encoded in one call; torch's DataLoader calls this.
@@ -190,9 +172,7 @@ class MemMapDataset:
         from dsindex.text.encoders import make_encoder
 
         batch = make_encoder(self.tokenizer, self._engine).encode([self.text(index) for index in indices])
-        ends = batch.lengths.cumsum()
-        tokens = [batch.tokens[end - length : end] for end, length in zip(ends, batch.lengths, strict=True)]
-        return tokens if self._make_tensor is None else list(map(self._make_tensor, tokens))
+        return list(map(self._convert, np.split(batch.tokens, batch.lengths.cumsum()[:-1]) if indices else []))
 
     def text(self, index: SupportsIndex) -> str:
         """Return the text that the jq pattern selects from a line.
@@ -219,19 +199,4 @@ class MemMapDataset:
             IndexError: If there is no such line.
             BadRecordError: If the jq pattern does not return a string.
         """
-        return decode(self.tokenizer, self[operator.index(index)].tolist())
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in self.__dict__.items() if name != "_program"}
-        return {**kept, "_make_tensor": self._make_tensor is not None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        import jq
-
-        self.__dict__.update(state, _make_tensor=tensor_maker(state["_make_tensor"]))
-        self._program = jq.compile(self.jq_pattern)
-
-    def __repr__(self) -> str:
-        return (
-            f"MemMapDataset({self.lines.path!r}: {len(self):,} lines, {self.jq_pattern!r} by {self.tokenizer.name!r})"
-        )
+        return decode(self.tokenizer, self[index].tolist())

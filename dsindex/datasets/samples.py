@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+from dsindex.datasets.base import Item, MapDataset
 
-    from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
     from dsindex.datasets.indexed import IndexedDataset
     from dsindex.datasets.origins import DocumentOrigin, PartDocument, SourceLine
@@ -29,54 +29,6 @@ class SamplePart:
     num_tokens: int
 
 
-def find_parts(
-    dataset: IndexedDataset,
-    document_index: NDArray[Any],
-    sample_index: NDArray[Any],
-    row: int,
-    *,
-    num_tokens: int,
-    extra: int,
-    keeps_empty: bool = False,
-) -> list[SamplePart] | None:
-    """Return the parts of a sample, in order, as a rule without those that have no tokens.
-
-    Args:
-        dataset: The tokens.
-        document_index: Sequence numbers in the order of training.
-        sample_index: Rows [position in document_index, token offset], shape [samples + 1, 2].
-        row: Row of the sample index where the sample begins.
-        num_tokens: Tokens of a whole sample.
-        extra: Tokens that a sample shares with the next: 1 or 0.
-        keeps_empty: Whether to return parts without tokens as well.
-
-    Returns:
-        The parts; None if the indices point outside the data, as `assemble_samples` tells.
-    """
-    tokens, lengths, pointers, shift = dataset.token_columns()
-    if not 0 <= row < len(sample_index) - 1:
-        return None
-    (first, first_offset), (last, last_offset) = sample_index[row : row + 2].tolist()
-    if not 0 <= first <= last < len(document_index):
-        return None
-    parts = []
-    room = num_tokens
-    for position in range(first, last + 1):
-        sequence = int(document_index[position])
-        if not 0 <= sequence < len(lengths):
-            return None
-        length = int(lengths[sequence])
-        low = first_offset if position == first else 0
-        high = last_offset + extra if position == last else length
-        begin = (int(pointers[sequence]) >> shift) + low
-        if not 0 <= low <= high <= length or high - low > room or not 0 <= begin <= len(tokens) - (high - low):
-            return None
-        if high > low or keeps_empty:
-            parts.append(SamplePart(prefix=dataset.prefix, sequence=sequence, offset=low, num_tokens=high - low))
-        room -= high - low
-    return parts
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedSample:
     """A sample and the sequences that it consists of."""
@@ -87,6 +39,37 @@ class LocatedSample:
     """Number of the dataset in the blend."""
     data: IndexedDataset
     parts: Sequence[SamplePart]
+
+
+class SampleDataset(MapDataset[Item]):
+    """Samples that consist of sequences, and can be traced to them."""
+
+    @property
+    def datasets(self) -> Sequence[Any]:
+        """The datasets of a blend; otherwise itself alone."""
+        return [self]
+
+    def locate(self, index: SupportsIndex) -> LocatedSample:
+        """Return a sample's number, dataset and parts, for `trace_samples`, which traces many at once."""
+        raise NotImplementedError
+
+    def parts(self, index: SupportsIndex) -> list[SamplePart]:
+        """Return the sequences that a sample's tokens come from, in order; parts without tokens are left out.
+
+        Raises:
+            IndexError: If there is no such sample.
+            FormatError: If the indices point outside the data.
+        """
+        return list(self.locate(index).parts)
+
+    def trace(self, index: SupportsIndex) -> SampleTrace:
+        """Return the documents and the lines of the inputs that a sample's tokens come from.
+
+        Raises:
+            IndexError: If there is no such sample.
+            FormatError: If the indices point outside the data, or manifest or provenance are damaged.
+        """
+        return trace_samples([self.locate(index)])[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,37 +113,25 @@ def trace_samples(located: Iterable[LocatedSample]) -> list[SampleTrace]:
     Raises:
         FormatError: If a manifest or provenance is damaged or belongs to another dataset.
     """
-    from dsindex.datasets.origins import find_document_origins, map_in_threads  # not needed to read samples
+    from dsindex.datasets.origins import find_document_origins  # not needed to read samples
 
     samples = list(located)
-    datasets = {each.data.prefix: each.data for each in samples}
-    documents: dict[str, list[int]] = {prefix: [] for prefix in datasets}
+    documents: dict[IndexedDataset, set[int]] = {}
     for each in samples:
-        documents[each.data.prefix] += [each.data.document_of(part.sequence) for part in each.parts]
-
-    def find_origins(prefix: str) -> tuple[Iterator[DocumentOrigin], tuple[str, ...]]:
-        found, notes = find_document_origins(prefix, datasets[prefix].num_documents, documents[prefix])
-        return iter(found), notes
-
-    found = dict(zip(documents, map_in_threads(find_origins, list(documents)), strict=True))
-    origins = {prefix: own for prefix, (own, _) in found.items()}
-    notes = {prefix: own for prefix, (_, own) in found.items()}
-    numbers = {prefix: iter(own) for prefix, own in documents.items()}
+        documents.setdefault(each.data, set()).update(each.data.document_of(part.sequence) for part in each.parts)
+    found = {data: find_document_origins(data.prefix, data.num_documents, own) for data, own in documents.items()}
     return [
         SampleTrace(
             sample=each.sample,
-            parts=tuple(
-                _trace_part(each, part, next(numbers[each.data.prefix]), next(origins[each.data.prefix]))
-                for part in each.parts
-            ),
-            notes=notes[each.data.prefix],
+            parts=tuple(_trace_part(each, part, found[each.data][0]) for part in each.parts),
+            notes=found[each.data][1],
         )
         for each in samples
     ]
 
 
-def _trace_part(located: LocatedSample, part: SamplePart, document: int, origin: DocumentOrigin) -> TracedPart:
-    data = located.data
+def _trace_part(located: LocatedSample, part: SamplePart, origins: Mapping[int, DocumentOrigin]) -> TracedPart:
+    data, document = located.data, located.data.document_of(part.sequence)
     before = data.sequence_lengths[data.document_sequences(document).start : part.sequence]
     return TracedPart(
         prefix=data.prefix,
@@ -170,8 +141,8 @@ def _trace_part(located: LocatedSample, part: SamplePart, document: int, origin:
         sequence=part.sequence,
         sequence_offset=part.offset,
         num_tokens=part.num_tokens,
-        source=origin.source,
-        part=origin.part,
+        source=origins[document].source,
+        part=origins[document].part,
     )
 
 

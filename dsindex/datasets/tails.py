@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from dsindex.amounts import count
-from dsindex.datasets.origins import PROVENANCE_SUFFIX, find_parts, read_manifest
+from dsindex.datasets.origins import PROVENANCE_SUFFIX, find_parts
 from dsindex.datasets.provenance import read_rows
 from dsindex.errors import FormatError, InputError
+from dsindex.formats.manifest import read_manifest
 from dsindex.formats.mmididx import read_header
 from dsindex.store.reading import is_stored
 
@@ -52,31 +51,20 @@ def describe_tails(tails: Iterable[tuple[str, int, int]]) -> str | None:
 
 
 def _describe_tail(prefix: str, begin: int, end: int) -> str | None:
-    path = f"{prefix}.manifest.json"
-    if end <= begin or not is_stored(path) or not is_stored(f"{prefix}.idx"):
-        return None
-    header = read_header(f"{prefix}.idx")
-    if header.num_sequences != header.num_documents:
-        return None
-    content = read_manifest(path)["content"]
-    options = content.get("options")
-    if not isinstance(options, dict):
+    header, provenance = read_header(f"{prefix}.idx"), f"{prefix}{PROVENANCE_SUFFIX}"
+    recorded = read_manifest(prefix)
+    if recorded is None or end <= begin or header.num_sequences != header.num_documents:
         return None
     parts = find_parts(prefix, header.num_documents)
     if parts[0].prefix != prefix:
         inputs = [part.prefix for part in parts]
-        own = [
-            part.prefix
-            for part in parts
-            if part.first_document < end and begin < part.first_document + part.num_documents
-        ]
-    elif is_stored(f"{prefix}{PROVENANCE_SUFFIX}"):
-        given = [str(entry["path"]) for entry in content["inputs"]]
-        inputs = [name for name, entry in zip(given, content["inputs"], strict=True) if entry.get("kept") != 0]
-        numbers = np.unique(read_rows(f"{prefix}{PROVENANCE_SUFFIX}", begin, end)[0]).tolist()
-        own = [given[number] for number in numbers if 0 <= number < len(given)]
+        first = sum(part.first_document <= begin for part in parts) - 1
+    elif is_stored(provenance):
+        inputs = [each.path for each in recorded.content.inputs]
+        first = int(read_rows(provenance, begin, begin + 1)[0][0])
     else:
-        inputs = own = []
+        return None
+    own = inputs[first:]
     if len(own) == len(inputs):
         return None
     more = f", {len(own) - SHOWN:,} more" if len(own) > SHOWN else ""

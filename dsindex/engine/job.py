@@ -22,13 +22,13 @@ from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import ClusterLostError
 from dsindex.engine.interrupts import raise_missed_stop
 from dsindex.engine.ledger import Finished, Ledger, Publishing
-from dsindex.engine.manifest import Manifest, RecordedEngine, Run
 from dsindex.engine.output import find_finished, publish, refuse_inputs, remove_partials
 from dsindex.engine.plan import compare_plans
 from dsindex.engine.progress import ProgressFile, conclude
 from dsindex.engine.start import make_executor
 from dsindex.engine.work_folder import MARKER_FILE, hold_work_folder, remove_work, remove_work_folder
 from dsindex.errors import PlanError
+from dsindex.formats.manifest import Manifest, RecordedEngine, Run
 from dsindex.options.config import work_folder_path
 from dsindex.store.lock import hold_lock
 from dsindex.store.storage import holds_writes
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from dsindex.engine.executors import Call, Executor
-    from dsindex.engine.manifest import Content
     from dsindex.engine.output import Dataset, Output
-    from dsindex.engine.plan import Plan
     from dsindex.engine.progress import Reporter
+    from dsindex.formats.manifest import Content, Plan
     from dsindex.options.config import WorkConfig
     from dsindex.store.lock import Lock
     from dsindex.text.engines import Engine

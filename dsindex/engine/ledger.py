@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from dsindex.engine.plan import Plan  # noqa: TC001 - lines are decoded by their types
 from dsindex.engine.tasks import ShardResult  # noqa: TC001
+from dsindex.formats.manifest import Plan  # noqa: TC001 - lines are decoded by their types
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.journal import ledger_path, open_journal
 from dsindex.store.storage import StoredFile  # noqa: TC001

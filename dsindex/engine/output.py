@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dsindex.engine.manifest import files_have_recorded_sizes, manifest_path, read_manifest
 from dsindex.engine.plan import compare_plans
 from dsindex.engine.tasks import Part, PartFile
 from dsindex.errors import OutputError, PlanError
+from dsindex.formats.manifest import files_have_recorded_sizes, manifest_path, read_manifest
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.json_text import show_name
 from dsindex.store.storage import (
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dsindex.engine.ledger import Ledger
-    from dsindex.engine.manifest import Manifest
-    from dsindex.engine.plan import Plan
     from dsindex.engine.tasks import ShardResult, ShardRows
+    from dsindex.formats.manifest import Manifest, Plan
 
 PROVENANCE_SUFFIX = "provenance.parquet"
 QUARANTINE_SUFFIX = "quarantine.jsonl.zst"

@@ -7,32 +7,15 @@ their shards alone are made again: each belongs to its own input.
 from __future__ import annotations
 
 from collections import Counter
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-import xxhash
-
+from dsindex.formats.manifest import Plan
 from dsindex.json_text import decode_json, encode_json, show_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from dsindex.engine.inputs import InputFile
-
-
-class Plan(msgspec.Struct, frozen=True, dict=True):
-    """Everything that a job's output or its shards depend on, as it is stored."""
-
-    settings: dict[str, Any] = {}
-    """Name → value, in plain JSON types: options, and facts such as the tokenizer's hash."""
-    inputs: list[tuple[str, int, str]] = []
-    """Absolute path, size and version of the inputs, in the order of the output; one may occur more than once."""
-
-    @cached_property
-    def plan_id(self) -> str:
-        """A short id of the whole plan."""
-        return xxhash.xxh3_64_hexdigest(encode_json(msgspec.to_builtins(self, enc_hook=str), sort_keys=True))
 
 
 def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputFile] = ()) -> Plan:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from dsindex.engine.job import Job
-    from dsindex.engine.manifest import RecordCounts, Run
     from dsindex.engine.source import TextSource
+    from dsindex.formats.manifest import RecordCounts, Run
 
 UNBROKEN = 10_000
 """Columns where there is no terminal: lines stay whole, for grep and for files."""

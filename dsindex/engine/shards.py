@@ -14,13 +14,13 @@ from dsindex.amounts import count
 from dsindex.engine.assembly import TokenFile, merge_call
 from dsindex.engine.executors import Call
 from dsindex.engine.ledger import ShardMade
-from dsindex.engine.manifest import Content, RecordCounts, RecordedInput
 from dsindex.engine.merge import read_bad_records
 from dsindex.engine.output import Dataset
 from dsindex.engine.tasks import MergeRange, PartFile, ShardRows
 from dsindex.engine.work_folder import SHARDS_FOLDER
 from dsindex.engine.worker import tokenize_shard
 from dsindex.errors import BadRecordError, InputError, RecordError
+from dsindex.formats.manifest import Content, RecordCounts, RecordedInput
 from dsindex.store.store import store_of
 from dsindex.store.urls import joined
 from dsindex.text.compressed import require_whole

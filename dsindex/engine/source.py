@@ -12,9 +12,9 @@ from typing import IO, TYPE_CHECKING, Any
 from dsindex.engine.input_paths import find_paths, open_piped
 from dsindex.engine.inputs import check_shard_size, look_at_inputs, plan_shards
 from dsindex.engine.ledger import Ledger
-from dsindex.engine.manifest import RecordedOptions, RecordedTokenizer
 from dsindex.engine.work_folder import INPUTS_FOLDER, hold_work_folder, is_marked
 from dsindex.errors import InputError
+from dsindex.formats.manifest import RecordedOptions, RecordedTokenizer
 from dsindex.json_text import show_name
 from dsindex.options.config import work_folder_path
 from dsindex.store.reading import input_status

@@ -127,13 +127,11 @@ def _find_lines(path: str, *, drop_faulty_entries: bool) -> tuple[NDArray[np.int
     for block in read_lines(part, block_bytes=BLOCK_BYTES) if size_bytes else ():
         if not isinstance(block, LineBlock):
             continue  # oversized lines are only yielded where a limit is set
-        view = memoryview(block.data)
-        pairs = np.stack((block.offsets(), block.line_sizes()), axis=1)
-        # `pairs` includes a BOM, which json.loads must judge.
-        bounds = zip((pairs[:, 0] - block.offset).tolist(), block.ends.tolist(), strict=True)
-        wrong = [number for number, (begin, end) in enumerate(bounds) if not is_json(bytes(view[begin:end]))]
+        pairs = np.stack((block.offsets, block.ends - block.starts), axis=1)
+        # A BOM is part of its line: json.loads must judge it.
+        wrong = [number for number in range(len(pairs)) if not is_json(block.line(number))]
         if wrong and not drop_faulty_entries:
-            what = "something else" if bytes(block.line(wrong[0])).strip(b"\r") else "a blank line"
+            what = "something else" if block.line(wrong[0]).strip(b"\r") else "a blank line"
             reason = f"expected JSON, got {what}; correct it, or leave such lines out with --drop-faulty-entries"
             raise BadRecordError(path, int(pairs[wrong[0], 0]), reason, num_lines + wrong[0] + 1)
         faulty += [(num_lines + number + 1, int(pairs[number, 0])) for number in wrong]

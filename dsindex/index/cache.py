@@ -27,13 +27,13 @@ import fcntl
 import glob
 import json
 import os
-import reprlib
 import time
 import uuid
 from dataclasses import dataclass
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -162,15 +162,24 @@ def description_hash(text: str) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
-_SETTINGS: tuple[tuple[str, type, int | None, bool], ...] = (
-    ("dataset_path", str, None, False),
-    ("index_split", str, None, False),
-    ("num_samples", int, 0, True),
-    ("random_seed", int, None, False),
-    ("sequence_length", int, 1, False),
-    ("split", str, None, True),
-)
-"""Settings in a description: name, type, least value, and whether it may be null."""
+class _Described(msgspec.Struct):
+    """What is read of the description of a dataset."""
+
+    kind: Literal["GPTDataset", "GPTFIMDataset"] = msgspec.field(name="class")
+    dataset_path: str
+    index_split: str
+    random_seed: int
+    sequence_length: Annotated[int, msgspec.Meta(ge=1)]
+    tokenizer: object
+    num_samples: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    split: str | None = None
+
+
+class _DescribedBlend(msgspec.Struct):
+    """What is read of the description of a blend."""
+
+    split: str
+    datasets: Annotated[list[_Described], msgspec.Meta(min_length=1)]
 
 
 def read_description(path: str) -> dict[str, Any]:
@@ -187,36 +196,13 @@ def read_description(path: str) -> dict[str, Any]:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: expected {expected}, got a file that is not JSON ({error})") from error
-    if not isinstance(identifiers, dict) or not _describes_cache(identifiers):
-        raise FormatError(f"{path}: expected {expected}, got another JSON value")
-    for described in dataset_parts(identifiers):
-        _check_settings(path, described)
-    return identifiers
-
-
-def _check_settings(path: str, described: Mapping[str, Any]) -> None:
-    """Refuse a setting of another type than Megatron writes."""
-    for name, kind, least, optional in _SETTINGS:
-        value = described.get(name)
-        if value is None and (optional or name not in described):
-            continue
-        if type(value) is kind and (least is None or (isinstance(value, int) and value >= least)):
-            continue
-        wanted = "a text" if kind is str else "an integer" if least is None else f"an integer of at least {least}"
-        raise FormatError(f"{path}: expected `{name}` to be {wanted}, got {reprlib.repr(value)}")
-
-
-def _describes_cache(identifiers: Mapping[str, Any]) -> bool:
-    if identifiers.get("class") in GPT_CLASSES:
-        return {"dataset_path", "index_split", "random_seed", "sequence_length", "tokenizer"} <= identifiers.keys()
-    datasets = identifiers.get("datasets")
-    return (
-        identifiers.get("class") == BLENDED_CLASS
-        and "split" in identifiers
-        and isinstance(datasets, list)
-        and len(datasets) > 0
-        and all(isinstance(dataset, dict) and _describes_cache(dataset) for dataset in datasets)
-    )
+    try:
+        is_blend = isinstance(identifiers, dict) and identifiers.get("class") == BLENDED_CLASS
+        msgspec.convert(identifiers, _DescribedBlend if is_blend else _Described)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"{path}: expected {expected} ({error})") from error
+    read: dict[str, Any] = identifiers
+    return read
 
 
 # Names.

@@ -20,12 +20,12 @@ from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
 from dsindex.engine.worker import ShardSettings
 from dsindex.errors import InputError
-from dsindex.store.urls import absolute, with_suffix
+from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
-    from dsindex.engine.manifest import RecordedOptions
     from dsindex.engine.progress import Reporter
     from dsindex.engine.source import TextSource
+    from dsindex.formats.manifest import RecordedOptions
     from dsindex.jobs.index import IndexResult
     from dsindex.options.build import BuildConfig
     from dsindex.store.storage import StoredFile
@@ -82,7 +82,8 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
     Raises:
         DsindexError: If the build cannot be done as asked; final names then never refer to incomplete files.
     """
-    prefixes = [output_prefix(config, name) for name in config.dataset_names]
+    # As preprocess_data.py names that of a key.
+    prefixes = [f"{config.output_prefix}_{name}_document" for name in config.dataset_names]
     index_configs = list(filter(None, map(config.index_config, prefixes)))
     indices: tuple[IndexResult, ...] = ()
     if index_configs:
@@ -160,11 +161,6 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
         counts=msgspec.structs.replace(counts, kept=counts.kept + more, filtered=counts.filtered - more),
         **outcome_fields(source, job),
     )
-
-
-def output_prefix(config: BuildConfig, name: str) -> str:
-    """Return the prefix of an output, as preprocess_data.py names that of a key."""
-    return with_suffix(config.output_prefix, f"_{name}_document")
 
 
 def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import xxhash
 
 from dsindex.amounts import count
 from dsindex.datasets.gpt import open_index_array
-from dsindex.datasets.opening import caches_by_split
+from dsindex.datasets.opening import find_cache
 from dsindex.errors import FormatError, InputError, LimitError
 from dsindex.index.cache import (
     BLENDED_CLASS,
@@ -199,11 +199,7 @@ def read_first_job(path: str) -> FirstJob:
         FormatError: If they are damaged, or were changed after dsindex wrote them.
     """
     if os.path.isdir(path):
-        found = caches_by_split({each: read_description(each) for each in descriptions_in(path)}).get(TRAIN, [])
-        if len(found) != 1:
-            got = ", ".join(map(os.path.basename, found)) or "none"
-            raise InputError(f"--continue-from: expected the caches of one job's train split in {path}, got {got}")
-        path = found[0]
+        path = find_cache(descriptions_in(path), TRAIN, place=f"--continue-from {path}")
     described, folder = read_description(path), os.path.dirname(path)
     parts, own = dataset_parts(described), files_beside(path, described)
     is_blend = described["class"] == BLENDED_CLASS

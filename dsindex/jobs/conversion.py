@@ -103,20 +103,20 @@ def convert_to_pbin(
         FormatError: If the dataset is damaged, or cannot be represented as a `.pbin`.
         OutputError: If the output exists or cannot be written.
     """
-    with IndexedDataset(prefix) as dataset:
-        if reason := _why_not(dataset, flatten=flatten):
-            raise FormatError(f"{prefix}.idx: {reason}")
-        token_bytes = dataset.dtype.itemsize if version.names_token_size else 4
-        header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=dataset.num_tokens * token_bytes)
-        run = TokenRun(path=f"{prefix}.bin", offset=0, dtype=dataset.dtype, num_tokens=dataset.num_tokens)
-        begins = np.append(0, np.cumsum(dataset.sequence_lengths, dtype=np.int64))[dataset.document_indices]
-        write_pbin(output, header, [run], np.diff(begins))
-        return ConvertResult(
-            outputs=(output,),
-            num_documents=dataset.num_documents,
-            num_tokens=dataset.num_tokens,
-            dtype=header.dtype,
-        )
+    dataset = IndexedDataset(prefix)
+    if reason := _why_not(dataset, flatten=flatten):
+        raise FormatError(f"{prefix}.idx: {reason}")
+    token_bytes = dataset.dtype.itemsize if version.names_token_size else 4
+    header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=dataset.num_tokens * token_bytes)
+    run = TokenRun(path=f"{prefix}.bin", offset=0, dtype=dataset.dtype, num_tokens=dataset.num_tokens)
+    begins = np.append(0, np.cumsum(dataset.sequence_lengths, dtype=np.int64))[dataset.document_indices]
+    write_pbin(output, header, [run], np.diff(begins))
+    return ConvertResult(
+        outputs=(output,),
+        num_documents=dataset.num_documents,
+        num_tokens=dataset.num_tokens,
+        dtype=header.dtype,
+    )
 
 
 def _why_not(dataset: IndexedDataset, *, flatten: bool) -> str | None:

@@ -20,7 +20,7 @@ from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
 from dsindex.engine.output import Output
-from dsindex.engine.plan import Plan, make_plan
+from dsindex.engine.plan import make_plan
 from dsindex.engine.report import TextResult, outcome_fields
 from dsindex.engine.room import Estimate, check_room
 from dsindex.engine.shards import make_shards
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dsindex.engine.job import Job
-    from dsindex.engine.manifest import Content, RecordedPacking
     from dsindex.engine.progress import Reporter
     from dsindex.engine.shards import Shards
     from dsindex.engine.source import TextSource
+    from dsindex.formats.manifest import Content, Plan, RecordedPacking
     from dsindex.instruction.config import InstructionConfig
     from dsindex.instruction.encode import EncoderRecipe
     from dsindex.jobs.packs import MadePacking

@@ -117,7 +117,7 @@ class _Shard:
             self._refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, block.limit))
             return
         limit = self._settings.max_record_bytes or LARGEST_RECORD_BYTES
-        offsets, sizes = block.offsets().tolist(), block.line_sizes().tolist()
+        offsets, sizes = block.offsets.tolist(), (block.ends - block.starts).tolist()
         lines = [block.text(number) for number in range(len(sizes))]
         records = [number for number, line in enumerate(lines) if line.strip(JSON_WHITESPACE)]
         fitting = [lines[number] for number in records if sizes[number] <= limit]
@@ -131,7 +131,7 @@ class _Shard:
                 self._splits[self._split_of(outcome)].take(outcome, offsets[number], line)
         self._lines += len(lines)
         self._blank += len(lines) - len(records)
-        self._text_bytes += block.source_bytes
+        self._text_bytes += block.text_bytes
         for split in self._splits.values():
             split.write()
 

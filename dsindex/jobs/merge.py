@@ -12,22 +12,22 @@ from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.engine.assembly import assemble
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.job import open_job
-from dsindex.engine.manifest import Content, RecordedInput, read_manifest
 from dsindex.engine.merge import check_parts, merged_header, open_part
 from dsindex.engine.output import Dataset, Output
 from dsindex.engine.plan import make_plan
 from dsindex.engine.report import Report, show_datasets
 from dsindex.engine.room import require_room
 from dsindex.errors import FormatError, InputError
-from dsindex.store.reading import input_status, is_stored
-from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
+from dsindex.formats.manifest import Content, RecordedInput, read_manifest
+from dsindex.store.reading import input_status
+from dsindex.store.urls import absolute, as_prefix, folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.engine.manifest import Manifest
     from dsindex.engine.progress import Reporter
     from dsindex.engine.tasks import Part
+    from dsindex.formats.manifest import Manifest
     from dsindex.options.merge import MergeConfig
     from dsindex.store.storage import StoredFile
 
@@ -73,7 +73,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
         DsindexError: If the merge cannot be done as asked; final names then never refer to incomplete files.
     """
     prefixes = [as_prefix(path) for path in config.input]
-    parts = tuple(map(_open, prefixes))
+    parts = tuple(map(open_part, prefixes))
     header, prefix = merged_header(parts), absolute(config.output_prefix)
     inputs = [_input_file(f"{given}.{suffix}") for given in prefixes for suffix in ("bin", "idx")]
     plan = make_plan({"output-prefix": str(prefix)}, inputs)
@@ -134,14 +134,6 @@ def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> Manifes
         if shared is None or msgspec.structs.replace(own, name=shared.name) != shared:
             return None
     return first
-
-
-def _open(prefix: str) -> Part:
-    try:
-        return open_part(prefix)
-    except FormatError as error:
-        msg = f"{error}; check --input, which takes paths without .bin and .idx"
-        raise (error if is_stored(with_suffix(prefix, ".idx")) else InputError(msg)) from error
 
 
 def _input_file(path: str) -> InputFile:

@@ -20,7 +20,9 @@ import dsindex
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix
 from dsindex.engine.job import hold_output
-from dsindex.engine.manifest import (
+from dsindex.engine.plan import make_plan
+from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.formats.manifest import (
     MANIFEST_SUFFIX,
     Content,
     Manifest,
@@ -30,8 +32,6 @@ from dsindex.engine.manifest import (
     manifest_path,
     read_manifest,
 )
-from dsindex.engine.plan import make_plan
-from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.formats.mmididx import IndexHeader, write_index
 from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
 from dsindex.store.listing import find_stored

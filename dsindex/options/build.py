@@ -120,9 +120,9 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
             other = "--json-keys" if "json_keys" in self.given else "--join" if self.join is not None else ""
             if other:
                 raise ValueError(f"expected either --token-ids or {other}, got both")
-            from dsindex.text.selection import is_program
+            from dsindex.text.selection import parse_key
 
-            if is_program(self.token_ids):
+            if parse_key(self.token_ids).program is not None:
                 msg = f"--token-ids: expected a name or a path such as .meta.ids, got the jq pattern {self.token_ids!r}"
                 raise ValueError(msg)
         if self.join is None:
@@ -137,11 +137,11 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     def output_names(self) -> tuple[str, ...]:
         """The names of the outputs."""
         from dsindex.text.fields import JOINED
-        from dsindex.text.selection import output_name  # as others here, loads what a help text does not need
+        from dsindex.text.selection import parse_key  # as others here, loads what a help text does not need
 
         if self.join is not None:
             return (JOINED,)
-        return tuple(output_name(key) or "" for key in self.keys)
+        return tuple(parse_key(key).name for key in self.keys)
 
     def tokenizer_options(self) -> TokenizerOptions:
         """Return what the tokenizer's file does not say."""
@@ -182,7 +182,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
         if is_job or "megatron_release" in given:
             given |= {name: getattr(self, name) for name in TOKENIZER_NAMES if name in self.given}
         given |= {name: getattr(self, name) for name in options_of(ExecutorConfig)}
-        return IndexConfig(data_path=prefix, **given)
+        return IndexConfig(data_path=(prefix,), **given)
 
     @property
     def dataset_names(self) -> tuple[str, ...]:
@@ -191,12 +191,13 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
 
 
 def _check_names(flag: str, keys: tuple[str, ...]) -> None:
-    from dsindex.text.selection import output_name
+    from dsindex.text.selection import parse_key
 
     names: dict[str, str] = {}
     for key in keys:
-        name = output_name(key)
-        if name is None:
+        parsed = parse_key(key)
+        name = parsed.name
+        if name == parsed.program:
             raise ValueError(
                 f"{flag}: expected keys that can be part of a file name, got the jq pattern {key!r}; "
                 f"name its output, as in NAME={key}"

@@ -83,9 +83,9 @@ class VerifyConfig(ExecutorConfig, Decoded):
     instruct` is one as well.
 
     --cache checks index caches against the data: that descriptions, names and arrays agree, and that every sample has
-    the right tokens. --against-source reads and tokenizes the inputs again, and names the first document that differs
-    with its file and line. --same-as compares with another dataset, of any tool, and names the first document that
-    differs.
+    the right tokens; those of dsindex by their digests. --against-source reads and tokenizes the inputs again, and
+    names the first document that differs with its file and line. --same-as compares with another dataset, of any tool,
+    and names the first document that differs.
 
     Exit code 0: intact. 1: damaged; each finding is one line.
 

@@ -5,7 +5,7 @@ rest is a jq filter, which is applied to **each element** if the field is a list
 selected if the filter returns anything but `null` and `false` for it (`select` returns the element itself or nothing).
 Without a filter every element is selected. `.conversations[] | …` means the same.
 
-Names that reach beyond the record are refused: the environment, the clock, other inputs, files.
+What reaches beyond the record is refused when it is called: the environment, the clock, other inputs, files.
 """
 
 from __future__ import annotations
@@ -20,21 +20,15 @@ from typing import TYPE_CHECKING, Any
 from dsindex.errors import InputError, RecordProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-_REFUSED = frozenset(
-    {
-        *("ENV", "env", "now", "localtime", "strflocaltime", "input", "inputs", "input_filename", "input_line_number"),
-        *("include", "import", "modulemeta", "get_search_list"),
-        *("debug", "stderr", "halt", "halt_error"),
-    }
+_NOT_ALLOWED = "is not allowed, since output must depend on the record alone"
+_REFUSED = (
+    *("env", "now", "localtime", "strflocaltime(f)", "input", "inputs", "input_filename", "input_line_number"),
+    *("modulemeta", "get_search_list", "debug", "debug(f)", "stderr", "halt", "halt_error", "halt_error(f)"),
 )
-_CODE = re.compile(
-    r"""(?P<quote>") | (?P<open>\() | (?P<close>\)) | (?P<comment>\#) | \.[A-Za-z_]\w* | \$\s*(?P<variable>\w+)
-      | (?P<name>[A-Za-z_]\w*) | .""",
-    re.VERBOSE | re.DOTALL | re.ASCII,
-)
-_STRING = re.compile(r'(?P<quote>")|(?P<open>\\\()|\\.|.', re.DOTALL)
+_PRELUDE = " ".join(f"def {name}: error(\"'{name.removesuffix('(f)')}' {_NOT_ALLOWED}\");" for name in _REFUSED)
+"""Stands before the program, in place of jq's own functions of these names; `import` may only be the very first."""
 _HEAD = re.compile(
     r"""\s*\.(?:(?P<name>[A-Za-z_]\w*)|(?P<quoted>"[^"\\]+")|\[\s*(?P<bracket>"[^"\\]+")\s*\])
         \s*(?:\[\s*\]\s*)?(?:\|(?P<rest>.*))?\s*$""",
@@ -100,15 +94,15 @@ class Patterns:
         for mask in masks:
             _compile(_element_filter(mask), mask.pattern)
         names = [field.name for field in fields]
-        holds = [f"(try {{value: ([({pattern})] | any)}} catch {{error: .}})" for pattern in conditions]
-        values = [f"(try {{values: [({field.pattern})]}} catch {{error: .}})" for field in fields]
+        holds = [f"(try {{value: ([({pattern}\n)] | any)}} catch {{error: .}})" for pattern in conditions]
+        values = [f"(try {{values: [({field.pattern}\n)]}} catch {{error: .}})" for field in fields]
         selected = [
             f'[($fields[{names.index(mask.field)}].values[0]? | if type == "array" then .[] else . end'
-            f" | try ([({_element_filter(mask)})] | any) catch {{error: .}})]"
+            f" | try ([({_element_filter(mask)}\n)] | any) catch {{error: .}})]"
             for mask in masks
         ]
         self._program = _compile(
-            f"[{', '.join(holds)}] as $holds"
+            f"{_PRELUDE} null as $ENV | [{', '.join(holds)}] as $holds"
             f" | (if ($holds | all(.value)) then [{', '.join(values)}] else [] end) as $fields"
             f" | {{conditions: $holds, fields: $fields, masks: [{', '.join(selected)}]}}",
             " or ".join([*conditions, *(field.pattern for field in fields)]),
@@ -174,9 +168,7 @@ class PatternAnswers:
         selected: list[Any] = self._found["masks"][number]
         for place, answer in enumerate(selected, 1):
             if isinstance(answer, dict):
-                reason = str(answer["error"])[:_SHOWN_CHARACTERS]
-                shown = f"pattern `{self._patterns.masks[number].pattern}` fails on element {place}: {reason}"
-                raise RecordProblem("pattern-error", shown)
+                _checked(self._patterns.masks[number].pattern, answer, f" on element {place}")
         return selected
 
 
@@ -184,18 +176,19 @@ def _element_filter(mask: MaskPattern) -> str:
     return "true" if mask.rest is None else mask.rest
 
 
-def _checked(pattern: str, answer: dict[str, Any]) -> dict[str, Any]:
+def _checked(pattern: str, answer: dict[str, Any], place: str = "") -> dict[str, Any]:
     if "error" not in answer:
         return answer
     error = answer["error"]
     shown = error if isinstance(error, str) else f"(not a string): {json.dumps(error, ensure_ascii=False)}"
-    raise RecordProblem("pattern-error", f"pattern `{pattern}` fails: {_shorten(shown)}")
+    if shown.endswith(_NOT_ALLOWED):
+        raise InputError(f"jq pattern {pattern!r}: {shown}; if it is a key, write it with a dot or in quotes")
+    raise RecordProblem("pattern-error", f"pattern `{pattern}` fails{place}: {_shorten(shown)}")
 
 
 def _compile(program: str, pattern: str) -> Any:  # noqa: ANN401 - jq has no types
     import jq  # of all readers, only those of patterns need it
 
-    _check_names(program, pattern)
     try:
         return jq.compile(program)
     except ValueError as error:
@@ -272,38 +265,3 @@ def parse_mask_pattern(pattern: str) -> MaskPattern:
             'message; write a condition for one message, as in `.conversations | select(.from == "human")`'
         )
     return MaskPattern(pattern=pattern, field=name, rest=found["rest"] and found["rest"].strip())
-
-
-def _check_names(program: str, pattern: str) -> None:
-    """Refuse programs that reach beyond the record. jq itself checks the syntax.
-
-    Raises:
-        InputError: Naming what is refused.
-    """
-    for kind, text in _scan(program):
-        if kind == "comment":
-            raise InputError(f"jq pattern {pattern!r}: expected a pattern without comments; leave them out")
-        if (kind == "name" and text in _REFUSED) or (kind == "variable" and text == "ENV"):
-            raise InputError(
-                f"jq pattern {pattern!r}: {text!r} is not allowed, since output must depend on the record alone; "
-                "if it is a key, write it in quotes"
-            )
-
-
-def _scan(program: str) -> Iterator[tuple[str | None, str]]:
-    """Yield the tokens of a jq program, those of interpolated strings too: kind and text."""
-    depths = [0]  # open parentheses in the program, and in each enclosing interpolation
-    position, in_string = 0, False
-    while found := (_STRING if in_string else _CODE).match(program, position):
-        position, kind = found.end(), found.lastgroup
-        if kind == "quote":
-            in_string = not in_string
-        elif kind == "open" and in_string:
-            depths.append(0)
-            in_string = False
-        elif kind == "close" and depths[-1] == 0 and len(depths) > 1:
-            depths.pop()
-            in_string = True
-        elif kind in {"open", "close"}:
-            depths[-1] += 1 if kind == "open" else -1
-        yield kind, found[kind or 0]

@@ -64,38 +64,32 @@ class NamedTokenizer:
             raise TokenizerError(msg) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherTokenizer:
-    """What was found in a place where the tokenizer was looked for."""
-
-    place: str
-    sha256: str | None
-    """Its hash; None if it cannot be read."""
-    error: str = ""
-    """Why it cannot be read."""
-
-
-def find_tokenizer(named: NamedTokenizer, prefix: str) -> tuple[Tokenizer | None, list[OtherTokenizer]]:
-    """Look for the tokenizer that a manifest names.
+def load_recorded(named: NamedTokenizer, prefix: str, *, given: str | None = None) -> Tokenizer:
+    """Load the tokenizer that a manifest names.
 
     Args:
         named: The tokenizer.
         prefix: The dataset's path without suffix.
+        given: The path to load it from; None to look for it.
 
-    Returns:
-        The tokenizer with the recorded hash, None if there is none, and what was found instead of it.
+    Raises:
+        TokenizerError: If there is none with the recorded hash; it names what was found instead.
     """
     others = []
-    for place in _places(named, prefix):
+    for place in _places(named, prefix) if given is None else [given]:
         try:
-            tokenizer = named.load(place)
+            tokenizer = named.load(place, is_given=given is not None)
         except (DsindexError, OSError) as error:
-            others.append(OtherTokenizer(place=place, sha256=None, error=str(error)))
+            others.append(str(error))
             continue
         if tokenizer.sha256 == named.sha256:
-            return tokenizer, []
-        others.append(OtherTokenizer(place=place, sha256=tokenizer.sha256))
-    return None, others
+            return tokenizer
+        others.append(f"{place} has {tokenizer.sha256[:16]}…")
+    found = "; ".join(others) or f"found none where it was, nor by that name in {os.getcwd()} or beside the data"
+    raise TokenizerError(
+        f"expected the tokenizer {named.name!r} with sha256 {named.sha256[:16]}… that the dataset was made with, "
+        f"{found}; give its path with --tokenizer-model, in Python with tokenizer="
+    )
 
 
 def _places(named: NamedTokenizer, prefix: str) -> list[str]:

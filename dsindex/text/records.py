@@ -44,7 +44,7 @@ def parse_blocks(
             columns = selection.build_columns([])
             parsed = RecordBlock(num_lines=1, num_blank=0, offsets=nothing, lines=nothing, columns=columns, bad=(bad,))
         else:
-            num_bytes = block.source_bytes
+            num_bytes = block.text_bytes
             decoder = open_decoder(selection)
             is_block = decoder is not None and len(block.starts) > 1  # a line by itself is read faster as one
             parsed = (is_block and decoder and _decode_block(block, decoder, selection, limit)) or _parse_lines(
@@ -121,7 +121,7 @@ def _decode_block(
 ) -> RecordBlock | None:
     """Parse a block at once; None if a line of it is to be looked at by itself."""
     numbers = np.flatnonzero(block.ends > block.starts)  # the others are blank
-    if not len(numbers) or (limit is not None and (block.line_sizes() > limit).any()):
+    if not len(numbers) or (limit is not None and (block.ends - block.starts > limit).any()):
         return None
     # No record has a newline inside, and no line two records: each line begins and ends one, and they are as many.
     octets = np.frombuffer(block.data, np.uint8)
@@ -129,19 +129,19 @@ def _decode_block(
     lasts -= octets[lasts] == ord("\r")
     if (octets[starts] != ord("{")).any() or (octets[lasts] != ord("}")).any():
         return None
-    whole = pa.py_buffer(np.array([0, block.num_bytes], np.int64))
+    whole = pa.py_buffer(np.array([0, len(block.data)], np.int64))
     try:  # as one large string, which takes a fraction of the time of bytes.decode
         pa.LargeStringArray.from_buffers(1, whole, pa.py_buffer(block.data)).validate(full=True)
     except pa.ArrowInvalid:
         return None
-    values = decoder.read_lines(memoryview(block.data)[int(starts[0]) : block.num_bytes])
+    values = decoder.read_lines(memoryview(block.data)[int(starts[0]) :])
     if values is None or len(values[0]) != len(numbers):
         return None
     columns = {name: selection.build_column(own) for name, own in zip(selection.names, values, strict=True)}
     return RecordBlock(
         num_lines=len(block.starts),
         num_blank=len(block.starts) - len(numbers),
-        offsets=block.offsets()[numbers],
+        offsets=block.offsets[numbers],
         lines=numbers + block.first_line,
         columns=columns,
         bad=(),
@@ -152,7 +152,7 @@ def _parse_lines(
     block: LineBlock, decoder: RecordDecoder | None, selection: Selection, limit: int | None
 ) -> RecordBlock:
     """Parse a block line by line; this defines what its records are."""
-    offsets, sizes = block.offsets(), block.line_sizes()
+    offsets, sizes = block.offsets, block.ends - block.starts
     kept: list[int] = []
     values: list[Values] = []
     bad: list[BadRecord] = []

@@ -67,44 +67,19 @@ class TextKey:
 
 
 def parse_key(text: str) -> TextKey:
-    """Parse a key as it is written in an option.
-
-    Raises:
-        InputError: If it is a jq program that does not compile, or that uses a part of jq that is not allowed.
+    """Parse a key as it is written in an option; a jq program is not compiled.
 
     >>> parse_key("meta.text").path, parse_key('.meta."my text"').path
     (('meta.text',), ('meta', 'my text'))
-    >>> parse_key(".meta.text").name, parse_key("body=.meta.text").name
-    ('meta.text', 'body')
+    >>> parse_key(".meta.text").name, parse_key("body=.meta.text").name, parse_key("a | b").program
+    ('meta.text', 'body', None)
     """
-    name, source = _split(text)
+    found = None if text.startswith(".") else _NAMED.fullmatch(text)
+    name, source = (None, text) if found is None else (found["name"], found["source"])
     path = _parse_path(source)
     if path is not None:
         return TextKey(name=name or ".".join(path), path=path)
-    from dsindex.text.jq import FieldPattern, open_patterns  # few builds use jq
-
-    open_patterns((FieldPattern(name="text", pattern=source),))  # raises now if jq cannot compile it
     return TextKey(name=name or source, program=source)
-
-
-def output_name(text: str) -> str | None:
-    """Return the name that a key gives its output, without compiling anything; None for a jq program without one.
-
-    >>> output_name("text"), output_name(".a.b"), output_name("x=.a + .b"), output_name(".a + .b")
-    ('text', 'a.b', 'x', None)
-    """
-    name, source = _split(text)
-    path = _parse_path(source)
-    return name or (None if path is None else ".".join(path))
-
-
-def is_program(text: str) -> bool:
-    """Tell whether a key is a jq program.
-
-    >>> is_program(".a.b"), is_program("a | b"), is_program(".a | .b")
-    (False, False, True)
-    """
-    return _parse_path(_split(text)[1]) is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,20 +220,7 @@ def open_selection(
         parsed = [replace(key, name=text) for key, text in zip(parsed, keys, strict=True)]
     if len({key.name for key in parsed}) < len(parsed):
         raise InputError(f"expected keys of different names, got {' '.join(keys)}; name one with NAME=")
-    selection = Selection(
-        keys=tuple(parsed),
-        where=where,
-        join=join,
-        vocabulary_size=vocabulary_size,
-    )
-    if where is not None:
-        selection._open_patterns()  # raises now if jq cannot compile it
-    return selection
-
-
-def select_keys(keys: Sequence[str]) -> Selection:
-    """Return the selection of top-level keys of exactly these names."""
-    return Selection(keys=tuple(TextKey(name=key, path=(key,)) for key in keys))
+    return _compiled(Selection(keys=tuple(parsed), where=where, join=join, vocabulary_size=vocabulary_size))
 
 
 def open_pattern(pattern: str) -> Selection:
@@ -271,17 +233,14 @@ def open_pattern(pattern: str) -> Selection:
     (('raw text',), ('.a + .b',))
     """
     path = _parse_path(pattern.strip()) if pattern.lstrip().startswith(".") else None
-    if path is not None:
-        return Selection(keys=(TextKey(name=".".join(path), path=path),), takes_lists=False)
-    selection = Selection(keys=(TextKey(name=pattern, program=pattern),), takes_lists=False)
-    selection._open_patterns()  # raises now if jq cannot compile it
+    key = TextKey(name=pattern, program=pattern) if path is None else TextKey(name=".".join(path), path=path)
+    return _compiled(Selection(keys=(key,), takes_lists=False))
+
+
+def _compiled(selection: Selection) -> Selection:
+    if selection.needs_jq:
+        selection._open_patterns()  # raises now if jq cannot compile it
     return selection
-
-
-def _split(text: str) -> tuple[str | None, str]:
-    """Return the output's name, if one is given, and the rest; an exact name is returned as a rest without a dot."""
-    found = None if text.startswith(".") else _NAMED.fullmatch(text)
-    return (None, text) if found is None else (found["name"], found["source"])
 
 
 def _parse_path(source: str) -> Path | None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from dsindex.errors import InputError, RecordError
+from dsindex.errors import InputError
 from dsindex.json_text import encode_json
 from dsindex.store.reading import open_readable
 from dsindex.store.storage import Readable
@@ -23,7 +23,7 @@ from dsindex.text.compressed import PIECE_BYTES, decode
 from dsindex.text.fields import JSON_WHITESPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -36,86 +36,54 @@ OVERRUN_BYTES = 64 << 10
 """Bytes read at a time past the end of a part, where only the rest of one line is needed."""
 LARGEST_HEAD_BYTES = 1 << 20
 """Bytes that are kept of a line that is larger than the limit."""
-_MOST_KEPT_BYTES = 64 << 20
-"""A larger buffer is given up after the line that it was needed for."""
-_NEWLINE = 10
+Chunk: TypeAlias = tuple[int, bytes | bytearray]
+"""A piece of text, and where it begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineBlock:
-    """Consecutive whole lines, in file order. `data` may be reused for the next block: copy what you keep."""
+    """Consecutive whole lines, in file order."""
 
-    data: bytearray
-    num_bytes: int
-    """Number of bytes of `data` that belong to the block."""
-    offset: int
-    """File offset of data[0], which is always a line's first byte."""
+    data: bytes | bytearray
     first_line: int
     """Number of the first line, counted from 0 at the start of the part."""
     starts: NDArray[np.int64]
-    """Index in `data` of each line's first byte, or of the byte after a BOM at the start of the file."""
+    """Index in `data` of each line's first byte, shape [lines]."""
     ends: NDArray[np.int64]
     """Index in `data` after each line's last byte, excluding the newline."""
-    record_offsets: NDArray[np.int64] | None = None
-    """Where each line is from, shape [lines], if not from these bytes of a file: the row group of a table, for one."""
-    text_bytes: int | None = None
-    """Size of what the lines were made of; None if they are the text itself."""
+    offsets: NDArray[np.int64]
+    """File offset of each line's first byte, or where else the line is from: the row group of a table, for one."""
+    text_bytes: int
+    """Size of what the lines were made of: of the text itself, with newlines, if they are from one."""
 
     @classmethod
-    def of_text(cls, data: bytearray, num_bytes: int, *, offset: int, first_line: int) -> LineBlock:
-        """Return the block of whole lines in the first bytes, of which the last may lack its newline."""
-        newlines = np.flatnonzero(np.frombuffer(data, np.uint8, num_bytes) == _NEWLINE)
-        ends = newlines if data[num_bytes - 1] == _NEWLINE else np.append(newlines, num_bytes)
-        starts = np.zeros_like(ends)
-        starts[1:] = ends[:-1] + 1
-        if offset == 0 and data.startswith(BOM, 0, num_bytes):
-            starts[0] = len(BOM)
-        return cls(data=data, num_bytes=num_bytes, offset=offset, first_line=first_line, starts=starts, ends=ends)
+    def of_text(cls, data: bytearray, *, offset: int, first_line: int) -> LineBlock:
+        """Return the block of whole lines from an offset on, of which the last may lack its newline."""
+        newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+        ends = newlines if data.endswith(b"\n") else np.append(newlines, len(data))
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        places = starts + offset
+        return cls(data=data, first_line=first_line, starts=starts, ends=ends, offsets=places, text_bytes=len(data))
 
     @classmethod
     def of_lines(
         cls, lines: list[bytes], offsets: NDArray[np.int64], first_line: int, *, text_bytes: int | None = None
     ) -> LineBlock:
         """Return a block of lines, at least one, that were made from something else."""
+        data = b"\n".join([*lines, b""])
         ends = np.cumsum([len(line) + 1 for line in lines], dtype=np.int64) - 1
-        return cls(
-            data=bytearray(b"\n").join([*lines, b""]),
-            num_bytes=int(ends[-1]) + 1,
-            offset=0,
-            first_line=first_line,
-            starts=np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1]),
-            ends=ends,
-            record_offsets=offsets,
-            text_bytes=text_bytes,
-        )
-
-    @property
-    def source_bytes(self) -> int:
-        """Size of the lines in the text that they are from."""
-        return self.num_bytes if self.text_bytes is None else self.text_bytes
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        size = len(data) if text_bytes is None else text_bytes
+        return cls(data=data, first_line=first_line, starts=starts, ends=ends, offsets=offsets, text_bytes=size)
 
     def line(self, number: int) -> bytes:
         """Return a copy of a line without its newline, keeping a BOM and a carriage return."""
-        start = 0 if number == 0 else int(self.starts[number])
-        return bytes(memoryview(self.data)[start : self.ends[number]])
+        return bytes(memoryview(self.data)[self.starts[number] : self.ends[number]])
 
     def text(self, number: int) -> bytes:
         """Return a copy of a line without its newline and without a BOM at the start of the file."""
-        return bytes(memoryview(self.data)[self.starts[number] : self.ends[number]])
-
-    def line_sizes(self) -> NDArray[np.int64]:
-        """Return the size of each line in bytes, excluding the newline, shape [lines]."""
-        if self.record_offsets is not None:
-            return self.ends - self.starts
-        return self.ends + self.offset - self.offsets()
-
-    def offsets(self) -> NDArray[np.int64]:
-        """Return the file offset of each line's first byte, or where else the line is from, shape [lines]."""
-        if self.record_offsets is not None:
-            return self.record_offsets
-        offsets = self.starts + self.offset
-        offsets[:1] = self.offset  # a BOM is part of its line
-        return offsets
+        is_first = number == 0 and not self.offsets[0]
+        return self.line(number).removeprefix(BOM) if is_first else self.line(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,47 +116,72 @@ def read_lines(
         InputError: If the file cannot be read, does not have the expected size, changes while it is read, or is not
             compressed as expected.
     """
-    is_plain = part.form.container == "plain"
-    lines = _Lines(
-        max(0, part.begin - 1) if is_plain else 0,
-        part.end if is_plain else None,
-        skips_first=part.begin > 0,
-        limit=max_line_bytes,
-        reuses=part.content is None,
-    )
+    end = part.end if part.form.container == "plain" else None
     with opened_input(part) as file:
-        for chunk, size in _read_chunks(part, file, block_bytes):
-            yield from lines.take(chunk, size)
-            if lines.is_done:
-                break
-        else:
-            yield from lines.finish()
+        yield from _cut_lines(_read_chunks(part, file, block_bytes), end, max_line_bytes, skips_first=part.begin > 0)
 
 
-def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[tuple[bytes | bytearray, int]]:
-    """Yield the text from the byte before a part on: up to the part's end, then in small steps to that of the file.
+def _cut_lines(
+    chunks: Iterator[Chunk], end: int | None, limit: int | None, *, skips_first: bool
+) -> Iterator[LineBlock | LongLine]:
+    """Cut text into blocks of the lines that begin before the end; no chunk begins before it and reaches past it."""
+    held, begin, line = bytearray(), 0, 0
+    chunk = _after_line(chunks, 0) if skips_first else next(chunks, None)
+    while chunk is not None:
+        offset, text = chunk
+        begin = begin if held else offset
+        is_over = end is not None and offset >= end
+        if is_over and not held:
+            return
+        cut = (text.find(b"\n") if is_over else text.rfind(b"\n")) + 1
+        held += memoryview(text)[: cut or len(text)]
+        if cut:
+            block = LineBlock.of_text(held, offset=begin, first_line=line)
+            yield block
+            if is_over:
+                return
+            held, begin, line = bytearray(memoryview(text)[cut:]), offset + cut, line + len(block.starts)
+        if limit is None or len(held) <= limit:
+            chunk = next(chunks, None)
+            continue
+        size, head = len(held), cut_large(held, limit)
+        held = bytearray()
+        offset, _ = chunk = _after_line(chunks, begin + size)
+        yield LongLine(offset=begin, line=line, head=head, num_bytes=offset - 1 - begin, limit=limit)
+        line += 1
+    if held:
+        yield LineBlock.of_text(held, offset=begin, first_line=line)
 
-    Each chunk is given with its size, in a buffer that is used for the next one, too.
-    """
+
+def _after_line(chunks: Iterator[Chunk], offset: int) -> Chunk:
+    """Return what follows the next newline; if the text ends before one, it is as if it had one there."""
+    for offset, text in chunks:
+        if cut := text.find(b"\n") + 1:
+            return offset + cut, text[cut:]
+        offset += len(text)
+    return offset + 1, b""
+
+
+def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[Chunk]:
+    """Yield the text from the byte before a part on: up to the part's end, then in small steps to that of the file."""
     begin, end = max(0, part.begin - 1), part.end
-    if end > file.size_bytes:
-        found = f"expected at least {end} bytes, got {file.size_bytes}"
-        raise InputError(f"{part.path}: {found}; the file became shorter, run the job again")
     if not part.is_sample:
         file.expect_forwards(begin, end + OVERRUN_BYTES)
     if part.form.container != "plain":
         pieces = decode(part.path, file, part.form.container, piece_bytes=min(block_bytes, PIECE_BYTES))
-        yield from ((chunk, len(chunk)) for chunk in _gather(pieces, block_bytes))
+        begin = 0
+        for text in _gather(pieces, block_bytes):
+            yield begin, text
+            begin += len(text)
         return
-    buffer = bytearray(min(max(block_bytes, OVERRUN_BYTES), file.size_bytes - begin))
-    view = memoryview(buffer)
     while begin < file.size_bytes:
         stop, most = (end, block_bytes) if begin < end else (file.size_bytes, OVERRUN_BYTES)
-        size = file.read_into(view[: min(most, stop - begin)], begin)
-        if not size:
+        read = bytearray(min(most, stop - begin))
+        del read[file.read_into(memoryview(read), begin) :]
+        if not read:
             raise _changed(part.path, file.size_bytes, begin)
-        begin += size
-        yield buffer, size
+        yield begin, read
+        begin += len(read)
 
 
 def _gather(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
@@ -202,106 +195,6 @@ def _gather(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
             yield b"".join(held)
             held, size = [], 0
     yield b"".join(held)
-
-
-class _Lines:
-    """Cuts chunks of text into blocks of the whole lines that begin in a part.
-
-    Args:
-        begin: Offset of the first chunk.
-        end: Where the part ends; None if it has all of the text.
-        skips_first: Whether the first line begins before the part: it is what follows the first newline.
-        limit: Size above which a line is not held.
-        reuses: Whether blocks share a buffer.
-    """
-
-    def __init__(self, begin: int, end: int | None, *, skips_first: bool, limit: int | None, reuses: bool) -> None:
-        self._reuses = reuses
-        self._buffer = bytearray()
-        self._size = 0
-        """Bytes of the buffer that hold text, from the first byte of a line on, without its newline."""
-        self._offset = begin
-        """Offset of that line."""
-        self._end = end
-        self._skips = skips_first
-        self._limit = limit
-        self._line = 0
-        self._passed: int | None = None
-        """Bytes of a line that is too long, of which only the first are held."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all lines that begin in the part are complete."""
-        return self._end is not None and self._offset >= self._end and not self._size
-
-    def take(self, chunk: bytes | bytearray, size: int) -> Iterator[LineBlock | LongLine]:
-        """Take the next bytes of the text, which do not reach past the part's end if they begin before it."""
-        begin = 0
-        if self._skips or self._passed is not None:
-            begin = yield from self._skip_line(chunk, size)
-        if self.is_done or begin == size:
-            return
-        is_over = self._end is not None and self._offset + self._size >= self._end
-        cut = (chunk.find(_NEWLINE, begin, size) if is_over else chunk.rfind(_NEWLINE, begin, size)) + 1
-        if cut:
-            self._hold(memoryview(chunk)[begin:cut])
-            yield self._cut_block()
-            begin = size if is_over else cut
-        self._hold(memoryview(chunk)[begin:size])
-        if self._limit is not None and self._size > self._limit:
-            self._passed = self._size
-            self._size = min(self._limit, LARGEST_HEAD_BYTES)
-            self._buffer = bytearray(memoryview(self._buffer)[: self._size])
-
-    def _hold(self, text: memoryview[int]) -> None:
-        end = self._size + len(text)
-        if not self._size and len(self._buffer) > _MOST_KEPT_BYTES:  # the end of a long line
-            self._buffer = bytearray()
-        if end > len(self._buffer):  # in place, where the kernel moves pages
-            try:
-                self._buffer.extend(bytes(end - len(self._buffer)))
-            except BufferError:  # the last block is still in use
-                self._buffer = self._buffer + bytes(end - len(self._buffer))
-        memoryview(self._buffer)[self._size : end] = text
-        self._size = end
-
-    def _skip_line(self, chunk: bytes | bytearray, size: int) -> Generator[LongLine, None, int]:
-        """Skip to the end of a line that is another part's, or too long; return where the next one begins."""
-        cut = chunk.find(_NEWLINE, 0, size) + 1
-        if self._passed is None:
-            self._offset += cut or size
-        else:
-            self._passed += cut - 1 if cut else size
-            if cut:
-                yield self._pass_line(self._passed)
-        if not cut:
-            return size
-        self._skips, self._passed = False, None
-        return cut
-
-    def finish(self) -> Iterator[LineBlock | LongLine]:
-        """Yield the last line, if it has no newline."""
-        if self._passed is not None:
-            yield self._pass_line(self._passed)
-        elif self._size:
-            yield self._cut_block()
-
-    def _cut_block(self) -> LineBlock:
-        block = LineBlock.of_text(self._buffer, self._size, offset=self._offset, first_line=self._line)
-        self._line += len(block.starts)
-        self._offset += self._size
-        self._size = 0
-        if not self._reuses:
-            self._buffer = bytearray()
-        return block
-
-    def _pass_line(self, num_bytes: int) -> LongLine:
-        head = bytes(self._buffer[: self._size])
-        found = LongLine(offset=self._offset, line=self._line, head=head, num_bytes=num_bytes, limit=self._limit or 0)
-        self._line += 1
-        self._offset += num_bytes + 1
-        self._size = 0
-        return found
 
 
 def cut_large(line: bytes | bytearray, limit: int | None) -> bytes:
@@ -335,38 +228,32 @@ def opened_input(part: TextPart) -> Iterator[Readable]:
     Raises:
         InputError: If it cannot be read, does not have the expected size, or changed meanwhile.
     """
-    path = part.path
     if part.content is not None:
         yield _Content(part.content)
         return
     try:
-        with open_readable(path) as file:
-            before = file.size_bytes
-            if part.expected_size not in (None, before):
-                raise InputError(
-                    f"{path}: expected {part.expected_size} bytes, got {before}; the file changed since the job was"
-                    " planned, run it again from the start"
-                )
+        with open_readable(part.path) as file:
+            if part.expected_size not in (None, file.size_bytes):
+                raise _changed(part.path, part.expected_size, file.size_bytes)
             damage: InputError | None = None
             try:
                 yield file
-            except RecordError:
-                raise
             except InputError as error:  # it may be what a change looks like
                 damage = error
             after = file.size_if_changed()
             if after is not None:
-                raise _changed(path, before, after) from damage
+                raise _changed(part.path, file.size_bytes, after) from damage
             if damage is not None:
                 raise damage
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
+        msg = f"{part.path}: cannot be read ({error.strerror}); check the path and its permissions"
+        raise InputError(msg) from error
 
 
-def _changed(path: str, expected: int, got: int) -> InputError:
+def _changed(path: str, expected: int | None, got: int) -> InputError:
     return InputError(
-        f"{path}: expected {expected} bytes, got {got} or other content; the file changed while it was read,"
-        " run the job again from the start once nothing writes to it"
+        f"{path}: expected {expected} bytes, got {got} or other content; the file changed since the job was planned, "
+        "run it again once nothing writes to it"
     )
 
 
@@ -383,7 +270,7 @@ def read_text_lines(
             continue
         texts = [block.text(number) for number in range(len(block.starts))]
         lines = [_as_object(text.removesuffix(b"\r")) if text.strip(JSON_WHITESPACE) else b"" for text in texts]
-        yield LineBlock.of_lines(lines, block.offsets(), block.first_line, text_bytes=block.num_bytes)
+        yield LineBlock.of_lines(lines, block.offsets, block.first_line, text_bytes=block.text_bytes)
 
 
 def read_text_file(
@@ -392,13 +279,12 @@ def read_text_file(
     """Yield a whole file as one object of JSON; a larger file than a line may be is a LongLine."""
     content, num_bytes, limit = bytearray(), 0, max_line_bytes
     with opened_input(part) as file:
-        for chunk, size in _read_chunks(part, file, block_bytes):
-            num_bytes += size
-            content += memoryview(chunk)[:size]
-            if limit is not None and num_bytes > limit:
-                content = bytearray(cut_large(content, limit))
+        for _, text in _read_chunks(part, file, block_bytes):
+            num_bytes += len(text)
+            if limit is None or len(content) <= limit:
+                content += text
     if limit is not None and num_bytes > limit:
-        yield LongLine(offset=0, line=0, head=bytes(content), num_bytes=num_bytes, limit=limit)
+        yield LongLine(offset=0, line=0, head=cut_large(content, limit), num_bytes=num_bytes, limit=limit)
     else:
         line = _as_object(bytes(content.removeprefix(BOM)))
         yield LineBlock.of_lines([line], np.zeros(1, np.int64), 0, text_bytes=num_bytes)

@@ -27,7 +27,7 @@ from dsindex.engine.progress import PROGRESS_SUFFIX, Snapshot, describe, read_pr
 from dsindex.engine.work_folder import LOCK_FILE, MARKER_FILE
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.formats.mmididx import read_header
-from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description, record_beside
+from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description, record_beside, recorded_settings
 from dsindex.store.lock import owner_is_gone
 from dsindex.store.reading import is_stored, stored_size
 from dsindex.tools.documents import documents_of, summarize_lengths
@@ -321,8 +321,7 @@ def _share(samples: int, total: int) -> str:
 
 def _describe_phases(blend: BlendedDataset) -> list[str]:
     """Return what each phase of a blend that was planned over time draws; nothing for another blend."""
-    settings, index = (record_beside(blend.description_path) or {}).get("settings"), blend.dataset_index
-    recorded = settings.get("phases") if isinstance(settings, dict) else None
+    recorded, index = recorded_settings(record_beside(blend.place)).get("phases"), blend.dataset_index
     try:
         begins = [(int(phase["begin"]), str(phase["what"])) for phase in recorded or ()]
     except (KeyError, TypeError, ValueError):

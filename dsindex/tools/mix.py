@@ -21,9 +21,9 @@ from dsindex.amounts import count, short_number, show_percent
 from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
-from dsindex.engine.manifest import read_manifest
 from dsindex.engine.report import Line, Report, Table
 from dsindex.errors import InputError, LimitError, UsageError
+from dsindex.formats.manifest import read_manifest
 from dsindex.index.building import count_parts
 from dsindex.index.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
 from dsindex.index.plan import Blend, CacheSettings, describe_sums, find_needed_caches, parse_data_path

@@ -9,17 +9,17 @@ import msgspec
 
 from dsindex.datasets.decoding import read_named_tokenizer
 from dsindex.datasets.origins import find_document_origins
-from dsindex.engine.manifest import read_manifest
 from dsindex.errors import DsindexError, FormatError, MissingObjectError, TokenizerError
+from dsindex.formats.manifest import read_manifest
 from dsindex.store.reading import fingerprint_input, input_status, is_there
-from dsindex.text.recorded_tokenizer import find_tokenizer
+from dsindex.text.recorded_tokenizer import load_recorded
 from dsindex.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from dsindex.datasets.origins import DocumentOrigin
-    from dsindex.engine.manifest import Content, Manifest
+    from dsindex.formats.manifest import Content, Manifest
     from dsindex.text.recorded_tokenizer import NamedTokenizer
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.documents import Documents
@@ -51,8 +51,8 @@ class Origin:
         """
         found, notes = find_document_origins(self.prefix, num_documents, documents)
         self.notes.update(dict.fromkeys(notes))
-        self.check_inputs(found)
-        return found
+        self.check_inputs(found.values())
+        return [found[document] for document in documents]
 
     def check_inputs(self, origins: Iterable[DocumentOrigin]) -> None:
         """Note what became of the inputs of documents since the dataset was made from them."""
@@ -124,39 +124,9 @@ def _choose_tokenizer(
         other = f"{given} is another tokenizer (sha256 {tokenizer.sha256[:16]}…) than the dataset was made with"
         return tokenizer, f"{other} ({named.name}, sha256 {named.sha256[:16]}…), so the text can be wrong"
     try:
-        return load_recorded(prefix, named, given=None), None
+        return load_recorded(named, prefix), None
     except TokenizerError as error:
         return None, str(error)
-
-
-def load_recorded(prefix: str, named: NamedTokenizer, *, given: str | None) -> Tokenizer:
-    """Load the tokenizer that a dataset was made with.
-
-    Args:
-        prefix: The dataset's path without suffix.
-        named: The tokenizer in its manifest.
-        given: The path to load it from; None to look for it.
-
-    Raises:
-        TokenizerError: If it is missing or differs from the recorded one.
-    """
-    if given is not None:
-        found = named.load(given, is_given=True)
-        if found.sha256 == named.sha256:
-            return found
-        place, got = given, f"got {found.sha256}"
-    else:
-        tokenizer, others = find_tokenizer(named, prefix)
-        if tokenizer is not None:
-            return tokenizer
-        place, got = named.name, "found none by that name"
-        if others:
-            place = others[0].place
-            got = others[0].error if others[0].sha256 is None else f"got {others[0].sha256}"
-    raise TokenizerError(
-        f"{place}: expected the tokenizer with sha256 {named.sha256} that the dataset was made with, {got}; give its "
-        f"path with --tokenizer-model"
-    )
 
 
 def find_misfit(content: Content | None, documents: Documents) -> str | None:

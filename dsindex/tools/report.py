@@ -35,8 +35,8 @@ from dsindex.tools.token_text import text_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dsindex.engine.manifest import Content
     from dsindex.engine.progress import Reporter
+    from dsindex.formats.manifest import Content
     from dsindex.formats.mmididx import Tokens
     from dsindex.options.datasets import ReportConfig
     from dsindex.text.tokenizer import Tokenizer

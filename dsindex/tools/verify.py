@@ -21,25 +21,25 @@ from dsindex.datasets.kinds import tell_kind
 from dsindex.datasets.pbin import PbinDocuments
 from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
-from dsindex.engine.manifest import manifest_path, read_manifest
 from dsindex.engine.start import make_executor
 from dsindex.errors import FormatError, InputError, UsageError
+from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.store.reading import digest_blocks, is_stored, stored_size
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, StoredFile, combine_digests
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.documents import documents_of, open_documents
-from dsindex.tools.results import CheckResult, DatasetCounts, VerifyReport
+from dsindex.tools.results import SAME_AS, CheckResult, DatasetCounts, VerifyReport
 from dsindex.tools.verify_caches import find_caches, verify_cache
 from dsindex.tools.verify_tokens import compare_shard, find_difference, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from dsindex.datasets.kinds import Subject
+    from dsindex.datasets.kinds import KindName, Subject
     from dsindex.engine.executors import Executor
-    from dsindex.engine.manifest import Manifest
     from dsindex.engine.progress import Reporter
+    from dsindex.formats.manifest import Manifest
     from dsindex.options.datasets import VerifyConfig
     from dsindex.tools.verify_tokens import SourceShards
 
@@ -76,14 +76,45 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
         check = CheckResult.of("the dataset is there", [str(error)])
         return VerifyReport(path=path, kind=None, checks=(check,))
     _refuse_foreign(path, subject, config)
+    results, notes = list[CheckResult](), list[str]()
+    manifest, files = _read_manifest(subject, results, notes)
+    source = open_source(subject, manifest, config) if config.against_source else None
+    counts, version = _read_structure(subject, manifest, results)
+    checks = [_check_digest(path, file) for path, file in files.items()]
+    checks += [] if counts is None else _checks_of_content(subject, counts, config, is_digested=manifest is not None)
+    compared = any(check.compares_tokens for check in checks)
     with contextlib.closing(make_executor(config)) as executor:
-        return _Run(subject, config, executor, reporter).verify()
+        executor.require_seen([*files, *(f"{subject.prefix}.{suffix}" for suffix in _SUFFIXES[subject.kind])])
+        results += _run(checks, executor, reporter, place=subject.prefix)
+        if source is not None and counts is not None and not any(map(_is_of_provenance, results)):
+            results += _run([_check_source(source, counts, config)], executor, reporter, place=subject.prefix)
+            compared = True
+        elif source is not None:
+            notes.append("index or provenance are damaged, so the dataset was not compared with its source")
+    return VerifyReport(
+        path=subject.path,
+        kind=subject.kind,
+        version=version,
+        counts=counts,
+        checks=tuple(results),
+        compared=compared,
+        notes=tuple(notes),
+    )
+
+
+_SUFFIXES: dict[KindName, tuple[str, ...]] = {
+    "MMIDIDX": ("bin", "idx", "provenance.parquet"),
+    "packs": ("bin", "idx"),
+    "pbin": ("pbin",),
+    "export": (),
+}
+"""The files of each kind that is verified."""
 
 
 def _refuse_foreign(path: str, subject: Subject, config: VerifyConfig) -> None:
     if subject.kind == "export" and (config.cache is not None or config.against_source or config.same_as is not None):
         raise UsageError(f"--cache, --against-source and --same-as are for datasets, not for the export {path}")
-    if subject.kind not in {"MMIDIDX", "pbin", "packs", "export"}:
+    if subject.kind not in _SUFFIXES:
         hints = {
             "instruction data": f"; verify {subject.path}_text_document and {subject.path}_loss_mask",
             "index cache": "; verify its dataset, with --cache",
@@ -92,130 +123,96 @@ def _refuse_foreign(path: str, subject: Subject, config: VerifyConfig) -> None:
         raise InputError(f"{path}: {expected}, got {subject.kind}{hints.get(subject.kind, '')}")
 
 
-class _Run:
-    """The verification of one dataset."""
+def _read_manifest(
+    subject: Subject, results: list[CheckResult], notes: list[str]
+) -> tuple[Manifest | None, dict[str, StoredFile]]:
+    """Read the manifest and its files, and recognise one of another dataset under the same name."""
+    prefix = subject.prefix
+    try:
+        if subject.kind == "export":
+            exported = read_export_manifest(prefix)
+            digests = {} if exported is None else exported.content.digests
+            return None, {
+                os.path.join(prefix, name): StoredFile(name=name, size_bytes=file.size_bytes, digest=file.xxh3_128)
+                for name, file in digests.items()
+            }
+        manifest = read_manifest(prefix)
+    except FormatError as error:
+        results.append(CheckResult.of("the manifest", [str(error)]))
+        return None, {}
+    if manifest is not None and ("pbin" in manifest.content.digests) != (subject.kind == "pbin"):
+        notes.append(f"{manifest_path(prefix)} belongs to a dataset of another format with the same name")
+        manifest = None
+    files = {} if manifest is None else manifest.content.digests
+    return manifest, {f"{prefix}.{suffix}": file for suffix, file in files.items()}
 
-    def __init__(self, subject: Subject, config: VerifyConfig, executor: Executor, reporter: Reporter) -> None:
-        self._subject, self._config, self._executor, self._reporter = subject, config, executor, reporter
-        self._results: list[CheckResult] = []
-        self._notes: list[str] = []
-        self._compared = False
 
-    def verify(self) -> VerifyReport:
-        subject, config = self._subject, self._config
-        manifest, files = (None, self._exported()) if subject.kind == "export" else self._read_manifest()
-        source = open_source(subject, manifest, config) if config.against_source else None
-        counts, version = (None, None) if subject.kind == "export" else self._read_structure(manifest)
-        own = {"export": (), "pbin": ("pbin",)}.get(subject.kind, ("bin", "idx", "provenance.parquet"))
-        self._executor.require_seen([*files, *(f"{subject.prefix}.{suffix}" for suffix in own)])
-        checks = [_check_digest(path, file) for path, file in files.items()]
-        checks += [] if counts is None else self._checks_of_content(counts, manifest)
-        self._run(checks)
-        if source is not None:
-            self._compare_with_source(source, counts)
-        return VerifyReport(
-            path=subject.path,
-            kind=subject.kind,
-            version=version,
-            counts=counts,
-            checks=tuple(self._results),
-            compared=self._compared,
-            notes=tuple(self._notes),
-        )
+def _read_structure(
+    subject: Subject, manifest: Manifest | None, results: list[CheckResult]
+) -> tuple[DatasetCounts | None, str | None]:
+    """Check every entry of the index against the tokens; return no counts of a damaged one or an export."""
+    counts = version = None
+    findings = []
+    try:
+        if subject.kind == "pbin":
+            era = None if manifest is None else manifest.content.options.pbin_era
+            packed = PbinDocuments(subject.path, version=None if era is None else PBIN_VERSIONS[era])
+            version = packed.header.version.name
+            counts = _count(packed, len(packed), packed.header.dtype.newbyteorder("=").name)
+        elif subject.kind != "export":
+            _require_idx(subject.path)
+            dataset = IndexedDataset(subject.path)
+            counts = _count(dataset, len(dataset), str(dataset.dtype))
+    except (FormatError, InputError) as error:
+        findings.append(f"{error}; {REMEDY}")
+    if subject.kind != "export":
+        results.append(CheckResult.of(STRUCTURE, findings))
+    return counts, version
 
-    def _exported(self) -> dict[str, StoredFile]:
-        """Return the files of an export in its manifest."""
-        folder = self._subject.path
-        try:
-            manifest = read_export_manifest(folder)
-        except FormatError as error:
-            self._results.append(CheckResult.of("the manifest", [str(error)]))
-            return {}
-        return {
-            os.path.join(folder, name): StoredFile(name=name, size_bytes=file.size_bytes, digest=file.xxh3_128)
-            for name, file in (manifest.content.digests.items() if manifest is not None else ())
-        }
 
-    def _read_manifest(self) -> tuple[Manifest | None, dict[str, StoredFile]]:
-        """Read the manifest and its files, and recognise one of another dataset under the same name."""
-        prefix, is_packed = self._subject.prefix, self._subject.kind == "pbin"
-        try:
-            manifest = read_manifest(prefix)
-        except FormatError as error:
-            self._results.append(CheckResult.of("the manifest", [str(error)]))
-            return None, {}
-        if manifest is not None and ("pbin" in manifest.content.digests) != is_packed:
-            self._notes.append(f"{manifest_path(prefix)} belongs to a dataset of another format with the same name")
-            return None, {}
-        files = {} if manifest is None else manifest.content.digests
-        return manifest, {f"{prefix}.{suffix}": file for suffix, file in files.items()}
+def _checks_of_content(
+    subject: Subject, counts: DatasetCounts, config: VerifyConfig, *, is_digested: bool
+) -> Iterator[Check]:
+    """Yield the checks that options ask for; ids are those of the build where the tokens have their digest."""
+    if config.tokenizer_model is not None and not is_digested and np.dtype(counts.token_type).kind in "iu":
+        size = load_tokenizer(config.tokenizer_model).vocabulary_size
+        step = max(1, counts.tokens) if subject.kind == "pbin" else PIECE_TOKENS
+        pieces = [(subject, begin, min(begin + step, counts.tokens), size) for begin in range(0, counts.tokens, step)]
+        name = f"token ids below the {size:,} of the vocabulary"
+        yield Check(name=name, function=find_foreign_id, pieces=pieces)
+    if config.cache is not None:
+        yield _check_caches(config.cache, subject.path)
+    if config.same_as is not None:
+        name, own = f"{SAME_AS} {config.same_as}", [(subject.path, config.same_as)]
+        yield Check(name=name, function=find_difference, pieces=own, compares_tokens=True)
 
-    def _checks_of_content(self, counts: DatasetCounts, manifest: Manifest | None) -> Iterator[Check]:
-        subject, config = self._subject, self._config
-        recorded = None if manifest is None else manifest.content.tokenizer
-        size = None if recorded is None else recorded.vocabulary_size
-        if size is None and config.tokenizer_model is not None:
-            size = load_tokenizer(config.tokenizer_model).vocabulary_size
-        if size is not None and np.dtype(counts.token_type).kind in "iu":
-            step = max(1, counts.tokens) if subject.kind == "pbin" else PIECE_TOKENS
-            yield Check(
-                name=f"token ids below the {size:,} of the vocabulary",
-                function=find_foreign_id,
-                pieces=[
-                    (subject, begin, min(begin + step, counts.tokens), size) for begin in range(0, counts.tokens, step)
-                ],
-                judge=lambda found: list(chain.from_iterable(found))[:1],
-            )
-        if config.cache is not None:
-            yield _check_caches(config.cache, subject.path)
-        if config.same_as is not None:
-            name, pieces = f"the same documents as {config.same_as}", [(subject.path, config.same_as)]
-            yield Check(name=name, function=find_difference, pieces=pieces, compares_tokens=True)
 
-    def _read_structure(self, manifest: Manifest | None) -> tuple[DatasetCounts | None, str | None]:
-        """Check every entry of the index against the tokens; return None for a damaged one."""
-        subject, findings = self._subject, list[str]()
-        counts = version = None
-        try:
-            if subject.kind == "pbin":
-                era = None if manifest is None else manifest.content.options.pbin_era
-                packed = PbinDocuments(subject.path, version=None if era is None else PBIN_VERSIONS[era])
-                version = packed.header.version.name
-                counts = _count(packed, len(packed), packed.header.dtype.newbyteorder("=").name)
-            else:
-                _require_idx(subject.path)
-                dataset = IndexedDataset(subject.path)
-                counts = _count(dataset, len(dataset), str(dataset.dtype))
-        except (FormatError, InputError) as error:
-            findings.append(f"{error}; {REMEDY}")
-        self._results.append(CheckResult.of(STRUCTURE, findings))
-        return counts, version
+def _is_of_provenance(result: CheckResult) -> bool:
+    return bool(result.findings) and result.name.endswith(".provenance.parquet")
 
-    def _compare_with_source(self, source: SourceShards, counts: DatasetCounts | None) -> None:
-        damaged = [each for each in self._results if each.findings and each.name.endswith(".provenance.parquet")]
-        if counts is None or damaged:
-            note = "index or provenance are damaged, so the dataset was not compared with its source"
-            self._notes.append(note)
-            return
-        shards, pieces = source.choose(counts.documents, share=self._config.sample)
-        name = f"against the source: {shards} tokenized again with {source.settings.engine.describe()}"
-        self._run([Check(name=name, function=compare_shard, pieces=pieces, compares_tokens=True)])
 
-    def _run(self, checks: Sequence[Check]) -> None:
-        self._reporter.stage("verify", total=sum(len(check.pieces) for check in checks), unit="pieces")
-        for check in checks:
-            self._results.append(CheckResult.of(check.name, check.judge(self._call(check))))
-            self._compared |= check.compares_tokens
+def _check_source(source: SourceShards, counts: DatasetCounts, config: VerifyConfig) -> Check:
+    shards, pieces = source.choose(counts.documents, share=config.sample)
+    name = f"against the source: {shards} tokenized again with {source.settings.engine.describe()}"
+    return Check(name=name, function=compare_shard, pieces=pieces, compares_tokens=True)
 
-    def _call(self, check: Check) -> Iterator[Any]:
-        place, name = self._subject.prefix, check.function.__name__
+
+def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, place: str) -> Iterator[CheckResult]:
+    """Run checks, the pieces of each side by side."""
+    reporter.stage("verify", total=sum(len(check.pieces) for check in checks), unit="pieces")
+
+    def results_of(check: Check) -> Iterator[Any]:
+        name = check.function.__name__
         calls = (
             Call(name=f"{name}[{number}]", place=place, function=check.function, arguments=own)
             for number, own in enumerate(check.pieces)
         )
-        for result in run_in_order(self._executor, calls, on_idle=self._reporter.tick):
-            self._reporter.advance(1)
+        for result in run_in_order(executor, calls, on_idle=reporter.tick):
+            reporter.advance(1)
             yield result
+
+    for check in checks:
+        yield CheckResult.of(check.name, check.judge(results_of(check)))
 
 
 def _require_idx(prefix: str) -> None:

@@ -2,8 +2,8 @@
 
 A document index must contain every sequence of its part once per epoch, a shuffle index must be a permutation, and a
 sample index must step through the tokens by the sequence length. Arrays are read in chunks; multisets are compared by
-the sums of a 64-bit mix of their items, which miss damage with a probability of 1 in 2**64. Caches of dsindex are also
-compared with the digests in their records.
+the sums of a 64-bit mix of their items, which miss damage with a probability of 1 in 2**64. Caches of dsindex are
+compared with the digests in their records instead, and the dataset with what is recorded of it.
 
 Source of the rules: docs/formats.md, section 2.
 """
@@ -27,10 +27,9 @@ from dsindex.index.cache import (
     leads_to,
     read_description,
     read_record,
-    recorded_order,
     source_changes,
 )
-from dsindex.index.epochs import PLAN, SPLIT_NAMES, split_bounds
+from dsindex.index.epochs import SPLIT_NAMES, split_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -79,17 +78,16 @@ def _findings(description: str, prefix: str) -> Iterator[str]:
         raise FormatError(f"{description}: expected the name that matches its content, {name!r}")
     arrays = [open_cached_index(description, name) for name in files.arrays]
     record = read_record(files.record)
-    known = {} if record is None or "building" in record else record
-    if described["class"] == BLENDED_CLASS:
-        yield from _check_blend(described, *arrays)
-    else:
-        is_planned = PLAN in (recorded_order(record) or {})
-        yield from _check_dataset(description, described, prefix, *arrays, is_planned=is_planned)
+    if record is not None and "building" not in record:  # then dsindex wrote it, and its digests tell what changed
+        yield from (f"{name} changed since dsindex wrote it" for name in changed_files(files, record))
         try:
-            yield from source_changes(prefix, known["source"]) if "source" in known else ()
+            yield from source_changes(prefix, record["source"]) if "source" in record else ()
         except (KeyError, TypeError, ValueError) as error:
             yield f"its record {files.record} is damaged ({error!r})"
-    yield from (f"{name} changed since dsindex wrote it" for name in (changed_files(files, known) if known else ()))
+    elif described["class"] == BLENDED_CLASS:
+        yield from _check_blend(described, *arrays)
+    else:
+        yield from _check_dataset(description, described, prefix, *arrays)
 
 
 def _check_dataset(
@@ -99,21 +97,14 @@ def _check_dataset(
     documents: NDArray[Any],
     samples: NDArray[Any],
     order: NDArray[Any],
-    *,
-    is_planned: bool,
 ) -> Iterator[str]:
-    """Check the arrays of one dataset.
-
-    Of a cache that was planned over time, whose part may have grown, the digests in its record tell whether the
-    document index has the right sequences.
-    """
+    """Check the arrays of one dataset."""
     if len(samples) != len(order) + 1:
         yield f"expected a row more in the sample index than the {len(order)} samples, got {len(samples)}"
         return
     lengths = read_index(f"{prefix}.idx").sequence_lengths
-    begin, end = _part(description, described, len(lengths))
     found = [
-        *_check_repeats(documents, "sequence", begin, end, any_number=is_planned),
+        *_check_repeats(documents, "sequence", *_part(description, described, len(lengths))),
         *_check_repeats(order, "sample", 0, len(order)),
     ]
     yield from found or _check_samples(documents, samples, lengths, described["sequence_length"])
@@ -135,10 +126,10 @@ def _part(description: str, described: Mapping[str, Any], num_sequences: int) ->
     return bounds
 
 
-def _check_repeats(items: NDArray[Any], what: str, begin: int, end: int, *, any_number: bool = False) -> Iterator[str]:
+def _check_repeats(items: NDArray[Any], what: str, begin: int, end: int) -> Iterator[str]:
     """Check that an index has the items [begin, end), each as often as the others: once per epoch."""
     epochs, rest = divmod(len(items), max(1, end - begin))
-    if not any_number and (rest or (epochs == 0) != (begin == end)):
+    if rest or (epochs == 0) != (begin == end):
         yield f"expected {end - begin} {what}s once per epoch, got {len(items)} entries"
         return
     total = 0
@@ -149,7 +140,7 @@ def _check_repeats(items: NDArray[Any], what: str, begin: int, end: int, *, any_
             return
         total += _mixed_sum(chunk)
     chunks = (np.arange(at, min(at + CHUNK_ITEMS, end), dtype=np.int64) for at in range(begin, end, CHUNK_ITEMS))
-    if not any_number and total % 2**64 != epochs * sum(map(_mixed_sum, chunks)) % 2**64:
+    if total % 2**64 != epochs * sum(map(_mixed_sum, chunks)) % 2**64:
         yield f"expected every {what} once per epoch, but some are missing or repeated"
 
 

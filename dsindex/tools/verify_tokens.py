@@ -23,16 +23,16 @@ from dsindex.engine.worker import ShardSettings, tokenize_shard
 from dsindex.errors import FormatError, InputError
 from dsindex.store.reading import fingerprint_input, is_stored, is_there
 from dsindex.text.blocks import Sample
+from dsindex.text.recorded_tokenizer import load_recorded
 from dsindex.text.selection import open_pattern, open_selection
 from dsindex.tools.documents import documents_of, open_documents
-from dsindex.tools.origin import load_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.engine.inputs import InputFile
-    from dsindex.engine.manifest import Manifest
     from dsindex.engine.tasks import ShardTask
+    from dsindex.formats.manifest import Manifest
     from dsindex.options.datasets import VerifyConfig
     from dsindex.text.selection import Selection
     from dsindex.tools.documents import Documents
@@ -110,10 +110,11 @@ def _tell_line(subject: Subject, documents: Documents, number: int) -> str | Non
     if number >= documents.num_documents:
         return None
     try:
-        [origin], _ = find_document_origins(subject.prefix, documents.num_documents, [number])
+        origins, _ = find_document_origins(subject.prefix, documents.num_documents, [number])
     except FormatError:
         return None
-    return None if origin.source is None else f"{origin.source.path}, line {origin.source.line:,}"
+    source = origins[number].source
+    return None if source is None else f"{source.path}, line {source.line:,}"
 
 
 # The source: a shard's first document is the number of rows before it in the provenance, so any can be made again.
@@ -161,7 +162,7 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
         what = "expected the provenance, by which documents are found, got none"
         raise InputError(f"{prefix}: {what}; build the dataset again and compare: dsindex verify A --same-as B")
     content, options = manifest.content, manifest.content.options
-    tokenizer = load_recorded(prefix, named, given=config.tokenizer_model)
+    tokenizer = load_recorded(named, prefix, given=config.tokenizer_model)
     set_aside = options.on_bad_record == "quarantine" and any(file.quarantined != 0 for file in content.inputs)
     # Texts on which the reference fails are no problem for gigatoken, and would be documents now.
     is_by_reference = manifest.run.engine is not None and manifest.run.engine.name == tokenizer.library

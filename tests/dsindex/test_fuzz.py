@@ -60,7 +60,8 @@ def read(folder):
     """Read every document, verify and inspect; a fault in a file is a finding or an error of ours."""
     out = folder / "out"
     prefix = str(out / "docs_text_document")
-    with suppress(dsindex.DsindexError), dsindex.open(prefix) as dataset:
+    with suppress(dsindex.DsindexError):
+        dataset = dsindex.open(prefix)
         for number in range(min(len(dataset), 50)):
             with suppress(dsindex.DsindexError):
                 dataset[number].sum()

@@ -13,7 +13,7 @@ from dsindex.functions import verify
 from dsindex.options.build import BuildConfig
 from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.parts import read_part
-from dsindex.text.selection import select_keys
+from dsindex.text.selection import open_selection
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.compressed import COMPRESSORS
 from tests.support.golden import OWN
@@ -119,7 +119,7 @@ def test_a_bomb_of_one_line_is_a_bad_record(tmp_path, monkeypatch):
     source.write_bytes(gzip.compress(b'{"text": "a", "title": "b"}\n' + bytes(100 << 20)))
     part = TextPart(path=str(source), begin=0, end=source.stat().st_size, form=InputForm(container="gzip"))
     tracemalloc.start()
-    blocks = list(read_part(part, select_keys(["text", "title"])))
+    blocks = list(read_part(part, open_selection(["text", "title"])))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert [(block.num_lines, len(block.bad)) for block in blocks] == [(1, 0), (1, 1)]

@@ -9,8 +9,8 @@ import pytest
 
 import dsindex
 from dsindex.datasets import IndexedDataset
-from dsindex.engine.manifest import read_manifest
-from dsindex.errors import FormatError, InputError, OutputError, PlanError
+from dsindex.errors import FormatError, OutputError, PlanError
+from dsindex.formats.manifest import read_manifest
 from dsindex.options.merge import MergeConfig
 from tests.support.golden import GOLDEN_SETS, OWN
 from tests.support.jobs import run_config
@@ -48,7 +48,7 @@ def test_merge_refuses_what_makes_no_sense(tmp_path):
     source = OWN.merge_inputs[0]
     for suffix in ("bin", "idx"):
         shutil.copy(source.with_name(f"{source.name}.{suffix}"), tmp_path / f"a.{suffix}")
-    with pytest.raises(InputError, match=r"nowhere\.idx: cannot be read.*check --input"):
+    with pytest.raises(FormatError, match=r"nowhere\.idx: cannot be read"):
         run_config(merge_into(tmp_path / "m", (str(tmp_path / "nowhere"),)))
     (tmp_path / "a.idx").write_bytes((tmp_path / "a.idx").read_bytes()[:-1])
     with pytest.raises(FormatError, match=r"a\.idx: expected \d+ bytes .*damaged or cut off"):

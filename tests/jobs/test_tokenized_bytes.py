@@ -7,7 +7,7 @@ import random
 import pytest
 
 import dsindex
-from dsindex.engine.manifest import read_manifest
+from dsindex.formats.manifest import read_manifest
 from tests.support.golden import OWN
 
 TEXTS = ["", "alpha", "Größe 漢字", "x\ny \U0001f600", "<|endoftext|>"]

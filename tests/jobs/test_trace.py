@@ -180,7 +180,7 @@ def test_megatrons_own_cache_without_a_manifest(cli):
     (1, ["--step", 10**6, "--global-batch-size", 8], "expected a step from 1 to"),
     (1, ["--sample", 10**6], "expected a sample from 0 to"),
     (1, ["--consumed", 10**6], "expected a number of consumed samples from 0 to"),
-    (1, ["--sample", 0, "--split", "valid"], "expected the index cache of the split valid"),
+    (1, ["--sample", 0, "--split", "valid"], "expected one index cache of the split valid"),
 ])  # fmt: skip
 def test_wrong_questions_get_one_sentence(built, code, words, message, cli, monkeypatch):
     monkeypatch.chdir(built)

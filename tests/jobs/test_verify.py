@@ -12,8 +12,8 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.datasets.kinds import Subject
-from dsindex.engine.manifest import manifest_path
 from dsindex.errors import InputError, TokenizerError
+from dsindex.formats.manifest import manifest_path
 from dsindex.instruction.config import check_config
 from dsindex.options.build import BuildConfig
 from dsindex.options.instruct import InstructConfig
@@ -125,7 +125,6 @@ def test_record_that_is_bad_for_another_key_is_no_difference(make_config, tmp_pa
 
 EDITS = {
     "size": (lambda m: m["content"]["digests"]["idx"].update(size_bytes=1), ".idx: expected 1 bytes"),
-    "vocabulary": (lambda m: m["content"]["tokenizer"].update(vocabulary_size=500), ".bin: expected ids from 0 to 499"),
     "type": (lambda m: m["content"].update(documents="x"), "at `$.content.documents`"),
     "digest": (lambda m: m["content"]["digests"]["bin"].update(xxh3_128="0" * 32), "expected the digest 0000"),
     "escape": (lambda m: m["content"]["digests"].update({"/../../x": None}), "matching regex '^[a-z0-9]"),
@@ -139,11 +138,11 @@ def test_manifest_that_lies_is_found(edit, message, built):
 
 
 def test_id_outside_the_given_vocabulary_is_named_with_its_document(tmp_path, monkeypatch):
-    """Of a dataset of another program; the first of all pieces."""
+    """Of a dataset of another program; the first of each piece."""
     monkeypatch.setattr("dsindex.tools.verify.PIECE_TOKENS", 2)
     prefix = write_dataset(tmp_path / "d", [[[5, 6]], [[7], [8, 60000, 9]], [[60001]]])
     report = verify(prefix)
-    [finding] = report.findings
+    finding, _ = report.findings
     assert report.verdict == "damaged"
     assert f"{prefix}.bin: expected ids from 0 to 799 in document 1, got 60000" in finding
 
@@ -183,7 +182,7 @@ def test_source_needs_the_same_tokenizer(built):
     move_tokenizer_away(built)
     with pytest.raises(TokenizerError, match="give its path with --tokenizer-model"):
         verify(built, against_source=True, tokenizer_model=None)
-    with pytest.raises(TokenizerError, match="expected the tokenizer with sha256 112cf"):
+    with pytest.raises(TokenizerError, match=r"expected the tokenizer 'plain' with sha256 112cf"):
         verify(built, against_source=True, tokenizer_model=str(OWN.bos_tokenizer))
     Path(manifest_path(built)).unlink()
     with pytest.raises(InputError, match="expected the manifest of a build"):

@@ -126,5 +126,5 @@ def test_token_opens_a_private_dataset_and_goes_to_the_hub_alone(hub, tmp_path, 
 def test_datasets_on_the_hub_are_opened(hub):
     prefix = OWN.run("eod").prefixes["text"]
     hub.commit({f"d/x.{suffix}": prefix.with_name(f"{prefix.name}.{suffix}").read_bytes() for suffix in ("bin", "idx")})
-    with IndexedDataset(f"{NAME}/d/x") as found, IndexedDataset(prefix) as wanted:
-        assert [each.tolist() for each in found[:20]] == [each.tolist() for each in wanted[:20]]
+    found, wanted = IndexedDataset(f"{NAME}/d/x"), IndexedDataset(prefix)
+    assert [each.tolist() for each in found[:20]] == [each.tolist() for each in wanted[:20]]

@@ -68,7 +68,8 @@ def make_megatron(folder, **options):
 
 def make_lines(folder):
     path = folder / "x.jsonl"
-    path.write_text("".join(json.dumps({"text": "some words " * n}) + "\n" for n in range(1, 6)))
+    if not path.exists():
+        path.write_text("".join(json.dumps({"text": "some words " * n}) + "\n" for n in range(1, 6)))
     return RawLines(path)
 
 

@@ -20,6 +20,8 @@ from dsindex.datasets import (
 )
 from dsindex.datasets.gpt import DEFAULT_OPTIONS
 from dsindex.errors import FormatError, TokenizerError
+from dsindex.formats.manifest import Content, Manifest, RecordedTokenizer, Run
+from dsindex.store.storage import StoredFile
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.golden import GOLDEN, MODALITIES, OWN, TOKENIZERS
 
@@ -28,9 +30,14 @@ EOD = "<|endoftext|>"
 
 
 def write_manifest(prefix, *, path=None, **tokenizer):
-    named = {"name": "plain", "sha256": load_tokenizer(str(TOKENIZERS["plain"])).sha256, **tokenizer}
-    run = {} if path is None else {"tokenizer_path": str(path)}
-    Path(f"{prefix}.manifest.json").write_text(json.dumps({"content": {"tokenizer": named}, "run": run}))
+    sha256 = load_tokenizer(str(TOKENIZERS["plain"])).sha256
+    named = RecordedTokenizer(**{"name": "plain", "sha256": sha256, "vocabulary_size": 800, **tokenizer})
+    digests = {suffix: StoredFile(name=suffix, size_bytes=0, digest="") for suffix in ("bin", "idx")}
+    content = Content(
+        inputs=[], documents=0, sequences=0, tokens=0, token_dtype="uint16", tokenizer=named, digests=digests
+    )
+    run = Run(tokenizer_path=None if path is None else str(path))
+    Path(f"{prefix}.manifest.json").write_bytes(Manifest(content=content, run=run).encode())
 
 
 def load_object(folder):
@@ -78,7 +85,7 @@ def test_given_tokenizer_is_used(prefix, give):
 
 @pytest.mark.parametrize(("named", "message"), [
     ({"sha256": "0" * 64}, "expected the tokenizer 'plain' with sha256 0{16}… .*/plain has [0-9a-f]{16}…"),
-    ({"name": "gone"}, "expected the tokenizer 'gone' .* found none where it was, nor .*; pass tokenizer="),
+    ({"name": "gone"}, "expected the tokenizer 'gone' .* found none where it was, nor .*; give its path"),
 ])  # fmt: skip
 def test_other_tokenizer_is_refused(prefix, named, message):
     write_manifest(prefix, **named)
@@ -89,7 +96,7 @@ def test_other_tokenizer_is_refused(prefix, named, message):
 def test_missing_or_damaged_manifest_is_named(prefix):
     manifest = Path(f"{prefix}.manifest.json")
     manifest.write_text('{"content": {"tokenizer": {"name": 3}}}')
-    with pytest.raises(FormatError, match="expected a manifest of dsindex"):
+    with pytest.raises(FormatError, match="cannot be read as a manifest"):
         IndexedDataset(prefix).decode(0)
     manifest.unlink()
     with pytest.raises(TokenizerError, match=r"data.manifest.json: expected .* found none; pass tokenizer="):

@@ -55,9 +55,6 @@ def test_sequences_are_those_on_disk(folder):
     for found, expected in [(remote[2:6], plain[2:6]), (remote.take(numbers), plain.take(numbers))]:
         assert all(map(np.array_equal, found, expected))
     assert np.array_equal(remote.get(9, 100, 50), plain.get(9, 100, 50))
-    remote.close()
-    with pytest.raises(ValueError, match="the dataset is closed"):
-        remote[0]
 
 
 @pytest.mark.usefixtures("store")

@@ -39,7 +39,7 @@ def test_dataset_tokenizes_what_is_asked_for(tmp_path, tokenizer, special):
     assert dataset[-1].tolist() == expected[-1]
     assert dataset[1:1] == []
     assert dataset[2].dtype == np.uint32
-    with pytest.raises(IndexError, match="expected a line from 0 to 3, got 4"):
+    with pytest.raises(IndexError, match="expected a line below 4, got 4"):
         dataset[4]
 
 
@@ -72,7 +72,7 @@ def test_lines_are_those_of_the_file(tmp_path):
     lines = RawLines(path)
     assert [lines[number] for number in range(len(lines))] == [b"\xef\xbb\xbf{}\r", b"  [1]", b"NaN"]
     assert [lines.offset(number) for number in (0, 1, -1)] == [0, 7, 13]
-    with pytest.raises(IndexError, match="expected a line from 0 to 2, got 3"):
+    with pytest.raises(IndexError, match="expected a line below 3, got 3"):
         lines[3]
 
 

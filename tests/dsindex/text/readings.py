@@ -16,14 +16,14 @@ from dsindex.text.fields import MAX_NESTING
 from dsindex.text.forms import TextPart
 from dsindex.text.parts import read_part
 from dsindex.text.records import parse_blocks
-from dsindex.text.selection import select_keys
+from dsindex.text.selection import open_selection
 from dsindex.text.streams import LineBlock
 
 BOM = b"\xef\xbb\xbf"
 
 KEYS = ("text", "title")
 
-SELECTION = select_keys(KEYS)
+SELECTION = open_selection(KEYS)
 
 
 @dataclass
@@ -107,26 +107,14 @@ def read_ranges(path, cuts, keys=KEYS, **options):
     reading = Reading()
     for begin, end in pairwise(cuts):
         first_line = reading.num_lines
-        for block in read_part(TextPart(path=str(path), begin=begin, end=end), select_keys(keys), **options):
+        for block in read_part(TextPart(path=str(path), begin=begin, end=end), open_selection(keys), **options):
             reading.add(block, first_line)
     return reading
 
 
 def in_memory(content):
     """The one block that a file of this content is."""
-    ends = np.flatnonzero(np.frombuffer(content, np.uint8) == 10)
-    if not content.endswith(b"\n"):
-        ends = np.append(ends, len(content))
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    starts[0] = 3 if content.startswith(BOM) else 0
-    return LineBlock(
-        data=bytearray(content),
-        num_bytes=len(content),
-        offset=0,
-        first_line=0,
-        starts=starts,
-        ends=ends.astype(np.int64),
-    )
+    return LineBlock.of_text(bytearray(content), offset=0, first_line=0)
 
 
 def parse(content, selection=SELECTION):
@@ -137,7 +125,7 @@ def parse(content, selection=SELECTION):
 
 def read_fields(line, keys):
     """The values of one line, or what is wrong with it."""
-    return select_keys(keys).read_line(line)
+    return open_selection(keys).read_line(line)
 
 
 def as_reading(block):

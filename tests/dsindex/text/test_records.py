@@ -82,10 +82,8 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, change):
 def test_unsuitable_files_are_named(tmp_path):
     path = tmp_path / "small.jsonl"
     path.write_bytes(GOOD)
-    with pytest.raises(InputError, match=r"small\.jsonl: expected at least 99 bytes, got 34; the file became shorter"):
-        list(read_part(TextPart(path=str(path), begin=0, end=99), SELECTION))
     with pytest.raises(
-        InputError, match=r"small\.jsonl: expected 35 bytes, got 34; the file changed since the job was planned"
+        InputError, match=r"small\.jsonl: expected 35 bytes, got 34 or other content; the file changed since"
     ):
         list(read_part(TextPart(path=str(path), begin=0, end=34, expected_size=35), SELECTION))
     with pytest.raises(InputError, match=r"none\.jsonl: cannot be read \(No such file or directory\)"):

@@ -8,7 +8,7 @@ import xxhash
 from dsindex.text.blocks import HASH_SEED, Sample, hash_records, sample_records
 from dsindex.text.forms import TextPart
 from dsindex.text.parts import read_part
-from dsindex.text.selection import select_keys
+from dsindex.text.selection import open_selection
 
 
 def digest(value):
@@ -24,7 +24,7 @@ def read(folder, records, *, keys=("text",)):
     path = folder / "in.jsonl"
     path.write_bytes(b"".join(json.dumps(record).encode() + b"\n" for record in records))
     size = path.stat().st_size
-    return list(read_part(TextPart(path=str(path), begin=0, end=size, expected_size=size), select_keys(keys)))
+    return list(read_part(TextPart(path=str(path), begin=0, end=size, expected_size=size), open_selection(keys)))
 
 
 VALUES = ["", "a", "ä€😀", "x" * 5000, ["a"], [], ["a", "b"], ["ab"], ["", ""]]

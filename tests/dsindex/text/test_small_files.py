@@ -14,7 +14,7 @@ from dsindex.text.blocks import set_aside
 from dsindex.text.compressed import SUFFIXES
 from dsindex.text.forms import InputForm, SmallFile, TextPart
 from dsindex.text.parts import TaskReader
-from dsindex.text.selection import select_keys
+from dsindex.text.selection import open_selection
 from tests.support.compressed import COMPRESSORS
 
 LINES = [
@@ -35,7 +35,7 @@ contents = st.builds(
     st.sampled_from([b"", b"\n"]),
 ).filter(len)
 FORMS = [InputForm(format=name) for name in ("jsonl", "lines", "document")]
-SELECTION = select_keys(["text"])
+SELECTION = open_selection(["text"])
 
 
 def pack(text, name, form):

@@ -18,7 +18,7 @@ from dsindex.text.blocks import by_record
 from dsindex.text.forms import InputForm, TextPart, detect_form
 from dsindex.text.parts import read_part
 from dsindex.text.records import parse_blocks
-from dsindex.text.selection import open_selection, select_keys
+from dsindex.text.selection import open_selection
 from dsindex.text.tables import measure_table, read_table_lines
 
 STORED = ("parquet", "arrow-file", "arrow-stream")
@@ -232,11 +232,11 @@ def test_changed_files_and_ranges_are_refused(format, tmp_path):
     path = write_table(tmp_path / "table", TABLE, format, group_rows=20)
     if format != "arrow-stream":
         with pytest.raises(InputError, match="expected at least 3 row groups, got 2; the file changed"):
-            list(read_part(part_of(path, format, end=3), select_keys(["text"])))
-    blocks = read_part(part_of(path, format), select_keys(["text"]), block_bytes=1)
+            list(read_part(part_of(path, format, end=3), open_selection(["text"])))
+    blocks = read_part(part_of(path, format), open_selection(["text"]), block_bytes=1)
     next(blocks)
     os.utime(path, ns=(1, 1))
-    with pytest.raises(InputError, match="the file changed while it was read"):
+    with pytest.raises(InputError, match="the file changed since the job was planned"):
         list(blocks)
 
 

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from dsindex.engine.manifest import manifest_path
 from dsindex.engine.progress import Reporter
+from dsindex.formats.manifest import manifest_path
 from dsindex.options.datasets import VerifyConfig
 from dsindex.tools.verify import verify_dataset
 from tests.support.golden import OWN

@@ -1,4 +1,4 @@
-"""The manifest beside every dataset: what it was made from, record counts, and digests of its files.
+"""The manifest beside every dataset (docs/formats.md): what it was made from, record counts, digests of its files.
 
 `content` is a function of inputs, tokenizer and options. `run` describes the run: times, hosts, executor, retries. The
 same models write and read it, so every field of a manifest from outside is checked before it is used. Fields that do
@@ -8,12 +8,13 @@ not apply to a kind of job are absent from its manifests.
 from __future__ import annotations
 
 import contextlib
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import msgspec
+import xxhash
 from msgspec import Meta, Struct
 
-from dsindex.engine.plan import Plan
 from dsindex.errors import FormatError, MissingObjectError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import open_readable
@@ -182,6 +183,20 @@ class Content(_Part, frozen=True, kw_only=True):
     def eod_id(self) -> int | None:
         """The id that ends every document with tokens; None if none was appended or it is unknown."""
         return self.tokenizer.eod_id if self.tokenizer is not None and self.options.append_eod else None
+
+
+class Plan(Struct, frozen=True, dict=True):
+    """Everything that a job's output or its shards depend on, as it is stored."""
+
+    settings: dict[str, Any] = {}
+    """Name → value, in plain JSON types: options, and facts such as the tokenizer's hash."""
+    inputs: list[tuple[str, int, str]] = []
+    """Absolute path, size and version of the inputs, in the order of the output; one may occur more than once."""
+
+    @cached_property
+    def plan_id(self) -> str:
+        """A short id of the whole plan."""
+        return xxhash.xxh3_64_hexdigest(encode_json(msgspec.to_builtins(self, enc_hook=str), sort_keys=True))
 
 
 class RecordedEngine(_Part, frozen=True, kw_only=True):

@@ -1,0 +1,113 @@
+"""What all datasets share: items by number from either end, slices, batches, tensors, and pickling as paths."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeVar, overload
+
+import numpy as np
+
+from dsindex.amounts import count
+from dsindex.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+Item = TypeVar("Item")
+
+
+class MapDataset(Generic[Item]):
+    """A map-style dataset: `ds[i]`, `ds[-1]`, `ds[a:b]`. It is pickled as its arguments and opened again."""
+
+    item: ClassVar[str] = "sample"
+    """What an item is called."""
+    place: str
+    """The dataset's path in messages."""
+    _reopen: Callable[[], Any]
+    """Opens the dataset again, also in another process and folder."""
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Item | list[Item]:
+        """Return an item, or for a slice a list of items.
+
+        Raises:
+            IndexError: If there is no such item.
+        """
+        if isinstance(index, slice):
+            return self.__getitems__(range(*index.indices(len(self))))
+        return self._read(self._number(index))
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Item]:
+        """Return many items, each as `ds[i]`; torch's DataLoader calls this."""
+        return [self[index] for index in indices]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._reopen, ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.place!r}: {count(len(self), self.item)})"
+
+    def _read(self, number: int) -> Item:
+        """Return the item of a number from 0."""
+        raise NotImplementedError
+
+    def _number(self, index: SupportsIndex) -> int:
+        """Return the number of an item, from 0.
+
+        Raises:
+            IndexError: If there is no such item.
+        """
+        number, size = operator.index(index), len(self)
+        if not -size <= number < size:
+            raise IndexError(f"{self.place}: expected a {self.item} below {size}, got {number}")
+        return number + size if number < 0 else number
+
+
+# Tensors instead of arrays, for datasets with `torch=True`. torch is an optional package, imported on first use.
+
+
+def tensor_maker(wanted: bool) -> Callable[[Item], Item]:
+    """Return the function that every item passes: `to_tensors`, for types as if it were arrays, or `as_it_is`.
+
+    Raises:
+        MissingPackageError: If tensors are wanted and torch is not installed.
+    """
+    if not wanted:
+        return as_it_is
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        msg = f"torch=True needs torch, which cannot be imported ({error}); install it: pip install 'dsindex[torch]'"
+        raise MissingPackageError(msg) from error
+    convert: Any = to_tensors
+    return convert  # type: ignore[no-any-return]
+
+
+def as_it_is(value: Item) -> Item:
+    """Return an item."""
+    return value
+
+
+def to_tensors(value: NDArray[Any] | Mapping[str, Any]) -> Any:  # noqa: ANN401 - torch may not be installed
+    """Return an array as a tensor, or a sample with its arrays as tensors.
+
+    Integers become int64, the type of token ids in models. Only the memory of writeable arrays is shared.
+    """
+    if not isinstance(value, np.ndarray):
+        return {name: to_tensors(each) if isinstance(each, np.ndarray) else each for name, each in value.items()}
+    import torch
+
+    if value.dtype.kind in "iu":
+        value = value.astype(np.int64, copy=not value.flags.writeable)
+    elif not value.flags.writeable:
+        value = value.copy()
+    return torch.from_numpy(value)
