@@ -20,7 +20,7 @@ from dsindex.store.storage import DIGEST_BLOCK_BYTES, StoredFile, combine_digest
 from dsindex.store.store import store_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from dsindex.engine.job import Job
     from dsindex.engine.output import Dataset, Output
@@ -51,15 +51,16 @@ class TokenFile:
         """Where each file begins in the token file, and where the last one ends."""
         self._num_taken = 0
         """Number of ranges that `take_ranges` has seen."""
-        self.is_complete = output.token_suffix in output.complete_files(job.ledger)
-        """Whether an earlier run completed it."""
+        self._is_whole = False
+        self.complete = output.complete_files(job.ledger)
+        """The output's files that an earlier run completed, by suffix."""
+        self.is_complete = output.token_suffix in self.complete
         self._is_there = self.is_complete or output.in_bucket or self._has_ranges()
         for file in files:
             self.add(file)
 
     @property
-    def size_bytes(self) -> int:
-        """Size of all files so far."""
+    def _size_bytes(self) -> int:
         return self._begins[-1]
 
     @property
@@ -82,7 +83,7 @@ class TokenFile:
     def add(self, file: PartFile) -> None:
         """Add the next file."""
         self._files.append(file)
-        self._begins.append(self.size_bytes + file.size_bytes)
+        self._begins.append(self._size_bytes + file.size_bytes)
 
     def needs(self, number: int) -> bool:
         """Tell whether a file is still needed, by its number."""
@@ -90,23 +91,25 @@ class TokenFile:
         ranges = range(begin // RANGE_BYTES, -(-end // RANGE_BYTES))
         return not self.is_complete and (self.output.in_bucket or not all(map(self._recorded.__contains__, ranges)))
 
-    def take_ranges(self, *, rest: bool = False) -> list[MergeRange]:
+    def take_ranges(self, *, is_whole: bool = False) -> list[MergeRange]:
         """Return the ranges that became full, but those that are merged and those whose bytes are not known yet.
 
         Args:
-            rest: Whether all files were added, so that the last range is as full as it will be.
+            is_whole: Whether all files were added, so that the last range is as full as it will be.
         """
         if self.is_complete or self.output.in_bucket:
             return []
-        num_full = -(-self.size_bytes // RANGE_BYTES) if rest else self.size_bytes // RANGE_BYTES
+        self._is_whole = is_whole
+        num_full = -(-self._size_bytes // RANGE_BYTES) if is_whole else self._size_bytes // RANGE_BYTES
         taken, self._num_taken = range(self._num_taken, num_full), num_full
         for number in taken:
             if number in self._recorded:
                 self._release(number)
         tasks = [self._range(number) for number in taken if number not in self._recorded]
         tasks = [task for task in tasks if all(piece.file.path for piece in task.pieces)]
-        if tasks or rest:
+        if tasks or is_whole:
             self._begin()
+        self._finish()
         return tasks
 
     def _files_of(self, number: int) -> range:
@@ -137,9 +140,10 @@ class TokenFile:
             self._is_there = True
 
     def record(self, task: MergeRange, digest: str) -> None:
-        """Record a merged range."""
+        """Record a merged range, and the file with its last one."""
         self._ledger.record(RangeMerged(self.output.recorded_name, task.number, digest))
         self._release(task.number)
+        self._finish()
 
     def _release(self, number: int) -> None:
         """Remove the tokens of shards that no range needs any more."""
@@ -152,13 +156,11 @@ class TokenFile:
             self._ledger.sync()
             store_of(used_up[0]).delete(used_up)
 
-    def finish(self) -> StoredFile | None:
-        """Return the complete file once all ranges are recorded."""
-        numbers = range(-(-self.size_bytes // RANGE_BYTES))
-        if len(self._recorded) < len(numbers):
-            return None
-        digest = combine_digests(bytes.fromhex(self._recorded[number]) for number in numbers)
-        return StoredFile(name=self.output.token_suffix, size_bytes=self.size_bytes, digest=digest)
+    def _finish(self) -> None:
+        if self._is_whole and len(self._recorded) == self._num_taken:
+            digest = combine_digests(bytes.fromhex(self._recorded[number]) for number in range(self._num_taken))
+            file = StoredFile(name=self.output.token_suffix, size_bytes=self._size_bytes, digest=digest)
+            self._ledger.record(FileComplete(self.output.recorded_name, file))
 
 
 def merge_call(task: MergeRange) -> Call:
@@ -183,77 +185,53 @@ def assemble(job: Job, datasets: Sequence[Dataset]) -> list[dict[str, StoredFile
     Returns:
         For each dataset, its files by suffix.
     """
-    assemblies = [_Assembly(dataset, job) for dataset in datasets]
+    calls: list[tuple[tuple[TokenFile, MergeRange | str], Call]] = []
+    last_calls: list[tuple[tuple[TokenFile, MergeRange | str], Call]] = []
+    replaced: list[Dataset] = []
+    for dataset in datasets:
+        output, tokens = dataset.output, TokenFile(dataset.output, job, dataset.token_files)
+        calls += [((tokens, task), merge_call(task)) for task in tokens.take_ranges(is_whole=True)]
+        for suffix in dataset.suffixes:
+            if suffix not in tokens.complete and (output.in_bucket or suffix != output.token_suffix):
+                call = ((tokens, suffix), _write_call(dataset, suffix))
+                if output.in_bucket and suffix == dataset.suffixes[-1]:
+                    last_calls.insert(0, call)
+                    replaced.append(dataset)
+                else:
+                    calls.append(call)
+    num_ranges = sum(isinstance(what, MergeRange) for (_, what), _ in calls)
     total = sum(file.size_bytes for dataset in datasets for file in dataset.token_files)
-    num_ranges = sum(len(assembly.ranges) for assembly in assemblies)
     job.reporter.stage("merge", total=total, unit="bytes", tasks=num_ranges, task_name="ranges")
     if any(dataset.output.in_bucket for dataset in datasets):
         job.require_locks()
         job.ledger.record(Publishing())
-    for is_last in (False, True):
-        calls = (
-            ((assembly, what), call)
-            for assembly in (reversed(assemblies) if is_last else assemblies)
-            for what, call in assembly.calls(is_last=is_last)
-        )
-        with contextlib.closing(job.dispatch(calls).run()) as results:
-            for (assembly, what), value in results:
-                job.reporter.advance(assembly.take(what, value), tasks=0 if isinstance(what, str) else 1)
-    return [dict(sorted(assembly.files.items())) for assembly in assemblies]
+    for dataset in replaced:
+        withdraw(dataset.output, dataset.suffixes)
+    for part in (calls, last_calls):
+        with contextlib.closing(job.dispatch(part).run()) as results:
+            for (tokens, what), value in results:
+                if isinstance(what, MergeRange):
+                    tokens.record(what, value)
+                    job.reporter.advance(what.size_bytes)
+                else:
+                    job.ledger.record(FileComplete(tokens.output.recorded_name, value))
+                    job.reporter.advance(value.size_bytes if what == tokens.output.token_suffix else 0, tasks=0)
+    files = (job.ledger.files[dataset.output.recorded_name] for dataset in datasets)
+    return [
+        {suffix: own[suffix] for suffix in sorted(dataset.suffixes)}
+        for dataset, own in zip(datasets, files, strict=True)
+    ]
 
 
-class _Assembly:
-    """One dataset that is being assembled."""
-
-    def __init__(self, dataset: Dataset, job: Job) -> None:
-        self._dataset, self._output, self._ledger = dataset, dataset.output, job.ledger
-        self.files = self._output.complete_files(job.ledger)
-        """What is complete, by suffix."""
-        if self._output.in_bucket and dataset.suffixes[-1] not in self.files:
-            withdraw(self._output, dataset.suffixes)
-        self._tokens = TokenFile(self._output, job, dataset.token_files)
-        self.ranges = self._tokens.take_ranges(rest=True)
-        """The ranges of its tokens that are not merged, on a disk."""
-        self._complete_tokens()
-
-    def calls(self, *, is_last: bool) -> Iterator[tuple[MergeRange | str, Call]]:
-        """Yield the calls that are still to be made, by range or suffix.
-
-        Args:
-            is_last: Whether to write what completes a dataset in a bucket, or all else.
-        """
-        dataset, output = self._dataset, self._output
-        functions: dict[str, tuple[Any, Any]] = {
-            output.token_suffix: (merge_whole, dataset.token_files),
-            PROVENANCE_SUFFIX: (make_provenance, dataset.provenance),
-            QUARANTINE_SUFFIX: (make_quarantine, dataset.quarantine),
-            "idx": (make_index, dataset.parts),
-        }
-        for suffix in dataset.suffixes:
-            completes = output.in_bucket and suffix == dataset.suffixes[-1]
-            if suffix in self.files or completes != is_last:
-                continue
-            if suffix == output.token_suffix and not output.in_bucket:
-                yield from ((task, merge_call(task)) for task in self.ranges)
-                continue
-            function, parts = functions[suffix]
-            name = f"{suffix.partition('.')[0]}[{output.name}]"
-            arguments = (parts, output.partial(suffix))
-            yield suffix, Call(name=name, place=output.final(suffix), function=function, arguments=arguments)
-
-    def take(self, what: MergeRange | str, value: Any) -> int:  # noqa: ANN401 - a digest, or a StoredFile
-        """Take one call's result; return the number of bytes that it merged."""
-        if isinstance(what, MergeRange):
-            self._tokens.record(what, value)
-            self._complete_tokens()
-            return what.size_bytes
-        self._complete(value)
-        return int(value.size_bytes) if what == self._output.token_suffix else 0
-
-    def _complete_tokens(self) -> None:
-        if not self._output.in_bucket and not self._tokens.is_complete and (file := self._tokens.finish()):
-            self._complete(file)
-
-    def _complete(self, file: StoredFile) -> None:
-        self._ledger.record(FileComplete(self._output.recorded_name, file))
-        self.files[file.name] = file
+def _write_call(dataset: Dataset, suffix: str) -> Call:
+    """Return the call that writes a file as a whole."""
+    functions: dict[str, tuple[Any, Any]] = {
+        dataset.output.token_suffix: (merge_whole, dataset.token_files),
+        PROVENANCE_SUFFIX: (make_provenance, dataset.provenance),
+        QUARANTINE_SUFFIX: (make_quarantine, dataset.quarantine),
+        "idx": (make_index, dataset.parts),
+    }
+    function, parts = functions[suffix]
+    name = f"{suffix.partition('.')[0]}[{dataset.output.name}]"
+    arguments = (parts, dataset.output.partial(suffix))
+    return Call(name=name, place=dataset.output.final(suffix), function=function, arguments=arguments)

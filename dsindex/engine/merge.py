@@ -23,8 +23,6 @@ from dsindex.formats.mmididx import (
     MODE,
     POINTER,
     IndexHeader,
-    check_bin_size,
-    check_pointers,
     read_header,
     write_index,
 )
@@ -218,31 +216,6 @@ def read_lengths(parts: Sequence[Part]) -> Iterator[NDArray[np.int32]]:
         InputError: If an index is missing or shorter than its header says.
     """
     return _items(parts, "lengths")
-
-
-def check_parts(parts: Sequence[Part]) -> None:
-    """Check foreign datasets: sequences follow each other as in a merged dataset, boundaries run from 0 to the last.
-
-    Raises:
-        FormatError: If they do not, or an index does not belong to its `.bin`.
-        InputError: If an index is missing or shorter than its header says.
-    """
-    sections = zip(_sections(parts, "lengths"), _sections(parts, "pointers"), strict=True)
-    for (part, lengths), (_, pointers) in sections:
-        end = check_pointers(part.idx.path, part.header.dtype, zip(lengths, pointers, strict=True))
-        check_bin_size(part.idx.path, end, part.bin.size_bytes)
-    for part, chunks in _sections(parts, "boundaries"):
-        previous = 0
-        for number, chunk in enumerate(chunks):
-            if not number and chunk[0] != 0:
-                raise FormatError(f"{part.idx.path}: expected the first document boundary to be 0, got {chunk[0]}")
-            if chunk[0] < previous or np.any(chunk[1:] < chunk[:-1]):
-                msg = f"{part.idx.path}: expected document boundaries that never decrease; the index is damaged"
-                raise FormatError(msg)
-            previous = int(chunk[-1])
-        if previous != part.header.num_sequences:
-            wanted = part.header.num_sequences
-            raise FormatError(f"{part.idx.path}: expected the last document boundary to be {wanted}, got {previous}")
 
 
 _SECTIONS: dict[str, np.dtype[Any]] = {"lengths": LENGTH, "pointers": POINTER, "boundaries": BOUNDARY, "modes": MODE}

@@ -66,7 +66,7 @@ class ShardTask:
         return TextPart(path=self.path, begin=self.begin, end=self.end, form=self.form, expected_size=size)
 
 
-class FileCounts(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+class FileCounts(Struct, frozen=True, array_like=True, gc=False):
     """What a shard read of one of its files. A shard may have a hundred thousand, so it is stored without names."""
 
     lines: int

@@ -297,22 +297,12 @@ class _Shard:
     def receipt(self, reader: TaskReader) -> ShardResult:
         """Return the receipt, once all records were read."""
         is_text = self._settings.selection.vocabulary_size is None
-        kept = np.stack([sample.kept for sample in self._samples], axis=1).tolist()
+        lines, blank, text_bytes = (reader.counts[name].tolist() for name in ("lines", "blank", "text_bytes"))
+        kept = zip(*(sample.kept.tolist() for sample in self._samples), strict=True)
         tokenized = np.concatenate([sample.tokenized for sample in self._samples]).T.tolist()
-        counted = zip(reader.counts.tolist(), reader.fingerprints, self._bad.tolist(), kept, tokenized, strict=True)
+        columns = lines, blank, self._bad.tolist(), text_bytes, reader.fingerprints, kept
         return ShardResult(
-            files=tuple(
-                FileCounts(
-                    lines=lines,
-                    blank=blank,
-                    quarantined=bad,
-                    text_bytes=text_bytes,
-                    fingerprint=fingerprint,
-                    kept=tuple(own_kept),
-                    tokenized_bytes=tuple(own_tokenized) if is_text else (),
-                )
-                for (lines, blank, text_bytes), fingerprint, bad, own_kept, own_tokenized in counted
-            ),
+            files=tuple(map(FileCounts, *columns, map(tuple, tokenized if is_text else [[]] * len(lines)))),
             keys=tuple(part for sample in self._samples for part in sample.results()),
             quarantine=self._attempt.quarantine(),
         )
