@@ -32,11 +32,9 @@ from dsindex.store.urls import joined
 from dsindex.text.blocks import (
     ALL_RECORDS,
     Sample,
-    TextColumn,
     hash_records,
     keep_records,
     sample_records,
-    text_sizes,
 )
 from dsindex.text.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 
@@ -333,11 +331,12 @@ class _SampleWriter:
         self.kept += np.bincount(files, minlength=len(self.kept))
         is_document = None
         for number, (key, part) in enumerate(zip(self._settings.keys, self._parts, strict=True)):
-            batch, column = encoded[key], block.columns[key]
+            batch = encoded[key]
             if batch.text_bytes and block.files is None:
                 self.tokenized[number] += batch.text_bytes
-            elif isinstance(column, TextColumn):
-                self.tokenized[number] += np.bincount(files, text_sizes(column), len(self.kept)).astype(np.int64)
+            else:
+                sizes = block.columns[key].sizes()
+                self.tokenized[number] += np.bincount(files, sizes, len(self.kept)).astype(np.int64)
             documents = self._lay_out(batch)
             part.add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
             self._facts[number].update(num_empty_documents=documents.num_empty, eod_in_text=documents.eod_in_text)

@@ -119,7 +119,7 @@ def test_files_of_others_are_never_replaced(tmp_path, cli):
 
 def test_foreign_dataset_is_reported_from_its_tokens(tmp_path, capsys):
     page = report(tmp_path, GOLDEN_EOD)
-    assert "note: no manifest" in capsys.readouterr().out
+    assert "expected a manifest that names" in capsys.readouterr().out
     assert all(word.isdigit() or word == "…" for text in page.texts("pre") for word in text.split())
     page = report(tmp_path, GOLDEN_EOD, "--tokenizer-model", str(OWN.plain_tokenizer))
     assert any("<|endoftext|>" in text for text in page.texts("pre"))
