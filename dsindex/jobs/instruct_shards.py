@@ -14,7 +14,7 @@ import numpy as np
 
 from dsindex.dtypes import cast_tokens
 from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
-from dsindex.engine.worker import Attempt, check_unchanged, provenance_rows, quarantine_line
+from dsindex.engine.worker import Attempt, check_unchanged, provenance_rows
 from dsindex.errors import BadRecordError, RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.statistics import NOTE, SPLITS, split_by_hash
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.engine.tasks import ShardTask
-    from dsindex.engine.worker import ShardFile
     from dsindex.instruction.encode import EncodedConversation
     from dsindex.text.streams import LineBlock
 
@@ -108,7 +107,6 @@ class _Shard:
         self._encoder = make_instruction_encoder(settings.recipe)
         self._lines = self._blank = self._text_bytes = 0
         self._bad: Counter[str] = Counter()
-        self._quarantine: ShardFile | None = None
         self._splits = {split: _SplitWriter(split, attempt, settings) for split in split_names(settings.fractions)}
 
     def add(self, block: LineBlock | LongLine) -> None:
@@ -149,9 +147,7 @@ class _Shard:
             place, is_row = (self._task.begin, line), self._task.form.is_table
             raise BadRecordError(self._task.path, offset, reason, part=place, is_row=is_row)
         record = BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason)
-        if self._quarantine is None:
-            self._quarantine = self._attempt.open("quarantine")
-        self._quarantine.write(quarantine_line(record))
+        self._attempt.set_aside(record)
         self._bad[problem.kind] += 1
 
     def finish(self) -> ShardResult:
@@ -171,7 +167,7 @@ class _Shard:
                 ),
             ),
             keys=tuple(key for split in self._splits.values() for key in split.finish()),
-            quarantine=None if self._quarantine is None else self._quarantine.stored(),
+            quarantine=self._attempt.quarantine(),
             counts=tuple(sorted(counts.items())),
         )
 
@@ -217,11 +213,7 @@ class _SplitWriter:
     def finish(self) -> list[KeyResult]:
         """Sync the files and return the results for tokens and masks."""
         provenance = None if self._provenance is None else self._provenance.stored()
-        tokens, masks = self.keys
-        return [
-            self._tokens.result(tokens, provenance=provenance),
-            self._masks.result(masks, is_aligned=True),
-        ]
+        return [self._tokens.result(provenance=provenance), self._masks.result(is_aligned=True)]
 
 
 def _count(encoded: EncodedConversation, counts: Counter[str]) -> None:

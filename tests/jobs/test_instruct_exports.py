@@ -13,11 +13,10 @@ import pytest
 from dsindex.cli.main import main
 from dsindex.datasets.exports import EXPORT_MANIFEST
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.errors import InputError, OutputError
 from dsindex.jobs import exports, instruct
 from tests.jobs.instruct import instruct_jobs
 from tests.support.conversations import CONVERSATIONS, SPEC
-from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
 
@@ -193,13 +192,6 @@ def test_somebody_elses_file_is_never_replaced(tmp_path, chats, name):
     (tmp_path / name).write_text("mine")
     with pytest.raises(OutputError, match=r"chat_parquet_768\S*: expected an export of dsindex and nothing else"):
         run_config(job(tmp_path, chats), CONFIG)
-
-
-def test_masks_of_another_dataset_are_refused(tmp_path):
-    write_dataset(tmp_path / "chat_text_document", [[[1, 2]]], dtype=np.uint16)
-    write_dataset(tmp_path / "chat_loss_mask", [[[1]]], dtype=np.uint8)
-    with pytest.raises(FormatError, match=r"chat_loss_mask\.idx: expected the lengths of .*chat_text_document\.idx"):
-        exports.source_lengths(str(tmp_path / "chat"))
 
 
 def test_the_command_inspect_and_verify_know_exports(tmp_path, chats, cli):
