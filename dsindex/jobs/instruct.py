@@ -19,10 +19,11 @@ from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
-from dsindex.engine.output import Dataset, Output
+from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
+from dsindex.engine.report import TextResult, outcome_fields
 from dsindex.engine.room import Estimate, check_room
-from dsindex.engine.shards import TextResult, make_shards, outcome_fields
+from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
 from dsindex.errors import UsageError
 from dsindex.instruction.config import check_config
@@ -170,10 +171,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
                 **source.shard_options(),
             )
             shards = make_shards(job, source, settings, targets, function=encode_shard)
-            datasets = []
-            for split in splits:  # provenance and bad records are those of the tokens
-                masks = tuple(split.masks.part_of(result, job.work_dir) for _, result in shards.results)
-                datasets += [shards.dataset(split.tokens), Dataset(output=split.masks, parts=masks)]
+            datasets = [shards.dataset(target) for target in targets]
             files = assemble(job, datasets)
             contents = [
                 content

@@ -14,7 +14,7 @@ import numpy as np
 
 from dsindex.dtypes import cast_tokens, dtype_for_vocabulary
 from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
-from dsindex.engine.worker import Attempt, check_unchanged, provenance_rows, quarantine_line
+from dsindex.engine.worker import Attempt, check_unchanged, provenance_rows
 from dsindex.errors import BadRecordError, RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.statistics import NOTE, SPLITS, split_by_hash
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.engine.tasks import ShardTask
-    from dsindex.engine.worker import ShardFile
     from dsindex.instruction.encode import EncodedConversation
 
 MASK_DTYPE = np.dtype(np.uint8)
@@ -89,12 +88,20 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
     encoder, limit = make_instruction_encoder(settings.recipe), settings.max_record_bytes or LARGEST_RECORD_BYTES
     with Attempt(settings.work_dir, task.shard) as attempt:
         splits = {split: _Split(split, attempt, settings) for split in split_names(settings.fractions)}
-        bad = _BadRecords(attempt, task, quarantine=settings.quarantine)
+        bad: Counter[str] = Counter()
+
+        def refuse(offset: int, line: int, line_bytes: bytes, problem: RecordProblem) -> None:
+            reason = f"{problem.reason} ({problem.kind})"
+            if not settings.quarantine:
+                raise BadRecordError(task.path, offset, reason, part=(task.begin, line), is_row=task.form.is_table)
+            attempt.set_aside(BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason))
+            bad[problem.kind] += 1
+
         num_lines = num_blank = text_bytes = 0
         for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
             if isinstance(block, LongLine):
                 num_lines, text_bytes = num_lines + 1, text_bytes + block.num_bytes + 1
-                bad.refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, block.limit))
+                refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, block.limit))
                 continue
             lines = [block.text(number) for number in range(len(block.starts))]
             sizes = (block.ends - block.starts).tolist()
@@ -105,7 +112,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
                 size, offset, line = sizes[number], int(block.offsets[number]), block.first_line + number
                 outcome = next(outcomes) if size <= limit else _too_large(size, limit)
                 if isinstance(outcome, RecordProblem):
-                    bad.refuse(offset, line, cut_large(block.line(number), limit), outcome)
+                    refuse(offset, line, cut_large(block.line(number), limit), outcome)
                 else:
                     splits[_split_of(outcome, settings)].add(outcome, offset, line)
             num_lines, num_blank = num_lines + len(lines), num_blank + len(lines) - len(records)
@@ -113,13 +120,13 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
             for split in splits.values():
                 split.write()
         check_unchanged(task)
-        counts = {f"{BAD}{kind}": count for kind, count in bad.kinds.items()}
+        counts = {f"{BAD}{kind}": count for kind, count in bad.items()}
         for split in splits.values():
             counts |= {f"{split.keys[0]}.{name}": number for name, number in split.statistics.items()}
         file = FileCounts(
             lines=num_lines,
             blank=num_blank,
-            quarantined=bad.kinds.total(),
+            quarantined=bad.total(),
             text_bytes=text_bytes,
             fingerprint=fingerprint_input(task.path),
             kept=tuple(split.statistics["conversations"] for split in splits.values()),
@@ -127,7 +134,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         return ShardResult(
             files=(file,),
             keys=tuple(key for split in splits.values() for key in split.results()),
-            quarantine=None if bad.file is None else bad.file.stored(),
+            quarantine=attempt.quarantine(),
             counts=tuple(sorted(counts.items())),
         )
 
@@ -140,25 +147,6 @@ def _split_of(encoded: EncodedConversation, settings: InstructionSettings) -> st
 
 def _too_large(num_bytes: int, limit: int) -> RecordProblem:
     return RecordProblem("too-large", describe_long_line(num_bytes, limit))
-
-
-class _BadRecords:
-    """The bad records of one attempt at a shard, which end it or are quarantined."""
-
-    def __init__(self, attempt: Attempt, task: ShardTask, *, quarantine: bool) -> None:
-        self.kinds: Counter[str] = Counter()
-        self.file: ShardFile | None = None
-        self._attempt, self._task, self._quarantine = attempt, task, quarantine
-
-    def refuse(self, offset: int, line: int, line_bytes: bytes, problem: RecordProblem) -> None:
-        """Quarantine a record, or raise its error."""
-        reason, task = f"{problem.reason} ({problem.kind})", self._task
-        if not self._quarantine:
-            raise BadRecordError(task.path, offset, reason, part=(task.begin, line), is_row=task.form.is_table)
-        self.file = self.file or self._attempt.open("quarantine")
-        record = BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason)
-        self.file.write(quarantine_line(record))
-        self.kinds[problem.kind] += 1
 
 
 class _Split:
@@ -207,6 +195,5 @@ class _Split:
 
     def results(self) -> tuple[KeyResult, KeyResult]:
         """Sync the files and return the results for tokens and masks."""
-        tokens, masks = self.keys
         provenance = None if self._provenance is None else self._provenance.stored()
-        return self._tokens.result(tokens, provenance=provenance), self._masks.result(masks, is_aligned=True)
+        return self._tokens.result(provenance=provenance), self._masks.result(is_aligned=True)

@@ -194,8 +194,6 @@ def _check_output(path: str) -> None:
         OutputError: If there is such a file, or it is an address or a folder.
     """
     require_path(path)
-    if not os.path.basename(path) or os.path.isdir(path):
-        raise OutputError(f"{path}: expected the name of a file to write, got a folder; add a name such as report.html")
     if not os.path.lexists(path):
         return
     try:

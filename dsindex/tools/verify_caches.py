@@ -104,13 +104,13 @@ def _check_dataset(
         return
     lengths = read_index(f"{prefix}.idx").sequence_lengths
     found = [
-        *_check_repeats(documents, "sequence", *_part(description, described, len(lengths))),
+        *_check_repeats(documents, "sequence", *part_of(description, described, len(lengths))),
         *_check_repeats(order, "sample", 0, len(order)),
     ]
     yield from found or _check_samples(documents, samples, lengths, described["sequence_length"])
 
 
-def _part(description: str, described: Mapping[str, Any], num_sequences: int) -> tuple[int, int]:
+def part_of(description: str, described: Mapping[str, Any], num_sequences: int) -> tuple[int, int]:
     """Return the range of sequences that a cache draws from: all if the job had a path for each split."""
     matrix = described.get("split_matrix")
     if matrix is None:
