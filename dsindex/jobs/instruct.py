@@ -166,8 +166,6 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
             _check_room(config, source, targets)
             settings = InstructionSettings(
                 recipe=recipe,
-                vocabulary_size=source.tokenizer.vocabulary_size,
-                dtype=dtype.str,
                 fractions=config.split,
                 split_seed=config.split_seed,
                 **source.shard_options(),

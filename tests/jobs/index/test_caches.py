@@ -176,9 +176,9 @@ def test_paths_are_read_from_the_files_that_megatron_reads(folder):
 
 @pytest.mark.parametrize(("option", "content", "message"), [
     ("data_args_path", b" \n", "got an empty file"),
-    ("data_args_path", b"\xff", "in UTF-8, got invalid start byte at byte 0"),
-    ("per_split_data_args_path", b'{"train": ["web"]}', "which Megatron reads, got none called valid"),
-    ("per_split_data_args_path", b'{"train": [[]], "valid": null, "test": null}', r"expected paths of train .*got"),
+    ("data_args_path", b"\xff", "cannot be read as the words of --data-path .*invalid start byte"),
+    ("per_split_data_args_path", b'{"train": ["web"]}', "expected paths of train, .*missing required field `valid`"),
+    ("per_split_data_args_path", b'{"train": [[]], "valid": null, "test": null}', r"expected paths of train, .*got"),
 ])  # fmt: skip
 def test_bad_file_of_paths_is_refused(folder, option, content, message):
     (folder / "given").write_bytes(content)
