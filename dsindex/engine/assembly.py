@@ -78,6 +78,7 @@ class TokenFile:
             pass
         if self._recorded:
             self._ledger.record(Restart(self.output.recorded_name))
+            self.complete = {}
         return False
 
     def add(self, file: PartFile) -> None:

@@ -27,7 +27,7 @@ from dsindex.formats.mmididx import (
     write_index,
 )
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.reading import Extent, digest_file, input_status, open_sources, open_stored
+from dsindex.store.reading import Extent, input_status, open_sources, open_stored
 from dsindex.store.storage import BlockDigester, start_writeback, write_at, writing
 from dsindex.store.store import open_output, store_of
 from dsindex.store.urls import with_suffix
@@ -110,9 +110,10 @@ def _read_pieces(pieces: Sequence[Piece]) -> Iterator[memoryview]:
             _refuse_written(piece.file)
 
 
-def _require_written(file: PartFile) -> None:
-    if file.digest is not None and digest_file(file.path) != file.digest:
-        _refuse_written(file)
+def _require_written(files: Iterable[PartFile]) -> None:
+    """Compare the files of shards with their digests; objects are requested ahead."""
+    for _ in _read_pieces([Piece(file=each, begin=0, end=each.size_bytes) for each in files if each.digest]):
+        pass
 
 
 def _refuse_written(file: PartFile) -> NoReturn:
@@ -184,8 +185,7 @@ def make_index(parts: Sequence[Part], path: str) -> StoredFile:
     Raises:
         OutputError: If it cannot be written, or the index of a shard is not the one that was written.
     """
-    for part in parts:
-        _require_written(part.idx)
+    _require_written(part.idx for part in parts)
     header = merged_header(parts)
 
     def boundaries() -> Iterator[NDArray[np.int64]]:
@@ -322,26 +322,16 @@ def make_quarantine(shards: Sequence[ShardRows], path: str) -> StoredFile:
         pa.CompressedOutputStream(pa.PythonFile(file, mode="w"), "zstd") as compressor,
     ):
         pending = bytearray()
-        for entry in read_bad_records(shards):
-            pending += encode_json(entry, newline=True)
-            while len(pending) >= QUARANTINE_CHUNK_BYTES:
-                compressor.write(bytes(pending[:QUARANTINE_CHUNK_BYTES]))
-                del pending[:QUARANTINE_CHUNK_BYTES]
+        for shard in shards:
+            _require_written([shard.file])
+            with open_stored(shard.file.path) as lines:
+                for line in lines:
+                    entry = decode_json(line)
+                    entry["file"] = shard.names[entry["file"]]
+                    entry["line"] += shard.line
+                    pending += encode_json(entry, newline=True)
+                    while len(pending) >= QUARANTINE_CHUNK_BYTES:
+                        compressor.write(bytes(pending[:QUARANTINE_CHUNK_BYTES]))
+                        del pending[:QUARANTINE_CHUNK_BYTES]
         compressor.write(bytes(pending))
     return file.as_stored("quarantine.jsonl.zst")
-
-
-def read_bad_records(shards: Iterable[ShardRows]) -> Iterator[dict[str, Any]]:
-    """Yield the bad records of shards, with the input's path as given and lines that count from its start.
-
-    Raises:
-        OutputError: If a shard's file is not the one that was written.
-    """
-    for shard in shards:
-        _require_written(shard.file)
-        with open_stored(shard.file.path) as file:
-            for line in file:
-                entry = decode_json(line)
-                entry["file"] = shard.names[entry["file"]]
-                entry["line"] += shard.line
-                yield entry

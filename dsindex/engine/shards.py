@@ -14,7 +14,6 @@ from dsindex.amounts import count
 from dsindex.engine.assembly import TokenFile, merge_call
 from dsindex.engine.executors import Call
 from dsindex.engine.ledger import ShardMade
-from dsindex.engine.merge import read_bad_records
 from dsindex.engine.output import Dataset
 from dsindex.engine.tasks import MergeRange, PartFile, ShardRows
 from dsindex.engine.work_folder import SHARDS_FOLDER
@@ -203,16 +202,12 @@ class Shards:
             raise _too_many_bad(bad, limit)
         if any(result.num_records for result in self._results.values()):
             return
-        if filters and records > bad:
-            what = f"{' and '.join(filters)} {'keeps' if len(filters) == 1 else 'keep'}"
-            remedy = "check the condition" if "--where" in filters else "take a larger share"
-            raise InputError(f"expected a record that {what}, got none of {records - bad:,}; {remedy}")
-        msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got none"
-        if not bad:
-            raise InputError(f"{msg}; check --input")
-        entry, is_row = next(read_bad_records(self._quarantine())), self._tasks[0].form.is_table
-        first = BadRecordError(entry["file"], entry["offset"], entry["reason"], entry["line"], is_row=is_row)
-        raise InputError(f"{msg} but {bad:,} bad ones; the first is {first}")
+        remedy = "take a larger share, or check the condition" if filters else "check --input"
+        lost = [f"{bad:,} are bad"] if bad else []
+        lost += [f"{records - bad:,} are left out by {' and '.join(filters)}"] if filters else []
+        got = f"none of {records:,}: {' and '.join(lost)}" if lost else "none"
+        msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got {got}; {remedy}"
+        raise InputError(msg)
 
     def parts(self, key: str) -> list[KeyResult]:
         """Return a key's part of each shard."""
@@ -224,12 +219,10 @@ class Shards:
         if not parts[0].is_aligned:
             if not self.source.config.no_provenance:
                 own["provenance"] = tuple(self._rows(part.provenance for part in parts))
-            own["quarantine"] = self._quarantine()
+            quarantine = (result.quarantine for _, result in self.results)
+            own["quarantine"] = tuple(self._rows(quarantine, named=True))
         made = (output.part_of(result, self.job.work_dir) for _, result in self.results)
         return Dataset(output=output, parts=tuple(made), **own)
-
-    def _quarantine(self) -> tuple[ShardRows, ...]:
-        return tuple(self._rows((result.quarantine for _, result in self.results), named=True))
 
     def _rows(self, files: Iterable[StoredFile | None], *, named: bool = False) -> Iterator[ShardRows]:
         """Yield a file of each shard that has one, with the place of the shard's first line in its input."""

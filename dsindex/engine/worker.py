@@ -15,6 +15,7 @@ import secrets
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -36,7 +37,7 @@ from dsindex.text.blocks import (
     keep_records,
     sample_records,
 )
-from dsindex.text.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
+from dsindex.text.layout import lay_out_documents, lay_out_pbin_documents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,6 +102,9 @@ class Attempt(contextlib.ExitStack):
         require_marked(work_dir)  # a late attempt must not bring back what the driver removed
         self._work_dir = work_dir
         self._stem = f"{SHARDS_FOLDER}/{shard // SHARDS_PER_FOLDER:04d}/{shard:08d}.{secrets.token_hex(8)}"
+        folder = os.path.dirname(joined(work_dir, self._stem))
+        self.folder = tempfile.gettempdir() if holds_writes(work_dir) else folder
+        """Where temporary files go."""
         self._quarantine: ShardFile | None = None
 
     def open(self, suffix: str) -> ShardFile:
@@ -111,19 +115,6 @@ class Attempt(contextlib.ExitStack):
         """
         name = f"{self._stem}.{suffix}"
         return ShardFile(name, self.enter_context(open_output(joined(self._work_dir, name))))
-
-    def open_part(self, key: str, dtype: np.dtype[Any], *, suffix: str | None = None) -> PartWriter:
-        """Open the `<suffix>.bin` and the `<suffix>.idx` of a key's part, by default named after the key.
-
-        Raises:
-            OutputError: If the work folder refuses.
-        """
-        bin_file, idx_file = (self.open(f"{suffix or key}.{ending}") for ending in ("bin", "idx"))
-        in_bucket = holds_writes(self._work_dir)
-        folder = tempfile.gettempdir() if in_bucket else os.path.dirname(joined(self._work_dir, self._stem))
-        index = IndexBuilder(dtype.newbyteorder("<"), folder=folder)
-        self.callback(index.close)
-        return PartWriter(key, bin_file, idx_file, index, folder)
 
     def set_aside(self, record: BadRecord) -> None:
         """Write a bad record to the shard's quarantine, whose inputs and lines count from those of the shard.
@@ -163,14 +154,24 @@ class ShardFile:
 
 
 class PartWriter:
-    """A `.bin` and `.idx` to which documents are appended."""
+    """The `.bin` and `.idx` of a key's part, to which documents are appended.
 
-    def __init__(self, key: str, bin_file: ShardFile, idx_file: ShardFile, index: IndexBuilder, folder: str) -> None:
-        self.key = key
-        self._bin = bin_file
-        self._idx = idx_file
-        self._index = index
-        self._folder = folder
+    Args:
+        attempt: The attempt whose files they are.
+        key: The key.
+        dtype: Token type of the `.bin`.
+        name: What the files are named, by default after the key.
+
+    Raises:
+        OutputError: If the work folder refuses.
+    """
+
+    def __init__(self, attempt: Attempt, key: str, dtype: np.dtype[Any], *, name: str | None = None) -> None:
+        self._key = key
+        self._bin, self._idx = (attempt.open(f"{name or key}.{suffix}") for suffix in ("bin", "idx"))
+        self._folder = attempt.folder
+        self._index = IndexBuilder(dtype.newbyteorder("<"), folder=self._folder)
+        attempt.callback(self._index.close)
 
     def add(
         self,
@@ -197,7 +198,7 @@ class PartWriter:
         with writing(self._folder):
             index.write(self._idx.writer)
         return KeyResult(
-            key=self.key,
+            key=self._key,
             num_sequences=index.num_sequences,
             num_documents=index.num_documents,
             num_tokens=index.num_tokens,
@@ -311,15 +312,19 @@ class _SampleWriter:
 
     def __init__(self, sample: Sample, attempt: Attempt, settings: ShardSettings, num_files: int) -> None:
         self.holds = sample.holds
-        self._dtype = np.dtype(settings.dtype)
-        self._settings = settings
-        prefix = sample.prefix
+        self._keys = settings.keys
+        dtype, prefix = np.dtype(settings.dtype), sample.prefix
         self._parts = [
-            attempt.open_part(f"{prefix}{key}", self._dtype, suffix=f"{prefix}{number}")
+            PartWriter(attempt, f"{prefix}{key}", dtype, name=f"{prefix}{number}")
             for number, key in enumerate(settings.keys)
         ]
         self._rows = attempt.open(f"{prefix}.prov".lstrip(".")) if settings.provenance else None
         self._facts: list[Counter[str]] = [Counter() for _ in settings.keys]
+        lay_out = lay_out_pbin_documents
+        if settings.layout == "megatron":
+            lay_out = partial(lay_out_documents, empty_documents=settings.empty_documents)
+        vocabulary_size = settings.tokenizer.vocabulary_size
+        self._lay_out = partial(lay_out, dtype=dtype, eod_id=settings.eod_id, vocabulary_size=vocabulary_size)
         self.kept = np.zeros(num_files, np.int64)
         """Records of each file."""
         self.tokenized = np.zeros((len(settings.keys), num_files), np.int64)
@@ -330,7 +335,7 @@ class _SampleWriter:
         files = np.zeros(len(block.offsets), np.int64) if block.files is None else block.files
         self.kept += np.bincount(files, minlength=len(self.kept))
         is_document = None
-        for number, (key, part) in enumerate(zip(self._settings.keys, self._parts, strict=True)):
+        for number, (key, part) in enumerate(zip(self._keys, self._parts, strict=True)):
             batch = encoded[key]
             if batch.text_bytes and block.files is None:
                 self.tokenized[number] += batch.text_bytes
@@ -344,17 +349,6 @@ class _SampleWriter:
         if self._rows is not None:
             kept = slice(None) if is_document is None else is_document  # None but in a layout with one key
             self._rows.write(provenance_rows(block.offsets[kept], block.lines[kept], files[kept]))
-
-    def _lay_out(self, batch: TokenBatch) -> LaidOutDocuments:
-        settings = self._settings
-        common: dict[str, Any] = {
-            "dtype": self._dtype,
-            "eod_id": settings.eod_id,
-            "vocabulary_size": settings.tokenizer.vocabulary_size,
-        }
-        if settings.layout == "pbin":
-            return lay_out_pbin_documents(batch, **common)
-        return lay_out_documents(batch, empty_documents=settings.empty_documents, **common)
 
     def results(self) -> list[KeyResult]:
         """Return the receipts of the parts."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from dsindex.dtypes import cast_tokens, dtype_for_vocabulary
 from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
-from dsindex.engine.worker import Attempt, check_unchanged, provenance_rows
+from dsindex.engine.worker import Attempt, PartWriter, check_unchanged, provenance_rows
 from dsindex.errors import BadRecordError, RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.statistics import NOTE, SPLITS, split_by_hash
@@ -157,8 +157,8 @@ class _Split:
         self.statistics: Counter[str] = Counter()
         self._vocabulary_size = settings.recipe.tokenizer.vocabulary_size
         self._dtype = dtype_for_vocabulary(self._vocabulary_size)
-        self._tokens = attempt.open_part(self.keys[0], self._dtype)
-        self._masks = attempt.open_part(self.keys[1], MASK_DTYPE)
+        self._tokens = PartWriter(attempt, self.keys[0], self._dtype)
+        self._masks = PartWriter(attempt, self.keys[1], MASK_DTYPE)
         self._provenance = attempt.open(f"{self.keys[0]}.prov") if settings.provenance else None
         self._pending: list[EncodedConversation] = []
         self._places: list[tuple[int, int]] = []

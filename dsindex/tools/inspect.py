@@ -17,7 +17,7 @@ from dsindex.datasets.blended import BlendedDataset
 from dsindex.datasets.exports import read_export_manifest
 from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX, tell_kind
+from dsindex.datasets.kinds import TEXT_SUFFIX, tell_kind
 from dsindex.datasets.opening import find_cache
 from dsindex.datasets.opening import open as open_dataset
 from dsindex.datasets.pbin import PbinDocuments
@@ -38,7 +38,7 @@ from dsindex.index.cache import (
 )
 from dsindex.store.lock import owner_is_gone
 from dsindex.store.reading import is_stored, stored_size
-from dsindex.tools.documents import documents_of, summarize_lengths
+from dsindex.tools.documents import documents_of, open_masks, summarize_lengths
 from dsindex.tools.origin import SHOWN_INPUTS, find_misfit, find_origin
 from dsindex.tools.results import Excerpt, InspectResult
 from dsindex.tools.token_text import pieces_of
@@ -105,26 +105,9 @@ def run_inspect(options: InspectConfig) -> InspectResult:
     return seen
 
 
-def _look_at_instruction(seen: InspectResult, options: InspectConfig) -> None:
-    """Look at the tokens of conversations with their masks, and name the block layouts."""
-    masks: Tokens | None = None
-    try:
-        masks = IndexedDataset(f"{seen.path}{MASK_SUFFIX}").token_columns()[0]
-        blocks = (masks[begin : begin + CHUNK_ITEMS] for begin in range(0, len(masks), CHUNK_ITEMS))
-        seen.facts["trainable tokens"] = f"{sum(map(np.count_nonzero, blocks)):,} of {len(masks):,}"
-    except FormatError as error:
-        seen.findings.append(str(error))
-    layouts = sorted(glob.glob(f"{glob.escape(seen.path)}_packing_*.idx"))
-    seen.facts |= (
-        {"block layouts": [os.path.basename(each).removesuffix(".idx") for each in layouts]} if layouts else {}
-    )
-    _look_at_sequences(seen, options, f"{seen.path}{TEXT_SUFFIX}", masks)
-
-
-def _look_at_sequences(
-    seen: InspectResult, options: InspectConfig, prefix: str | None = None, masks: Tokens | None = None
-) -> None:
-    prefix = prefix or seen.path
+def _look_at_sequences(seen: InspectResult, options: InspectConfig) -> None:
+    """Look at the tokens of a dataset; of instruction data with their masks, and name the block layouts."""
+    prefix = f"{seen.path}{TEXT_SUFFIX}" if seen.kind == "instruction data" else seen.path
     origin = find_origin(prefix, options.tokenizer_model)
     seen.facts["files"] = _sizes([f"{prefix}.bin", f"{prefix}.idx"])
     header = read_header(f"{prefix}.idx")
@@ -134,9 +117,16 @@ def _look_at_sequences(
     seen.facts["tokens"] = dataset.num_tokens
     if dataset.sequence_modes is not None:
         seen.facts["modes"] = "each sequence has a mode"
-    if masks is not None and len(masks) != dataset.num_tokens:
-        seen.findings.append(f"{seen.path}{MASK_SUFFIX}: expected {dataset.num_tokens:,} masks, got {len(masks):,}")
-        masks = None
+    masks: Tokens | None = None
+    if prefix != seen.path:
+        layouts = sorted(glob.glob(f"{glob.escape(seen.path)}_packing_*.idx"))
+        seen.facts["block layouts"] = [os.path.basename(each).removesuffix(".idx") for each in layouts]
+        try:
+            masks = open_masks(seen.path, dataset.num_tokens)
+            blocks = (masks[begin : begin + CHUNK_ITEMS] for begin in range(0, len(masks), CHUNK_ITEMS))
+            seen.facts["trainable tokens"] = f"{sum(map(np.count_nonzero, blocks)):,} of {len(masks):,}"
+        except FormatError as error:
+            seen.findings.append(str(error))
     _look_at_documents(seen, documents_of(dataset), origin, options, masks)
     if options.document is None and len(dataset) != dataset.num_documents:
         lengths = dataset.sequence_lengths
@@ -286,16 +276,12 @@ def _describe(path: str, description: dict[str, Any]) -> list[str]:
         settings = ", ".join(f"{name} = {description[name]}" for name in shown if description.get(name) is not None)
         return [f"{description['index_split']}: {description['dataset_path']}", f"  {settings}"]
     parts = [str(part.get("dataset_path")) for part in description["datasets"]]
-    title = f"{description['split']}: a blend of {len(parts)}"
-    try:
-        numbers = open_cached_index(path, "dataset_index")
-        drawn = count_drawn(path, numbers, len(parts)).tolist()
-    except FormatError:  # opening the cache says what is wrong with it
-        return [title, *(f"  {part}" for part in parts)]
+    numbers = open_cached_index(path, "dataset_index")
+    drawn = count_drawn(path, numbers, len(parts)).tolist()
     weights = description.get("weights") or ["unknown"] * len(parts)
     rows = zip(parts, weights, drawn, strict=False)
     told = [f"  {part}: weight {weight}, {_share(own, len(numbers))}" for part, weight, own in rows]
-    return [f"{title}, {count(len(numbers), 'sample')}", *told]
+    return [f"{description['split']}: a blend of {len(parts)}, {count(len(numbers), 'sample')}", *told]
 
 
 def _share(samples: int, total: int) -> str:
@@ -370,7 +356,7 @@ def _look_at_work_folder(seen: InspectResult, _: InspectConfig) -> None:
 
 _LOOKS = {
     "MMIDIDX": _look_at_sequences,
-    "instruction data": _look_at_instruction,
+    "instruction data": _look_at_sequences,
     "pbin": _look_at_packed,
     "index cache": _look_at_cache,
     "raw index": _look_at_lines,

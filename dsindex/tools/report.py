@@ -27,7 +27,7 @@ from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
 from dsindex.store.urls import absolute
 from dsindex.text.tokenizer import load_tokenizer
-from dsindex.tools.documents import open_documents
+from dsindex.tools.documents import open_documents, open_masks
 from dsindex.tools.origin import find_misfit, find_origin
 from dsindex.tools.report_measures import DrawnSplit, Measurement, Sources, measure, read_drawn
 from dsindex.tools.token_text import text_of
@@ -220,7 +220,9 @@ def _open(path: str, tokenizer_model: str | None) -> OpenedDataset:
     documents, masks, findings = None, None, list[str]()
     try:
         documents = open_documents(subject, check=True)
-        masks = _masks_of(subject.path, len(documents.tokens))
+        stem = subject.path.removesuffix(TEXT_SUFFIX)
+        if stem != subject.path and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
+            masks = open_masks(stem, len(documents.tokens))
     except FormatError as error:
         findings.append(str(error))
     if documents is not None and documents.tokens.dtype.kind not in "iu":
@@ -231,21 +233,6 @@ def _open(path: str, tokenizer_model: str | None) -> OpenedDataset:
     return OpenedDataset(
         name=subject.path, files=files, origin=origin, documents=documents, masks=masks, findings=tuple(findings)
     )
-
-
-def _masks_of(prefix: str, num_tokens: int) -> Tokens | None:
-    """Return the masks of the tokens of instruction data; None for other data.
-
-    Raises:
-        FormatError: If they cannot be read, or are of other data.
-    """
-    own = f"{prefix.removesuffix(TEXT_SUFFIX)}{MASK_SUFFIX}"
-    if not prefix.endswith(TEXT_SUFFIX) or not is_stored(f"{own}.idx"):
-        return None
-    masks = IndexedDataset(own).token_columns()[0]
-    if len(masks) != num_tokens:
-        raise FormatError(f"{own}: expected {num_tokens:,} masks, got {len(masks):,}")
-    return masks
 
 
 def _lengths_of(opened: Sequence[OpenedDataset], named: str) -> Any:  # noqa: ANN401 - a mapped array, or None

@@ -6,7 +6,6 @@ of the digests are counted, and the rest is estimated from it, so memory does no
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,11 +17,11 @@ from numba import njit
 from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.errors import DsindexError, FormatError, InputError
-from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description
+from dsindex.index.cache import BLENDED_CLASS, read_description
 from dsindex.index.epochs import SPLIT_NAMES
 from dsindex.tools.documents import LengthCounter
 from dsindex.tools.inspect import CHUNK_ITEMS, count_drawn
-from dsindex.tools.verify_caches import part_of
+from dsindex.tools.verify_caches import list_caches, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -310,11 +309,9 @@ def read_drawn(folder: str, lengths_of: Callable[[str], Any]) -> tuple[list[Draw
     Raises:
         InputError: If there is no folder, or no cache of these datasets.
     """
-    if not os.path.isdir(folder):
-        raise InputError(f"{folder}: expected a folder with index caches, found none; check --cache")
     single: dict[tuple[str, str, int], DrawnDataset] = {}
     blends, findings = [], []
-    for path in descriptions_in(folder):
+    for path in list_caches(folder):
         try:
             described = read_description(path)
             if described["class"] == BLENDED_CLASS:

@@ -81,10 +81,7 @@ def _decode(tokenizer: Tokenizer, ids: tuple[int, ...]) -> str:
 
 @functools.lru_cache(maxsize=2)
 def _spelling(model: bytes) -> dict[int, bytes]:
-    encoding = read_definition(model)
-    spelt = {number: token for token, number in encoding.ranks.items()}
-    spelt.update((number, token.encode()) for token, number in encoding.special_tokens.items())
-    return spelt
+    return read_definition(model).spelt_tokens()
 
 
 def pieces_of(ids: Sequence[Any], tokenizer: Tokenizer | None, *, before: Sequence[Any] = ()) -> list[Piece]:

@@ -45,9 +45,18 @@ def find_caches(folder: str, prefix: str) -> list[str]:
     Raises:
         InputError: If there is no such folder.
     """
+    return [path for path in list_caches(folder) if _concerns(path, prefix)]
+
+
+def list_caches(folder: str) -> list[str]:
+    """Return the descriptions in a folder.
+
+    Raises:
+        InputError: If there is no such folder.
+    """
     if not os.path.isdir(folder):
         raise InputError(f"{folder}: expected a folder with index caches, found none; check --cache")
-    return [path for path in descriptions_in(folder) if _concerns(path, prefix)]
+    return descriptions_in(folder)
 
 
 def _concerns(path: str, prefix: str) -> bool:
