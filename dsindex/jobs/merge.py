@@ -15,7 +15,7 @@ from dsindex.engine.job import open_job
 from dsindex.engine.merge import merged_header, open_part
 from dsindex.engine.output import Dataset, Output
 from dsindex.engine.plan import make_plan
-from dsindex.engine.report import Report, show_datasets
+from dsindex.engine.report import Report
 from dsindex.engine.room import require_room
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import Content, RecordedInput, read_manifest
@@ -50,9 +50,6 @@ class MergeResult(Report):
     def prefixes(self) -> tuple[str, ...]:
         """The merged dataset."""
         return (self.prefix,)
-
-    def __repr__(self) -> str:
-        return show_datasets(self, [(self.prefixes[0], self.num_documents, self.num_tokens)])
 
     def lines(self) -> list[str]:
         """Return the closing summary: what was merged, and the lines that two people compare."""

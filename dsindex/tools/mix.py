@@ -63,7 +63,7 @@ class MixedDataset:
     """Epochs whose samples are permuted among each other; if there are several, tokens repeat before all are read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class MixResult(Report):
     """A blend, what it draws, and what there is to say about it."""
 
@@ -93,9 +93,6 @@ class MixResult(Report):
     def first_to_run_out(self) -> MixedDataset:
         """The dataset whose tokens last for the shortest part of the run."""
         return max(self.datasets, key=lambda each: each.epochs)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({' '.join(self.data_path)}: {count(self.tokens, 'token')})"
 
     def lines(self) -> list[Line]:
         """Return the plan."""
