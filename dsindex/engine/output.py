@@ -29,7 +29,7 @@ from dsindex.store.storage import (
     writing,
 )
 from dsindex.store.store import find, replace_file, store_of
-from dsindex.store.urls import is_url, with_suffix
+from dsindex.store.urls import local_paths, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -202,7 +202,8 @@ def refuse_inputs(outputs: Sequence[Output], inputs: Sequence[str]) -> None:
         OutputError: If an output is an input, naming both.
     """
     names = [path for output in outputs for path in output.paths]
-    existing = {os.path.realpath(path): path for path in names if is_url(path) or os.path.exists(path)}
+    gone = {path for path in local_paths(names) if not os.path.exists(path)}
+    existing = {os.path.realpath(path): path for path in names if path not in gone}
     for path in inputs if existing else ():
         if found := existing.get(os.path.realpath(path)):
             raise OutputError(
