@@ -120,17 +120,6 @@ def test_provenance_leads_back_to_the_line(tmp_path, make_config):
         read_rows(path, 0, 5)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"append_eod": False}, "append-eod was 0 and is not set"),
-    ({"input": (str(OWN.docs), str(OWN.sentences)), "shard_size": "9KiB"}, "shard-size was 8192 and is 9216"),
-], ids=["options", "shard size"])  # fmt: skip
-def test_output_of_another_plan_is_refused_by_name(make_config, options, message):
-    run_config(make_config())
-    with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}"):
-        run_config(make_config(**options))
-    run_config(make_config(**options, replace=True))
-
-
 def test_input_that_changes_while_it_is_read_is_refused(make_config, tmp_path, monkeypatch):
     path = tmp_path / "grows.jsonl"
     path.write_text('{"text": "one"}\n' * 2000)
