@@ -24,17 +24,19 @@ find their ends.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsindex.dtypes import starts_of
+from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pyarrow as pa
     from numpy.typing import NDArray
-
-    from dsindex.instruction.blocks import BlockLayout
 
 _OF_PACKS = {"position_ids": "int32", "seq_lengths": "int32", "sequences": "int32"}
 COLUMNS = {
@@ -45,6 +47,28 @@ COLUMNS = {
 """Form of the files → columns, each of lists of a type."""
 IGNORED_LABEL = -100
 """The label on which cross entropy computes no loss."""
+ROWS_PER_GROUP = 500
+TOKENS_PER_FILE = 1 << 26
+"""Tokens of a file, and limit on those of a row group, which is what readers load to get at a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFile:
+    """Task of writing one file."""
+
+    form: str
+    """One of COLUMNS."""
+    prefix: str
+    """The split's datasets, without `_text_document` and `_loss_mask`."""
+    sequences: NDArray[np.int32]
+    """Numbers of the sequences, row after row."""
+    starts: NDArray[np.int64]
+    """Start of each row in `sequences`, then the end of the last."""
+    rows_per_group: int
+    multiple: int
+    """A sequence takes a multiple of so many places."""
+    pad_id: int
+    path: str
 
 
 def export_schema(form: str) -> pa.Schema:
@@ -58,6 +82,48 @@ def places_of(lengths: NDArray[np.integer[Any]], form: str, multiple: int) -> ND
     """Return the places that sequences take in a pack; of Bridge's, one without a target takes some, too."""
     own = np.maximum(lengths - 1, 1) if form == "bridge" else lengths
     return (-(-own // multiple) * multiple).astype(np.int32)
+
+
+def lay_out_bridge_packs(
+    lengths: NDArray[np.int32], *, sequence_length: int, multiple: int, drop_longer: bool
+) -> BlockLayout:
+    """Assign sequences to packs of Megatron-Bridge by the places that they take there."""
+    places = np.where(lengths > sequence_length, sequence_length + 1, places_of(lengths, "bridge", multiple))
+    return lay_out_blocks(places, sequence_length=sequence_length, drop_longer=drop_longer)
+
+
+def plan_files(
+    form: str, prefix: str, layout: BlockLayout, longest: int, multiple: int, pad_id: int, path: str
+) -> Iterator[ExportFile]:
+    """Yield the tasks of a split: whole row groups, with about TOKENS_PER_FILE tokens in a file.
+
+    Args:
+        form: One of COLUMNS.
+        prefix: The split's datasets.
+        layout: The sequences of each row; without packs, its length is 0.
+        longest: Tokens of the longest row.
+        multiple: A sequence takes a multiple of so many places.
+        pad_id: The token of places that are left.
+        path: The beginning of the files' paths.
+    """
+    rows = layout.num_blocks
+    per_group = max(1, min(ROWS_PER_GROUP, TOKENS_PER_FILE // longest))
+    mean = layout.sequence_length or max(1, -(-layout.num_tokens // max(1, rows)))
+    per_file = max(1, TOKENS_PER_FILE // mean // per_group) * per_group
+    begins = range(0, rows, per_file) or [0]
+    suffix = "idx.parquet" if form == "bridge" else "parquet"
+    for number, begin in enumerate(begins):
+        starts = layout.block_starts[begin : min(begin + per_file, rows) + 1]
+        yield ExportFile(
+            form=form,
+            prefix=prefix,
+            sequences=layout.conversations[starts[0] : starts[-1]],
+            starts=starts - starts[0],
+            rows_per_group=per_group,
+            multiple=multiple,
+            pad_id=pad_id,
+            path=f"{path}-{number:05d}-of-{len(begins):05d}.{suffix}",
+        )
 
 
 def describe_packs(lengths: NDArray[np.int32], layout: BlockLayout, multiple: int) -> dict[str, float] | None:

@@ -29,8 +29,14 @@ from dsindex.datasets.instruction import one_per_block, open_masked, packing_pre
 from dsindex.engine.dispatch import RetryPolicy, run_in_order
 from dsindex.engine.executors import Call
 from dsindex.errors import InputError, OutputError
-from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
-from dsindex.instruction.exports import describe_packs, export_schema, make_rows, places_of
+from dsindex.instruction.exports import (
+    ExportFile,
+    describe_packs,
+    export_schema,
+    lay_out_bridge_packs,
+    make_rows,
+    plan_files,
+)
 from dsindex.jobs.instruct_shards import keys_of
 from dsindex.jobs.packs import read_published
 from dsindex.store.reading import digest_file
@@ -38,9 +44,7 @@ from dsindex.store.storage import atomic_writer, make_folder, output_error, sync
 from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
+    from collections.abc import Mapping
 
     from dsindex.engine.executors import Executor
     from dsindex.engine.progress import Reporter
@@ -51,9 +55,6 @@ FORMAT = 3
 SPLIT_NAMES = {None: "train", "train": "train", "valid": "validation", "test": "test"}
 """A split's names in the exports, as `datasets` and the trainers call them."""
 METADATA_FILE = "packed_metadata.json"
-ROWS_PER_GROUP = 500
-TOKENS_PER_FILE = 1 << 26
-"""Tokens of a file, and limit on those of a row group, which is what readers load to get at a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,25 +66,6 @@ class MadeExport:
     """Its folder, below the prefix as it was given."""
     content: ExportContent
     already_complete: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportFile:
-    """Task of writing one file."""
-
-    form: str
-    """One of COLUMNS."""
-    prefix: str
-    """The split's datasets, without `_text_document` and `_loss_mask`."""
-    sequences: NDArray[np.int32]
-    """Numbers of the sequences, row after row."""
-    starts: NDArray[np.int64]
-    """Start of each row in `sequences`, then the end of the last."""
-    rows_per_group: int
-    multiple: int
-    """A sequence takes a multiple of so many places."""
-    pad_id: int
-    path: str
 
 
 def export_path(config: InstructConfig, kind: ExportKind) -> str:
@@ -195,14 +177,20 @@ def _write_files(
     """Write all files of an export; return the counts of each split, by its name there."""
     tasks: list[tuple[str, ExportFile]] = []
     described = []
+    length, multiple = config.seq_length, config.pad_to_multiple
     for split, prefix in prefixes.items():
         lengths, name = open_masked(prefix)[0].sequence_lengths, SPLIT_NAMES[split]
-        layout = _lay_out(kind, config, prefix, lengths)
-        described.append(describe_packs(lengths, layout, config.pad_to_multiple) if kind == "bridge" else None)
-        longest = int(lengths.max(initial=1))
-        tasks += [
-            (name, task) for task in _plan_files(kind, prefix, layout, longest, config, f"{folder}/{name}", pad_id)
-        ]
+        if length is None:
+            form, layout = "rows", one_per_block(lengths, 0)
+        elif kind == "bridge":
+            form, drops = "bridge", config.longer_than_pack == "drop"
+            layout = lay_out_bridge_packs(lengths, sequence_length=length, multiple=multiple, drop_longer=drops)
+            described.append(describe_packs(lengths, layout, multiple))
+        else:
+            path = with_suffix(prefix, packing_prefix("", length, multiple))
+            form, layout = "packs", read_layout(path, lengths, sequence_length=length, pad_to_multiple=multiple)
+        longest, path = max(length or 0, int(lengths.max(initial=1))), os.path.join(folder, name)
+        tasks += [(name, task) for task in plan_files(form, prefix, layout, longest, multiple, pad_id, path)]
     if kind == "bridge":
         write_whole(os.path.join(folder, METADATA_FILE), msgspec.json.encode(list(filter(None, described))))
     calls = [
@@ -218,41 +206,6 @@ def _write_files(
         reporter.advance(1)
     names = ExportedSplit.__struct_fields__
     return {split: ExportedSplit(**{name: own[name] for name in names}) for split, own in counts.items()}
-
-
-def _lay_out(kind: ExportKind, config: InstructConfig, prefix: str, lengths: NDArray[np.int32]) -> BlockLayout:
-    """Return the sequences of each row."""
-    length, multiple = config.seq_length, config.pad_to_multiple
-    if length is None:
-        return one_per_block(lengths, 0)
-    if kind == "parquet":
-        path = with_suffix(prefix, packing_prefix("", length, multiple))
-        return read_layout(path, lengths, sequence_length=length, pad_to_multiple=multiple)
-    places = np.where(lengths > length, length + 1, places_of(lengths, kind, multiple))
-    return lay_out_blocks(places, sequence_length=length, drop_longer=config.longer_than_pack == "drop")
-
-
-def _plan_files(
-    kind: ExportKind, prefix: str, layout: BlockLayout, longest: int, config: InstructConfig, path: str, pad_id: int
-) -> Iterator[ExportFile]:
-    """Yield the tasks of a split: whole row groups, with about TOKENS_PER_FILE tokens in a file."""
-    rows = layout.num_blocks
-    per_group = max(1, min(ROWS_PER_GROUP, TOKENS_PER_FILE // max(config.seq_length or 0, longest)))
-    mean = config.seq_length or max(1, -(-layout.num_tokens // max(1, rows)))
-    per_file = max(1, TOKENS_PER_FILE // mean // per_group) * per_group
-    begins = range(0, rows, per_file) or [0]
-    for number, begin in enumerate(begins):
-        starts = layout.block_starts[begin : min(begin + per_file, rows) + 1]
-        yield ExportFile(
-            form="bridge" if kind == "bridge" else "rows" if config.seq_length is None else "packs",
-            prefix=prefix,
-            sequences=layout.conversations[starts[0] : starts[-1]],
-            starts=starts - starts[0],
-            rows_per_group=per_group,
-            multiple=config.pad_to_multiple,
-            pad_id=pad_id,
-            path=f"{path}-{number:05d}-of-{len(begins):05d}.{'idx.parquet' if kind == 'bridge' else 'parquet'}",
-        )
 
 
 def write_file(task: ExportFile) -> Counter[str]:

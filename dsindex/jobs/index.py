@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
@@ -50,7 +51,7 @@ from dsindex.store.storage import free_bytes, open_file
 from dsindex.store.urls import absolute, local_paths, refuse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from dsindex.engine.executors import Executor
     from dsindex.index.job import Sizes
@@ -143,8 +144,9 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     train = blends[0].prefixes if blends[0] is not None else ()
     parts = [counts[prefix][0] for prefix in dict.fromkeys(train)]
     sizes = _requested_sizes(config, settings, sum(part.tokens for part in parts if part is not None))
+    replacements = parse_replacements(config.dataset_path_as or ())
     datasets, blended = find_needed_caches(
-        blends, sizes, settings=settings, counts=counts, job_path=_job_paths(config, list(counts))
+        blends, sizes, settings=settings, counts=counts, job_path=partial(job_path, replacements=replacements)
     )
     notes = list(_notes(config, settings, datasets, counts))
     if config.is_over_time:
@@ -318,24 +320,6 @@ def _requested_sizes(config: IndexConfig, settings: CacheSettings, train_tokens:
     flags: dict[str, Any] = {field.name: getattr(config, field.name, None) for field in fields(TrainingLength)}
     flags |= {"sequence_length": settings.sequence_length, "release": config.megatron_release}
     return samples_for_training(TrainingLength(**flags))
-
-
-def _job_paths(config: IndexConfig, prefixes: list[str]) -> Callable[[str], str]:
-    """Return the function of `--dataset-path-as`: one path for each prefix, or HERE=THERE for beginnings of paths.
-
-    Raises:
-        InputError: If the number of paths is not the number of prefixes.
-    """
-    given = config.dataset_path_as or ()
-    replaced = parse_replacements(given)
-    if len(replaced) == len(given):
-        return lambda prefix: job_path(prefix, replaced)
-    if replaced or len(given) != len(prefixes):
-        raise InputError(
-            f"--dataset-path-as: expected a path for each of the {len(prefixes)} prefixes ({' '.join(prefixes)}), or "
-            f"HERE=THERE, got {' '.join(given)}"
-        )
-    return dict(zip(prefixes, given, strict=True)).__getitem__
 
 
 # The work.

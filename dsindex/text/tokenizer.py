@@ -322,19 +322,7 @@ def _find_file(path: str, *, wants_model: bool) -> str:
         return os.path.join(path, wanted[0])
     shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
     what = "one *.model" if wants_model else "a tokenizer.json"
-    whole = next((name for name in names if name.endswith((".model", ".tiktoken"))), None)
-    if "tokenizer.json" in names:
-        remedy = "for its tokenizer.json, use --tokenizer-type HuggingFaceTokenizer"
-    elif whole is not None:
-        remedy = (
-            f"use the file itself, --tokenizer-model {os.path.join(path, whole)}, for the tokens of its own library; "
-            f"those of transformers may be others"
-        )
-    elif {"vocab.json", "merges.txt"} <= set(names):
-        vocabulary, merges = (os.path.join(path, name) for name in ("vocab.json", "merges.txt"))
-        remedy = f"use --tokenizer-type GPT2BPETokenizer --vocab-file {vocabulary} --merge-file {merges}"
-    else:
-        remedy = "use the folder that contains tokenizer.json"
+    remedy = "name a file itself, or vocab.json and merges.txt with --vocab-file and --merge-file"
     raise TokenizerError(f"{path}: expected a folder with {what}, got one with {shown}; {remedy}")
 
 

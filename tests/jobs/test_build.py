@@ -116,14 +116,3 @@ def test_provenance_leads_back_to_the_line(tmp_path, make_config):
     assert offsets == [0, text.index(b'{"text": ""'), text.index(b'{"text": "two'), 0]
     with pytest.raises(FormatError, match="expected rows up to 5, got 4"):
         read_rows(path, 0, 5)
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({"append_eod": False}, "append-eod was 0 and is not set"),
-    ({"input": (str(OWN.docs), str(OWN.sentences)), "shard_size": "9KiB"}, "shard-size was 8192 and is 9216"),
-], ids=["options", "shard size"])  # fmt: skip
-def test_output_of_another_plan_is_refused_by_name(make_config, options, message):
-    run_config(make_config())
-    with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}"):
-        run_config(make_config(**options))
-    run_config(make_config(**options, replace=True))

@@ -14,6 +14,7 @@ from dsindex.cli.main import main
 from dsindex.datasets.exports import EXPORT_MANIFEST
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import InputError, OutputError
+from dsindex.instruction import exports as row_plans
 from dsindex.jobs import exports, instruct
 from tests.jobs.instruct import instruct_jobs
 from tests.support.conversations import CONVERSATIONS, SPEC
@@ -29,8 +30,8 @@ SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 def small_files():
     """Several files and row groups for each split; the tasks have their sizes, so other processes need no change."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exports, "TOKENS_PER_FILE", 768 * 20)
-        patch.setattr(exports, "ROWS_PER_GROUP", 5)
+        patch.setattr(row_plans, "TOKENS_PER_FILE", 768 * 20)
+        patch.setattr(row_plans, "ROWS_PER_GROUP", 5)
         yield
 
 
@@ -134,7 +135,7 @@ def test_without_packs_a_row_is_a_conversation(tmp_path, chats):
             assert row == {"input_ids": tokens.tolist(), "attention_mask": [1] * len(tokens), "labels": labels}
     assert len(list((tmp_path / "chat_parquet").glob("train-*"))) > 1
     metadata = pq.read_metadata(min((tmp_path / "chat_parquet").glob("train-*")))
-    assert metadata.row_group(0).num_rows == exports.ROWS_PER_GROUP
+    assert metadata.row_group(0).num_rows == row_plans.ROWS_PER_GROUP
 
 
 def test_exports_are_added_to_a_finished_job_without_doing_it_again(tmp_path, chats, monkeypatch):
