@@ -64,7 +64,8 @@ class Report:
         return file.getvalue().rstrip("\n")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({show_name(str(next(iter(self.lines()))))})"
+        first = next((line for line in self.lines() if isinstance(line, str) and line), "")
+        return f"{type(self).__name__}({show_name(first)})"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ANN401, ARG002 - as IPython calls it
         """Show all facts in a notebook."""

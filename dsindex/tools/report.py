@@ -79,7 +79,7 @@ class Section:
     """Title and text of some documents."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ReportResult(Report):
     """The page that was written."""
 
@@ -98,9 +98,6 @@ class ReportResult(Report):
     def prefixes(self) -> tuple[str, ...]:
         """The datasets on the page."""
         return tuple(section.name for section in self.datasets)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.output}: {count(len(self.datasets), 'dataset')})"
 
     def lines(self) -> list[str]:
         """Return as text what was written and found."""

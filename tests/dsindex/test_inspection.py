@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from dsindex.cli.main import main
 from dsindex.datasets.kinds import tell_kind
-from dsindex.formats.raw_index import create_raw_index
 from dsindex.text.encoders import encode_by_reference
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.token_text import cut_pieces
@@ -33,14 +30,6 @@ def test_fairseqs_index_is_named(tmp_path, capsys):
         shown = "".join(capsys.readouterr())
         assert "got the TNTIDX index of fairseq, as --dataset-impl lazy or cached wrote it" in shown
         assert "MMIDIDX\n" not in shown
-
-
-def test_lines_and_their_index_are_a_raw_index(tmp_path):
-    lines = tmp_path / "lines.jsonl"
-    lines.write_text(json.dumps({"text": "a"}) + "\n")
-    create_raw_index(str(lines), str(tmp_path / "lines.idx"))
-    for given in ("lines.jsonl", "lines.idx", "lines"):
-        assert tell_kind(str(tmp_path / given)).kind == "raw index"
 
 
 TEXT = "A naïve fox, 数 and 🦊🦊\r\n  twice\x1b[2J."
