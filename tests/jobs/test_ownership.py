@@ -111,18 +111,6 @@ def test_merge_does_not_replace_its_inputs(output, options, capsys):
     assert contents() == before
 
 
-def test_fresh_with_a_bad_line_keeps_the_old_dataset(capsys):
-    assert build("a.jsonl") == 0
-    before = contents("out")
-    Path("b.jsonl").write_bytes(LINES[1] + b"{broken\n")
-    assert build("b.jsonl", options=["--replace"]) == 1
-    assert "b.jsonl, line 2: " in message(capsys)
-    after = {name: data for name, data in contents("out").items() if ".build" not in name}
-    assert json.loads(after.pop("out/x.progress.json"))["state"] == "failed"
-    del before["out/x.progress.json"]
-    assert after == before
-
-
 def test_two_builds_to_one_output_do_not_meet(capsys, monkeypatch):
     from dsindex.engine import job
 
