@@ -11,9 +11,7 @@ from tokenizers import AddedToken
 from dsindex.errors import TokenizerError
 from dsindex.text import encoders
 from dsindex.text.encoders import make_encoder
-from dsindex.text.engines import (
-    choose_engine,
-)
+from dsindex.text.engines import choose_engine
 from tests.agreement import vocabularies as v
 from tests.dsindex.text.test_engines import encoded, encoder_of, expected
 from tests.support import text_tokenizers as trained
