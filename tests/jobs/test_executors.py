@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
-from dsindex.engine.executors import Call, ProcessExecutor, ThreadExecutor
+from dsindex.engine.executors import Call, ProcessExecutor, ThreadExecutor, make_executor
 from dsindex.engine.merge import make_index
-from dsindex.engine.start import make_executor
 from dsindex.errors import BadRecordError
 from dsindex.machine import available_cpus, available_memory
 from dsindex.options.config import ExecutorConfig
@@ -28,23 +27,6 @@ def square(number):
 
 def process_id(_number):
     return os.getpid()
-
-
-class Large:
-    """A value that says how often a process has unpickled it."""
-
-    times = 0
-
-    def __init__(self):
-        self.content = b"x" * (1 << 20)
-
-    def __setstate__(self, state):
-        Large.times += 1
-        self.__dict__.update(state)
-
-
-def times_unpickled(_number, first, second):
-    return first is second, len(first.content), Large.times
 
 
 def prepare(path):
@@ -144,12 +126,6 @@ def test_whatever_a_call_raises_reaches_the_driver(make, function, message):
         run(executor, call(square, 1), call(function, 2))
 
 
-def test_shared_value_reaches_each_process_once(processes):
-    shared = processes.share(Large())
-    calls = [call(times_unpickled, number, shared, shared) for number in range(20)]
-    assert set(run(processes, *calls)[0].values()) == {(True, 1 << 20, 1)}
-
-
 def test_killed_worker_is_replaced_and_its_call_tried_again(processes, tmp_path):
     results, statistics = run(processes, *[call(die_once, number, str(tmp_path)) for number in range(3)])
     assert results == {0: 0, 1: 1, 2: 2}
@@ -204,7 +180,7 @@ def test_closing_kills_what_runs():
 ], ids=["many", "memory unknown", "few workers", "few bytes", "little memory"])  # fmt: skip
 def test_many_workers_are_processes_where_the_text_is_large(workers, text_bytes, memory, kind, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("dsindex.engine.start.available_memory", lambda: memory)
+    monkeypatch.setattr("dsindex.engine.executors.available_memory", lambda: memory)
     with contextlib.closing(make_executor(ExecutorConfig(workers=workers), text_bytes=text_bytes)) as executor:
         assert (executor.kind, executor.slots) == (kind, workers)
 
