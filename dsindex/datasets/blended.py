@@ -7,23 +7,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-import numpy as np
-
-from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset, absolute_source, open_index_array
-from dsindex.datasets.samples import LocatedSample, SampleDataset
+from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset, MegatronSamples, absolute_source, open_index_array
 from dsindex.errors import FormatError
 from dsindex.index.cache import BLENDED_ARRAYS, BLENDED_CLASS, array_beside, find_description, read_description
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from dsindex.datasets.decoding import TokenizerLike
     from dsindex.datasets.gpt import IndexSource, SampleOptions
+    from dsindex.datasets.samples import LocatedSample
 
 
-class BlendedDataset(SampleDataset[dict[str, Any]]):
+class BlendedDataset(MegatronSamples):
     """Map-style dataset of a blend's samples. Pickled as paths if it was opened from paths.
 
     Args:
@@ -43,6 +38,7 @@ class BlendedDataset(SampleDataset[dict[str, Any]]):
         if len(widths) != 1:
             raise ValueError(f"expected datasets of one sequence length to blend, got {sorted(widths)}")
         self._datasets = list(datasets)
+        self.num_sample_tokens = datasets[0].num_sample_tokens
         self.place = f"a blend of {len(datasets)} datasets"
         self._reopen = partial(
             BlendedDataset, self._datasets, *map(absolute_source, (dataset_index, dataset_sample_index))
@@ -115,29 +111,11 @@ class BlendedDataset(SampleDataset[dict[str, Any]]):
         dataset, sample = self._find(number)
         return {"dataset_id": self.dataset_index[number], **dataset[sample]}  # of the index's type, as in Megatron
 
-    def tokens(self, index: SupportsIndex) -> NDArray[np.int64]:
-        """Return the tokens of a sample, as `GPTDataset.tokens` does."""
-        dataset, sample = self._find(self._number(index))
-        return dataset.tokens(sample)
-
-    def batch(self, indices: Sequence[SupportsIndex]) -> NDArray[np.int64]:
-        """Return the tokens of n samples, each as `tokens` does, shape [n, sequence_length (+ 1)]."""
-        out = np.empty((len(indices), self.datasets[0].num_sample_tokens), np.int64)
-        for index, text in zip(indices, out, strict=True):
-            dataset, sample = self._find(self._number(index))
-            dataset.copy_tokens(sample, text)
-        return out
-
     def locate(self, index: SupportsIndex) -> LocatedSample:
         """Return a sample's number, dataset and parts, for `trace_samples`, which traces many at once."""
         number = self._number(index)
         dataset, sample = self._find(number)
         return replace(dataset.locate(sample), sample=number, dataset=int(self.dataset_index[number]))
-
-    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
-        """Return the text of a sample, as `GPTDataset.decode` does, by default with its own dataset's tokenizer."""
-        dataset, sample = self._find(self._number(index))
-        return dataset.decode(sample, tokenizer=tokenizer)
 
     def _find(self, number: int) -> tuple[GPTDataset, int]:
         """Return the dataset of a sample, and the sample's number in it.

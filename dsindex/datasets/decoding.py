@@ -1,7 +1,7 @@
 """Texts of token ids, by the tokenizer that a dataset's manifest names, or by one that is given.
 
 The manifest (docs/formats.md) names a tokenizer and its SHA-256, by which it is looked for
-(dsindex.text.recorded_tokenizer).
+(`load_recorded`). Only one with this hash is used.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from dsindex.errors import TokenizerError
+from dsindex.errors import DsindexError, TokenizerError
 from dsindex.formats.manifest import manifest_path, read_manifest
-from dsindex.json_text import encode_json
 from dsindex.store.urls import local_paths
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from dsindex.text.recorded_tokenizer import NamedTokenizer
+    from dsindex.formats.manifest import Manifest, RecordedTokenizer, Run
     from dsindex.text.tokenizer import Tokenizer
 
 
+LEVELS_ABOVE = 3
+"""Folders above a dataset, and above its first input, in which a tokenizer is looked for."""
 TokenizerLike: TypeAlias = "Tokenizer | str | os.PathLike[str] | Any"
 """A tokenizer, the path of one or its name in the hub; or an object with `decode`, as of tokenizers or transformers."""
 
@@ -58,48 +59,86 @@ def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | 
     return str(tokenizer.decode(kept.tolist(), skip_special_tokens=False))
 
 
-def read_named_tokenizer(prefix: str) -> NamedTokenizer | None:
-    """Return the tokenizer in the manifest of a dataset; None if there is no manifest, or it names none.
+def load_recorded(prefix: str, manifest: Manifest | None, *, given: str | None = None) -> Tokenizer:
+    """Load the tokenizer that a manifest names.
+
+    It is looked for where it was, under its name in the working folder, and by that name in the folders above the
+    dataset and its first input; one of the hub in the hub's cache, by its commit.
+
+    Args:
+        prefix: The dataset's path without suffix.
+        manifest: Its manifest.
+        given: The path to load it from; None to look for it.
 
     Raises:
-        FormatError: If the manifest is damaged.
+        TokenizerError: If none is named, or there is none with the recorded hash; it says what was found instead.
     """
-    recorded = read_manifest(prefix)
-    if recorded is None or recorded.content.tokenizer is None:
-        return None
-    from dsindex.text.recorded_tokenizer import NamedTokenizer  # not needed to read tokens
-
-    tokenizer, run = recorded.content.tokenizer, recorded.run
-    return NamedTokenizer(
-        name=tokenizer.name,
-        sha256=tokenizer.sha256,
-        revision=tokenizer.revision,
-        options=encode_json(tokenizer.options or {}),
-        path=run.tokenizer_path,
-        first_input=next((path for path, *_ in run.plan.inputs), None),
+    remedy = "give its path with --tokenizer-model, in Python with tokenizer="
+    recorded = None if manifest is None else manifest.content.tokenizer
+    if manifest is None or recorded is None:
+        expected = "expected a manifest that names the dataset's tokenizer, found none"
+        raise TokenizerError(f"{manifest_path(prefix)}: {expected}; {remedy}")
+    others = []
+    for place in _places(prefix, recorded, manifest.run) if given is None else [given]:
+        try:
+            tokenizer = load_like(recorded, place, is_given=given is not None)
+        except (DsindexError, OSError) as error:
+            others.append(str(error))
+            continue
+        if tokenizer.sha256 == recorded.sha256:
+            return tokenizer
+        others.append(f"{place} has {tokenizer.sha256[:16]}…")
+    found = "; ".join(others) or f"found none where it was, nor by that name in {os.getcwd()} or beside the data"
+    raise TokenizerError(
+        f"expected the tokenizer {recorded.name!r} with sha256 {recorded.sha256[:16]}… that the dataset was made with, "
+        f"{found}; {remedy}"
     )
 
 
-@functools.lru_cache(maxsize=8)
-def _load_recorded(prefix: str, working_folder: str) -> Tokenizer:
-    """Load the tokenizer that the manifest of a dataset names.
+def load_like(recorded: RecordedTokenizer | None, path: str, *, is_given: bool = True) -> Tokenizer:
+    """Load a tokenizer with recorded options; its hash may be another.
 
     Args:
-        prefix: The dataset.
-        working_folder: The folder from which paths count, which is part of what the result depends on.
+        recorded: What the manifest says; None for no options.
+        path: Its path.
+        is_given: Whether the path was given by the user: it then takes the place of GPT-2's two files.
 
     Raises:
-        TokenizerError: If none is named or found, or it is another one.
+        TokenizerError: If it cannot be read, or the options are damaged.
     """
-    from dsindex.text.recorded_tokenizer import load_recorded
+    import msgspec  # what is not needed to read tokens loads here
 
-    named = read_named_tokenizer(prefix)
-    if named is None:
-        raise TokenizerError(
-            f"{manifest_path(prefix)}: expected a manifest that names the dataset's tokenizer, found none; pass "
-            f"tokenizer=, the path of the tokenizer"
-        )
-    return load_recorded(named, prefix if local_paths([prefix]) else os.path.join(working_folder, named.name))
+    from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer
+
+    options = dict((None if recorded is None else recorded.options) or {})
+    if is_given:
+        options.pop("vocab_file", None)
+    try:
+        return load_tokenizer(path, options=msgspec.convert(options, TokenizerOptions))
+    except msgspec.ValidationError as error:
+        msg = f"{path}: expected options of a tokenizer in the manifest, got {options}; it is damaged"
+        raise TokenizerError(msg) from error
+
+
+def _places(prefix: str, recorded: RecordedTokenizer, run: Run) -> list[str]:
+    """Return where a tokenizer may be, in the order to look."""
+    if recorded.revision is not None:
+        return [f"{recorded.name}@{recorded.revision}"]
+    if "vocab_file" in (recorded.options or {}):
+        return [recorded.name]
+    places = [*([] if run.tokenizer_path is None else [run.tokenizer_path]), recorded.name]
+    for start in local_paths([prefix, *(path for path, *_ in run.plan.inputs[:1])]):
+        folder = os.path.abspath(start)
+        for _ in range(LEVELS_ABOVE):
+            folder = os.path.dirname(folder)
+            places.append(os.path.join(folder, recorded.name))
+    return [place for place in dict.fromkeys(places) if os.path.exists(place)]
+
+
+@functools.lru_cache(maxsize=8)
+def _load_recorded(prefix: str, _: str) -> Tokenizer:
+    """Load the tokenizer that a dataset's manifest names once for a process and the folder from which paths count."""
+    return load_recorded(prefix, read_manifest(prefix))
 
 
 @functools.lru_cache(maxsize=8)

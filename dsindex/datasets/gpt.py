@@ -182,11 +182,55 @@ def open_cached_index(description: str, name: str) -> NDArray[Any]:
     return open_index_array(array_beside(description, name), what=f"a {name.replace('_', ' ')}", shape=shape)
 
 
+class MegatronSamples(SampleDataset[dict[str, Any]]):
+    """Training samples of tokens: of one dataset, or of a blend."""
+
+    num_sample_tokens: int
+    """Tokens of a sample, the extra one included."""
+
+    def tokens(self, index: SupportsIndex) -> NDArray[np.int64]:
+        """Return the tokens of a sample, shape [sequence_length + 1] ([sequence_length] without the extra token).
+
+        A partial last sample is padded with the pad token, or -1 if there is none.
+
+        Raises:
+            IndexError: If there is no such sample.
+            FormatError: If the indices point outside the data.
+        """
+        only: NDArray[np.int64] = self.batch([index])[0]
+        return only
+
+    def batch(self, indices: Sequence[SupportsIndex]) -> NDArray[np.int64]:
+        """Return the tokens of n samples, each as `tokens` does, shape [n, sequence_length (+ 1)].
+
+        Raises:
+            IndexError: If there is no such sample.
+            FormatError: If the indices point outside the data.
+        """
+        out = np.empty((len(indices), self.num_sample_tokens), np.int64)
+        for index, text in zip(indices, out, strict=True):
+            dataset, number = self._find(self._number(index))
+            dataset._copy_tokens(number, text)
+        return out
+
+    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
+        """Return the text of a sample, with special tokens and without padding, as `IndexedDataset.decode` does.
+
+        That of a blend is decoded by its own dataset's tokenizer.
+        """
+        length, prefix = sum(part.num_tokens for part in self.parts(index)), self.locate(index).data.prefix
+        return decode_tokens(self.tokens(index)[:length], prefix=prefix, tokenizer=tokenizer)
+
+    def _find(self, number: int) -> tuple[GPTDataset, int]:
+        """Return the dataset of a sample, and the sample's number in it."""
+        raise NotImplementedError
+
+
 _PADDING = -1
 """Placeholder for missing tokens while a sample is assembled; no vocabulary contains it."""
 
 
-class GPTDataset(SampleDataset[dict[str, "NDArray[Any]"]]):
+class GPTDataset(MegatronSamples):
     """Map-style dataset of training samples.
 
     `ds[i]` is a sample for training, `ds.tokens(i)` and `ds.batch(ids)` are bare tokens, and `ds.parts(i)` says where
@@ -230,7 +274,6 @@ class GPTDataset(SampleDataset[dict[str, "NDArray[Any]"]]):
         self.sequence_length = sequence_length
         self.add_extra_token = add_extra_token
         self.num_sample_tokens = sequence_length + add_extra_token
-        """Tokens of a sample, the extra one included."""
         self.options = options
         self._convert = tensor_maker(torch)
         self._reopen = partial(
@@ -313,7 +356,8 @@ class GPTDataset(SampleDataset[dict[str, "NDArray[Any]"]]):
         Raises:
             FormatError: If the indices point outside the data.
         """
-        text = self.tokens(number)
+        text: NDArray[np.int64] = np.empty(self.num_sample_tokens, np.int64)
+        self._copy_tokens(number, text)
         if self._extra:
             tokens, labels = text[:-1], text[1:]
         else:
@@ -335,34 +379,12 @@ class GPTDataset(SampleDataset[dict[str, "NDArray[Any]"]]):
             labels[labels == self._pad] = 0
         return self._convert(sample)
 
-    def tokens(self, index: SupportsIndex) -> NDArray[np.int64]:
-        """Return the tokens of a sample, shape [sequence_length + 1] ([sequence_length] without the extra token).
+    def _find(self, number: int) -> tuple[GPTDataset, int]:
+        """Return itself, as it is no blend, and the number."""
+        return self, number
 
-        A partial last sample is padded with the pad token, or -1 if there is none.
-
-        Raises:
-            IndexError: If there is no such sample.
-            FormatError: If the indices point outside the data.
-        """
-        text: NDArray[np.int64] = np.empty(self.num_sample_tokens, np.int64)
-        self.copy_tokens(index, text)
-        return text
-
-    def batch(self, indices: Sequence[SupportsIndex]) -> NDArray[np.int64]:
-        """Return the tokens of n samples, each as `tokens` does, shape [n, sequence_length (+ 1)].
-
-        Raises:
-            IndexError: If there is no such sample.
-            FormatError: If the indices point outside the data.
-        """
-        out = np.empty((len(indices), self.num_sample_tokens), np.int64)
-        for index, text in zip(indices, out, strict=True):
-            self.copy_tokens(index, text)
-        return out
-
-    def copy_tokens(self, index: SupportsIndex, out: NDArray[np.int64]) -> None:
+    def _copy_tokens(self, number: int, out: NDArray[np.int64]) -> None:
         """Copy the tokens of a sample to an array, as `tokens` returns them."""
-        number = self._number(index)
         row = int(self.shuffle_index[number])
         if not self._copy_sample(*self._columns, row, self._extra, self._pad, out):
             raise self._damaged(number)
@@ -376,11 +398,6 @@ class GPTDataset(SampleDataset[dict[str, "NDArray[Any]"]]):
             if num_tokens
         ]
         return LocatedSample(sample=number, dataset=0, data=self.dataset, parts=parts)
-
-    def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
-        """Return the text of a sample, with special tokens and without padding, as `IndexedDataset.decode` does."""
-        length = sum(part.num_tokens for part in self.parts(index))
-        return decode_tokens(self.tokens(index)[:length], prefix=self.dataset.prefix, tokenizer=tokenizer)
 
     @cached_property
     def _copy_sample(self) -> Callable[..., bool]:

@@ -27,7 +27,7 @@ from dsindex.instruction.blocks import Block, BlockLayout, assemble_block, lay_o
 from dsindex.instruction.construction import MessageConstruction
 from dsindex.instruction.records import check_text, message_text, parse_record, strings_in
 from dsindex.store.reading import is_stored
-from dsindex.store.urls import absolute, located, refuse_address
+from dsindex.store.urls import absolute, located, refuse_address, with_suffix
 from dsindex.text.jq import Patterns, parse_field_patterns
 
 if TYPE_CHECKING:
@@ -340,13 +340,8 @@ class PackedInstructionDataset(Packs):
         self.sequence_length = sequence_length
         self._shape = {"sequence_length": sequence_length, "pad_id": pad_id, "pad_to_multiple": pad_to_multiple}
         self._reopen = partial(PackedInstructionDataset, absolute(self.prefix), **self._shape, torch=torch)
-        dataset, self._mask = IndexedDataset(f"{self.prefix}_text_document"), IndexedDataset(f"{self.prefix}_loss_mask")
+        dataset, self._mask = open_masked(self.prefix)
         lengths = dataset.sequence_lengths
-        if self._mask.dtype != np.uint8 or not np.array_equal(lengths, self._mask.sequence_lengths):
-            raise FormatError(
-                f"{self._mask.prefix}.idx: expected uint8 masks of the lengths of {dataset.prefix}.idx "
-                f"({len(lengths)} sequences), got {self._mask.dtype} of {len(self._mask)} sequences; build both again"
-            )
         path = packing_prefix(self.prefix, sequence_length, pad_to_multiple)
         read = partial(read_layout, path) if is_stored(f"{path}.idx") else lay_out_blocks
         super().__init__(dataset, read(lengths, sequence_length=sequence_length, pad_to_multiple=pad_to_multiple))
@@ -367,6 +362,21 @@ class PackedInstructionDataset(Packs):
         """
         tokens, _ = self.dataset.take(self.plan.block(self._number(index)))
         return decode_tokens(tokens, prefix=self.dataset.prefix, tokenizer=tokenizer)
+
+
+def open_masked(prefix: str) -> tuple[IndexedDataset, IndexedDataset]:
+    """Open the tokens and the masks of instruction data.
+
+    Raises:
+        FormatError: If a file is missing or damaged, or masks do not fit the tokens.
+    """
+    texts, masks = (IndexedDataset(with_suffix(prefix, f"_{name}")) for name in ("text_document", "loss_mask"))
+    if masks.dtype != np.uint8 or not np.array_equal(texts.sequence_lengths, masks.sequence_lengths):
+        raise FormatError(
+            f"{masks.prefix}.idx: expected uint8 masks of the lengths of {texts.prefix}.idx ({len(texts)} sequences), "
+            f"got {masks.dtype} of {len(masks)} sequences; build both again"
+        )
+    return texts, masks
 
 
 def packing_prefix(prefix: str, sequence_length: int, pad_to_multiple: int = 1) -> str:

@@ -18,7 +18,7 @@ from dsindex.formats.raw_index import raw_index_path
 from dsindex.index.cache import DESCRIPTION_SUFFIX, descriptions_in
 from dsindex.store.reading import is_stored
 from dsindex.store.storage import open_file, what_is_no_file
-from dsindex.store.urls import is_url, with_suffix
+from dsindex.store.urls import is_url
 
 KindName: TypeAlias = Literal["MMIDIDX", "pbin", "raw index", "index cache", "instruction data", "packs", "export"]
 
@@ -56,8 +56,7 @@ def tell_kind(path: str) -> Subject:
         InputError: If there is nothing, or nothing that dsindex knows, or it is unclear which dataset is meant.
         FormatError: If the file is in none of the known formats, or cannot be read.
     """
-    refused = what_is_no_file(path) or ("a name with a NUL character" if "\0" in path else None)
-    if refused is not None:
+    if (refused := what_is_no_file(path)) is not None:
         raise InputError(f"{path}: expected a dataset, got {refused}")
     ending = next((each for each in _PREFIX_ENDINGS if path.endswith(each)), "")
     prefix = path.removesuffix(ending)
@@ -68,22 +67,32 @@ def tell_kind(path: str) -> Subject:
         raise InputError(
             f"{path}: expected the dataset {prefix} beside it, found none; move it there or build it again"
         )
-    return _file(path) if os.path.isfile(path) else _folder(path) or _nothing(path)
+    exported = export_folder_of(path)
+    if exported is not None:
+        return Subject(kind="export", path=exported)
+    if descriptions_in(path):
+        return Subject(kind="index cache", path=path)
+    return _file(path) if os.path.isfile(path) else _nothing(path)
 
 
 def _at_prefix(prefix: str) -> Subject | None:
     """Return the dataset of a prefix, here or in an object store."""
-    if is_stored(with_suffix(prefix, ".idx")):
+    if is_stored(f"{prefix}.idx"):
         head = b"" if is_url(prefix) else read_head(f"{prefix}.idx")
         if head.startswith(PICKLE_START):
-            return Subject(kind="raw index", path=_find_lines(f"{prefix}.idx"))
+            lines = f"{prefix}{LINES_SUFFIX}"
+            if not os.path.isfile(lines):
+                raise InputError(
+                    f"{prefix}.idx: expected the file of this raw index as {lines}, found none; name the file"
+                )
+            return Subject(kind="raw index", path=lines)
         refuse_foreign_index(f"{prefix}.idx", head)
         return Subject(kind="packs" if PACKING.fullmatch(prefix) else "MMIDIDX", path=prefix)
-    if is_stored(with_suffix(prefix, ".bin")):
+    if is_stored(f"{prefix}.bin"):
         return Subject(kind="MMIDIDX", path=prefix)
-    if all(is_stored(with_suffix(prefix, f"{each}.idx")) for each in (TEXT_SUFFIX, MASK_SUFFIX)):
+    if all(is_stored(f"{prefix}{each}.idx") for each in (TEXT_SUFFIX, MASK_SUFFIX)):
         return Subject(kind="instruction data", path=prefix)
-    packed = with_suffix(prefix.removesuffix(PBIN_SUFFIX), PBIN_SUFFIX)
+    packed = f"{prefix.removesuffix(PBIN_SUFFIX)}{PBIN_SUFFIX}"
     return Subject(kind="pbin", path=packed) if is_stored(packed) else None
 
 
@@ -91,9 +100,6 @@ def _file(path: str) -> Subject:
     ending = next((each for each in _CACHE_ENDINGS if path.endswith(each)), None)
     if ending is not None:
         return Subject(kind="index cache", path=f"{path.removesuffix(ending)}{DESCRIPTION_SUFFIX}")
-    exported = export_folder_of(path)
-    if exported is not None:
-        return Subject(kind="export", path=exported)
     head = read_head(path)
     if path.endswith(LINES_SUFFIX) or head.lstrip().startswith(b"{"):
         if os.path.isfile(raw_index_path(path)):
@@ -112,42 +118,12 @@ def _file(path: str) -> Subject:
     return Subject(kind="pbin", path=path)
 
 
-def _folder(path: str) -> Subject | None:
-    if descriptions_in(path):
-        return Subject(kind="index cache", path=path)
-    return Subject(kind="export", path=path) if export_folder_of(path) is not None else None
-
-
-def _find_lines(idx_path: str) -> str:
-    """Return the JSONL file of a raw index: the file in the same folder that differs in the suffix only.
-
-    Raises:
-        InputError: If there is none, or several without a `.jsonl` among them.
-    """
-    stem = idx_path.removesuffix(".idx")
-    beside = sorted(glob.glob(f"{glob.escape(stem)}.*"))
-    found = [path for path in beside if path != idx_path and raw_index_path(path) == idx_path and os.path.isfile(path)]
-    lines = f"{stem}{LINES_SUFFIX}"
-    if lines in found:
-        return lines
-    if len(found) != 1:
-        got = ", ".join(found) or "none"
-        msg = f"{idx_path}: expected the JSONL file of this raw index beside it, got {got}; move it to {lines}"
-        raise InputError(msg)
-    return found[0]
-
-
 def _nothing(path: str) -> Subject:
     """Refuse a path that leads to no dataset.
 
     Raises:
         InputError: Always, with the datasets that may be meant.
     """
-    if is_url(path):
-        raise InputError(
-            f"{path}: there is no dataset: expected the prefix of a .bin and .idx, or a .pbin, found none; index "
-            f"caches, raw indices and folders are looked at on this machine only"
-        )
     inside = os.path.join(glob.escape(path), "*")
     near = (f"{inside}.idx", f"{inside}{PBIN_SUFFIX}", f"{glob.escape(path)}_*.idx")
     names = [name.removesuffix(".idx") for pattern in near for name in sorted(glob.glob(pattern))]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from dsindex.datasets.indexed import IndexedDataset
-    from dsindex.datasets.origins import DocumentOrigin, PartDocument, SourceLine
+    from dsindex.datasets.origins import DocumentOrigin, SourceLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +89,12 @@ class TracedPart:
     sequence_offset: int
     """Position of the first token in the sequence."""
     num_tokens: int
-    source: SourceLine | None
-    """The record that the document was made from; None if it is unknown."""
-    part: PartDocument | None = None
-    """The document in the dataset that was merged into this one; None if it was not merged."""
+    origin: DocumentOrigin
+
+    @property
+    def source(self) -> SourceLine | None:
+        """The record that the document was made from; None if it is unknown."""
+        return self.origin.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +143,7 @@ def _trace_part(located: LocatedSample, part: SamplePart, origins: Mapping[int, 
         sequence=part.sequence,
         sequence_offset=part.offset,
         num_tokens=part.num_tokens,
-        source=origins[document].source,
-        part=origins[document].part,
+        origin=origins[document],
     )
 
 
@@ -201,13 +202,10 @@ class Batches:
                 f"expected a step from 1 to {last}, got {step}: the data has {num_samples} samples, in whole batches "
                 f"of {self.global_batch_size}"
             )
-        begin = (step - 1) * self.global_batch_size
-        if rank is None:
-            return list(range(begin, begin + self.global_batch_size))
-        if self.micro_batch_size is None or self.data_parallel_size is None or not 0 <= rank < self.data_parallel_size:
+        if rank is not None and not 0 <= rank < (self.data_parallel_size or 0):
             raise ValueError(f"expected a rank below the data-parallel size {self.data_parallel_size}, got {rank}")
-        rounds = range(begin + rank * self.micro_batch_size, begin + self.global_batch_size, self._round)
-        return [first + number for first in rounds for number in range(self.micro_batch_size)]
+        numbers = range((step - 1) * self.global_batch_size, step * self.global_batch_size)
+        return [number for number in numbers if rank in {None, self.rank_of(number)}]
 
     def step_of(self, sample: int) -> int:
         """Return the step that reads a sample, counted from 1."""

@@ -22,7 +22,7 @@ from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import ClusterLostError, make_executor
 from dsindex.engine.interrupts import raise_missed_stop
 from dsindex.engine.ledger import Finished, Ledger, Publishing
-from dsindex.engine.output import find_finished, publish, refuse_inputs, remove_partials, remove_temporary
+from dsindex.engine.output import find_finished, publish, refuse_inputs, remove_partials
 from dsindex.engine.plan import compare_plans
 from dsindex.engine.progress import ProgressFile, conclude
 from dsindex.engine.work_folder import MARKER_FILE, hold_work_folder, remove_work, remove_work_folder
@@ -138,8 +138,9 @@ class Job:
         self.require_locks()
         self.manifests = [Manifest(content=content, run=run) for content in contents]
         self.ledger.record(Publishing())
-        publish(datasets, [manifest.encode() for manifest in self.manifests])
-        remove_temporary([dataset.output for dataset in datasets])
+        outputs = [dataset.output for dataset in datasets]
+        publish(outputs, self.manifests)
+        remove_partials(outputs, self.plan.plan_id)
         self.ledger.record(Finished())
 
 

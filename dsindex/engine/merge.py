@@ -8,14 +8,13 @@ is compared with the digest that its worker recorded, as it is read.
 from __future__ import annotations
 
 import os
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import xxhash
 
 from dsindex.datasets.provenance import COLUMNS, ROWS_PER_GROUP
-from dsindex.engine.tasks import Part
+from dsindex.engine.tasks import Part, PartFile, Piece
 from dsindex.errors import FormatError, OutputError
 from dsindex.formats.mmididx import (
     BOUNDARY,
@@ -24,13 +23,11 @@ from dsindex.formats.mmididx import (
     MODE,
     POINTER,
     IndexHeader,
-    check_bin_size,
-    check_pointers,
     read_header,
     write_index,
 )
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.reading import Extent, digest_file, input_status, open_sources, open_stored
+from dsindex.store.reading import Extent, input_status, open_sources, open_stored
 from dsindex.store.storage import BlockDigester, start_writeback, write_at, writing
 from dsindex.store.store import open_output, store_of
 from dsindex.store.urls import with_suffix
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.engine.tasks import MergeRange, Piece, ShardRows
+    from dsindex.engine.tasks import MergeRange, ShardRows
     from dsindex.store.reading import Source
     from dsindex.store.storage import StoredFile
 
@@ -79,57 +76,52 @@ def merge_range(task: MergeRange) -> str:
     return digest.hexdigest()
 
 
-def merge_whole(pieces: Sequence[Piece], path: str, suffix: str) -> StoredFile:
+def merge_whole(files: Sequence[PartFile], path: str) -> StoredFile:
     """Assemble an object from its start to its end; it appears complete or not at all.
 
     Raises:
         InputError, OutputError: As `merge_range`.
     """
-    with open_output(path, size_bytes=sum(piece.size_bytes for piece in pieces)) as file:
+    pieces = [Piece(file=each, begin=0, end=each.size_bytes) for each in files]
+    with open_output(path, size_bytes=sum(each.size_bytes for each in files)) as file:
         for chunk in _read_pieces(pieces):
             file.write(chunk)
-    return file.as_stored(suffix)
+    return file.as_stored(path.rpartition(".")[2])
 
 
 def _read_pieces(pieces: Sequence[Piece]) -> Iterator[memoryview]:
     """Yield the bytes of pieces in order, in chunks that share a buffer."""
     buffer = memoryview(bytearray(COPY_BYTES))
-    extents = [Extent(path=piece.path, begin=piece.offset, end=piece.offset + piece.size_bytes) for piece in pieces]
+    extents = [Extent(path=piece.file.path, begin=piece.begin, end=piece.end) for piece in pieces]
     for piece, source in zip(pieces, open_sources(extents), strict=True):
-        end, whole = piece.offset + piece.size_bytes, piece.whole
-        digester = BlockDigester() if whole is not None and end == whole.size_bytes else None
-        if digester is not None:  # ranges before this one have the beginning of the file
-            for chunk in _chunks(source, 0, piece.offset, buffer):
-                digester.update(chunk)
-        for chunk in _chunks(source, piece.offset, end, buffer):
-            if digester is not None:
-                digester.update(chunk)
-            if piece.swapped_bytes > 1:
-                np.frombuffer(chunk, f"<u{piece.swapped_bytes}").byteswap(inplace=True)
-            yield chunk
-        if digester is not None and whole is not None and digester.hexdigest() != whole.digest:
-            _refuse_written(piece.path)
+        compares = piece.file.digest is not None and piece.end == piece.file.size_bytes
+        digester = BlockDigester()
+        # Ranges before this one have the beginning of the file.
+        for begin, end in [(0, piece.begin), (piece.begin, piece.end)] if compares else [(piece.begin, piece.end)]:
+            while begin < end:
+                chunk = buffer[: end - begin]
+                source.read_into(chunk, begin)
+                if compares:
+                    digester.update(chunk)
+                if begin >= piece.begin:
+                    yield chunk
+                begin += len(chunk)
+        if compares and digester.hexdigest() != piece.file.digest:
+            _refuse_written(piece.file)
 
 
-def _chunks(source: Source, begin: int, end: int, buffer: memoryview) -> Iterator[memoryview]:
-    while begin < end:
-        chunk = buffer[: end - begin]
-        source.read_into(chunk, begin)
-        yield chunk
-        begin += len(chunk)
+def _require_written(files: Iterable[PartFile]) -> None:
+    """Compare the files of shards with their digests; objects are requested ahead."""
+    for _ in _read_pieces([Piece(file=each, begin=0, end=each.size_bytes) for each in files if each.digest]):
+        pass
 
 
-def _require_written(path: str, digest: str) -> None:
-    if digest_file(path) != digest:
-        _refuse_written(path)
-
-
-def _refuse_written(path: str) -> NoReturn:
+def _refuse_written(file: PartFile) -> NoReturn:
     """Remove a file of a shard that has other bytes than its worker wrote, so that the next run makes it again."""
-    store_of(path).delete([path])
+    store_of(file.path).delete([file.path])
     raise OutputError(
-        f"{path}: expected what was written there, got other bytes, which are removed; run the same command again: "
-        f"it makes what was lost; and check the disk"
+        f"{file.path}: expected what was written there, got other bytes, which are removed; run the same command "
+        f"again: it makes what was lost; and check the disk"
     )
 
 
@@ -152,7 +144,8 @@ def open_part(prefix: str) -> Part:
     except OSError as error:
         msg = f"{prefix}.bin: cannot be read ({error.strerror}); a dataset is a .bin and an .idx"
         raise FormatError(msg) from error
-    return Part(bin_path=tokens.path, idx_path=idx_path, bin_bytes=tokens.size_bytes, header=header)
+    bin_file = PartFile(path=tokens.path, size_bytes=tokens.size_bytes)
+    return Part(bin=bin_file, idx=PartFile(path=idx_path, size_bytes=header.size_bytes), header=header)
 
 
 def merged_header(parts: Sequence[Part]) -> IndexHeader:
@@ -167,13 +160,13 @@ def merged_header(parts: Sequence[Part]) -> IndexHeader:
     for part in parts:
         if part.header.dtype != first.header.dtype:
             raise FormatError(
-                f"{part.idx_path}: expected tokens of type {first.header.dtype} as in {first.idx_path}, "
+                f"{part.idx.path}: expected tokens of type {first.header.dtype} as in {first.idx.path}, "
                 f"got {part.header.dtype}; datasets of different token types cannot be merged"
             )
         if part.header.num_sequences and part.header.has_modes != filled.header.has_modes:
             has, lacks = (part, filled) if part.header.has_modes else (filled, part)
             raise FormatError(
-                f"{lacks.idx_path}: expected sequence modes as in {has.idx_path}, got none; "
+                f"{lacks.idx.path}: expected sequence modes as in {has.idx.path}, got none; "
                 f"datasets with and without modes cannot be merged"
             )
     return IndexHeader(
@@ -192,89 +185,60 @@ def make_index(parts: Sequence[Part], path: str) -> StoredFile:
     Raises:
         OutputError: If it cannot be written, or the index of a shard is not the one that was written.
     """
-    for part in parts:
-        if part.idx is not None:
-            _require_written(part.idx_path, part.idx.digest)
+    _require_written(part.idx for part in parts)
     header = merged_header(parts)
-    bases = list(accumulate((part.header.num_sequences for part in parts), initial=0))
 
     def boundaries() -> Iterator[NDArray[np.int64]]:
+        base = 0
         yield np.zeros(1, BOUNDARY)
-        for (_, chunks), base in zip(_sections(parts, "boundaries"), bases[:-1], strict=True):
-            for number, chunk in enumerate(chunks):
-                yield (chunk[1:] if number == 0 else chunk) + base
-
-    def modes() -> Iterator[NDArray[np.int8]]:
-        for _, chunks in _sections(parts, "modes"):
-            yield from chunks
+        for part, chunks in _sections(parts, "boundaries"):
+            skipped = 1  # the leading 0 of each part
+            for chunk in chunks:
+                yield chunk[skipped:] + base
+                skipped = 0
+            base += part.header.num_sequences
 
     with open_output(path) as file:
         write_index(
             file,
             header,
-            lengths=lambda: read_lengths(parts),
+            lengths=lambda: read_items(parts, "lengths"),
             boundaries=boundaries,
-            modes=modes if header.has_modes else None,
+            modes=(lambda: read_items(parts, "modes")) if header.has_modes else None,
         )
     return file.as_stored("idx")
-
-
-def read_lengths(parts: Sequence[Part]) -> Iterator[NDArray[np.int32]]:
-    """Yield the lengths of all sequences of datasets in order, a chunk at a time; objects are requested ahead.
-
-    Raises:
-        InputError: If an index is missing or shorter than its header says.
-    """
-    for _, chunks in _sections(parts, "lengths"):
-        yield from chunks
-
-
-def check_parts(parts: Sequence[Part]) -> None:
-    """Check foreign datasets: sequences follow each other as in a merged dataset, boundaries run from 0 to the last.
-
-    Raises:
-        FormatError: If they do not, or an index does not belong to its `.bin`.
-        InputError: If an index is missing or shorter than its header says.
-    """
-    sections = zip(_sections(parts, "lengths"), _sections(parts, "pointers"), strict=True)
-    for (part, lengths), (_, pointers) in sections:
-        end = check_pointers(part.idx_path, part.header.dtype, zip(lengths, pointers, strict=True))
-        check_bin_size(part.idx_path, end, part.bin_bytes)
-    for part, chunks in _sections(parts, "boundaries"):
-        previous = None
-        for chunk in chunks:
-            if previous is None and chunk[0] != 0:
-                raise FormatError(f"{part.idx_path}: expected the first document boundary to be 0, got {chunk[0]}")
-            if chunk[0] < (previous or 0) or np.any(chunk[1:] < chunk[:-1]):
-                msg = f"{part.idx_path}: expected document boundaries that never decrease; the index is damaged"
-                raise FormatError(msg)
-            previous = int(chunk[-1])
-        if previous != part.header.num_sequences:
-            wanted = part.header.num_sequences
-            raise FormatError(f"{part.idx_path}: expected the last document boundary to be {wanted}, got {previous}")
 
 
 _SECTIONS: dict[str, np.dtype[Any]] = {"lengths": LENGTH, "pointers": POINTER, "boundaries": BOUNDARY, "modes": MODE}
 
 
+def read_items(parts: Sequence[Part], name: str) -> Iterator[NDArray[Any]]:
+    """Yield the items of a section, such as the `lengths`, of all indices, a chunk at a time; objects are read ahead.
+
+    Raises:
+        InputError: If an index is missing or shorter than its header says.
+    """
+    for _, chunks in _sections(parts, name):
+        yield from chunks
+
+
 def _sections(parts: Sequence[Part], name: str) -> Iterator[tuple[Part, Iterator[NDArray[Any]]]]:
     """Yield each part with the items of a section of its index, a chunk at a time."""
     dtype = _SECTIONS[name]
-    offsets = [getattr(part.header, f"{name}_offset") for part in parts]
-    counts = [part.header.num_boundaries if name == "boundaries" else part.header.num_sequences for part in parts]
-    extents = [
-        Extent(path=part.idx_path, begin=offset, end=offset + count * dtype.itemsize)
-        for part, offset, count in zip(parts, offsets, counts, strict=True)
-    ]
-    for part, source, offset, count in zip(parts, open_sources(extents), offsets, counts, strict=True):
-        yield part, _section(source, dtype, offset, count)
+    extents = []
+    for part in parts:
+        count = part.header.num_boundaries if name == "boundaries" else part.header.num_sequences
+        begin = getattr(part.header, f"{name}_offset")
+        extents.append(Extent(path=part.idx.path, begin=begin, end=begin + count * dtype.itemsize))
+    for part, extent, source in zip(parts, extents, open_sources(extents), strict=True):
+        yield part, _read_items(source, extent, dtype)
 
 
-def _section(source: Source, dtype: np.dtype[Any], offset: int, count: int) -> Iterator[NDArray[Any]]:
-    """Read `count` items from a byte offset, a chunk at a time."""
-    for begin, end in pairwise([*range(0, count, CHUNK_ITEMS), count]):
-        chunk = np.empty(end - begin, dtype)
-        source.read_into(chunk.data.cast("B"), offset + begin * dtype.itemsize)
+def _read_items(source: Source, extent: Extent, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    chunk_bytes = CHUNK_ITEMS * dtype.itemsize
+    for begin in range(extent.begin, extent.end, chunk_bytes):
+        chunk = np.empty(min(chunk_bytes, extent.end - begin) // dtype.itemsize, dtype)
+        source.read_into(chunk.data.cast("B"), begin)
         yield chunk
 
 
@@ -311,14 +275,12 @@ def make_provenance(shards: Sequence[ShardRows], path: str) -> StoredFile:
 
 def _row_groups(shards: Sequence[ShardRows]) -> Iterator[NDArray[Any]]:
     """Regroup the shards' rows into groups of ROWS_PER_GROUP, whatever the sizes of the shards."""
-    group = np.empty(ROWS_PER_GROUP, ROW)
-    filled = 0
-    extents = [Extent(path=shard.path, begin=0, end=shard.size_bytes) for shard in shards]
+    group, filled = np.empty(ROWS_PER_GROUP, ROW), 0
+    extents = [Extent(path=shard.file.path, begin=0, end=shard.file.size_bytes) for shard in shards]
     for shard, source in zip(shards, open_sources(extents), strict=True):
-        digester = BlockDigester()
-        begin = 0
-        while begin < shard.size_bytes:
-            rows = group[filled : filled + (shard.size_bytes - begin) // ROW.itemsize]
+        digester, begin = BlockDigester(), 0
+        while begin < shard.file.size_bytes:
+            rows = group[filled : filled + (shard.file.size_bytes - begin) // ROW.itemsize]
             content = rows.view(np.uint8).data
             source.read_into(content, begin)
             digester.update(content)
@@ -328,8 +290,8 @@ def _row_groups(shards: Sequence[ShardRows]) -> Iterator[NDArray[Any]]:
             if filled == ROWS_PER_GROUP:
                 yield group
                 filled = 0
-        if digester.hexdigest() != shard.digest:
-            _refuse_written(shard.path)
+        if digester.hexdigest() != shard.file.digest:
+            _refuse_written(shard.file)
     if filled:
         yield group[:filled]
 
@@ -355,26 +317,16 @@ def make_quarantine(shards: Sequence[ShardRows], path: str) -> StoredFile:
         pa.CompressedOutputStream(pa.PythonFile(file, mode="w"), "zstd") as compressor,
     ):
         pending = bytearray()
-        for entry in read_bad_records(shards):
-            pending += encode_json(entry, newline=True)
-            while len(pending) >= QUARANTINE_CHUNK_BYTES:
-                compressor.write(bytes(pending[:QUARANTINE_CHUNK_BYTES]))
-                del pending[:QUARANTINE_CHUNK_BYTES]
+        for shard in shards:
+            _require_written([shard.file])
+            with open_stored(shard.file.path) as lines:
+                for line in lines:
+                    entry = decode_json(line)
+                    entry["file"] = shard.names[entry["file"]]
+                    entry["line"] += shard.line
+                    pending += encode_json(entry, newline=True)
+                    while len(pending) >= QUARANTINE_CHUNK_BYTES:
+                        compressor.write(bytes(pending[:QUARANTINE_CHUNK_BYTES]))
+                        del pending[:QUARANTINE_CHUNK_BYTES]
         compressor.write(bytes(pending))
     return file.as_stored("quarantine.jsonl.zst")
-
-
-def read_bad_records(shards: Iterable[ShardRows]) -> Iterator[dict[str, Any]]:
-    """Yield the bad records of shards, with the input's path as given and lines that count from its start.
-
-    Raises:
-        OutputError: If a shard's file is not the one that was written.
-    """
-    for shard in shards:
-        _require_written(shard.path, shard.digest)
-        with open_stored(shard.path) as file:
-            for line in file:
-                entry = decode_json(line)
-                entry["file"] = shard.names[entry["file"]]
-                entry["line"] += shard.line
-                yield entry

@@ -12,13 +12,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dsindex.engine.merge import merged_header
 from dsindex.engine.plan import compare_plans
-from dsindex.engine.tasks import Part, Piece
+from dsindex.engine.tasks import Part, PartFile
 from dsindex.errors import OutputError, PlanError
 from dsindex.formats.manifest import files_have_recorded_sizes, manifest_path, read_manifest
 from dsindex.formats.mmididx import IndexHeader
@@ -30,10 +29,10 @@ from dsindex.store.storage import (
     writing,
 )
 from dsindex.store.store import find, replace_file, store_of
-from dsindex.store.urls import joined, local_paths, with_suffix
+from dsindex.store.urls import local_paths, with_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     import numpy as np
 
@@ -62,8 +61,6 @@ class Output:
     """The key of its part in a shard's receipt."""
     header_bytes: int = 0
     """Size of a `.pbin`'s header; 0 for a `.bin` and an `.idx`."""
-    swapped_bytes: int = 1
-    """Size of a token if its byte order is reversed; 1 if tokens are copied as they are."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -99,10 +96,10 @@ class Output:
         """Return a file's published path, or an object's address."""
         return with_suffix(self.prefix, f".{suffix}")
 
-    def partial(self, suffix: str, plan_id: str | None = None) -> str:
+    def partial(self, suffix: str) -> str:
         """Return where a file is written: under its partial name on a disk, its final one in a bucket."""
         final = self.final(suffix)
-        return final if self.in_bucket else f"{final}.{plan_id or self.plan_id}.partial"
+        return final if self.in_bucket else f"{final}.{self.plan_id}.partial"
 
     @property
     def token_file(self) -> str:
@@ -112,33 +109,21 @@ class Output:
     def part_of(self, result: ShardResult, work_dir: str) -> Part:
         """Return its part of a shard."""
         made = result.find_part(self.key)
+        num_boundaries = made.num_documents + 1
         return Part(
-            bin_path=joined(work_dir, made.bin.name),
-            idx_path=joined(work_dir, made.idx.name),
-            bin_bytes=made.bin.size_bytes,
-            bin=made.bin,
-            idx=made.idx,
+            bin=PartFile.of(made.bin, work_dir),
+            idx=PartFile.of(made.idx, work_dir),
             header=IndexHeader(
-                dtype=self.dtype,
-                num_sequences=made.num_sequences,
-                num_boundaries=made.num_documents + 1,
-                has_modes=False,
+                dtype=self.dtype, num_sequences=made.num_sequences, num_boundaries=num_boundaries, has_modes=False
             ),
         )
-
-    def piece(self, part: Part) -> Piece:
-        """Return the piece that a part adds to the token file."""
-        size_bytes = part.bin_bytes
-        swapped = self.swapped_bytes
-        return Piece(path=part.bin_path, offset=0, size_bytes=size_bytes, swapped_bytes=swapped, whole=part.bin)
 
     def complete_files(self, ledger: Ledger) -> dict[str, StoredFile]:
         """Return the files that an earlier run completed and that are there, published or not yet, by suffix."""
         complete = {}
-        for suffix in self.suffixes:
-            file = ledger.files[self.recorded_name].get(suffix)
-            found = file and (find(self.partial(suffix)) or find(self.final(suffix)))
-            if file and found and found.size_bytes == file.size_bytes:
+        for suffix, file in ledger.files[self.recorded_name].items():
+            found = find(self.partial(suffix)) or find(self.final(suffix))
+            if found is not None and found.size_bytes == file.size_bytes:
                 complete[suffix] = file
         return complete
 
@@ -153,15 +138,10 @@ class Dataset:
     provenance: tuple[ShardRows, ...] | None = None
     quarantine: tuple[ShardRows, ...] = ()
     """Shards' bad records; if empty, no quarantine file is published."""
-    head: tuple[Piece, ...] = ()
+    head: tuple[PartFile, ...] = ()
     """The header of a `.pbin`, before its tokens."""
-    tail: tuple[Piece, ...] = ()
+    tail: tuple[PartFile, ...] = ()
     """The index of a `.pbin`, after its tokens."""
-
-    @property
-    def header(self) -> IndexHeader:
-        """The header of the merged dataset's `.idx`, with its counts."""
-        return merged_header(self.parts)
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -170,9 +150,9 @@ class Dataset:
         return tuple(suffix for suffix in self.output.suffixes if not absent.get(suffix))
 
     @property
-    def pieces(self) -> list[Piece]:
-        """The pieces of the token file, in order."""
-        return [*self.head, *map(self.output.piece, self.parts), *self.tail]
+    def token_files(self) -> list[PartFile]:
+        """What the token file is assembled from, in order."""
+        return [*self.head, *(part.bin for part in self.parts), *self.tail]
 
 
 # What is there before a job begins.
@@ -199,78 +179,61 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
     for output in outputs:
         manifest = read_manifest(output.prefix)
         settings, inputs = ([], []) if manifest is None else compare_plans(manifest.run.plan, plan)
-        changes = [*settings, *inputs]
-        if changes and not replaces:
+        if (settings or inputs) and not replaces:
             raise PlanError(
-                f"{output.prefix}: finished output of another plan is here: {'; '.join(changes)}; choose another place "
-                f"for the output, or replace it with --replace"
+                f"{output.prefix}: finished output of another plan is here: {'; '.join([*settings, *inputs])}; choose "
+                f"another place for the output, or replace it with --replace"
             )
-        if manifest is not None and not changes and files_have_recorded_sizes(output.prefix, manifest):
+        for path in map(output.final, output.suffixes):
+            if manifest is None and not replaces and find(path):
+                raise OutputError(
+                    f"{path}: exists already, and no manifest says that dsindex made it; choose another place for the "
+                    f"output, or replace it with --replace"
+                )
+        if manifest and not (settings or inputs) and files_have_recorded_sizes(output.prefix, manifest):
             finished.append(manifest)
-        elif not replaces:
-            _refuse_undescribed(output, manifest)
     return finished if len(finished) == len(outputs) else []
 
 
-def _refuse_undescribed(output: Output, manifest: Manifest | None) -> None:
-    """Refuse files under final names that no manifest describes; a described file that is lost is made again."""
-    for suffix in output.suffixes:
-        found = find(output.final(suffix))
-        file = None if manifest is None else manifest.content.digests.get(suffix)
-        if found is not None and (file is None or file.size_bytes != found.size_bytes):
-            raise OutputError(
-                f"{output.final(suffix)}: exists already, and no manifest says that dsindex made it; choose another "
-                f"place for the output, or replace it with --replace"
-            )
-
-
 def refuse_inputs(outputs: Sequence[Output], inputs: Sequence[str]) -> None:
-    """Refuse outputs that are inputs of the same job, under any name or link.
+    """Refuse outputs that are inputs of the same job, also through links to folders or files.
 
     Raises:
         OutputError: If an output is an input, naming both.
     """
-
-    def identity(path: str) -> tuple[int, int] | str:
-        with contextlib.suppress(OSError):  # reported when it is read
-            status = os.stat(path)
-            return status.st_dev, status.st_ino
-        return path
-
     names = [path for output in outputs for path in output.paths]
-    local = {*local_paths(names)}
-    existing = {identity(path): path for path in names if path not in local or os.path.exists(path)}
+    gone = {path for path in local_paths(names) if not os.path.exists(path)}
+    existing = {os.path.realpath(path): path for path in names if path not in gone}
     for path in inputs if existing else ():
-        if found := existing.get(identity(path)):
+        if found := existing.get(os.path.realpath(path)):
             raise OutputError(
                 f"{found}: expected an output that is none of the inputs, got the input {show_name(path)}; choose "
                 f"another --output-prefix"
             )
 
 
-def remove_partials(outputs: Sequence[Output], plan_id: str) -> None:
-    """Remove the partial files of a plan; one that cannot be removed stays, since it is not an output."""
-    for output in outputs:
-        if not output.in_bucket:
-            store_of(output.prefix).delete(output.partial(suffix, plan_id) for suffix in output.suffixes)
-
-
-def remove_temporary(outputs: Sequence[Output]) -> None:
-    """Remove what killed drivers and workers left of files that they wrote beside the outputs, which are complete."""
-    names = {name for output in outputs for name in (*output.paths, *map(output.partial, output.suffixes))}
-    for folder in {os.path.dirname(output.prefix) for output in outputs if not output.in_bucket}:
-        found = store_of(folder).list(folder, recursive=False)
-        store_of(folder).delete(each.path for each in found if _TEMPORARY.sub("", each.path) in names - {each.path})
-
-
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp$")
 """The ending of a name under which a store writes a file."""
+
+
+def remove_partials(outputs: Sequence[Output], plan_id: str) -> None:
+    """Remove the partial files of a plan, and what killed drivers and workers left of files that they wrote.
+
+    What cannot be removed stays, since it is not an output.
+    """
+    own = [replace(output, plan_id=plan_id) for output in outputs if not output.in_bucket]
+    partials = {output.partial(suffix) for output in own for suffix in output.suffixes}
+    names = partials.union(*(output.paths for output in own))
+    for folder in {os.path.dirname(output.prefix) for output in own}:
+        found = [each.path for each in store_of(folder).list(folder, recursive=False)]
+        left = (path for path in found if path in partials or _TEMPORARY.sub("", path) in names - {path})
+        store_of(folder).delete(left)
 
 
 # Publish.
 
 
-def publish(datasets: Sequence[Dataset], manifests: Sequence[bytes]) -> None:
+def publish(outputs: Sequence[Output], manifests: Sequence[Manifest]) -> None:
     """Give the files of datasets their final names, in reverse order. Called again after a crash, it finishes.
 
     To a reader, an `.idx` means that its `.bin` is complete. So an earlier dataset of these names is removed first,
@@ -279,36 +242,37 @@ def publish(datasets: Sequence[Dataset], manifests: Sequence[bytes]) -> None:
     Raises:
         OutputError: If a file cannot be renamed or written.
     """
-    new = [each for each in datasets if not each.output.in_bucket and _is_waiting(each)]
-    for dataset in new:
-        withdraw(dataset)
-    for dataset, manifest in reversed(list(zip(datasets, manifests, strict=True))):
-        if dataset in new:
-            _rename_all(dataset)
-        replace_file(manifest_path(dataset.output.prefix), manifest)
+    pairs = list(zip(outputs, manifests, strict=True))
+    # What completes a dataset is the last of its files; in a bucket, all have final names.
+    waiting = [each for each in outputs if not each.in_bucket and os.path.exists(each.partial(each.suffixes[-1]))]
+    for output, manifest in pairs:
+        if output in waiting:
+            withdraw(output, manifest.content.digests)
+    for output, manifest in reversed(pairs):
+        if output in waiting:
+            _rename_all(output, manifest.content.digests)
+        replace_file(manifest_path(output.prefix), manifest.encode())
 
 
-def _is_waiting(dataset: Dataset) -> bool:
-    return os.path.exists(dataset.output.partial(dataset.suffixes[-1]))
-
-
-def withdraw(dataset: Dataset) -> None:
+def withdraw(output: Output, suffixes: Container[str]) -> None:
     """Remove an earlier dataset's manifest and its `.idx` or `.pbin`, and files that the new one does not have.
+
+    Args:
+        output: The output.
+        suffixes: Suffixes of the new files.
 
     Raises:
         OutputError: If the former cannot be removed.
     """
-    output = dataset.output
     store = store_of(output.prefix)
     left = store.delete([manifest_path(output.prefix), output.final(output.suffixes[-1])])
     if left:
         raise OutputError(f"{left[0]}: cannot be removed, and a new file is to take its place; remove it and run again")
-    store.delete([output.final(suffix) for suffix in output.suffixes if suffix not in dataset.suffixes])
+    store.delete([output.final(suffix) for suffix in output.suffixes if suffix not in suffixes])
 
 
-def _rename_all(dataset: Dataset) -> None:
-    output = dataset.output
-    *others, last = dataset.suffixes
+def _rename_all(output: Output, suffixes: Container[str]) -> None:
+    *others, last = (suffix for suffix in output.suffixes if suffix in suffixes)
     folder = os.path.dirname(output.prefix)
     with writing(output.prefix):
         for suffix in others:

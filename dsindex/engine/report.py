@@ -11,16 +11,20 @@ import io
 import numbers
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
-from dsindex.amounts import count
+from dsindex.amounts import count, format_size
 from dsindex.json_text import encode_json, show_name
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as Grid
     from rich.text import Text
+
+    from dsindex.engine.job import Job
+    from dsindex.engine.source import TextSource
+    from dsindex.formats.manifest import RecordCounts, Run
 
 UNBROKEN = 10_000
 """Columns where there is no terminal: lines stay whole, for grep and for files."""
@@ -60,11 +64,67 @@ class Report:
         return file.getvalue().rstrip("\n")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({show_name(str(next(iter(self.lines()))))})"
+        first = next((line for line in self.lines() if isinstance(line, str) and line), "")
+        return f"{type(self).__name__}({show_name(first)})"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ANN401, ARG002 - as IPython calls it
         """Show all facts in a notebook."""
         printer.text(str(self))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TextResult(Report):
+    """What the results of every job have that reads records."""
+
+    already_complete: bool
+    counts: RecordCounts
+    """Record counts of all datasets together."""
+    input_bytes: int
+    made_bytes: int
+    """The part of the inputs whose shards this run made."""
+    seconds: float
+    run: Run
+    input_notes: tuple[str, ...]
+    """Sentences about inputs that are given more than once."""
+
+    def first_lines(self, *, complete: str, engine: str | None = None, quarantined: Sequence[str] = ()) -> list[str]:
+        """Return what was read, how fast, and what became of the records.
+
+        Args:
+            complete: The first line if nothing was done.
+            engine: Name of the engine.
+            quarantined: Lines about bad records.
+        """
+        run, counts = self.run, self.counts
+        made = f" ({format_size(self.made_bytes)} in this run)" if 0 < self.made_bytes < self.input_bytes else ""
+        facts = [
+            f"done in {self.seconds:.1f} s: {format_size(self.input_bytes)} of input{made}",
+            *([f"{format_size(self.made_bytes / max(self.seconds, 1e-6))}/s"] if self.made_bytes else []),
+            count(run.shards, "shard"),
+            f"{run.executor} executor",
+            count(run.workers, "worker"),
+            *filter(None, [engine]),
+        ]
+        filtered = [f"{counts.filtered:,} filtered"] if counts.filtered else []
+        parts = [f"{counts.kept:,} kept", *filtered, f"{counts.quarantined:,} quarantined", f"{counts.blank:,} blank"]
+        return [
+            complete if self.already_complete else ", ".join(facts),
+            f"{count(counts.lines, 'line')} = {' + '.join(parts)}",
+            *quarantined,
+            *self.input_notes,
+        ]
+
+
+def outcome_fields(source: TextSource, job: Job) -> dict[str, Any]:
+    """Return the fields of TextResult but the counts."""
+    return {
+        "already_complete": job.already_complete,
+        "input_bytes": source.total_bytes,
+        "made_bytes": job.made_bytes,
+        "seconds": job.seconds,
+        "run": job.manifests[0].run,
+        "input_notes": source.notes,
+    }
 
 
 def show_datasets(report: Report, datasets: Iterable[tuple[str, int, int]]) -> str:

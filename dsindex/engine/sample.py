@@ -140,7 +140,6 @@ def encode_piece(
     Raises:
         TokenizerError: If the engines differ.
     """
-    from dsindex.text.blocks import TokenColumn
     from dsindex.text.encoders import encode_leniently, make_encoder
     from dsindex.text.engines import audit, clip_texts
     from dsindex.text.parts import read_part
@@ -162,16 +161,16 @@ def encode_piece(
         documents += len(block.offsets)
         bad += len(block.bad)
         for column in block.columns.values():
-            if isinstance(column, TokenColumn):
-                tokens += len(column.tokens)
+            texts = column.items
+            if column.holds_ids:
+                tokens += sum(map(len, texts))
                 continue
-            texts = column.texts
             if audits:
                 texts = clip_texts(texts, most=AUDITED_TEXT_BYTES, total=AUDIT_MAX_BYTES)
                 audit(tokenizer, engine, texts)
             batch, encoded = encode_leniently(make_encoder(tokenizer, engine), texts)
             bad += len(texts) - len(encoded)
-            tokens += len(batch.tokens) * sum(map(len, column.texts)) // max(1, sum(map(len, texts)))
+            tokens += len(batch.tokens) * sum(map(len, column.items)) // max(1, sum(map(len, texts)))
     stored = piece.stored_bytes if stored_per_byte is None else min(text_bytes * stored_per_byte, file.size_bytes)
     return PieceCounts(
         documents=documents,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from dsindex.store.storage import StoredFile  # noqa: TC001 - receipts are decoded by their types
+from dsindex.store.urls import joined
 from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, TextPart
 
 if TYPE_CHECKING:
@@ -52,11 +53,6 @@ class ShardTask:
         return range(self.input, self.input + max(1, len(self.files)))
 
     @property
-    def paths(self) -> tuple[str, ...]:
-        """Paths of its inputs."""
-        return tuple(file.path for file in self.files) or (self.path,)
-
-    @property
     def place(self) -> str:
         """What it reads, for messages."""
         if self.files:
@@ -70,7 +66,7 @@ class ShardTask:
         return TextPart(path=self.path, begin=self.begin, end=self.end, form=self.form, expected_size=size)
 
 
-class FileCounts(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+class FileCounts(Struct, frozen=True, array_like=True, gc=False):
     """What a shard read of one of its files. A shard may have a hundred thousand, so it is stored without names."""
 
     lines: int
@@ -84,11 +80,6 @@ class FileCounts(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """Records kept in each sample or split."""
     tokenized_bytes: tuple[int, ...] = ()
     """Size of the texts that became tokens, in UTF-8, for each key of the receipt."""
-
-    @property
-    def filtered(self) -> int:
-        """Records that `--where` or a sample leaves out."""
-        return self.lines - self.blank - self.quarantined - sum(self.kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,56 +118,55 @@ class ShardResult:
         """Records kept."""
         return sum(sum(file.kept) for file in self.files)
 
-    @property
-    def num_quarantined(self) -> int:
-        """Bad records that were set aside."""
-        return sum(file.quarantined for file in self.files)
-
     def find_part(self, key: str) -> KeyResult:
         """Return the part of a key."""
         return next(part for part in self.keys if part.key == key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A run of bytes in a file that becomes part of the output."""
+class PartFile:
+    """A file of which a dataset is made: one of a shard, or of another dataset."""
 
     path: str
     """Empty for bytes that are not known yet, such as the header of a `.pbin`."""
-    offset: int
     size_bytes: int
-    swapped_bytes: int = 1
-    """Size of the items whose byte order is reversed; 1 to copy the bytes unchanged."""
-    whole: StoredFile | None = None
-    """The file of a shard; the piece with its last byte compares its digest. None for a file of somebody else."""
+    digest: str | None = None
+    """What the worker recorded when it wrote the file of a shard, to be compared with what is read."""
+
+    @classmethod
+    def of(cls, file: StoredFile, work_dir: str) -> PartFile:
+        """Return a shard's file."""
+        return cls(path=joined(work_dir, file.name), size_bytes=file.size_bytes, digest=file.digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A run of bytes of a file that becomes part of the output; the one with its last byte compares its digest."""
+
+    file: PartFile
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """One MMIDIDX dataset to merge."""
 
-    bin_path: str
-    idx_path: str
-    bin_bytes: int
+    bin: PartFile
+    idx: PartFile
     header: IndexHeader
-    bin: StoredFile | None = None
-    """The tokens of a shard, with their digest; so too its index."""
-    idx: StoredFile | None = None
 
     @property
     def num_tokens(self) -> int:
         """Tokens of its `.bin`."""
-        return self.bin_bytes // self.header.dtype.itemsize
+        return self.bin.size_bytes // self.header.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRows:
     """A shard's rows of provenance or its bad records, which count from its beginning, and where that is."""
 
-    path: str
-    size_bytes: int
-    digest: str
-    """What `digest_file` returned for the file when it was written."""
+    file: PartFile
     input: int
     """Number of the shard's first input."""
     line: int
@@ -189,13 +179,13 @@ class ShardRows:
 class MergeRange:
     """A block of an output, and the pieces from which it is copied."""
 
+    output: str
     number: int
     begin: int
     """Byte at which it begins."""
-    output: str
     pieces: tuple[Piece, ...]
 
     @property
     def size_bytes(self) -> int:
         """Its size."""
-        return sum(piece.size_bytes for piece in self.pieces)
+        return sum(piece.end - piece.begin for piece in self.pieces)

@@ -15,6 +15,7 @@ import secrets
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -32,13 +33,11 @@ from dsindex.store.urls import joined
 from dsindex.text.blocks import (
     ALL_RECORDS,
     Sample,
-    TextColumn,
     hash_records,
     keep_records,
     sample_records,
-    text_sizes,
 )
-from dsindex.text.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
+from dsindex.text.layout import lay_out_documents, lay_out_pbin_documents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +67,7 @@ class ShardSettings:
     selection: Selection
     """The records to keep and the values to read; the keys are its outputs."""
     dtype: str
-    """Token type on disk."""
+    """Token type on disk, also of big-endian tokens."""
     eod_id: int | None
     """Appended to every document that has tokens; None to append nothing."""
     empty_documents: Literal["keep", "eod"] = "keep"
@@ -103,6 +102,10 @@ class Attempt(contextlib.ExitStack):
         require_marked(work_dir)  # a late attempt must not bring back what the driver removed
         self._work_dir = work_dir
         self._stem = f"{SHARDS_FOLDER}/{shard // SHARDS_PER_FOLDER:04d}/{shard:08d}.{secrets.token_hex(8)}"
+        folder = os.path.dirname(joined(work_dir, self._stem))
+        self.folder = tempfile.gettempdir() if holds_writes(work_dir) else folder
+        """Where temporary files go."""
+        self._quarantine: ShardFile | None = None
 
     def open(self, suffix: str) -> ShardFile:
         """Open another file of this attempt.
@@ -113,18 +116,28 @@ class Attempt(contextlib.ExitStack):
         name = f"{self._stem}.{suffix}"
         return ShardFile(name, self.enter_context(open_output(joined(self._work_dir, name))))
 
-    def open_part(self, suffix: str, dtype: np.dtype[Any]) -> PartWriter:
-        """Open the `<suffix>.bin` and the `<suffix>.idx` of a part.
+    def set_aside(self, record: BadRecord) -> None:
+        """Write a bad record to the shard's quarantine, whose inputs and lines count from those of the shard.
 
         Raises:
             OutputError: If the work folder refuses.
         """
-        bin_file, idx_file = self.open(f"{suffix}.bin"), self.open(f"{suffix}.idx")
-        in_bucket = holds_writes(self._work_dir)
-        folder = tempfile.gettempdir() if in_bucket else os.path.dirname(joined(self._work_dir, self._stem))
-        index = IndexBuilder(dtype, folder=folder)
-        self.callback(index.close)
-        return PartWriter(bin_file, idx_file, index, folder)
+        self._quarantine = self._quarantine or self.open("quarantine")
+        entry: dict[str, Any] = {
+            "file": record.file,
+            "offset": record.offset,
+            "line": record.line,
+            "reason": record.reason,
+        }
+        try:
+            entry["raw"] = record.line_bytes.decode("utf-8")
+        except UnicodeDecodeError:
+            entry["raw_base64"] = base64.b64encode(record.line_bytes).decode("ascii")
+        self._quarantine.write(encode_json(entry, newline=True))
+
+    def quarantine(self) -> StoredFile | None:
+        """Return the file of bad records, if there are any."""
+        return None if self._quarantine is None else self._quarantine.stored()
 
 
 class ShardFile:
@@ -141,14 +154,24 @@ class ShardFile:
 
 
 class PartWriter:
-    """A `.bin` and `.idx` to which documents are appended."""
+    """The `.bin` and `.idx` of a key's part, to which documents are appended.
 
-    def __init__(self, bin_file: ShardFile, idx_file: ShardFile, index: IndexBuilder, folder: str) -> None:
-        self.index = index
-        """Counts sequences, documents and tokens."""
-        self._bin = bin_file
-        self._idx = idx_file
-        self._folder = folder
+    Args:
+        attempt: The attempt whose files they are.
+        key: The key.
+        dtype: Token type of the `.bin`.
+        name: What the files are named, by default after the key.
+
+    Raises:
+        OutputError: If the work folder refuses.
+    """
+
+    def __init__(self, attempt: Attempt, key: str, dtype: np.dtype[Any], *, name: str | None = None) -> None:
+        self._key = key
+        self._bin, self._idx = (attempt.open(f"{name or key}.{suffix}") for suffix in ("bin", "idx"))
+        self._folder = attempt.folder
+        self._index = IndexBuilder(dtype.newbyteorder("<"), folder=self._folder)
+        attempt.callback(self._index.close)
 
     def add(
         self,
@@ -161,21 +184,21 @@ class PartWriter:
         Raises:
             OutputError: If a disk is full.
         """
-        self._bin.write(tokens.data)
+        self._bin.write(tokens.view(np.uint8).data)
         with writing(self._folder):
-            self.index.add_documents(sequence_lengths, sequences_per_document)
+            self._index.add_documents(sequence_lengths, sequences_per_document)
 
-    def result(self, key: str, **own: Any) -> KeyResult:  # noqa: ANN401 - fields of KeyResult
+    def result(self, **own: Any) -> KeyResult:  # noqa: ANN401 - fields of KeyResult
         """Write the index and return the receipt of the part.
 
         Raises:
             OutputError: If a disk is full.
         """
-        index = self.index
+        index = self._index
         with writing(self._folder):
             index.write(self._idx.writer)
         return KeyResult(
-            key=key,
+            key=self._key,
             num_sequences=index.num_sequences,
             num_documents=index.num_documents,
             num_tokens=index.num_tokens,
@@ -198,21 +221,6 @@ def provenance_rows(
     rows = np.empty(len(offsets), ROW)
     rows["input"], rows["offset"], rows["line"] = inputs, offsets, lines
     return rows.view(np.uint8).data
-
-
-def quarantine_line(record: BadRecord) -> bytes:
-    """Return one line of a shard's quarantine file, whose inputs and lines count from those of the shard."""
-    entry: dict[str, Any] = {
-        "file": record.file,
-        "offset": record.offset,
-        "line": record.line,
-        "reason": record.reason,
-    }
-    try:
-        entry["raw"] = record.line_bytes.decode("utf-8")
-    except UnicodeDecodeError:
-        entry["raw_base64"] = base64.b64encode(record.line_bytes).decode("ascii")
-    return encode_json(entry, newline=True)
 
 
 def check_unchanged(task: ShardTask) -> None:
@@ -257,66 +265,24 @@ class _Shard:
         self._attempt = attempt
         self._task = task
         self._settings = settings
-        self._dtype = np.dtype(settings.dtype)
-        self._quarantine: ShardFile | None = None
-        self._parts: dict[tuple[Sample, str], PartWriter] = {}
-        self._rows: dict[Sample, ShardFile | None] = {}
-        for sample in settings.samples:
-            for number, key in enumerate(settings.keys):
-                self._parts[sample, key] = attempt.open_part(f"{sample.prefix}{number}", self._dtype)
-            self._rows[sample] = attempt.open(f"{sample.prefix}.prov".lstrip(".")) if settings.provenance else None
-        num_files = len(task.inputs)
-        self._bad = np.zeros(num_files, np.int64)
-        self._kept = {sample: np.zeros(num_files, np.int64) for sample in settings.samples}
-        self._tokenized = {part: np.zeros(num_files, np.int64) for part in self._parts}
-        self._facts: dict[tuple[Sample, str], Counter[str]] = {part: Counter() for part in self._parts}
+        self._bad = np.zeros(len(task.inputs), np.int64)
+        self._samples = [_SampleWriter(sample, attempt, settings, len(self._bad)) for sample in settings.samples]
 
     def add(self, block: RecordBlock, encoded: Mapping[str, TokenBatch]) -> None:
         """Append encoded records to the datasets to which they go."""
         if block.bad and not self._settings.quarantine:
             raise self._bad_record(block.bad[0])
         for record in block.bad:
-            self._quarantine = self._quarantine or self._attempt.open("quarantine")
-            self._quarantine.write(quarantine_line(record))
+            self._attempt.set_aside(record)
             self._bad[record.file] += 1
-        if len(self._settings.samples) == 1:
-            self._add_to(self._settings.samples[0], block, encoded)
+        if len(self._samples) == 1:
+            self._samples[0].add(block, encoded)
             return
         hashes = hash_records(block)
-        for sample in self._settings.samples:
+        for sample in self._samples:
             kept = sample.holds(hashes)
-            own = {key: batch.take(np.flatnonzero(kept)) for key, batch in encoded.items()}
-            self._add_to(sample, keep_records(block, kept), own)
-
-    def _add_to(self, sample: Sample, block: RecordBlock, encoded: Mapping[str, TokenBatch]) -> None:
-        files = np.zeros(len(block.offsets), np.int64) if block.files is None else block.files
-        self._kept[sample] += np.bincount(files, minlength=len(self._bad))
-        is_document = None
-        for key in self._settings.keys:
-            column, part = block.columns[key], (sample, key)
-            if block.files is None and len(self._settings.samples) == 1:
-                self._tokenized[part] += encoded[key].text_bytes
-            elif isinstance(column, TextColumn):
-                self._tokenized[part] += np.bincount(files, text_sizes(column), len(self._bad)).astype(np.int64)
-            documents = self._lay_out(encoded[key])
-            self._parts[part].add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
-            self._facts[part].update(num_empty_documents=documents.num_empty, eod_in_text=documents.eod_in_text)
-            is_document = documents.is_document
-        rows = self._rows[sample]
-        if rows is not None:
-            kept = slice(None) if is_document is None else is_document  # None but in a layout with one key
-            rows.write(provenance_rows(block.offsets[kept], block.lines[kept], files[kept]))
-
-    def _lay_out(self, batch: TokenBatch) -> LaidOutDocuments:
-        settings = self._settings
-        common: dict[str, Any] = {
-            "dtype": self._dtype,
-            "eod_id": settings.eod_id,
-            "vocabulary_size": settings.tokenizer.vocabulary_size,
-        }
-        if settings.layout == "pbin":
-            return lay_out_pbin_documents(batch, **common)
-        return lay_out_documents(batch, empty_documents=settings.empty_documents, **common)
+            places = np.flatnonzero(kept)
+            sample.add(keep_records(block, kept), {key: batch.take(places) for key, batch in encoded.items()})
 
     def _bad_record(self, record: BadRecord) -> BadRecordError:
         task = self._task
@@ -330,31 +296,61 @@ class _Shard:
     def receipt(self, reader: TaskReader) -> ShardResult:
         """Return the receipt, once all records were read."""
         is_text = self._settings.selection.vocabulary_size is None
-        counted = zip(
-            reader.counts.tolist(),
-            self._bad.tolist(),
-            reader.fingerprints,
-            np.stack([*self._kept.values()], axis=1).tolist(),
-            np.stack([*self._tokenized.values()], axis=1).tolist(),
-            strict=True,
-        )
-        provenance = {sample: None if rows is None else rows.stored() for sample, rows in self._rows.items()}
+        lines, blank, text_bytes = (reader.counts[name].tolist() for name in ("lines", "blank", "text_bytes"))
+        kept = zip(*(sample.kept.tolist() for sample in self._samples), strict=True)
+        tokenized = np.concatenate([sample.tokenized for sample in self._samples]).T.tolist()
+        columns = lines, blank, self._bad.tolist(), text_bytes, reader.fingerprints, kept
         return ShardResult(
-            files=tuple(
-                FileCounts(
-                    lines=lines,
-                    blank=blank,
-                    quarantined=bad,
-                    text_bytes=text_bytes,
-                    fingerprint=fingerprint,
-                    kept=tuple(kept),
-                    tokenized_bytes=tuple(tokenized) if is_text else (),
-                )
-                for (lines, blank, text_bytes), bad, fingerprint, kept, tokenized in counted
-            ),
-            keys=tuple(
-                part.result(f"{sample.prefix}{key}", provenance=provenance[sample], **self._facts[sample, key])
-                for (sample, key), part in self._parts.items()
-            ),
-            quarantine=None if self._quarantine is None else self._quarantine.stored(),
+            files=tuple(map(FileCounts, *columns, map(tuple, tokenized if is_text else [[]] * len(lines)))),
+            keys=tuple(part for sample in self._samples for part in sample.results()),
+            quarantine=self._attempt.quarantine(),
         )
+
+
+class _SampleWriter:
+    """The datasets of one sample: a part for each key, and the provenance that they share."""
+
+    def __init__(self, sample: Sample, attempt: Attempt, settings: ShardSettings, num_files: int) -> None:
+        self.holds = sample.holds
+        self._keys = settings.keys
+        dtype, prefix = np.dtype(settings.dtype), sample.prefix
+        self._parts = [
+            PartWriter(attempt, f"{prefix}{key}", dtype, name=f"{prefix}{number}")
+            for number, key in enumerate(settings.keys)
+        ]
+        self._rows = attempt.open(f"{prefix}.prov".lstrip(".")) if settings.provenance else None
+        self._facts: list[Counter[str]] = [Counter() for _ in settings.keys]
+        lay_out = lay_out_pbin_documents
+        if settings.layout == "megatron":
+            lay_out = partial(lay_out_documents, empty_documents=settings.empty_documents)
+        vocabulary_size = settings.tokenizer.vocabulary_size
+        self._lay_out = partial(lay_out, dtype=dtype, eod_id=settings.eod_id, vocabulary_size=vocabulary_size)
+        self.kept = np.zeros(num_files, np.int64)
+        """Records of each file."""
+        self.tokenized = np.zeros((len(settings.keys), num_files), np.int64)
+        """Size of each key's texts in each file."""
+
+    def add(self, block: RecordBlock, encoded: Mapping[str, TokenBatch]) -> None:
+        """Append encoded records, all of which belong to the sample."""
+        files = np.zeros(len(block.offsets), np.int64) if block.files is None else block.files
+        self.kept += np.bincount(files, minlength=len(self.kept))
+        is_document = None
+        for number, (key, part) in enumerate(zip(self._keys, self._parts, strict=True)):
+            batch = encoded[key]
+            if batch.text_bytes and block.files is None:
+                self.tokenized[number] += batch.text_bytes
+            else:
+                sizes = block.columns[key].sizes()
+                self.tokenized[number] += np.bincount(files, sizes, len(self.kept)).astype(np.int64)
+            documents = self._lay_out(batch)
+            part.add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
+            self._facts[number].update(num_empty_documents=documents.num_empty, eod_in_text=documents.eod_in_text)
+            is_document = documents.is_document
+        if self._rows is not None:
+            kept = slice(None) if is_document is None else is_document  # None but in a layout with one key
+            self._rows.write(provenance_rows(block.offsets[kept], block.lines[kept], files[kept]))
+
+    def results(self) -> list[KeyResult]:
+        """Return the receipts of the parts."""
+        rows = None if self._rows is None else self._rows.stored()
+        return [part.result(provenance=rows, **facts) for part, facts in zip(self._parts, self._facts, strict=True)]

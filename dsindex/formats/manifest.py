@@ -26,8 +26,6 @@ MANIFEST_SUFFIX = "manifest.json"
 MANIFEST_FORMAT = "dsindex manifest 1"
 LARGEST_MANIFEST_BYTES = 1 << 30
 """The limit on a manifest's size; one of a million inputs has about 300 MiB."""
-INDENTED_INPUTS = 10_000
-"""Manifests of more inputs have no line breaks and indents, which would be a fifth of them."""
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, Meta(ge=1, le=2**63 - 1)]
@@ -240,7 +238,7 @@ class Manifest(_Part, frozen=True, kw_only=True):
             suffix: {"size_bytes": file.size_bytes, "xxh3_128": file.digest}
             for suffix, file in self.content.digests.items()
         }
-        return encode_json(form, indent=len(self.content.inputs) <= INDENTED_INPUTS, newline=True)
+        return encode_json(form, indent=True, newline=True)
 
 
 def manifest_path(prefix: str) -> str:

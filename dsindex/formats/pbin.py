@@ -40,7 +40,7 @@ class PbinVersion:
     """A layout that Modalities has written."""
 
     name: str
-    byte_order: str
+    byte_order: Literal["<", ">"]
     """`<` or `>`, for the header and the tokens."""
     header_bytes: int
     first_offset: int

@@ -27,7 +27,6 @@ import fcntl
 import glob
 import json
 import os
-import time
 import uuid
 from dataclasses import dataclass
 from io import BytesIO
@@ -69,7 +68,6 @@ BLENDED_ARRAYS = ("dataset_index", "dataset_sample_index")
 DESCRIPTION_SUFFIX = "-description.txt"
 
 RECORD_VERSION = 1
-POLL_SECONDS = 0.05
 
 Content = bytes | np.ndarray[Any, Any]
 """Content of a file: its bytes, or the array that it stores."""
@@ -78,65 +76,6 @@ FileState = list[int | str]
 
 
 # Descriptions.
-
-
-def describe_dataset(
-    *,
-    class_name: str,
-    dataset_path: str,
-    num_samples: int | None,
-    index_split: str,
-    random_seed: int,
-    sequence_length: int,
-    split: str | None,
-    split_matrix: Sequence[Sequence[float] | None] | None,
-    tokenizer: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """Return Megatron's identifiers of one split of one dataset, in the order of a description's keys.
-
-    Args:
-        class_name: One of GPT_CLASSES.
-        dataset_path: The prefix as the job types it.
-        num_samples: Samples that the job requests; None for one epoch.
-        index_split: train, valid or test.
-        random_seed: The job's.
-        sequence_length: The job's.
-        split: As typed; None if each split has its own path.
-        split_matrix: The shares computed from it.
-        tokenizer: The tokenizer's `unique_identifiers`; None if they are not known.
-    """
-    matrix = None if split_matrix is None else [None if part is None else list(part) for part in split_matrix]
-    return {
-        "class": class_name,
-        "dataset_path": dataset_path,
-        "num_samples": num_samples,
-        "index_split": index_split,
-        "random_seed": random_seed,
-        "sequence_length": sequence_length,
-        "split": split,
-        "split_matrix": matrix,
-        "tokenizer": None if tokenizer is None else dict(tokenizer),
-    }
-
-
-def describe_blend(
-    datasets: Sequence[Mapping[str, Any]], *, split: str, weights: Sequence[float], size: int | None
-) -> dict[str, Any]:
-    """Return Megatron's identifiers of one split of a blend.
-
-    Args:
-        datasets: Those of its datasets.
-        split: train, valid or test.
-        weights: Normalised twice; the datasets' lengths if there is no size.
-        size: Samples of the blend; None for all of each dataset.
-    """
-    return {
-        "class": BLENDED_CLASS,
-        "datasets": list(datasets),
-        "split": split,
-        "weights": list(weights),
-        "size": size,
-    }
 
 
 def dataset_parts(identifiers: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
@@ -246,7 +185,7 @@ def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None
 
     Args:
         folder: The cache folder (`--data-cache-path`).
-        identifiers: Made by `describe_dataset` or `describe_blend`, or read from a description.txt.
+        identifiers: Made by `dsindex.index.plan`, or read from a description.txt.
         name: Replaces the hash, for caches without one.
 
     >>> identifiers = {"class": "GPTDataset", "index_split": "train"}
@@ -384,41 +323,22 @@ def lock_cache(files: CacheFiles) -> Iterator[None]:
     """
     make_folder(os.path.dirname(files.record) or ".")
     path = f"{files.stem}-dsindex.lock"
-    while (descriptor := _try_lock(path)) is None:
-        time.sleep(POLL_SECONDS)
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise output_error(path, error) from error
+        with contextlib.suppress(OSError):  # without such locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):  # its last holder has removed it
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                break
+        os.close(descriptor)
     try:
         yield
     finally:
-        if _is_still(path, descriptor):
-            os.unlink(path)
+        remove_if_present(path)
         os.close(descriptor)
-
-
-def _try_lock(path: str) -> int | None:
-    """Open and lock the lock file; None if another process holds it, or has just removed it."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise output_error(path, error) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_free = _is_still(path, descriptor)
-    except BlockingIOError:
-        is_free = False
-    except OSError:  # without such locks
-        is_free = True
-    if is_free:
-        return descriptor
-    os.close(descriptor)
-    return None
-
-
-def _is_still(path: str, descriptor: int) -> bool:
-    """Tell whether a path still leads to the file that is open."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def write_cache(files: CacheFiles, contents: Sequence[Content], record: Mapping[str, Any]) -> bool:

@@ -16,13 +16,12 @@ import numpy as np
 
 from dsindex.errors import LimitError
 from dsindex.index.cache import (
+    BLENDED_CLASS,
     GPT_CLASS,
     CacheFiles,
     array_bytes,
     cache_files,
     default_folder,
-    describe_blend,
-    describe_dataset,
 )
 from dsindex.index.epochs import (
     BLEND_DTYPES,
@@ -420,17 +419,17 @@ class _Planner:
                 f"{prefix}: expected at most {MAX_SEQUENCES} sequences in one dataset, got {part.end}: Megatron's "
                 "document index is int32; split the dataset and blend the parts"
             )
-        identifiers = describe_dataset(
-            class_name=settings.class_name,
-            dataset_path=self._job_path(prefix),
-            num_samples=num_samples,
-            index_split=SPLIT_NAMES[split],
-            random_seed=settings.seed,
-            sequence_length=settings.sequence_length,
-            split=settings.split,
-            split_matrix=settings.matrix,
-            tokenizer=settings.tokenizer,
-        )
+        identifiers = {  # Megatron's, in the order in which they are hashed
+            "class": settings.class_name,
+            "dataset_path": self._job_path(prefix),
+            "num_samples": num_samples,
+            "index_split": SPLIT_NAMES[split],
+            "random_seed": settings.seed,
+            "sequence_length": settings.sequence_length,
+            "split": settings.split,
+            "split_matrix": settings.matrix,
+            "tokenizer": settings.tokenizer,
+        }
         rule, place = settings.rule(split), f"{prefix}, split {SPLIT_NAMES[split]}"
         cache = GPTCache(
             prefix=prefix,
@@ -454,8 +453,14 @@ class _Planner:
         size: int | None,
         requested: int | None,
     ) -> BlendedCache:
-        settings, described = self._settings, [dataset.identifiers for dataset in datasets]
-        identifiers = describe_blend(described, split=SPLIT_NAMES[split], weights=weights, size=size)
+        settings = self._settings
+        identifiers = {  # as those of a dataset
+            "class": BLENDED_CLASS,
+            "datasets": [dataset.identifiers for dataset in datasets],
+            "split": SPLIT_NAMES[split],
+            "weights": list(weights),
+            "size": size,
+        }
         return BlendedCache(
             split=SPLIT_NAMES[split],
             datasets=tuple(datasets),

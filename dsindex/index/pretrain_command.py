@@ -17,7 +17,7 @@ from dsindex.errors import InputError
 from dsindex.index.job import JobTokenizer, TrainingLength
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 TOKENIZER_NAMES = tuple(each.name for each in fields(JobTokenizer))
 """The flags of a job's tokenizer as names of options."""
@@ -164,13 +164,19 @@ Replacement = tuple[str, str]
 """The beginning of a path here, and in the job."""
 
 
-def parse_replacements(words: Iterable[str]) -> list[Replacement]:
-    """Return the pairs among the words of `--dataset-path-as`; others are whole paths.
+def parse_replacements(words: Sequence[str]) -> list[Replacement]:
+    """Return the pairs of `--dataset-path-as`.
 
-    >>> parse_replacements(["data=/lustre/data", "/x"])
+    Raises:
+        InputError: If a word is none.
+
+    >>> parse_replacements(["data=/lustre/data"])
     [('data', '/lustre/data')]
     """
-    return [(here, there) for here, equals, there in (word.partition("=") for word in words) if equals]
+    pairs = [(here, there) for here, equals, there in (word.partition("=") for word in words) if equals]
+    if len(pairs) < len(list(words)):
+        raise InputError(f"--dataset-path-as: expected HERE=THERE, beginnings of paths, got {' '.join(words)}")
+    return pairs
 
 
 def job_path(path: str, replacements: Sequence[Replacement]) -> str:

@@ -13,10 +13,10 @@ from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
 from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
-from dsindex.engine.report import show_datasets
+from dsindex.engine.report import TextResult, outcome_fields, show_datasets
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
-from dsindex.engine.shards import TextResult, make_shards, outcome_fields
+from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
 from dsindex.engine.worker import ShardSettings
 from dsindex.errors import InputError
@@ -124,7 +124,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
             shards = make_shards(job, source, settings, outputs, filters=used)
             datasets = [shards.dataset(output) for output in outputs]
             for each in datasets if config.hold_out is not None else ():
-                if not each.header.num_documents:
+                if not any(part.header.num_documents for part in each.parts):
                     msg = f"{each.output.prefix}: expected records for it with --hold-out {config.hold_out}, got none"
                     raise InputError(f"{msg}; take another share")
             files = assemble(job, datasets)

@@ -40,7 +40,8 @@ from dsindex.index.continuing import (
     plan_continued_index,
 )
 from dsindex.index.epochs import PLAN, SPLIT_NAMES, EpochCounts
-from dsindex.index.schedule import WeightCurve, constant_curve, draw_curve, parse_blend_schedule
+from dsindex.index.schedule import constant_curve, draw_curve, parse_blend_schedule
+from dsindex.store.reading import digest_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,6 @@ def plan_over_time(
     """
     members, blend = _caches_of_train(config, datasets, blends)
     consumed, length = config.consumed_samples or 0, settings.sequence_length
-    names = [member.prefix for member in members]
     size = blend.num_samples if blend is not None else int(members[0].identifiers["num_samples"] or 0)
     requested = size if blend is None else blend.requested or size
     if consumed >= max(requested, 1):
@@ -75,35 +75,28 @@ def plan_over_time(
             f"--consumed-samples: expected less than the {requested} samples of this job, which count from the begin "
             f"of the first one, got {consumed}; request more with --train-samples or --train-iters"
         )
-    first: FirstJob | None = None
-    numbers: list[int | None] = []
-    taken = [0] * len(members)
-    if config.continue_from is not None:
-        first = read_first_job(config.continue_from)
-        _check_first_job(config, settings, first, consumed)
-        numbers, taken = _match(first, members, consumed)
-
+    first = None if config.continue_from is None else read_first_job(config.continue_from)
+    numbers, taken = ([], [0] * len(members)) if first is None else _match(config, first, members, consumed)
     curve = constant_curve([1.0] if blend is None else blend.weights, size)
     if config.blend_schedule is not None:
         schedule = parse_blend_schedule(config.blend_schedule)
-        curve = draw_curve(schedule, len(names), num_samples=requested, sequence_length=length)
+        curve = draw_curve(schedule, len(members), num_samples=requested, sequence_length=length)
         curve = replace(curve, num_samples=size)
     curve = curve.beginning_at(consumed)
     wanted = curve.integral(0, size - consumed).tolist()
     _refuse_running_out(config, members, [own + more for own, more in zip(taken, wanted, strict=True)])
-    planned = []
-    for place, member in enumerate(members):
-        old = first.members[numbers.index(place)] if first is not None and place in numbers else None
-        planned.append(_plan_dataset(member, old, taken=taken[place], wanted=wanted[place], consumed=consumed))
 
+    planned: list[GPTCache] = []
     notes = []
-    for place, member in enumerate(members):
-        if first is not None and place not in numbers:
-            notes.append(f"{names[place]} is new: the first job did not have it")
-        tokens = (taken[place] + wanted[place]) * length
-        before = f"{count(taken[place], 'sample')} before sample {consumed}, " if consumed else ""
+    for place, (member, before, more) in enumerate(zip(members, taken, wanted, strict=True)):
+        old = first.members[numbers.index(place)] if first is not None and place in numbers else None
+        planned.append(_plan_dataset(member, old, taken=before, wanted=more, consumed=consumed))
+        if first is not None and old is None:
+            notes.append(f"{member.prefix} is new: the first job did not have it")
+        tokens = (before + more) * length
+        said = f"{count(before, 'sample')} before sample {consumed}, " if consumed else ""
         notes.append(
-            f"{names[place]}: {before}{round(wanted[place]):,} {'after it' if consumed else 'samples'}; by the end "
+            f"{member.prefix}: {said}{round(more):,} {'after it' if consumed else 'samples'}; by the end "
             f"of the run {round(tokens):,} tokens, {tokens / max(1, member.part.tokens):.2f} epochs"
         )
     if first is not None and settings.matrix is not None and settings.matrix[1] is not None:
@@ -112,8 +105,15 @@ def plan_over_time(
     changed = [by_name.get(dataset.files.stem, dataset) for dataset in datasets]
     if blend is None:
         return changed, list(blends), notes
+    how = ContinuedBlend(
+        consumed=consumed,
+        old=None if first is None else first.blend,
+        numbers=tuple(numbers),
+        taken=tuple(taken),
+        curve=curve,
+    )
     what = "schedule" if config.blend_schedule is not None else "continued"
-    replaced = _plan_blend(blend, planned, first, numbers, taken, curve, consumed, what=what)
+    replaced = _plan_blend(blend, planned, how, first.phases if first is not None else (), what=what)
     return changed, [replaced if each is blend else each for each in blends], notes
 
 
@@ -130,18 +130,13 @@ def _caches_of_train(
     blended = [blend for blend in blends if blend.split == TRAIN]
     if len(blended) > 1 or (not blended and len(own) != 1):
         raise InputError(f"{flag}: expected one train split, got several; leave out --phase-transition-iterations")
-    if not blended:
-        if config.blend_schedule is not None:
-            raise InputError(
-                f"{flag}: expected a blend, in which a sample can be of any dataset, got one dataset; write "
-                "--data-path 1 PREFIX, here and in the job"
-            )
+    if not blended and config.blend_schedule is None:
         return own, None
-    members = blended[0].datasets
-    if blended[0].requested is None or members[0].identifiers["num_samples"] is None:
+    members = blended[0].datasets if blended else ()
+    if not members or blended[0].requested is None or members[0].identifiers["num_samples"] is None:
         raise InputError(
-            f"{flag}: expected a weight before each dataset, here and in the job: without weights, Megatron asks for "
-            "all samples of each dataset, once"
+            f"{flag}: expected a weight before each dataset, here and in the job, as in --data-path 1 PREFIX: without "
+            "weights, Megatron asks for all samples of each dataset, once"
         )
     if len({member.files.stem for member in members}) < len(members):
         raise InputError(f"{flag}: expected every dataset once, got one twice; add the weights up")
@@ -157,13 +152,8 @@ class FirstJob:
 
     description: str
     """Path of the description."""
+    members: tuple[FirstDataset, ...]
     sequence_length: int
-    members: tuple[CacheFiles, ...]
-    """The caches of its datasets."""
-    paths: tuple[str, ...]
-    """The datasets, as the job types them."""
-    prefixes: tuple[str | None, ...]
-    """The datasets on the machine that built the caches, where that is recorded."""
     extra_token: bool
     blend: tuple[str, str] | None
     """Dataset index and dataset sample index; None for one dataset without a blend."""
@@ -180,15 +170,26 @@ class FirstJob:
         if self.blend is None:
             return [consumed]
         datasets, samples = (np.load(path, mmap_mode="r", allow_pickle=False)[:consumed] for path in self.blend)
-        taken: list[int] = []
-        for dataset in range(len(self.members)):
-            own = samples[datasets == dataset]
-            taken.append(len(own))
-            if len(own) and int(own.max()) + 1 != len(own):
-                raise FormatError(f"{self.blend[1]}: expected the samples of dataset {dataset} in order, got others")
-        if sum(taken) < len(datasets):
-            raise FormatError(f"{self.blend[0]}: expected datasets below {len(self.members)}, got others")
-        return taken
+        taken = [samples[datasets == dataset] for dataset in range(len(self.members))]
+        if sum(map(len, taken)) < len(datasets) or any(len(own) and own.max() + 1 != len(own) for own in taken):
+            raise FormatError(f"{self.blend[1]}: expected the samples of each dataset in order, got others")
+        return list(map(len, taken))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstDataset:
+    """The cache of a dataset in the first job."""
+
+    files: CacheFiles
+    path: str
+    """The dataset, as the job types it."""
+    record: dict[str, Any]
+    """dsindex's record; empty for another program's cache."""
+
+    def is_of(self, cache: GPTCache) -> bool:
+        """Tell whether it is of the same dataset as a cache: by the job's path, or by the one here where recorded."""
+        prefix = (self.record.get("source") or {}).get("prefix")
+        return cache.identifiers["dataset_path"] == self.path or os.path.abspath(cache.path) == prefix
 
 
 def read_first_job(path: str) -> FirstJob:
@@ -203,19 +204,18 @@ def read_first_job(path: str) -> FirstJob:
     described, folder = read_description(path), os.path.dirname(path)
     parts, own = dataset_parts(described), files_beside(path, described)
     is_blend = described["class"] == BLENDED_CLASS
-    members = [files_beside(find_description(folder, part), part) for part in parts] if is_blend else [own]
-    records = list(map(_read_sound_record, members))
-    sources = [record["source"] if isinstance(record.get("source"), dict) else {} for record in records]
+    found = [files_beside(find_description(folder, part), part) if is_blend else own for part in parts]
+    members = [
+        FirstDataset(files=files, path=str(part["dataset_path"]), record=_read_sound_record(files))
+        for files, part in zip(found, parts, strict=True)
+    ]
     last = own.array(own.arrays[-1])
-    blend = (own.array(own.arrays[0]), last) if is_blend else None
     return FirstJob(
         description=path,
-        sequence_length=int(parts[0]["sequence_length"]),
         members=tuple(members),
-        paths=tuple(str(part["dataset_path"]) for part in parts),
-        prefixes=tuple(source.get("prefix") for source in sources),
-        extra_token=recorded_settings(records[0]).get("extra_token") is not False,
-        blend=blend,
+        sequence_length=int(parts[0]["sequence_length"]),
+        extra_token=recorded_settings(members[0].record).get("extra_token") is not False,
+        blend=(own.array(own.arrays[0]), last) if is_blend else None,
         num_samples=len(open_index_array(last, what="the samples of a job", shape=(None,))),
         phases=tuple(recorded_settings(_read_sound_record(own)).get("phases", ())),
     )
@@ -227,12 +227,10 @@ def _read_sound_record(files: CacheFiles) -> dict[str, Any]:
     Raises:
         FormatError: If the files changed.
     """
-    record = read_record(files.record)
-    if record is None:
-        return {}
+    record = read_record(files.record) or {}
     if "building" in record:
         raise FormatError(f"{files.record}: dsindex was stopped while it built this cache; build it again first")
-    if changed := changed_files(files, record):
+    if record and (changed := changed_files(files, record)):
         raise FormatError(
             f"{files.stem}: {', '.join(changed)} changed since dsindex wrote it, so what the first job read is not "
             "known; use the arrays that the job had"
@@ -240,16 +238,23 @@ def _read_sound_record(files: CacheFiles) -> dict[str, Any]:
     return record
 
 
-def _check_first_job(config: IndexConfig, settings: CacheSettings, first: FirstJob, consumed: int) -> None:
-    """Refuse settings on which the borders of samples depend, if they are not the first job's.
+def _match(
+    config: IndexConfig, first: FirstJob, members: Sequence[GPTCache], consumed: int
+) -> tuple[list[int | None], list[int]]:
+    """Find the datasets of the first job among those of this one, which cuts samples as the first one did.
+
+    Returns:
+        The datasets of the first job → those of this one, None for those that it leaves out; and the samples of each
+        dataset of this job that were read.
 
     Raises:
-        InputError: If there are such settings.
+        InputError: If samples have other borders, or a dataset of which something was read is not there.
     """
-    if first.sequence_length != settings.sequence_length:
+    length = members[0].rule.sequence_length
+    if first.sequence_length != length:
         raise InputError(
             f"--continue-from: expected samples of {first.sequence_length} tokens as in {first.description}, got "
-            f"--seq-length {settings.sequence_length}; go on with the same length"
+            f"--seq-length {length}; go on with the same length"
         )
     if first.extra_token == config.no_extra_token:
         raise InputError("--no-extra-token: expected it as in the first job, on which the borders of samples depend")
@@ -258,32 +263,15 @@ def _check_first_job(config: IndexConfig, settings: CacheSettings, first: FirstJ
             f"--consumed-samples: expected at most the {first.num_samples} samples of the first job in "
             f"{first.description}, got {consumed}"
         )
-
-
-def _match(first: FirstJob, members: Sequence[GPTCache], consumed: int) -> tuple[list[int | None], list[int]]:
-    """Find the datasets of the first job among those of this one.
-
-    Returns:
-        The datasets of the first job → those of this one, None for those that it leaves out; and the samples of each
-        dataset of this job that were read.
-
-    Raises:
-        InputError: If one of which something was read is not there.
-    """
     numbers: list[int | None] = []
     taken = [0] * len(members)
-    for path, prefix, size in zip(first.paths, first.prefixes, first.taken(consumed), strict=True):
-        same = (
-            place
-            for place, member in enumerate(members)
-            if member.identifiers["dataset_path"] == path or os.path.abspath(member.path) == prefix
-        )
-        number = next(same, None)
+    for old, size in zip(first.members, first.taken(consumed), strict=True):
+        number = next((place for place, member in enumerate(members) if old.is_of(member)), None)
         if number is not None:
             taken[number] = size
         elif size:
             raise InputError(
-                f"--continue-from: expected {path}, of which the first job read {count(size, 'sample')} before "
+                f"--continue-from: expected {old.path}, of which the first job read {count(size, 'sample')} before "
                 f"{consumed}; leave it in --data-path with a weight of 1e-9, which draws nothing more, and spell it as "
                 "the first job did, with --dataset-path-as"
             )
@@ -294,10 +282,10 @@ def _match(first: FirstJob, members: Sequence[GPTCache], consumed: int) -> tuple
 # What comes after it.
 
 
-def _plan_dataset(cache: GPTCache, files: CacheFiles | None, *, taken: int, wanted: float, consumed: int) -> GPTCache:
+def _plan_dataset(cache: GPTCache, first: FirstDataset | None, *, taken: int, wanted: float, consumed: int) -> GPTCache:
     """Return the cache of a dataset with what it continues, and with all samples that the run draws from it."""
     lengths = read_lengths(cache.path, cache.part.begin, cache.part.end)
-    old = None if files is None else _read_old_index(files, lengths, begin=cache.part.begin, place=cache.name)
+    old = None if first is None else _read_old_index(first, lengths, begin=cache.part.begin, place=cache.name)
     asked = cache.identifiers["num_samples"] or 0
     plan = plan_continued_index(
         old,
@@ -309,11 +297,7 @@ def _plan_dataset(cache: GPTCache, files: CacheFiles | None, *, taken: int, want
         rule=cache.rule,
         place=cache.name,
     )
-    digest = xxhash.xxh3_64(repr((plan.segments, taken, consumed, cache.seed)).encode())
-    for path in () if old is None else old.paths:
-        with open(path, "rb") as file:
-            while piece := file.read(1 << 24):
-                digest.update(piece)
+    before = () if old is None else tuple(map(digest_file, old.paths))
     return replace(
         cache,
         continued=plan,
@@ -325,7 +309,7 @@ def _plan_dataset(cache: GPTCache, files: CacheFiles | None, *, taken: int, want
             shuffled_together=plan.num_samples,
         ),
         planned={
-            PLAN: f"planned after {count(consumed, 'sample')}, {digest.hexdigest()[:8]}",
+            PLAN: _plan_name(consumed, (plan.segments, taken, consumed, cache.seed, before)),
             "consumed_samples": consumed,
             "taken": taken,
             "segments": [list(segment) for segment in plan.segments],
@@ -333,11 +317,16 @@ def _plan_dataset(cache: GPTCache, files: CacheFiles | None, *, taken: int, want
     )
 
 
-def _read_old_index(files: CacheFiles, lengths: NDArray[np.int32], *, begin: int, place: str) -> OldIndex:
+def _plan_name(consumed: int, content: object) -> str:
+    """Return what tells caches of one name apart that were planned over time."""
+    return f"planned after {count(consumed, 'sample')}, {xxhash.xxh3_64_hexdigest(repr(content).encode())[:8]}"
+
+
+def _read_old_index(first: FirstDataset, lengths: NDArray[np.int32], *, begin: int, place: str) -> OldIndex:
     """Read the index of a dataset of the first job.
 
     Args:
-        files: Its cache.
+        first: Its cache.
         lengths: Tokens of the sequences of the part, now.
         begin: The sequence id of lengths[0].
         place: Name of the part in messages.
@@ -345,23 +334,24 @@ def _read_old_index(files: CacheFiles, lengths: NDArray[np.int32], *, begin: int
     Raises:
         FormatError: If it is damaged, or draws from other sequences.
     """
+    files = first.files
     paths = files.paths[0], files.paths[1], files.paths[2]
     documents = open_index_array(paths[0], what="a document index", shape=(None,))
     samples = open_index_array(paths[1], what="a sample index", shape=(None, 2))
     shuffle = open_index_array(paths[2], what="a shuffle index", shape=(len(samples) - 1,))
-    first, last = (int(documents.min()), int(documents.max())) if len(documents) else (begin, begin - 1)
-    if first < begin or last >= begin + len(lengths):
+    start, last = (int(documents.min()), int(documents.max())) if len(documents) else (begin, begin - 1)
+    if start < begin or last >= begin + len(lengths):
         raise FormatError(
-            f"{place}: expected the sequences {first} to {last} that {files.stem} draws from, got {begin} to "
+            f"{place}: expected the sequences {start} to {last} that {files.stem} draws from, got {begin} to "
             f"{begin + len(lengths) - 1}; a dataset may grow at its end, but not shrink, and --split has to stay"
         )
     if len(shuffle) and not 0 <= int(shuffle.min()) <= int(shuffle.max()) < len(shuffle):
         raise FormatError(f"{files.stem}: expected samples below {len(shuffle)} in the shuffle index; build it again")
-    recorded = recorded_settings(read_record(files.record)).get("segments")
+    segments = recorded_settings(first.record).get("segments")
     return OldIndex(
         paths=paths,
-        segments=divide_into_segments(documents, recorded, place=files.stem),
-        begin=first,
+        segments=divide_into_segments(documents, segments, place=files.stem),
+        begin=start,
         end=last + 1,
         num_tokens=count_indexed_tokens(documents, lengths, begin),
     )
@@ -370,37 +360,22 @@ def _read_old_index(files: CacheFiles, lengths: NDArray[np.int32], *, begin: int
 def _plan_blend(
     blend: BlendedCache,
     members: Sequence[GPTCache],
-    first: FirstJob | None,
-    numbers: Sequence[int | None],
-    taken: Sequence[int],
-    curve: WeightCurve,
-    consumed: int,
+    continued: ContinuedBlend,
+    before: Sequence[dict[str, Any]],
     *,
     what: str,
 ) -> BlendedCache:
     """Return the cache of a blend with what it continues, and the phases of the run."""
-    phases: list[dict[str, Any]] = []
-    if first is not None and consumed:
-        before = first.phases or ({"begin": 0, "what": "first job"},)
-        phases += [{key: phase[key] for key in ("begin", "what")} for phase in before if phase["begin"] < consumed]
+    consumed, curve = continued.consumed, continued.curve
+    phases = [phase for phase in before or ({"begin": 0, "what": "first job"},) if phase["begin"] < consumed]
     phases += [{"begin": consumed + int(start), "what": what} for start in curve.starts]
-    content = (phases, taken, curve.weights.tolist(), curve.slopes.tolist(), [each.planned[PLAN] for each in members])
-    digest = xxhash.xxh3_64_hexdigest(repr(content).encode())
+    plans = [each.planned[PLAN] for each in members]
+    content = (phases, continued.taken, curve.weights.tolist(), curve.slopes.tolist(), plans)
     return replace(
         blend,
         datasets=tuple(members),
-        continued=ContinuedBlend(
-            consumed=consumed,
-            old=None if first is None else first.blend,
-            numbers=tuple(numbers),
-            taken=tuple(taken),
-            curve=curve,
-        ),
-        planned={
-            PLAN: f"planned after {count(consumed, 'sample')}, {digest[:8]}",
-            "consumed_samples": consumed,
-            "phases": phases,
-        },
+        continued=continued,
+        planned={PLAN: _plan_name(consumed, content), "consumed_samples": consumed, "phases": phases},
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.engine.report import Report, show_datasets
+from dsindex.engine.report import Report
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.formats.new_file import TokenRun, copy_tokens, refuse_existing
@@ -58,9 +58,6 @@ class ConvertResult(Report):
         """The dataset that was written."""
         path = self.outputs[0]
         return (path if len(self.outputs) == 1 else path.removesuffix(".bin"),)
-
-    def __repr__(self) -> str:
-        return show_datasets(self, [(self.prefixes[0], self.num_documents, self.num_tokens)])
 
     def lines(self) -> list[str]:
         """Return the closing summary."""

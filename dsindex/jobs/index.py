@@ -6,7 +6,10 @@ import os
 import time
 from collections import Counter
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import msgspec
 
 from dsindex.amounts import count, format_size
 from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX
@@ -48,15 +51,15 @@ from dsindex.store.storage import free_bytes, open_file
 from dsindex.store.urls import absolute, local_paths, refuse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from dsindex.engine.executors import Executor
     from dsindex.index.job import Sizes
     from dsindex.index.plan import Blend, Cache, Counts
     from dsindex.options.index import IndexConfig
 
-MANY_EPOCHS = 100
-"""A dataset that is read more often is likely to be a mistake."""
+Words: TypeAlias = str | Annotated[list[str | int | float], msgspec.Meta(min_length=1)]
+"""Paths and weights, in one text or as a list."""
 NO_IDENTIFIERS = "the tokenizer's identifiers are not known (--tokenizer-identifiers or --like)"
 NO_FOLDER = (
     "expected --data-cache-path with a dataset in an object store, got none; name a folder for the caches, which the "
@@ -141,8 +144,9 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     train = blends[0].prefixes if blends[0] is not None else ()
     parts = [counts[prefix][0] for prefix in dict.fromkeys(train)]
     sizes = _requested_sizes(config, settings, sum(part.tokens for part in parts if part is not None))
+    replacements = parse_replacements(config.dataset_path_as or ())
     datasets, blended = find_needed_caches(
-        blends, sizes, settings=settings, counts=counts, job_path=_job_paths(config, list(counts))
+        blends, sizes, settings=settings, counts=counts, job_path=partial(job_path, replacements=replacements)
     )
     notes = list(_notes(config, settings, datasets, counts))
     if config.is_over_time:
@@ -190,38 +194,37 @@ def _with_given_paths(config: IndexConfig) -> IndexConfig:
         return config.replaced(data_path=here(_read_words(config.data_args_path)), data_args_path=None)
     if config.per_split_data_args_path is not None:
         content = read_object(config.per_split_data_args_path)
-        words = {split: _words_of(content, split, config.per_split_data_args_path) for split in SPLIT_NAMES}
-        paths = {f"{split}_data_path": here(words[split]) for split in SPLIT_NAMES}
+        try:
+            words = msgspec.convert(content, PerSplitPaths)
+        except msgspec.ValidationError as error:
+            what = "expected paths of train, valid and test, each as a list, a text or null"
+            raise InputError(f"{config.per_split_data_args_path}: {what}, got another value ({error})") from error
+        paths = {f"{split}_data_path": here(_split_words(getattr(words, split))) for split in SPLIT_NAMES}
         return config.replaced(**paths, per_split_data_args_path=None)
     return config
+
+
+class PerSplitPaths(msgspec.Struct):
+    """The file of --per-split-data-args-path."""
+
+    train: Words | None
+    valid: Words | None
+    test: Words | None
+
+
+def _split_words(words: Words | None) -> list[str] | None:
+    return None if words is None else words.split() if isinstance(words, str) else list(map(str, words))
 
 
 def _read_words(path: str) -> list[str]:
     try:
         with open_file(path) as file:
             words = file.read().decode().split()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        msg = f"{path}: expected the words of --data-path in UTF-8, got {error.reason} at byte {error.start}"
-        raise InputError(msg) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as the words of --data-path ({error})") from error
     if not words:
         raise InputError(f"{path}: expected the words of --data-path, got an empty file")
     return words
-
-
-def _words_of(content: Mapping[str, Any], split: str, path: str) -> list[str] | None:
-    """Return the words of a split from `{"train": […] or "words", "valid": …, "test": …}`; null is no data."""
-    if split not in content:
-        msg = f"{path}: expected the keys train, valid and test, which Megatron reads, got none called {split}"
-        raise InputError(msg)
-    value = content[split]
-    words = value.split() if isinstance(value, str) else value
-    if words is not None and not (
-        isinstance(words, list) and words and all(type(word) in {str, int, float} for word in words)
-    ):
-        raise InputError(f"{path}: expected paths of {split} as a list or a text, or null, got {value!r}")
-    return None if words is None else list(map(str, words))
 
 
 def _blends(config: IndexConfig) -> list[Blend | None]:
@@ -319,24 +322,6 @@ def _requested_sizes(config: IndexConfig, settings: CacheSettings, train_tokens:
     return samples_for_training(TrainingLength(**flags))
 
 
-def _job_paths(config: IndexConfig, prefixes: list[str]) -> Callable[[str], str]:
-    """Return the function of `--dataset-path-as`: one path for each prefix, or HERE=THERE for beginnings of paths.
-
-    Raises:
-        InputError: If the number of paths is not the number of prefixes.
-    """
-    given = config.dataset_path_as or ()
-    replaced = parse_replacements(given)
-    if len(replaced) == len(given):
-        return lambda prefix: job_path(prefix, replaced)
-    if replaced or len(given) != len(prefixes):
-        raise InputError(
-            f"--dataset-path-as: expected a path for each of the {len(prefixes)} prefixes ({' '.join(prefixes)}), or "
-            f"HERE=THERE, got {' '.join(given)}"
-        )
-    return dict(zip(prefixes, given, strict=True)).__getitem__
-
-
 # The work.
 
 
@@ -374,21 +359,26 @@ def _build(caches: Sequence[Cache], executor: Executor) -> list[BuiltCache]:
         LimitError: If one does not fit into memory.
         OutputError: If they do not fit on the disk.
     """
-    is_remote = executor.kind == "ray"
-    available = None if is_remote else available_memory()  # what the nodes have is not known here
+    available = None if executor.kind == "ray" else available_memory()  # what the nodes have is not known here
+    threads = 1 if executor.kind == "ray" else available_cpus()
     groups: list[list[Cache]] = [[]]
+    needed: Counter[str] = Counter()
     for cache in caches:
         if available is not None and cache.memory_bytes > available:
-            needed, there = format_size(cache.memory_bytes), format_size(available)
+            wanted, there = format_size(cache.memory_bytes), format_size(available)
             raise LimitError(
-                f"{cache.name}: the index takes {needed} of memory and {there} are available; use a machine with more, "
+                f"{cache.name}: the index takes {wanted} of memory and {there} are available; use a machine with more, "
                 "request fewer samples, or split the dataset and blend the parts"
             )
         if available is not None and sum(each.memory_bytes for each in [*groups[-1], cache]) > available:
             groups.append([])
         groups[-1].append(cache)
-    _check_room(caches)
-    threads = 1 if is_remote else available_cpus()
+        needed[os.path.dirname(cache.files.stem)] += 0 if cache.files.exist() else cache.file_bytes
+    for folder, size_bytes in needed.items():
+        if size_bytes > (free := free_bytes(folder)):
+            wanted, there = format_size(size_bytes), format_size(free)
+            remedy = "make room, or choose another --data-cache-path"
+            raise OutputError(f"{folder}: the caches need {wanted}, but {there} are free; {remedy}")
     results: list[BuiltCache] = []
     for group in groups:
         calls = (
@@ -397,19 +387,6 @@ def _build(caches: Sequence[Cache], executor: Executor) -> list[BuiltCache]:
         )
         results += run_in_order(executor, calls)
     return results
-
-
-def _check_room(caches: Sequence[Cache]) -> None:
-    needed: Counter[str] = Counter()
-    for cache in caches:
-        if not cache.files.exist():
-            needed[os.path.dirname(cache.files.stem)] += cache.file_bytes
-    for folder, size_bytes in needed.items():
-        free = free_bytes(folder)
-        if size_bytes > free:
-            wanted, there = format_size(size_bytes), format_size(free)
-            remedy = "make room, or choose another --data-cache-path"
-            raise OutputError(f"{folder}: the caches need {wanted}, but {there} are free; {remedy}")
 
 
 def _explain(cache: Cache) -> Finding:
@@ -424,10 +401,6 @@ def _notes(config: IndexConfig, settings: CacheSettings, datasets: Sequence[GPTC
     """Yield what a job may have been meant otherwise, or has to know."""
     if settings.tokenizer is None and not config.plain_names:
         yield f"{NO_IDENTIFIERS}: a job will not find these caches, whose names are not Megatron's hashes"
-    most = max(datasets, key=lambda cache: cache.epochs.num_epochs, default=None)
-    if most is not None and most.epochs.num_epochs > MANY_EPOCHS:
-        many = f"{most.split} reads {most.prefix} {most.epochs.num_epochs:,} times"
-        yield f"{many}, which has {count(most.epochs.tokens_per_epoch, 'token')} there; is that meant?"
     yield from describe_sums(dict(zip(SPLIT_NAMES, _blends(config), strict=True)))
     for cache in datasets:
         if not cache.num_samples:

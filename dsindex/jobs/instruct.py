@@ -19,10 +19,11 @@ from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
-from dsindex.engine.output import Dataset, Output
+from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
+from dsindex.engine.report import TextResult, outcome_fields
 from dsindex.engine.room import Estimate, check_room
-from dsindex.engine.shards import TextResult, make_shards, outcome_fields
+from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
 from dsindex.errors import UsageError
 from dsindex.instruction.config import check_config
@@ -165,15 +166,12 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
             _check_room(config, source, targets)
             settings = InstructionSettings(
                 recipe=recipe,
-                vocabulary_size=source.tokenizer.vocabulary_size,
-                dtype=dtype.str,
                 fractions=config.split,
                 split_seed=config.split_seed,
                 **source.shard_options(),
             )
             shards = make_shards(job, source, settings, targets, function=encode_shard)
-            groups = [(shards.dataset(split.tokens), _masks(split, shards)) for split in splits]
-            datasets = [dataset for group in groups for dataset in group]
+            datasets = [shards.dataset(target) for target in targets]
             files = assemble(job, datasets)
             contents = [
                 content
@@ -236,12 +234,6 @@ def _check_room(config: InstructConfig, source: TextSource, targets: Sequence[Ou
     estimate = Estimate(tokens=source.text_bytes / 3, documents=source.text_bytes / 500)
     itemsize = targets[0].dtype.itemsize + MASK_DTYPE.itemsize
     check_room(config, estimate, itemsize=itemsize, num_keys=2, unfinished=targets)
-
-
-def _masks(split: _Split, shards: Shards) -> Dataset:
-    """Return the dataset of masks; provenance and bad records are those of the tokens."""
-    parts = tuple(split.masks.part_of(result, shards.job.work_dir) for _, result in shards.results)
-    return Dataset(output=split.masks, parts=parts)
 
 
 def _describe(

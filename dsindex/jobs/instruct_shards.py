@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.dtypes import cast_tokens
+from dsindex.dtypes import cast_tokens, dtype_for_vocabulary
 from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
-from dsindex.engine.worker import Attempt, check_unchanged, provenance_rows, quarantine_line
+from dsindex.engine.worker import Attempt, PartWriter, check_unchanged, provenance_rows
 from dsindex.errors import BadRecordError, RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.statistics import NOTE, SPLITS, split_by_hash
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.engine.tasks import ShardTask
-    from dsindex.engine.worker import ShardFile
     from dsindex.instruction.encode import EncodedConversation
-    from dsindex.text.streams import LineBlock
 
 MASK_DTYPE = np.dtype(np.uint8)
 BLOCK_BYTES = 1 << 20
@@ -45,9 +43,6 @@ class InstructionSettings:
     """The settings that all shards of a job share; sent to every worker once."""
 
     recipe: EncoderRecipe
-    vocabulary_size: int
-    dtype: str
-    """Token type on disk."""
     fractions: tuple[float, float, float] | None
     """Shares of train, valid and test; None for a single dataset."""
     split_seed: int
@@ -90,113 +85,101 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         OutputError: If the work folder cannot be written.
     """
     check_unchanged(task)
+    encoder, limit = make_instruction_encoder(settings.recipe), settings.max_record_bytes or LARGEST_RECORD_BYTES
     with Attempt(settings.work_dir, task.shard) as attempt:
-        shard = _Shard(attempt, task, settings)
+        splits = {split: _Split(split, attempt, settings) for split in split_names(settings.fractions)}
+        bad: Counter[str] = Counter()
+
+        def refuse(offset: int, line: int, line_bytes: bytes, problem: RecordProblem) -> None:
+            reason = f"{problem.reason} ({problem.kind})"
+            if not settings.quarantine:
+                raise BadRecordError(task.path, offset, reason, part=(task.begin, line), is_row=task.form.is_table)
+            attempt.set_aside(BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason))
+            bad[problem.kind] += 1
+
+        num_lines = num_blank = text_bytes = 0
         for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
-            shard.add(block)
+            if isinstance(block, LongLine):
+                num_lines, text_bytes = num_lines + 1, text_bytes + block.num_bytes + 1
+                refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, block.limit))
+                continue
+            lines = [block.text(number) for number in range(len(block.starts))]
+            sizes = (block.ends - block.starts).tolist()
+            records = [number for number, line in enumerate(lines) if line.strip(JSON_WHITESPACE)]
+            fitting = [lines[number] for number in records if sizes[number] <= limit]
+            outcomes = encoder.encode_lines(fitting, up_to_problem=not settings.quarantine)
+            for number in records:
+                size, offset, line = sizes[number], int(block.offsets[number]), block.first_line + number
+                outcome = next(outcomes) if size <= limit else _too_large(size, limit)
+                if isinstance(outcome, RecordProblem):
+                    refuse(offset, line, cut_large(block.line(number), limit), outcome)
+                else:
+                    splits[_split_of(outcome, settings)].add(outcome, offset, line)
+            num_lines, num_blank = num_lines + len(lines), num_blank + len(lines) - len(records)
+            text_bytes += block.text_bytes
+            for split in splits.values():
+                split.write()
         check_unchanged(task)
-        return shard.finish()
-
-
-class _Shard:
-    """Writes and counts the conversations of one attempt at a shard."""
-
-    def __init__(self, attempt: Attempt, task: ShardTask, settings: InstructionSettings) -> None:
-        self._attempt = attempt
-        self._task = task
-        self._settings = settings
-        self._encoder = make_instruction_encoder(settings.recipe)
-        self._lines = self._blank = self._text_bytes = 0
-        self._bad: Counter[str] = Counter()
-        self._quarantine: ShardFile | None = None
-        self._splits = {split: _SplitWriter(split, attempt, settings) for split in split_names(settings.fractions)}
-
-    def add(self, block: LineBlock | LongLine) -> None:
-        """Encode lines and append them to this attempt's files."""
-        if isinstance(block, LongLine):
-            self._lines += 1
-            self._text_bytes += block.num_bytes + 1
-            self._refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, block.limit))
-            return
-        limit = self._settings.max_record_bytes or LARGEST_RECORD_BYTES
-        offsets, sizes = block.offsets.tolist(), (block.ends - block.starts).tolist()
-        lines = [block.text(number) for number in range(len(sizes))]
-        records = [number for number, line in enumerate(lines) if line.strip(JSON_WHITESPACE)]
-        fitting = [lines[number] for number in records if sizes[number] <= limit]
-        outcomes = self._encoder.encode_lines(fitting, up_to_problem=not self._settings.quarantine)
-        for number in records:
-            size, line = sizes[number], block.first_line + number
-            outcome = next(outcomes) if size <= limit else _too_large(size, limit)
-            if isinstance(outcome, RecordProblem):
-                self._refuse(offsets[number], line, cut_large(block.line(number), limit), outcome)
-            else:
-                self._splits[self._split_of(outcome)].take(outcome, offsets[number], line)
-        self._lines += len(lines)
-        self._blank += len(lines) - len(records)
-        self._text_bytes += block.text_bytes
-        for split in self._splits.values():
-            split.write()
-
-    def _split_of(self, encoded: EncodedConversation) -> str | None:
-        fractions = self._settings.fractions
-        if fractions is None:
-            return None
-        return split_by_hash(encoded.fingerprint, fractions=fractions, seed=self._settings.split_seed)
-
-    def _refuse(self, offset: int, line: int, line_bytes: bytes, problem: RecordProblem) -> None:
-        reason = f"{problem.reason} ({problem.kind})"
-        if not self._settings.quarantine:
-            place, is_row = (self._task.begin, line), self._task.form.is_table
-            raise BadRecordError(self._task.path, offset, reason, part=place, is_row=is_row)
-        record = BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason)
-        if self._quarantine is None:
-            self._quarantine = self._attempt.open("quarantine")
-        self._quarantine.write(quarantine_line(record))
-        self._bad[problem.kind] += 1
-
-    def finish(self) -> ShardResult:
-        """Sync all files and return the result."""
-        counts = {f"{BAD}{kind}": count for kind, count in self._bad.items()}
-        for split in self._splits.values():
+        counts = {f"{BAD}{kind}": count for kind, count in bad.items()}
+        for split in splits.values():
             counts |= {f"{split.keys[0]}.{name}": number for name, number in split.statistics.items()}
+        file = FileCounts(
+            lines=num_lines,
+            blank=num_blank,
+            quarantined=bad.total(),
+            text_bytes=text_bytes,
+            fingerprint=fingerprint_input(task.path),
+            kept=tuple(split.statistics["conversations"] for split in splits.values()),
+        )
         return ShardResult(
-            files=(
-                FileCounts(
-                    lines=self._lines,
-                    blank=self._blank,
-                    quarantined=self._bad.total(),
-                    text_bytes=self._text_bytes,
-                    fingerprint=fingerprint_input(self._task.path),
-                    kept=tuple(split.statistics["conversations"] for split in self._splits.values()),
-                ),
-            ),
-            keys=tuple(key for split in self._splits.values() for key in split.finish()),
-            quarantine=None if self._quarantine is None else self._quarantine.stored(),
+            files=(file,),
+            keys=tuple(key for split in splits.values() for key in split.results()),
+            quarantine=attempt.quarantine(),
             counts=tuple(sorted(counts.items())),
         )
 
 
-class _SplitWriter:
+def _split_of(encoded: EncodedConversation, settings: InstructionSettings) -> str | None:
+    if settings.fractions is None:
+        return None
+    return split_by_hash(encoded.fingerprint, fractions=settings.fractions, seed=settings.split_seed)
+
+
+def _too_large(num_bytes: int, limit: int) -> RecordProblem:
+    return RecordProblem("too-large", describe_long_line(num_bytes, limit))
+
+
+class _Split:
     """The tokens, masks and provenance of one split."""
 
     def __init__(self, split: str | None, attempt: Attempt, settings: InstructionSettings) -> None:
         self.keys = keys_of(split)
         self.statistics: Counter[str] = Counter()
-        self._dtype = np.dtype(settings.dtype)
-        self._vocabulary_size = settings.vocabulary_size
-        self._tokens = attempt.open_part(self.keys[0], self._dtype)
-        self._masks = attempt.open_part(self.keys[1], MASK_DTYPE)
+        self._vocabulary_size = settings.recipe.tokenizer.vocabulary_size
+        self._dtype = dtype_for_vocabulary(self._vocabulary_size)
+        self._tokens = PartWriter(attempt, self.keys[0], self._dtype)
+        self._masks = PartWriter(attempt, self.keys[1], MASK_DTYPE)
         self._provenance = attempt.open(f"{self.keys[0]}.prov") if settings.provenance else None
         self._pending: list[EncodedConversation] = []
         self._places: list[tuple[int, int]] = []
 
-    def take(self, encoded: EncodedConversation, offset: int, line: int) -> None:
-        """Buffer a conversation until the next `write`."""
+    def add(self, encoded: EncodedConversation, offset: int, line: int) -> None:
+        """Count a conversation and hold it until the next `write`."""
         self._pending.append(encoded)
         self._places.append((offset, line))
+        self.statistics.update(
+            conversations=1,
+            sequences=len(encoded.lengths),
+            tokens=len(encoded.tokens),
+            learnt=int(np.count_nonzero(encoded.mask)),
+            cut=encoded.cut,
+            shortened=int(encoded.cut > 0 or len(encoded.lengths) > 1),
+            special_in_text=int(encoded.special_in_text),
+        )
+        self.statistics.update(f"{NOTE}{note}" for note in encoded.notes)
 
     def write(self) -> None:
-        """Write the buffered conversations."""
+        """Write the conversations that are held."""
         if not self._pending:
             return
         lengths = np.concatenate([encoded.lengths for encoded in self._pending])
@@ -204,36 +187,13 @@ class _SplitWriter:
         tokens = np.concatenate([encoded.tokens for encoded in self._pending])
         check_ids(tokens, self._vocabulary_size)
         self._tokens.add(cast_tokens(tokens, self._dtype), lengths, per_document)
-        mask = np.concatenate([encoded.mask for encoded in self._pending])
-        self._masks.add(mask, lengths, per_document)
+        self._masks.add(np.concatenate([encoded.mask for encoded in self._pending]), lengths, per_document)
         if self._provenance is not None:
             offsets, lines = np.array(self._places, np.int64).T
             self._provenance.write(provenance_rows(offsets, lines))
-        for encoded in self._pending:
-            _count(encoded, self.statistics)
-        self.statistics["learnt"] += int(np.count_nonzero(mask))
         self._pending, self._places = [], []
 
-    def finish(self) -> list[KeyResult]:
+    def results(self) -> tuple[KeyResult, KeyResult]:
         """Sync the files and return the results for tokens and masks."""
         provenance = None if self._provenance is None else self._provenance.stored()
-        tokens, masks = self.keys
-        return [
-            self._tokens.result(tokens, provenance=provenance),
-            self._masks.result(masks, is_aligned=True),
-        ]
-
-
-def _count(encoded: EncodedConversation, counts: Counter[str]) -> None:
-    """Add a conversation to named counts; the number of trainable tokens, `learnt`, is the caller's to add."""
-    counts["conversations"] += 1
-    counts["sequences"] += len(encoded.lengths)
-    counts["tokens"] += len(encoded.tokens)
-    counts["cut"] += encoded.cut
-    counts["shortened"] += encoded.cut > 0 or len(encoded.lengths) > 1
-    counts["special_in_text"] += encoded.special_in_text
-    counts.update(f"{NOTE}{note}" for note in encoded.notes)
-
-
-def _too_large(num_bytes: int, limit: int) -> RecordProblem:
-    return RecordProblem("too-large", describe_long_line(num_bytes, limit))
+        return self._tokens.result(provenance=provenance), self._masks.result(is_aligned=True)

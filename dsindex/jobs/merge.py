@@ -12,13 +12,14 @@ from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.engine.assembly import assemble
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.job import open_job
-from dsindex.engine.merge import check_parts, merged_header, open_part
+from dsindex.engine.merge import merged_header, open_part
 from dsindex.engine.output import Dataset, Output
 from dsindex.engine.plan import make_plan
-from dsindex.engine.report import Report, show_datasets
+from dsindex.engine.report import Report
 from dsindex.engine.room import require_room
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import Content, RecordedInput, read_manifest
+from dsindex.formats.mmididx import check_index, read_index
 from dsindex.store.reading import input_status
 from dsindex.store.urls import absolute, as_prefix, folder_of
 
@@ -50,9 +51,6 @@ class MergeResult(Report):
         """The merged dataset."""
         return (self.prefix,)
 
-    def __repr__(self) -> str:
-        return show_datasets(self, [(self.prefixes[0], self.num_documents, self.num_tokens)])
-
     def lines(self) -> list[str]:
         """Return the closing summary: what was merged, and the lines that two people compare."""
         lines = ["already complete: the same datasets were merged before, nothing was done"] * self.already_complete
@@ -80,9 +78,10 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     output = Output(prefix=prefix, plan_id=plan.plan_id, dtype=header.dtype)
     with open_job(config, plan, [output], reporter=reporter) as job:
         if not job.already_complete:
-            needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
+            needed = sum(part.bin.size_bytes + part.header.size_bytes for part in parts)
             require_room({folder_of(prefix): needed}, what="the output", remedy="make room, or write elsewhere")
-            check_parts(parts)
+            for part in parts:
+                check_index(part.idx.path, read_index(part.idx.path), bin_size_bytes=part.bin.size_bytes)
             dataset = Dataset(output=output, parts=parts)
             [files] = assemble(job, [dataset])
             for file in inputs:

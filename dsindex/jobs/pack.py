@@ -11,15 +11,15 @@ from dsindex.amounts import count
 from dsindex.engine.assembly import assemble
 from dsindex.engine.executors import Call
 from dsindex.engine.job import open_job
-from dsindex.engine.merge import read_lengths
+from dsindex.engine.merge import read_items
 from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
-from dsindex.engine.report import show_datasets
+from dsindex.engine.report import TextResult, outcome_fields, show_datasets
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
-from dsindex.engine.shards import TextResult, make_shards, outcome_fields
+from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
-from dsindex.engine.tasks import Piece
+from dsindex.engine.tasks import PartFile
 from dsindex.engine.worker import Attempt, ShardSettings
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
@@ -95,7 +95,6 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
         key=selection.names[0],
         dtype=TYPE_OF_SIZE[token_bytes],
         header_bytes=version.header_bytes,
-        swapped_bytes=token_bytes if version.byte_order == ">" else 1,
     )
     uses_jq = selection.needs_jq
     with open_job(config, plan, [output], reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
@@ -109,7 +108,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
                 engine=source.engine,
                 keys=selection.names,
                 selection=selection,
-                dtype=output.dtype.str,
+                dtype=output.dtype.newbyteorder(version.byte_order).str,
                 eod_id=source.eod_id,
                 layout="pbin",
                 **source.shard_options(),
@@ -171,7 +170,7 @@ def _add_ends(job: Job, shards: Shards, output: Output, version: PbinVersion) ->
     arguments = (tokens.parts, header, job.work_dir)
     call = Call(name="pack-index", place=output.prefix, function=_write_ends, arguments=arguments)
     [(_, ends)] = job.dispatch([(output.name, call)]).run()
-    head, tail = (Piece(path=joined(job.work_dir, file.name), offset=0, size_bytes=file.size_bytes) for file in ends)
+    head, tail = (PartFile(path=joined(job.work_dir, file.name), size_bytes=file.size_bytes) for file in ends)
     return replace(tokens, head=(head,), tail=(tail,))
 
 
@@ -182,7 +181,7 @@ def _write_ends(parts: Sequence[Part], header: PbinHeader, work_dir: str) -> tup
         InputError: If a shard is missing.
         OutputError: If the work folder cannot be written.
     """
-    lengths = np.concatenate([np.empty(0, np.int32), *read_lengths(parts)])
+    lengths = np.concatenate([np.empty(0, np.int32), *read_items(parts, "lengths")])
     with Attempt(work_dir, 0) as attempt:
         head, index = attempt.open("head"), attempt.open("index")
         head.write(header.to_bytes())

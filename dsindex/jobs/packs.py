@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 FORMAT = 2
 """Raised whenever the same lengths give other packs, so that packs of earlier releases are made again."""
 LAYOUT_DTYPE = np.dtype("<i4")
-FILES = ("bin", "idx")
-"""Suffixes of the files of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +84,8 @@ def pack_splits(config: InstructConfig, prefixes: Sequence[str]) -> list[MadePac
     made = []
     for prefix in prefixes:
         tokens = read_published(f"{prefix}_text_document").content
-        sources = {suffix: [tokens.digests[suffix].size_bytes, tokens.digests[suffix].digest] for suffix in FILES}
+        files = {suffix: tokens.digests[suffix] for suffix in ("bin", "idx")}
+        sources = {suffix: [file.size_bytes, file.digest] for suffix, file in files.items()}
         if config.seq_length is not None:
             made.append(_pack(config, config.seq_length, prefix, tokens, sources))
         _remove_old(prefix, sources)

@@ -243,9 +243,9 @@ class CacheNames(Options):
     tokenizer_identifiers: OptionalPath = option("FILE.json", default=None)
     """The tokenizer's `unique_identifiers` in the job's Megatron, a JSON object."""
     dataset_path_as: Words = option(
-        "P", default=None, parse=lambda value: tuple(value.split()) if isinstance(value, str) else value
+        "HERE=THERE", default=None, parse=lambda value: tuple(value.split()) if isinstance(value, str) else value
     )
-    """Each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all."""
+    """HERE=THERE: the beginning of prefixes, here and as the job types them."""
 
 
 class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths, IndexBasics):

@@ -10,11 +10,10 @@ not on its input, its place there, or how the input is stored. A larger share ke
 from __future__ import annotations
 
 import json
-from array import array
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import compress, pairwise
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from itertools import chain, compress, pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -23,12 +22,9 @@ from dsindex.dtypes import starts_of
 from dsindex.text.fields import type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
-
-Item = TypeVar("Item")
-Ids: TypeAlias = list[int] | list[list[int]]
 
 HASH_SEED = 0x64_73_69_6E_64_65_78
 """Makes the choice of a sample independent of other choices by XXH3-64 of the text."""
@@ -36,69 +32,50 @@ _SHOWN_CHARACTERS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextColumn:
-    """The texts of one key, without lone surrogates."""
+class Column:
+    """The values of one key: texts without lone surrogates, or sequences of token ids."""
 
-    texts: Sequence[str]
-    """All texts of the block, in order."""
-    texts_per_record: NDArray[np.int64] | None
-    """Number of texts of each record, shape [records]; None if each record has one text."""
-
-    @classmethod
-    def of(cls, values: Sequence[str | list[str]]) -> TextColumn:
-        """Return the column of these values, one for each record."""
-        if list not in set(map(type, values)):
-            return cls(texts=values, texts_per_record=None)  # type: ignore[arg-type]  # all are texts
-        lists = [value if isinstance(value, list) else [value] for value in values]
-        counts = np.fromiter(map(len, lists), np.int64, len(lists))
-        return cls(texts=[text for texts in lists for text in texts], texts_per_record=counts)
-
-    def keep(self, kept: NDArray[np.bool_]) -> TextColumn:
-        """Return the column of some of the records."""
-        counts = self.texts_per_record
-        own = kept if counts is None else np.repeat(kept, counts)
-        own_counts = None if counts is None else counts[kept]
-        return TextColumn(texts=list(compress(self.texts, own.tolist())), texts_per_record=own_counts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenColumn:
-    """The token ids of one key."""
-
-    tokens: NDArray[np.uint32]
-    """All ids of the block, in order; shape [tokens]."""
-    lengths: NDArray[np.int64]
-    """Number of ids of each sequence, shape [sequences]; they add up to the number of tokens."""
-    sequences_per_record: NDArray[np.int64] | None
-    """Number of sequences of each record, shape [records]; None if each record has one."""
+    items: Sequence[Any]
+    """All texts or sequences of the block, in order."""
+    counts: NDArray[np.int64] | None
+    """Number of items of each record, shape [records]; None if each record has one."""
 
     @classmethod
-    def of(cls, values: Sequence[Ids]) -> TokenColumn:
-        """Return the column of these values, one for each record, all of which are ids."""
-        each = [_sequences(value) for value in values]
-        sequences = [sequence for own in each for sequence in own]
-        ids = array("I")
-        for sequence in sequences:
-            ids.fromlist(sequence)
-        is_nested = any(value and isinstance(value[0], list) for value in values)
-        return cls(
-            tokens=np.array(ids, np.uint32),
-            lengths=np.array([len(sequence) for sequence in sequences], np.int64),
-            sequences_per_record=np.array([len(own) for own in each], np.int64) if is_nested else None,
-        )
+    def of(cls, values: Sequence[Any], *, holds_ids: bool = False) -> Column:
+        """Return the column of these values, one for each record: items or lists of items."""
+        if not holds_ids and list not in set(map(type, values)):
+            return cls(items=values, counts=None)
+        inner = [(value or [0])[0] if holds_ids else value for value in values]  # no ids are one sequence
+        lists = [value if isinstance(each, list) else [value] for value, each in zip(values, inner, strict=True)]
+        return cls(items=list(chain.from_iterable(lists)), counts=np.fromiter(map(len, lists), np.int64, len(lists)))
 
-    def keep(self, kept: NDArray[np.bool_]) -> TokenColumn:
+    @property
+    def holds_ids(self) -> bool:
+        """Whether the items are sequences of token ids."""
+        return bool(self.items) and isinstance(self.items[0], list)
+
+    def keep(self, kept: NDArray[np.bool_]) -> Column:
         """Return the column of some of the records."""
-        counts = self.sequences_per_record
-        own = kept if counts is None else np.repeat(kept, counts)
-        return TokenColumn(
-            tokens=self.tokens[np.repeat(own, self.lengths)],
-            lengths=self.lengths[own],
-            sequences_per_record=None if counts is None else counts[kept],
-        )
+        own = kept if self.counts is None else np.repeat(kept, self.counts)
+        counts = None if self.counts is None else self.counts[kept]
+        return Column(items=list(compress(self.items, own.tolist())), counts=counts)
 
+    def by_record(self) -> Iterator[Sequence[Any]]:
+        """Yield the items of each record.
 
-Column: TypeAlias = TextColumn | TokenColumn
+        >>> list(Column(items=["a", "b", "c"], counts=np.array([2, 0, 1])).by_record())
+        [['a', 'b'], [], ['c']]
+        """
+        if self.counts is None:
+            return ([item] for item in self.items)
+        return (self.items[begin:end] for begin, end in pairwise(starts_of(self.counts).tolist()))
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the size of each record's values, of texts in UTF-8, of ids 4 bytes each; shape [records]."""
+        is_plain = self.holds_ids or all(map(str.isascii, self.items))
+        sizes = np.fromiter(map(len, self.items if is_plain else map(str.encode, self.items)), np.int64)
+        sizes *= 4 if self.holds_ids else 1
+        return sizes if self.counts is None else np.diff(starts_of(sizes)[starts_of(self.counts)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,45 +122,12 @@ def describe_long_line(num_bytes: int, limit: int) -> str:
     return f"record of {num_bytes} bytes is larger than the limit of {limit} bytes"
 
 
-def text_sizes(column: TextColumn) -> NDArray[np.int64]:
-    """Return the size of each record's texts in UTF-8, shape [records]."""
-    texts, counts = column.texts, column.texts_per_record
-    spelt: Iterable[str | bytes] = texts if all(map(str.isascii, texts)) else map(str.encode, texts)
-    sizes = np.fromiter(map(len, spelt), np.int64, len(texts))
-    return sizes if counts is None else np.diff(starts_of(sizes)[starts_of(counts)])
-
-
-def by_record(items: Sequence[Item], counts: NDArray[np.int64] | None) -> Iterator[Sequence[Item]]:
-    """Yield the items of each record; the counts are None if each has one.
-
-    >>> list(by_record("abc", np.array([2, 0, 1])))
-    ['ab', '', 'c']
-    """
-    if counts is None:
-        return ([item] for item in items)
-    return (items[begin:end] for begin, end in pairwise(starts_of(counts).tolist()))
-
-
 def chain_columns(columns: Sequence[Column]) -> Column:
     """Return the column of the records of several columns of one kind, one after the other."""
-    texts = [column for column in columns if isinstance(column, TextColumn)]
-    if texts:
-        return TextColumn(
-            texts=[text for column in texts for text in column.texts],
-            texts_per_record=_chain_counts([(column.texts_per_record, len(column.texts)) for column in texts]),
-        )
-    ids = [column for column in columns if isinstance(column, TokenColumn)]
-    return TokenColumn(
-        tokens=np.concatenate([column.tokens for column in ids]),
-        lengths=np.concatenate([column.lengths for column in ids]),
-        sequences_per_record=_chain_counts([(column.sequences_per_record, len(column.lengths)) for column in ids]),
-    )
-
-
-def _chain_counts(each: Sequence[tuple[NDArray[np.int64] | None, int]]) -> NDArray[np.int64] | None:
-    if all(counts is None for counts, _ in each):
-        return None
-    return np.concatenate([np.ones(num, np.int64) if counts is None else counts for counts, num in each])
+    counts = [np.ones(len(each.items), np.int64) if each.counts is None else each.counts for each in columns]
+    is_single = all(each.counts is None for each in columns)
+    items = list(chain.from_iterable(each.items for each in columns))
+    return Column(items=items, counts=None if is_single else np.concatenate(counts))
 
 
 def find_id_fault(value: object, vocabulary_size: int) -> str | None:
@@ -206,10 +150,6 @@ def find_id_fault(value: object, vocabulary_size: int) -> str | None:
         place = f"item {wrong + 1} of list {number}" if is_nested else f"item {wrong + 1}"
         return f"a list with {_shown(ids[wrong])} as {place}"
     return None
-
-
-def _sequences(value: Ids) -> list[list[int]]:
-    return value if value and isinstance(value[0], list) else [value]  # type: ignore[list-item]  # all are lists, or none is
 
 
 def _shown(value: object) -> str:
@@ -292,17 +232,13 @@ def hash_records(block: RecordBlock) -> NDArray[np.uint64]:
 
 
 def _hash_column(column: Column) -> NDArray[np.uint64]:
-    items: list[bytes]
-    if isinstance(column, TokenColumn):
-        ids = column.tokens.astype("<u4", copy=False).tobytes()
-        ends = (starts_of(column.lengths) * 4).tolist()
-        items, counts = [ids[begin:end] for begin, end in pairwise(ends)], column.sequences_per_record
-    else:
-        items, counts = list(map(str.encode, column.texts)), column.texts_per_record
-    hashes = np.fromiter(map(_digest, items), np.uint64, len(items))
-    if counts is None:
+    spelt = (
+        (np.array(ids, "<u4").tobytes() for ids in column.items) if column.holds_ids else map(str.encode, column.items)
+    )
+    hashes = np.fromiter(map(_digest, spelt), np.uint64, len(column.items))
+    if column.counts is None:
         return hashes
-    own = [hashes[begin:end].astype("<u8") for begin, end in pairwise(starts_of(counts).tolist())]
+    own = [hashes[begin:end].astype("<u8") for begin, end in pairwise(starts_of(column.counts).tolist())]
     return np.array([each[0] if len(each) == 1 else _digest(each.tobytes()) for each in own], np.uint64)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from dsindex.dtypes import starts_of
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.text.blocks import TokenColumn, set_aside
+from dsindex.text.blocks import set_aside
 from dsindex.text.tokenizer import (
     LibraryError,
     library_errors,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.text.blocks import RecordBlock, TextColumn
+    from dsindex.text.blocks import Column, RecordBlock
     from dsindex.text.tokenizer import LibraryName, Tokenizer
 
 
@@ -151,22 +151,24 @@ def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tu
     encoded: dict[str, TokenBatch] = {}
     reasons: dict[int, str] = {}
     for key, column in block.columns.items():
-        if isinstance(column, TokenColumn):
-            encoded[key] = TokenBatch.of(column.tokens, column.lengths, column.sequences_per_record)
+        if column.holds_ids:
+            ids = np.fromiter(itertools.chain.from_iterable(column.items), np.uint32)
+            lengths = np.fromiter(map(len, column.items), np.int64)
+            encoded[key] = TokenBatch.of(ids, lengths, column.counts)
             continue
         try:
-            batch = make_encoder(tokenizer, engine).encode(column.texts)
-            encoded[key] = replace(batch, texts_per_record=column.texts_per_record)
+            batch = make_encoder(tokenizer, engine).encode(column.items)
+            encoded[key] = replace(batch, texts_per_record=column.counts)
         except UnencodableError as error:
             reasons = _by_record(column, error.reasons) | reasons
     return encode_block(set_aside(block, reasons), tokenizer, engine) if reasons else (block, encoded)
 
 
-def _by_record(column: TextColumn, reasons: Mapping[int, str]) -> dict[int, str]:
+def _by_record(column: Column, reasons: Mapping[int, str]) -> dict[int, str]:
     """Return the reason of the first text of each record that has one."""
-    if column.texts_per_record is None:
+    if column.counts is None:
         return dict(reasons)
-    records = np.searchsorted(np.cumsum(column.texts_per_record), list(reasons), side="right").tolist()
+    records = np.searchsorted(np.cumsum(column.counts), list(reasons), side="right").tolist()
     return dict(reversed(list(zip(records, reasons.values(), strict=True))))
 
 

@@ -14,15 +14,15 @@ import base64
 import binascii
 import functools
 import itertools
-import json
 import os
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from dsindex.errors import TokenizerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     import tiktoken
 
@@ -69,9 +69,8 @@ MEGATRON_SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "
 MEGATRON_VOCABULARY_SIZE = 1 << 17
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TiktokenEncoding:
-    """Everything that determines the tokens of a text.
+class TiktokenEncoding(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that determines the tokens of a text; its JSON is the definition that tokenizers carry.
 
     Raises:
         ValueError: If a text would have no tokens, or tokens that depend on chance.
@@ -79,9 +78,9 @@ class TiktokenEncoding:
 
     pattern: str
     """The regular expression that splits a text, in tiktoken's syntax."""
-    ranks: Mapping[bytes, int] = field(repr=False)
+    ranks: dict[bytes, int]
     """Id by bytes; the pair with the smallest id is merged first."""
-    special_tokens: Mapping[str, int]
+    special_tokens: dict[str, int]
     """Strings that become one token wherever they occur in a text, and their ids."""
     vocabulary_size: int
 
@@ -114,30 +113,11 @@ class TiktokenEncoding:
         spelt = {number: token for token, number in self.ranks.items()}
         return spelt | {number: token.encode() for token, number in self.special_tokens.items()}
 
-    def write(self) -> bytes:
-        """Return the definition as bytes, the same for the same encoding."""
-        parts = {
-            "definition": "dsindex tiktoken 1",
-            "pattern": self.pattern,
-            "normalizer": None,
-            "special_tokens": dict(self.special_tokens),
-            "control_tokens": {},
-            "vocabulary_size": self.vocabulary_size,
-            "ranks": {base64.b64encode(token).decode(): number for token, number in self.ranks.items()},
-        }
-        return json.dumps(parts, separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode()
-
 
 @functools.lru_cache(maxsize=2)
 def read_definition(content: bytes) -> TiktokenEncoding:
-    """Read what `TiktokenEncoding.write` returned."""
-    parts = json.loads(content)
-    return TiktokenEncoding(
-        pattern=parts["pattern"],
-        ranks={base64.b64decode(token): number for token, number in parts["ranks"].items()},
-        special_tokens=parts["special_tokens"],
-        vocabulary_size=parts["vocabulary_size"],
-    )
+    """Read the definition of an encoding."""
+    return msgspec.json.decode(content, type=TiktokenEncoding)
 
 
 def make_tiktoken(encoding: TiktokenEncoding) -> tiktoken.Encoding:
@@ -147,8 +127,8 @@ def make_tiktoken(encoding: TiktokenEncoding) -> tiktoken.Encoding:
     return tiktoken.Encoding(
         name="dsindex",
         pat_str=encoding.pattern,
-        mergeable_ranks=dict(encoding.ranks),
-        special_tokens=dict(encoding.special_tokens),
+        mergeable_ranks=encoding.ranks,
+        special_tokens=encoding.special_tokens,
     )
 
 
@@ -296,6 +276,8 @@ def convert_gpt2_files(vocabulary: object, merges: bytes) -> bytes:
     Raises:
         ValueError: Naming the file that is not as expected.
     """
+    import tokenizers
+
     if not isinstance(vocabulary, dict) or not vocabulary or not all(map(_is_id, vocabulary.values())):
         raise ValueError("expected a JSON object with an id for each token")
     pairs = []
@@ -307,33 +289,13 @@ def convert_gpt2_files(vocabulary: object, merges: bytes) -> bytes:
             raise ValueError(
                 f"line {number} of the merges: expected two tokens that make a third of the vocabulary, got {line!r}"
             )
-        pairs.append(pair)
-    added = {END_OF_TEXT: vocabulary[END_OF_TEXT]} if END_OF_TEXT in vocabulary else {}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    document = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{"id": number, "content": content, **flags} for content, number in added.items()],
-        "normalizer": None,
-        "pre_tokenizer": byte_level,
-        "post_processor": None,
-        "decoder": byte_level,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": vocabulary,
-            "merges": pairs,
-        },
-    }
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+        pairs.append((pair[0], pair[1]))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, pairs))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    if END_OF_TEXT in vocabulary:
+        tokenizer.add_special_tokens([END_OF_TEXT])
+    return tokenizer.to_str().encode()
 
 
 def _is_id(value: object) -> bool:

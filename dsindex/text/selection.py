@@ -18,13 +18,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.text.blocks import Column, Ids, RecordBlock, TextColumn, TokenColumn, by_record, find_id_fault
+from dsindex.text.blocks import Column, RecordBlock, find_id_fault
 from dsindex.text.fields import (
     JOINED,
-    Texts,
     find_fault,
     find_value,
     parse_record,
@@ -48,8 +47,8 @@ _STEP = re.compile(
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-Values: TypeAlias = list[Texts] | list[Ids]
-"""One value for each key."""
+Values: TypeAlias = list[Any]
+"""One value for each key: a text or token ids, or a list of them."""
 Judgement: TypeAlias = Values | str | None
 """A record's values, the reason why the line is no record, or None if the condition leaves it out."""
 
@@ -150,14 +149,15 @@ class Selection:
 
     def build_column(self, values: Sequence[Any]) -> Column:
         """Return the column of one key, given its value in each record."""
-        return TextColumn.of(values) if self.vocabulary_size is None else TokenColumn.of(values)
+        return Column.of(values, holds_ids=self.vocabulary_size is not None)
 
     def finish(self, block: RecordBlock) -> RecordBlock:
         """Return a block with the columns of the outputs, one if the texts of all keys are joined."""
         if self.join is None:
             return block
-        columns = [column for column in block.columns.values() if isinstance(column, TextColumn)]
-        return replace(block, columns={JOINED: _join_columns(columns, self.join)})
+        joined = [map(self.join.join, column.by_record()) for column in block.columns.values()]
+        texts = list(map(self.join.join, zip(*joined, strict=True)))
+        return replace(block, columns={JOINED: Column.of(texts)})
 
     def _open_patterns(self) -> Patterns:
         from dsindex.text.jq import FieldPattern, open_patterns
@@ -179,7 +179,7 @@ class Selection:
             if wrong is not None:
                 return wrong
             values.append(value)
-        return cast("Values", values)
+        return values
 
     def find_fault(self, key: TextKey, value: object) -> str | None:
         """Describe a value that is not one of a key; None if it is."""
@@ -258,9 +258,3 @@ def _parse_path(source: str) -> Path | None:
             return None
         position = found.end()
     return tuple(path) if path else None
-
-
-def _join_columns(columns: Sequence[TextColumn], separator: str) -> TextColumn:
-    """Join each record's texts with a separator, those of a list as well."""
-    joined = [map(separator.join, by_record(column.texts, column.texts_per_record)) for column in columns]
-    return TextColumn(texts=list(map(separator.join, zip(*joined, strict=True))), texts_per_record=None)

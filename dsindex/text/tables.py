@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dsindex.errors import InputError
-from dsindex.text.blocks import BadRecord, RecordBlock, TextColumn, describe_long_line, text_sizes
+from dsindex.text.blocks import BadRecord, RecordBlock, describe_long_line
 from dsindex.text.forms import TextPart
 from dsindex.text.streams import LineBlock, opened_input
 
@@ -101,10 +101,7 @@ def read_table_records(
             lines=kept + first_row,
             columns=built,
             bad=tuple(bad.values()),
-            num_bytes=sum(
-                int(text_sizes(column).sum()) if isinstance(column, TextColumn) else column.tokens.nbytes
-                for column in built.values()
-            ),
+            num_bytes=sum(int(column.sizes().sum()) for column in built.values()),
             read_line=read_line,
         )
 

@@ -19,6 +19,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from dsindex.errors import TokenizerError
 from dsindex.store.storage import open_file
 from dsindex.store.urls import ONLY_INPUTS, refuse_address
@@ -320,19 +322,7 @@ def _find_file(path: str, *, wants_model: bool) -> str:
         return os.path.join(path, wanted[0])
     shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
     what = "one *.model" if wants_model else "a tokenizer.json"
-    whole = next((name for name in names if name.endswith((".model", ".tiktoken"))), None)
-    if "tokenizer.json" in names:
-        remedy = "for its tokenizer.json, use --tokenizer-type HuggingFaceTokenizer"
-    elif whole is not None:
-        remedy = (
-            f"use the file itself, --tokenizer-model {os.path.join(path, whole)}, for the tokens of its own library; "
-            f"those of transformers may be others"
-        )
-    elif {"vocab.json", "merges.txt"} <= set(names):
-        vocabulary, merges = (os.path.join(path, name) for name in ("vocab.json", "merges.txt"))
-        remedy = f"use --tokenizer-type GPT2BPETokenizer --vocab-file {vocabulary} --merge-file {merges}"
-    else:
-        remedy = "use the folder that contains tokenizer.json"
+    remedy = "name a file itself, or vocab.json and merges.txt with --vocab-file and --merge-file"
     raise TokenizerError(f"{path}: expected a folder with {what}, got one with {shown}; {remedy}")
 
 
@@ -419,7 +409,9 @@ def _read_file(path: str, file: str, options: TokenizerOptions) -> tuple[Tokeniz
         msg = f"{file}: expected ranks of a byte-pair encoding, but they cannot be used: {error}; fetch the file again"
         raise TokenizerError(msg) from error
     special = sorted(encoding.special_tokens, key=encoding.special_tokens.__getitem__)
-    return _of_model("tiktoken", encoding.write(), name=name, size=encoding.vocabulary_size, special=special), eod
+    return _of_model(
+        "tiktoken", msgspec.json.encode(encoding), name=name, size=encoding.vocabulary_size, special=special
+    ), eod
 
 
 def _tell_kind(file: str, content: bytes) -> tuple[FileKind, object]:
@@ -496,22 +488,22 @@ _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def _read_tokenizer_json(
-    path: str, file: str, content: bytes, document: object, *, name: str
+    path: str, file: str, content: bytes, parsed: object, *, name: str
 ) -> tuple[Tokenizer, str | None]:
+    document = _parse_object(file, parsed)
     tokenizer = _describe_json(file, content, document, name=name)
     config = read_folder_config(path) if os.path.isdir(path) else {}
     if not config:
         return tokenizer, None
     _check_config_agrees(path, config, shared_tokenizer(tokenizer))
-    flagged = _set_token_flags(json.loads(content), config)
+    flagged = _set_token_flags(document, config)
     if flagged is not None:
-        tokenizer = _describe_json(file, flagged, json.loads(flagged), name=name)
+        tokenizer = _describe_json(file, flagged, document, name=name)
     return tokenizer, token_text(config.get("eos_token"))
 
 
-def _describe_json(file: str, content: bytes, parsed: object, *, name: str) -> Tokenizer:
+def _describe_json(file: str, content: bytes, document: dict[str, Any], *, name: str) -> Tokenizer:
     """Check a tokenizer.json and return its description without the EOD token."""
-    document = _parse_object(file, parsed)
     version, model = document.get("version", "1.0"), document.get("model")
     if version != "1.0":
         msg = f"{file}: expected a tokenizer.json of version '1.0', got {version!r}; save it with a released tokenizers"
@@ -591,7 +583,7 @@ def token_text(token: object) -> str | None:
 
 
 def _set_token_flags(document: dict[str, Any], config: dict[str, Any]) -> bytes | None:
-    """Return a tokenizer.json whose added tokens have the flags of tokenizer_config.json; None if they have them."""
+    """Give added tokens the flags of tokenizer_config.json; return the tokenizer.json, None if it had them."""
     decoder = config.get("added_tokens_decoder")
     tokens = [token for token in (decoder if isinstance(decoder, dict) else {}).values() if isinstance(token, dict)]
     flags = {token_text(token): token for token in tokens}

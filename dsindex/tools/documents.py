@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.kinds import MASK_SUFFIX
 from dsindex.datasets.pbin import PbinDocuments
+from dsindex.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -109,6 +111,18 @@ def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
         return found
 
     return Documents(path=f"{dataset.prefix}.bin", tokens=tokens, num_documents=dataset.num_documents, ends=ends)
+
+
+def open_masks(prefix: str, num_tokens: int) -> Tokens:
+    """Return the masks of the tokens of instruction data.
+
+    Raises:
+        FormatError: If they cannot be read, or are of other data.
+    """
+    masks = IndexedDataset(f"{prefix}{MASK_SUFFIX}").token_columns()[0]
+    if len(masks) != num_tokens:
+        raise FormatError(f"{prefix}{MASK_SUFFIX}: expected {num_tokens:,} masks, got {len(masks):,}")
+    return masks
 
 
 # How long documents are: exact quantiles, and counts on a logarithmic scale.

@@ -1,6 +1,6 @@
 """`dsindex inspect`: what a path is, how long its documents are, and some of their tokens as text with borders.
 
-Nothing is written. Damage is a finding, and what can still be read is shown.
+Nothing is written. Damage is a finding.
 """
 
 from __future__ import annotations
@@ -17,20 +17,28 @@ from dsindex.datasets.blended import BlendedDataset
 from dsindex.datasets.exports import read_export_manifest
 from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX, tell_kind
+from dsindex.datasets.kinds import TEXT_SUFFIX, tell_kind
+from dsindex.datasets.opening import find_cache
 from dsindex.datasets.opening import open as open_dataset
-from dsindex.datasets.origins import DocumentOrigin
 from dsindex.datasets.pbin import PbinDocuments
 from dsindex.datasets.raw import RawLines
+from dsindex.datasets.samples import trace_samples
 from dsindex.engine.ledger import Ledger
 from dsindex.engine.progress import PROGRESS_SUFFIX, Snapshot, describe, read_progress
 from dsindex.engine.work_folder import LOCK_FILE, MARKER_FILE
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.formats.mmididx import read_header
-from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description, record_beside, recorded_settings
+from dsindex.index.cache import (
+    BLENDED_CLASS,
+    descriptions_in,
+    read_description,
+    record_beside,
+    recorded_settings,
+    split_of,
+)
 from dsindex.store.lock import owner_is_gone
 from dsindex.store.reading import is_stored, stored_size
-from dsindex.tools.documents import documents_of, summarize_lengths
+from dsindex.tools.documents import documents_of, open_masks, summarize_lengths
 from dsindex.tools.origin import SHOWN_INPUTS, find_misfit, find_origin
 from dsindex.tools.results import Excerpt, InspectResult
 from dsindex.tools.token_text import pieces_of
@@ -40,7 +48,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.datasets.gpt import GPTDataset
+    from dsindex.datasets.origins import DocumentOrigin
+    from dsindex.datasets.samples import SampleDataset
     from dsindex.formats.mmididx import Tokens
     from dsindex.options.datasets import InspectConfig
     from dsindex.tools.documents import Documents
@@ -96,50 +105,33 @@ def run_inspect(options: InspectConfig) -> InspectResult:
     return seen
 
 
-def _look_at_indexed(seen: InspectResult, options: InspectConfig) -> None:
-    _look_at_sequences(seen, seen.path, options, None)
-
-
-def _look_at_instruction(seen: InspectResult, options: InspectConfig) -> None:
-    """Look at the tokens of conversations with their masks, and name the block layouts."""
-    masks: Tokens | None = None
-    try:
-        masks = IndexedDataset(f"{seen.path}{MASK_SUFFIX}").token_columns()[0]
-        blocks = (masks[begin : begin + CHUNK_ITEMS] for begin in range(0, len(masks), CHUNK_ITEMS))
-        seen.facts["trainable tokens"] = f"{sum(map(np.count_nonzero, blocks)):,} of {len(masks):,}"
-    except FormatError as error:
-        seen.findings.append(str(error))
-    layouts = sorted(glob.glob(f"{glob.escape(seen.path)}_packing_*.idx"))
-    seen.facts |= (
-        {"block layouts": [os.path.basename(each).removesuffix(".idx") for each in layouts]} if layouts else {}
-    )
-    _look_at_sequences(seen, f"{seen.path}{TEXT_SUFFIX}", options, masks)
-
-
-def _look_at_sequences(seen: InspectResult, prefix: str, options: InspectConfig, masks: Tokens | None) -> None:
+def _look_at_sequences(seen: InspectResult, options: InspectConfig) -> None:
+    """Look at the tokens of a dataset; of instruction data with their masks, and name the block layouts."""
+    prefix = f"{seen.path}{TEXT_SUFFIX}" if seen.kind == "instruction data" else seen.path
     origin = find_origin(prefix, options.tokenizer_model)
     seen.facts["files"] = _sizes([f"{prefix}.bin", f"{prefix}.idx"])
-    is_whole = True
-    try:
-        dataset = IndexedDataset(prefix)
-    except FormatError as error:
-        seen.findings.append(str(error))
-        is_whole = False
-        header = read_header(f"{prefix}.idx")
-        seen.facts |= {"token type": str(header.dtype), "documents": header.num_documents}
-        dataset = IndexedDataset(prefix, check=False)
-    seen.facts |= {"token type": str(dataset.dtype), "documents": dataset.num_documents}
-    seen.facts |= {"sequences": len(dataset), "tokens": dataset.num_tokens}
+    header = read_header(f"{prefix}.idx")
+    seen.facts |= {"token type": str(header.dtype), "documents": header.num_documents}
+    seen.facts["sequences"] = header.num_sequences
+    dataset = IndexedDataset(prefix)
+    seen.facts["tokens"] = dataset.num_tokens
     if dataset.sequence_modes is not None:
         seen.facts["modes"] = "each sequence has a mode"
-    if masks is not None and len(masks) != dataset.num_tokens:
-        seen.findings.append(f"{seen.path}{MASK_SUFFIX}: expected {dataset.num_tokens:,} masks, got {len(masks):,}")
-        masks = None
-    if is_whole and options.document is None and len(dataset) != dataset.num_documents:
+    masks: Tokens | None = None
+    if prefix != seen.path:
+        layouts = sorted(glob.glob(f"{glob.escape(seen.path)}_packing_*.idx"))
+        seen.facts["block layouts"] = [os.path.basename(each).removesuffix(".idx") for each in layouts]
+        try:
+            masks = open_masks(seen.path, dataset.num_tokens)
+            blocks = (masks[begin : begin + CHUNK_ITEMS] for begin in range(0, len(masks), CHUNK_ITEMS))
+            seen.facts["trainable tokens"] = f"{sum(map(np.count_nonzero, blocks)):,} of {len(masks):,}"
+        except FormatError as error:
+            seen.findings.append(str(error))
+    _look_at_documents(seen, documents_of(dataset), origin, options, masks)
+    if options.document is None and len(dataset) != dataset.num_documents:
         lengths = dataset.sequence_lengths
         blocks = (lengths[begin : begin + CHUNK_ITEMS] for begin in range(0, len(lengths), CHUNK_ITEMS))
         seen.lengths["sequences"] = summarize_lengths(blocks)
-    _look_at_documents(seen, documents_of(dataset), origin, options, is_whole=is_whole, masks=masks)
 
 
 def _look_at_packed(seen: InspectResult, options: InspectConfig) -> None:
@@ -149,17 +141,11 @@ def _look_at_packed(seen: InspectResult, options: InspectConfig) -> None:
     seen.facts |= {"version": header.version.name, "token type": f"{header.token_bytes} bytes, unsigned"}
     seen.facts |= {"documents": len(packed), "tokens": packed.num_tokens}
     origin = find_origin(seen.path.removesuffix(".pbin"), options.tokenizer_model)
-    _look_at_documents(seen, documents_of(packed), origin, options, is_whole=True, masks=None)
+    _look_at_documents(seen, documents_of(packed), origin, options, None)
 
 
 def _look_at_documents(
-    seen: InspectResult,
-    documents: Documents,
-    origin: Origin,
-    options: InspectConfig,
-    *,
-    is_whole: bool,
-    masks: Tokens | None,
+    seen: InspectResult, documents: Documents, origin: Origin, options: InspectConfig, masks: Tokens | None
 ) -> None:
     is_chosen = options.document is not None
     numbers = _spread(documents.num_documents) if options.document is None else [options.document]
@@ -176,13 +162,10 @@ def _look_at_documents(
     seen.facts |= origin.facts()
     seen.notes += origin.notes
     seen.findings += origin.findings
-    if is_whole and not is_chosen:
-        seen.lengths = {"documents": summarize_lengths(documents.lengths()), **seen.lengths}
+    if not is_chosen:
+        seen.lengths["documents"] = summarize_lengths(documents.lengths())
     most = options.tokens if options.tokens is not None else CHOSEN_TOKENS if is_chosen else FIRST_TOKENS
     for number, (begin, end), line in zip(numbers, spans, lines, strict=True):
-        if not 0 <= begin <= end <= len(documents.tokens):
-            where = f"within {len(documents.tokens):,} tokens, got {begin:,} to {end:,}"
-            raise FormatError(f"{documents.path}: expected document {number:,} {where}")
         own = slice(begin, min(end, begin + most))
         excerpt = Excerpt(
             title=f"document {number:,}",
@@ -235,9 +218,7 @@ def _look_at_lines(seen: InspectResult, options: InspectConfig) -> None:
     seen.facts |= {"files": _sizes([lines.path, lines.index_path]), "lines": len(lines)}
     most = options.tokens or (LINE_CHARACTERS if options.document is None else None)
     for number in _spread(len(lines)) if options.document is None else [options.document]:
-        if not 0 <= number < len(lines):
-            raise IndexError(f"{seen.path}: expected a line from 0 to {len(lines) - 1}, got {number}")
-        text = lines[number].decode(errors="replace")
+        text = lines.decode(number)
         more = "" if most is None or len(text) <= most else f" … {len(text) - most:,} more characters"
         title = f"line {number:,} of the index"
         seen.excerpts.append(Excerpt(title=title, num_tokens=0, text=f"{text[:most]}{more}"))
@@ -247,16 +228,13 @@ def _look_at_lines(seen: InspectResult, options: InspectConfig) -> None:
 
 
 def _look_at_cache(seen: InspectResult, options: InspectConfig) -> None:
-    is_folder = os.path.isdir(seen.path)
-    descriptions = {each: read_description(each) for each in (descriptions_in(seen.path) if is_folder else [seen.path])}
+    descriptions = {each: read_description(each) for each in descriptions_in(seen.path) or [seen.path]}
     for each, description in sorted(descriptions.items(), key=lambda item: item[1]["class"] != BLENDED_CLASS):
         seen.facts.setdefault("caches", []).extend(_describe(each, description))
-    splits = {str(known.get("index_split", known.get("split"))) for known in descriptions.values()}
-    split = options.split or next((name for name in ("train", "valid", "test") if name in splits), None)
     try:
-        opened = open_dataset(seen.path, split=split if is_folder else None, prefix=options.data_path)
-        dataset = cast("GPTDataset | BlendedDataset", opened)  # as only they have descriptions
-        seen.facts |= {"split": split or "the only one", "samples": len(dataset)}
+        path = find_cache(descriptions, options.split, place=seen.path)
+        dataset = cast("SampleDataset[Any]", open_dataset(path, prefix=options.data_path))
+        seen.facts |= {"split": split_of(descriptions[path]), "samples": len(dataset)}
         if isinstance(dataset, BlendedDataset):
             phases = _describe_phases(dataset)
             seen.facts |= {"phases": phases} if phases else {}
@@ -268,33 +246,28 @@ def _look_at_cache(seen: InspectResult, options: InspectConfig) -> None:
         seen.findings.append(str(error))
 
 
-def _look_at_sample(seen: InspectResult, dataset: GPTDataset | BlendedDataset, options: InspectConfig) -> None:
+def _look_at_sample(seen: InspectResult, dataset: SampleDataset[Any], options: InspectConfig) -> None:
     """Show the parts of a sample, each from one sequence."""
-    number = options.sample or 0
-    if not 0 <= number < len(dataset):
-        raise IndexError(f"expected a sample from 0 to {len(dataset) - 1}, got {number}")
-    trace = dataset.trace(number)
-    opened = dataset.datasets if isinstance(dataset, BlendedDataset) else [dataset]
-    data = {each.dataset.prefix: each.dataset for each in opened}
-    origins = {prefix: find_origin(prefix, options.tokenizer_model) for prefix in {part.prefix for part in trace.parts}}
+    located = dataset.locate(options.sample or 0)
+    [trace], data = trace_samples([located]), located.data
+    origin = find_origin(data.prefix, options.tokenizer_model)
+    origin.check_inputs([part.origin for part in trace.parts])
     left = SAMPLE_TOKENS if options.tokens is None else options.tokens
     for part in trace.parts:
-        own, origin, offset = data[part.prefix], origins[part.prefix], part.sequence_offset
-        shown = own.get(part.sequence, offset, min(part.num_tokens, left)).tolist()
-        before = own.get(part.sequence, max(offset - BEFORE, 0), min(offset, BEFORE)).tolist()
+        offset = part.sequence_offset
+        shown = data.get(part.sequence, offset, min(part.num_tokens, left)).tolist()
+        before = data.get(part.sequence, max(offset - BEFORE, 0), min(offset, BEFORE)).tolist()
         left -= len(shown)
         where = f"tokens {part.offset:,} to {part.offset + part.num_tokens - 1:,} of document {part.document:,}"
-        line = DocumentOrigin(source=part.source, part=part.part)
-        origin.check_inputs([line])
         excerpt = Excerpt(
-            title=f"sample {number:,}: {where} of {part.prefix}",
+            title=f"sample {trace.sample:,}: {where} of {part.prefix}",
             num_tokens=part.num_tokens,
             pieces=tuple(pieces_of(shown, origin.tokenizer, before=before)),
             document=part.document,
-            origin=line,
+            origin=part.origin,
         )
         seen.excerpts.append(excerpt)
-    seen.notes += dict.fromkeys([*trace.notes, *(note for origin in origins.values() for note in origin.notes)])
+    seen.notes += dict.fromkeys([*trace.notes, *origin.notes])
 
 
 def _describe(path: str, description: dict[str, Any]) -> list[str]:
@@ -303,16 +276,12 @@ def _describe(path: str, description: dict[str, Any]) -> list[str]:
         settings = ", ".join(f"{name} = {description[name]}" for name in shown if description.get(name) is not None)
         return [f"{description['index_split']}: {description['dataset_path']}", f"  {settings}"]
     parts = [str(part.get("dataset_path")) for part in description["datasets"]]
-    title = f"{description['split']}: a blend of {len(parts)}"
-    try:
-        numbers = open_cached_index(path, "dataset_index")
-        drawn = count_drawn(path, numbers, len(parts)).tolist()
-    except FormatError:  # opening the cache says what is wrong with it
-        return [title, *(f"  {part}" for part in parts)]
+    numbers = open_cached_index(path, "dataset_index")
+    drawn = count_drawn(path, numbers, len(parts)).tolist()
     weights = description.get("weights") or ["unknown"] * len(parts)
     rows = zip(parts, weights, drawn, strict=False)
     told = [f"  {part}: weight {weight}, {_share(own, len(numbers))}" for part, weight, own in rows]
-    return [f"{title}, {count(len(numbers), 'sample')}", *told]
+    return [f"{description['split']}: a blend of {len(parts)}, {count(len(numbers), 'sample')}", *told]
 
 
 def _share(samples: int, total: int) -> str:
@@ -386,8 +355,8 @@ def _look_at_work_folder(seen: InspectResult, _: InspectConfig) -> None:
 
 
 _LOOKS = {
-    "MMIDIDX": _look_at_indexed,
-    "instruction data": _look_at_instruction,
+    "MMIDIDX": _look_at_sequences,
+    "instruction data": _look_at_sequences,
     "pbin": _look_at_packed,
     "index cache": _look_at_cache,
     "raw index": _look_at_lines,

@@ -8,7 +8,6 @@ Source: docs/formats.md §2; megatron.core.datasets.blended_megatron_dataset_bui
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import shlex
@@ -63,7 +62,7 @@ class MixedDataset:
     """Epochs whose samples are permuted among each other; if there are several, tokens repeat before all are read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class MixResult(Report):
     """A blend, what it draws, and what there is to say about it."""
 
@@ -93,9 +92,6 @@ class MixResult(Report):
     def first_to_run_out(self) -> MixedDataset:
         """The dataset whose tokens last for the shortest part of the run."""
         return max(self.datasets, key=lambda each: each.epochs)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({' '.join(self.data_path)}: {count(self.tokens, 'token')})"
 
     def lines(self) -> list[Line]:
         """Return the plan."""
@@ -240,21 +236,17 @@ def _read_split(split: str | None) -> SplitMatrix:
 
 
 def _count(prefixes: Sequence[str], matrix: SplitMatrix) -> list[list[PartCounts | None]]:
-    """Count the parts of datasets side by side."""
+    """Count the parts of datasets side by side.
+
+    Raises:
+        InputError: If one is missing, or has no tokens in train.
+    """
     with ThreadPoolExecutor(max_workers=available_cpus()) as threads:
-        return list(threads.map(lambda prefix: _count_parts(prefix, matrix), prefixes))
-
-
-def _count_parts(prefix: str, matrix: SplitMatrix) -> list[PartCounts | None]:
-    idx = f"{prefix}.idx"
-    if not os.path.isfile(idx):
-        near = [found.removesuffix(".idx") for found in sorted(glob.glob(f"{glob.escape(prefix)}_*.idx"))]
-        hint = f"did you mean {', '.join(near[:4])}?" if near else "check the path"
-        raise InputError(f"{idx}: no such file; {hint}")
-    parts = count_parts(prefix, matrix)
-    if parts[0] is None or parts[0].tokens <= 0:
-        raise InputError(f"{idx}: expected tokens to draw, got a dataset without any in train; leave it out")
-    return parts
+        counts = list(threads.map(lambda prefix: count_parts(prefix, matrix), prefixes))
+    for prefix, (train, *_) in zip(prefixes, counts, strict=True):
+        if train is None or train.tokens <= 0:
+            raise InputError(f"{prefix}.idx: expected tokens to draw, got a dataset without any in train; leave it out")
+    return counts
 
 
 def _tokens_asked(config: MixConfig) -> int | None:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dsindex.datasets.decoding import read_named_tokenizer
+from dsindex.datasets.decoding import load_like, load_recorded
 from dsindex.datasets.origins import find_document_origins
 from dsindex.errors import DsindexError, FormatError, MissingObjectError, TokenizerError
 from dsindex.formats.manifest import read_manifest
 from dsindex.store.reading import fingerprint_input, input_status, is_there
-from dsindex.text.recorded_tokenizer import load_recorded
 from dsindex.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.origins import DocumentOrigin
     from dsindex.formats.manifest import Content, Manifest
-    from dsindex.text.recorded_tokenizer import NamedTokenizer
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.documents import Documents
 
@@ -101,32 +99,29 @@ def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
         TokenizerError: If the tokenizer that was given cannot be read.
     """
     try:
-        manifest, named = read_manifest(prefix), read_named_tokenizer(prefix)
+        manifest = read_manifest(prefix)
     except FormatError as error:
         given = None if tokenizer_model is None else load_tokenizer(tokenizer_model)
         return Origin(prefix=prefix, manifest=None, tokenizer=given, findings=[str(error)])
-    tokenizer, note = _choose_tokenizer(prefix, named, tokenizer_model)
+    tokenizer, note = _choose_tokenizer(prefix, manifest, tokenizer_model)
     return Origin(prefix=prefix, manifest=manifest, tokenizer=tokenizer, notes={note: None} if note else {})
 
 
-def _choose_tokenizer(
-    prefix: str, named: NamedTokenizer | None, given: str | None
-) -> tuple[Tokenizer | None, str | None]:
+def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None) -> tuple[Tokenizer | None, str | None]:
     """Return the tokenizer to decode with, and a sentence if there is none or it may be another one."""
-    if named is None and given is None:
-        return None, "no manifest names the tokenizer; give it with --tokenizer-model to see text"
-    if named is None or given is not None:
-        tokenizer = load_tokenizer(given or "") if named is None else named.load(given or "", is_given=True)
-        if named is None:
-            return tokenizer, "no tokenizer is recorded, so it is unknown whether this is the right one"
-        if tokenizer.sha256 == named.sha256:
-            return tokenizer, None
-        other = f"{given} is another tokenizer (sha256 {tokenizer.sha256[:16]}…) than the dataset was made with"
-        return tokenizer, f"{other} ({named.name}, sha256 {named.sha256[:16]}…), so the text can be wrong"
-    try:
-        return load_recorded(named, prefix), None
-    except TokenizerError as error:
-        return None, str(error)
+    recorded = None if manifest is None else manifest.content.tokenizer
+    if given is None:
+        try:
+            return load_recorded(prefix, manifest), None
+        except TokenizerError as error:
+            return None, str(error)
+    tokenizer = load_like(recorded, given)
+    if recorded is None:
+        return tokenizer, "no tokenizer is recorded, so it is unknown whether this is the right one"
+    if tokenizer.sha256 == recorded.sha256:
+        return tokenizer, None
+    other = f"{given} is another tokenizer (sha256 {tokenizer.sha256[:16]}…) than the dataset was made with"
+    return tokenizer, f"{other} ({recorded.name}, sha256 {recorded.sha256[:16]}…), so the text can be wrong"
 
 
 def find_misfit(content: Content | None, documents: Documents) -> str | None:

@@ -27,7 +27,7 @@ from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
 from dsindex.store.urls import absolute
 from dsindex.text.tokenizer import load_tokenizer
-from dsindex.tools.documents import open_documents
+from dsindex.tools.documents import open_documents, open_masks
 from dsindex.tools.origin import find_misfit, find_origin
 from dsindex.tools.report_measures import DrawnSplit, Measurement, Sources, measure, read_drawn
 from dsindex.tools.token_text import text_of
@@ -79,7 +79,7 @@ class Section:
     """Title and text of some documents."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ReportResult(Report):
     """The page that was written."""
 
@@ -98,9 +98,6 @@ class ReportResult(Report):
     def prefixes(self) -> tuple[str, ...]:
         """The datasets on the page."""
         return tuple(section.name for section in self.datasets)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.output}: {count(len(self.datasets), 'dataset')})"
 
     def lines(self) -> list[str]:
         """Return as text what was written and found."""
@@ -194,8 +191,6 @@ def _check_output(path: str) -> None:
         OutputError: If there is such a file, or it is an address or a folder.
     """
     require_path(path)
-    if not os.path.basename(path) or os.path.isdir(path):
-        raise OutputError(f"{path}: expected the name of a file to write, got a folder; add a name such as report.html")
     if not os.path.lexists(path):
         return
     try:
@@ -222,7 +217,9 @@ def _open(path: str, tokenizer_model: str | None) -> OpenedDataset:
     documents, masks, findings = None, None, list[str]()
     try:
         documents = open_documents(subject, check=True)
-        masks = _masks_of(subject.path, len(documents.tokens))
+        stem = subject.path.removesuffix(TEXT_SUFFIX)
+        if stem != subject.path and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
+            masks = open_masks(stem, len(documents.tokens))
     except FormatError as error:
         findings.append(str(error))
     if documents is not None and documents.tokens.dtype.kind not in "iu":
@@ -233,21 +230,6 @@ def _open(path: str, tokenizer_model: str | None) -> OpenedDataset:
     return OpenedDataset(
         name=subject.path, files=files, origin=origin, documents=documents, masks=masks, findings=tuple(findings)
     )
-
-
-def _masks_of(prefix: str, num_tokens: int) -> Tokens | None:
-    """Return the masks of the tokens of instruction data; None for other data.
-
-    Raises:
-        FormatError: If they cannot be read, or are of other data.
-    """
-    own = f"{prefix.removesuffix(TEXT_SUFFIX)}{MASK_SUFFIX}"
-    if not prefix.endswith(TEXT_SUFFIX) or not is_stored(f"{own}.idx"):
-        return None
-    masks = IndexedDataset(own).token_columns()[0]
-    if len(masks) != num_tokens:
-        raise FormatError(f"{own}: expected {num_tokens:,} masks, got {len(masks):,}")
-    return masks
 
 
 def _lengths_of(opened: Sequence[OpenedDataset], named: str) -> Any:  # noqa: ANN401 - a mapped array, or None

@@ -6,7 +6,6 @@ of the digests are counted, and the rest is estimated from it, so memory does no
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,10 +17,11 @@ from numba import njit
 from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.errors import DsindexError, FormatError, InputError
-from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description
-from dsindex.index.epochs import SPLIT_NAMES, split_bounds
+from dsindex.index.cache import BLENDED_CLASS, read_description
+from dsindex.index.epochs import SPLIT_NAMES
 from dsindex.tools.documents import LengthCounter
 from dsindex.tools.inspect import CHUNK_ITEMS, count_drawn
+from dsindex.tools.verify_caches import list_caches, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -97,8 +97,6 @@ class Measurement:
     """Documents, tokens and learned tokens of each source, shape [sources, 3]."""
     repetitions: int
     """Documents that would go if each with tokens were kept once."""
-    one_of: int
-    """Of how many digests one was counted; 1 if all were."""
     repeated: tuple[tuple[int, int], ...]
     """First document and number of copies of those with the most copies."""
     longest: tuple[int, ...]
@@ -217,7 +215,6 @@ def measure(
         last_counts=lasts,
         by_source=by_source,
         repetitions=repetitions * one_of,
-        one_of=one_of,
         repeated=repeated,
         longest=tuple(longest[1].tolist()),
         shortest=tuple(shortest[1].tolist()),
@@ -228,9 +225,6 @@ def _blocks(documents: Documents, sources: Sources) -> Iterator[Block]:
     first = begin = 0
     for lengths in documents.lengths():
         ends, at = np.cumsum(lengths), 0
-        if lengths.min() < 0 or begin + ends[-1] > len(documents.tokens):
-            what = f"expected documents within {len(documents.tokens):,} tokens"
-            raise FormatError(f"{documents.path}: {what}; verify it")
         while at < len(lengths):
             before = int(ends[at - 1]) if at else 0
             stop = max(at + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
@@ -315,11 +309,9 @@ def read_drawn(folder: str, lengths_of: Callable[[str], Any]) -> tuple[list[Draw
     Raises:
         InputError: If there is no folder, or no cache of these datasets.
     """
-    if not os.path.isdir(folder):
-        raise InputError(f"{folder}: expected a folder with index caches, found none; check --cache")
     single: dict[tuple[str, str, int], DrawnDataset] = {}
     blends, findings = [], []
-    for path in descriptions_in(folder):
+    for path in list_caches(folder):
         try:
             described = read_description(path)
             if described["class"] == BLENDED_CLASS:
@@ -356,16 +348,12 @@ def _key(described: Mapping[str, Any]) -> tuple[str, str, int]:
 
 def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnDataset:  # noqa: ANN401 - mapped
     samples, documents = open_cached_index(path, "shuffle_index"), open_cached_index(path, "document_index")
-    prefix, split, length = _key(described)
-    matrix = described.get("split_matrix")
+    prefix, _, length = _key(described)
+    begin, end = part_of(path, described, len(lengths))
     try:
-        begin, end = (0, len(lengths))
-        if matrix is not None:
-            begin, end = split_bounds(matrix[SPLIT_NAMES.index(split)], len(lengths))
         short = _count_cut_documents(lengths, documents, sequence_length=length, num_samples=len(samples))
-    except (IndexError, ValueError, TypeError) as error:
-        what = "expected the split and the sequences of the dataset"
-        raise FormatError(f"{path}: {what}; build the cache again") from error
+    except IndexError as error:
+        raise FormatError(f"{path}: expected the sequences of the dataset; build the cache again") from error
     part_tokens = int(lengths[begin:end].sum(dtype=np.int64))
     return DrawnDataset(
         prefix=prefix, num_samples=len(samples), part=(begin, end), part_tokens=part_tokens, short_documents=short

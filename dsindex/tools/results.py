@@ -184,10 +184,6 @@ class VerifyResult(Report):
             if report.findings:
                 yield from ("", f"{report.path}: {VERDICTS[report.verdict]}", *report.failures())
 
-    def __repr__(self) -> str:
-        verdicts = (f"{report.path}: {report.verdict}" for report in self.reports)
-        return f"{type(self).__name__}({', '.join(verdicts)})"
-
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class InspectResult(Report):

@@ -61,15 +61,8 @@ def cut_pieces(tokenizer: Tokenizer, ids: Sequence[int], *, before: Sequence[int
 
 def text_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """Return the text of tokens, in which an id that is not in the tokenizer's vocabulary is shown as ⟨id⟩."""
-    texts: list[str] = []
-    known: list[int] = []
-    for token in ids:
-        if 0 <= token < tokenizer.vocabulary_size:
-            known.append(token)
-        else:
-            texts += [_decode(tokenizer, tuple(known)) if known else "", f"⟨{token}⟩"]
-            known = []
-    return "".join([*texts, _decode(tokenizer, tuple(known)) if known else ""])
+    pieces = cut_pieces(tokenizer, ids)
+    return "".join(f"⟨{piece.ids[0]}⟩" if piece.text is None else piece.text for piece in pieces)
 
 
 def _text_after(tokenizer: Tokenizer, before: tuple[int, ...], ids: tuple[int, ...]) -> str:
@@ -88,10 +81,7 @@ def _decode(tokenizer: Tokenizer, ids: tuple[int, ...]) -> str:
 
 @functools.lru_cache(maxsize=2)
 def _spelling(model: bytes) -> dict[int, bytes]:
-    encoding = read_definition(model)
-    spelt = {number: token for token, number in encoding.ranks.items()}
-    spelt.update((number, token.encode()) for token, number in encoding.special_tokens.items())
-    return spelt
+    return read_definition(model).spelt_tokens()
 
 
 def pieces_of(ids: Sequence[Any], tokenizer: Tokenizer | None, *, before: Sequence[Any] = ()) -> list[Piece]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsindex.datasets.blended import BlendedDataset
-from dsindex.datasets.gpt import GPTDataset
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import Packs, read_layout
 from dsindex.datasets.kinds import PACKING, TEXT_SUFFIX, tell_kind
 from dsindex.datasets.opening import open as open_dataset
-from dsindex.datasets.origins import DocumentOrigin
-from dsindex.datasets.samples import Batches, trace_samples
+from dsindex.datasets.samples import Batches, SampleDataset, trace_samples
 from dsindex.dtypes import starts_of
 from dsindex.errors import InputError, UsageError
 from dsindex.tools.origin import find_origin
@@ -26,11 +24,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.datasets.samples import SampleTrace, TracedPart
+    from dsindex.datasets.gpt import GPTDataset
+    from dsindex.datasets.samples import SampleTrace
     from dsindex.options.datasets import TraceConfig
     from dsindex.tools.origin import Origin
 
-Samples = GPTDataset | BlendedDataset | Packs
 MOST_SAMPLES = 100_000
 """Samples that are traced at once, each of which is held in memory."""
 
@@ -89,7 +87,7 @@ def _samples_of_steps(config: TraceConfig, batches: Batches, num_samples: int) -
     return [number for step in steps for number in step]
 
 
-def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None) -> Samples:
+def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None) -> SampleDataset[Any]:
     """Open an index cache without reading all of it, or the packs of instruction data.
 
     Raises:
@@ -106,7 +104,7 @@ def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None
         layout = read_layout(subject.path, dataset.sequence_lengths, sequence_length=length, pad_to_multiple=multiple)
         return Packs(dataset, layout)
     found = open_dataset(path, split=split, prefix=prefixes, check=False) if subject.kind == "index cache" else None
-    if not isinstance(found, Samples):
+    if not isinstance(found, SampleDataset):
         raise InputError(
             f"{path}: expected the folder of an index cache, one of its descriptions, or packs of `dsindex instruct`, "
             f"got {subject.kind}, which has no samples; `dsindex index` builds a cache"
@@ -115,7 +113,7 @@ def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None
 
 
 def show_samples(
-    samples: Samples,
+    samples: SampleDataset[Any],
     numbers: Sequence[int],
     *,
     tokenizer_model: str | None = None,
@@ -138,13 +136,13 @@ def show_samples(
     for number in numbers:
         if not 0 <= number < len(samples):
             raise InputError(f"expected a sample from 0 to {len(samples) - 1}, got {number}")
-    opened = samples.datasets if isinstance(samples, BlendedDataset) else [samples]
-    data = {own.dataset.prefix: own.dataset for own in opened}
-    traces = trace_samples([samples.locate(number) for number in numbers])
+    located = [samples.locate(number) for number in numbers]
+    data = {own.data.prefix: own.data for own in located}
+    traces = trace_samples(located)
     parts = [part for trace in traces for part in trace.parts]
     origins = {prefix: find_origin(prefix, tokenizer_model) for prefix in dict.fromkeys(part.prefix for part in parts)}
     for prefix, origin in origins.items():
-        origin.check_inputs(_origin(part) for part in parts if part.prefix == prefix)
+        origin.check_inputs(part.origin for part in parts if part.prefix == prefix)
     shown = [
         ShownSample(
             sample=trace.sample,
@@ -177,14 +175,10 @@ def _show_parts(
             document=part.document,
             begin=part.offset,
             end=part.offset + part.num_tokens,
-            origin=_origin(part),
+            origin=part.origin,
             text=None if tokenizer is None or not tokens else text_of(tokenizer, tokens),
             tokens=tokens,
         )
-
-
-def _origin(part: TracedPart) -> DocumentOrigin:
-    return DocumentOrigin(source=part.source, part=part.part)
 
 
 def _summarize(shown: Sequence[ShownSample]) -> Iterator[ShownDataset]:
@@ -199,15 +193,14 @@ def _summarize(shown: Sequence[ShownSample]) -> Iterator[ShownDataset]:
         yield ShownDataset(prefix=prefix, num_samples=owners[prefix], num_tokens=number, num_documents=num_documents)
 
 
-def _count_consumed(samples: GPTDataset | BlendedDataset, consumed: int) -> ConsumedTokens:
+def _count_consumed(samples: SampleDataset[Any], consumed: int) -> ConsumedTokens:
     """Count how often the tokens of each dataset were read by the first samples of a run."""
     if not 0 <= consumed <= len(samples):
         raise InputError(f"expected a number of consumed samples from 0 to {len(samples)}, got {consumed}")
+    datasets, numbers = np.zeros(consumed, np.int8), np.arange(consumed)
     if isinstance(samples, BlendedDataset):
         datasets, numbers = samples.dataset_index[:consumed], samples.dataset_sample_index[:consumed]
-        read = [_count_read(each, numbers[datasets == place]) for place, each in enumerate(samples.datasets)]
-    else:
-        read = [_count_read(samples, np.arange(consumed))]
+    read = [_count_read(each, numbers[datasets == place]) for place, each in enumerate(samples.datasets)]
     return ConsumedTokens(num_samples=len(samples), consumed=consumed, datasets=tuple(read))
 
 

@@ -45,9 +45,18 @@ def find_caches(folder: str, prefix: str) -> list[str]:
     Raises:
         InputError: If there is no such folder.
     """
+    return [path for path in list_caches(folder) if _concerns(path, prefix)]
+
+
+def list_caches(folder: str) -> list[str]:
+    """Return the descriptions in a folder.
+
+    Raises:
+        InputError: If there is no such folder.
+    """
     if not os.path.isdir(folder):
         raise InputError(f"{folder}: expected a folder with index caches, found none; check --cache")
-    return [path for path in descriptions_in(folder) if _concerns(path, prefix)]
+    return descriptions_in(folder)
 
 
 def _concerns(path: str, prefix: str) -> bool:
@@ -104,13 +113,13 @@ def _check_dataset(
         return
     lengths = read_index(f"{prefix}.idx").sequence_lengths
     found = [
-        *_check_repeats(documents, "sequence", *_part(description, described, len(lengths))),
+        *_check_repeats(documents, "sequence", *part_of(description, described, len(lengths))),
         *_check_repeats(order, "sample", 0, len(order)),
     ]
     yield from found or _check_samples(documents, samples, lengths, described["sequence_length"])
 
 
-def _part(description: str, described: Mapping[str, Any], num_sequences: int) -> tuple[int, int]:
+def part_of(description: str, described: Mapping[str, Any], num_sequences: int) -> tuple[int, int]:
     """Return the range of sequences that a cache draws from: all if the job had a path for each split."""
     matrix = described.get("split_matrix")
     if matrix is None:

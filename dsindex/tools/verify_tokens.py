@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 from dsindex.amounts import count
-from dsindex.datasets.decoding import read_named_tokenizer
+from dsindex.datasets.decoding import load_recorded
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.kinds import Subject, tell_kind
 from dsindex.datasets.origins import PROVENANCE_SUFFIX, find_document_origins
@@ -23,7 +23,6 @@ from dsindex.engine.worker import ShardSettings, tokenize_shard
 from dsindex.errors import FormatError, InputError
 from dsindex.store.reading import fingerprint_input, is_stored, is_there
 from dsindex.text.blocks import Sample
-from dsindex.text.recorded_tokenizer import load_recorded
 from dsindex.text.selection import open_pattern, open_selection
 from dsindex.tools.documents import documents_of, open_documents
 
@@ -153,16 +152,16 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
     """
     from dsindex.text.engines import choose_engine
 
-    prefix, named = subject.prefix, read_named_tokenizer(subject.prefix)
+    prefix = subject.prefix
     selection = None if manifest is None else _selection_of(prefix, manifest)
-    if manifest is None or named is None or selection is None:
+    if manifest is None or selection is None:
         what = "expected the manifest of a build or pack, which names inputs and tokenizer, got none"
         raise InputError(f"{prefix}: {what}; of a merged dataset, verify those that it was made of")
     if not is_stored(f"{prefix}{PROVENANCE_SUFFIX}"):
         what = "expected the provenance, by which documents are found, got none"
         raise InputError(f"{prefix}: {what}; build the dataset again and compare: dsindex verify A --same-as B")
     content, options = manifest.content, manifest.content.options
-    tokenizer = load_recorded(named, prefix, given=config.tokenizer_model)
+    tokenizer = load_recorded(prefix, manifest, given=config.tokenizer_model)
     set_aside = options.on_bad_record == "quarantine" and any(file.quarantined != 0 for file in content.inputs)
     # Texts on which the reference fails are no problem for gigatoken, and would be documents now.
     is_by_reference = manifest.run.engine is not None and manifest.run.engine.name == tokenizer.library

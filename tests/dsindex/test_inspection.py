@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from dsindex.cli.main import main
 from dsindex.datasets.kinds import tell_kind
-from dsindex.errors import InputError
-from dsindex.formats.raw_index import create_raw_index
 from dsindex.text.encoders import encode_by_reference
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.token_text import cut_pieces
@@ -34,25 +30,6 @@ def test_fairseqs_index_is_named(tmp_path, capsys):
         shown = "".join(capsys.readouterr())
         assert "got the TNTIDX index of fairseq, as --dataset-impl lazy or cached wrote it" in shown
         assert "MMIDIDX\n" not in shown
-
-
-def test_lines_and_their_index_are_a_raw_index(tmp_path):
-    lines = tmp_path / "lines.jsonl"
-    lines.write_text(json.dumps({"text": "a"}) + "\n")
-    with pytest.raises(InputError, match="raw-index"):
-        tell_kind(str(lines))
-    create_raw_index(str(lines), str(tmp_path / "lines.idx"))
-    for given in ("lines.jsonl", "lines.idx", "lines"):
-        assert tell_kind(str(tmp_path / given)).kind == "raw index"
-
-
-def test_a_folder_or_a_beginning_of_a_name_leads_to_a_choice(tmp_path):
-    prefix = write_dataset(tmp_path / "out_text_document", [[[1]]])
-    for given in (tmp_path, tmp_path / "out"):
-        with pytest.raises(InputError, match=f"choose one of {prefix}"):
-            tell_kind(str(given))
-    with pytest.raises(InputError, match="check the path"):
-        tell_kind(str(tmp_path / "nothing"))
 
 
 TEXT = "A naïve fox, 数 and 🦊🦊\r\n  twice\x1b[2J."

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
-import xxhash
 
 from tests.faults.corpus import BROKEN, TOKENIZER, committed_shards, write_corpus
 from tests.faults.zygote import Strike
@@ -122,12 +121,8 @@ def undisturbed(scenario, out, zygote):
 def copy_prepared(scenario, out):
     """Copy what stands before the command; plans name their output, and those of the copy are to name the copy."""
     shutil.copytree(scenario.prepared, out)
-    for path in [*out.glob("*.manifest.json"), *out.glob("*.build/plan.json")]:
+    for path in [*out.glob("*.manifest.json"), *out.glob("*.build/ledger.jsonl")]:
         path.write_text(path.read_text().replace(str(scenario.prepared), str(out)))
-    for path in out.glob("*.build/ledger.jsonl"):
-        bodies = [line.partition(b" ")[2].rstrip(b"\n") for line in path.read_bytes().splitlines()]
-        moved = [body.replace(str(scenario.prepared).encode(), str(out).encode()) for body in bodies]
-        path.write_bytes(b"".join(xxhash.xxh3_64_hexdigest(body).encode() + b" " + body + b"\n" for body in moved))
 
 
 def points(num_calls, count):

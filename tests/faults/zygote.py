@@ -76,7 +76,6 @@ class Ended:
     """Names of the counted calls, where nothing struck."""
     tokenized: list[str]
     """Shards that were begun: path and first byte."""
-    seconds: float
 
 
 class Zygote:
@@ -106,7 +105,6 @@ class Zygote:
             "strike": asdict(strike or Strike()),
             "waiting": None if waiting is None else str(waiting),
         }
-        began = time.monotonic()
         self._process.stdin.write(json.dumps(order) + "\n")  # type: ignore[union-attr]
         self._process.stdin.flush()  # type: ignore[union-attr]
         code = json.loads(self._process.stdout.readline())  # type: ignore[union-attr]
@@ -116,7 +114,6 @@ class Zygote:
             errors=(folder / "stderr").read_text(),
             calls=_lines(folder / "calls"),
             tokenized=_lines(folder / "tokenized"),
-            seconds=time.monotonic() - began,
         )
 
 
@@ -177,7 +174,6 @@ def run_child(folder, arguments, strike, waiting):
     from dsindex.cli.main import main
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pid").write_text(str(os.getpid()))
     for name in ("calls", "tokenized"):
         (folder / name).unlink(missing_ok=True)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):

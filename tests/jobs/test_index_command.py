@@ -77,18 +77,12 @@ def test_jobs_without_caches_are_refused(command, message, cli):
     assert re.search(message, shown), shown
 
 
-@pytest.mark.parametrize("installed", ["0.19.1", "0.12.0"])
-def test_a_job_without_a_release_is_refused_or_has_the_installed_one(installed, tmp_path, cli, monkeypatch):
-    monkeypatch.setattr("importlib.metadata.version", lambda _: installed)
+def test_a_job_without_a_release_is_refused(tmp_path, cli):
     own = ["index", "--data-path", "web", "--seq-length", "32", "--split", "90,5,5"]
     job = ["--train-iters", "10", "--global-batch-size", "4", "--eval-interval", "10", "--eval-iters", "1"]
     job += ["--tokenizer-type", "NullTokenizer", "--vocab-size", "100", "--data-cache-path", str(tmp_path / "cache")]
-    if installed == "0.19.1":
-        cli([*own, *job])
-        assert {len(name.partition("-")[0]) for name in os.listdir(tmp_path / "cache")} == {32}
-    else:
-        assert "need --megatron-release" in cli([*own, *job], 2).err
-        assert "give --plain-names" in cli([*own, *job[:8], "--data-cache-path", str(tmp_path / "cache")], 2).err
-        assert not (tmp_path / "cache").exists()
-        cli([*own, *job, "--plain-names"])
-        assert any(name.startswith("web-") for name in os.listdir(tmp_path / "cache"))
+    assert "need --megatron-release" in cli([*own, *job], 2).err
+    assert "give --num-samples" in cli([*own, *job[:8], "--data-cache-path", str(tmp_path / "cache")], 2).err
+    assert not (tmp_path / "cache").exists()
+    cli([*own, *job, "--plain-names"])
+    assert any(name.startswith("web-") for name in os.listdir(tmp_path / "cache"))

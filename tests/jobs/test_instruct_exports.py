@@ -13,11 +13,11 @@ import pytest
 from dsindex.cli.main import main
 from dsindex.datasets.exports import EXPORT_MANIFEST
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.errors import InputError, OutputError
+from dsindex.instruction import exports as row_plans
 from dsindex.jobs import exports, instruct
 from tests.jobs.instruct import instruct_jobs
 from tests.support.conversations import CONVERSATIONS, SPEC
-from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
 
@@ -30,8 +30,8 @@ SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 def small_files():
     """Several files and row groups for each split; the tasks have their sizes, so other processes need no change."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exports, "TOKENS_PER_FILE", 768 * 20)
-        patch.setattr(exports, "ROWS_PER_GROUP", 5)
+        patch.setattr(row_plans, "TOKENS_PER_FILE", 768 * 20)
+        patch.setattr(row_plans, "ROWS_PER_GROUP", 5)
         yield
 
 
@@ -135,7 +135,7 @@ def test_without_packs_a_row_is_a_conversation(tmp_path, chats):
             assert row == {"input_ids": tokens.tolist(), "attention_mask": [1] * len(tokens), "labels": labels}
     assert len(list((tmp_path / "chat_parquet").glob("train-*"))) > 1
     metadata = pq.read_metadata(min((tmp_path / "chat_parquet").glob("train-*")))
-    assert metadata.row_group(0).num_rows == exports.ROWS_PER_GROUP
+    assert metadata.row_group(0).num_rows == row_plans.ROWS_PER_GROUP
 
 
 def test_exports_are_added_to_a_finished_job_without_doing_it_again(tmp_path, chats, monkeypatch):
@@ -193,13 +193,6 @@ def test_somebody_elses_file_is_never_replaced(tmp_path, chats, name):
     (tmp_path / name).write_text("mine")
     with pytest.raises(OutputError, match=r"chat_parquet_768\S*: expected an export of dsindex and nothing else"):
         run_config(job(tmp_path, chats), CONFIG)
-
-
-def test_masks_of_another_dataset_are_refused(tmp_path):
-    write_dataset(tmp_path / "chat_text_document", [[[1, 2]]], dtype=np.uint16)
-    write_dataset(tmp_path / "chat_loss_mask", [[[1]]], dtype=np.uint8)
-    with pytest.raises(FormatError, match=r"chat_loss_mask\.idx: expected the lengths of .*chat_text_document\.idx"):
-        exports.source_lengths(str(tmp_path / "chat"))
 
 
 def test_the_command_inspect_and_verify_know_exports(tmp_path, chats, cli):

@@ -114,12 +114,12 @@ def test_files_of_others_are_never_replaced(tmp_path, cli):
     output.write_text("<!DOCTYPE html>\nmine")
     assert "report.html: exists already and is no report" in cli(["report", GOLDEN_EOD, "-o", str(output)], 1).err
     assert output.read_text() == "<!DOCTYPE html>\nmine"
-    assert "got a folder; add a name" in cli(["report", GOLDEN_EOD, "-o", str(tmp_path)], 1).err
+    assert "cannot be written (Is a directory)" in cli(["report", GOLDEN_EOD, "-o", str(tmp_path)], 1).err
 
 
 def test_foreign_dataset_is_reported_from_its_tokens(tmp_path, capsys):
     page = report(tmp_path, GOLDEN_EOD)
-    assert "note: no manifest" in capsys.readouterr().out
+    assert "expected a manifest that names" in capsys.readouterr().out
     assert all(word.isdigit() or word == "…" for text in page.texts("pre") for word in text.split())
     page = report(tmp_path, GOLDEN_EOD, "--tokenizer-model", str(OWN.plain_tokenizer))
     assert any("<|endoftext|>" in text for text in page.texts("pre"))

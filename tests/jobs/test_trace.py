@@ -10,7 +10,6 @@ import tokenizers
 
 import dsindex
 from dsindex.datasets import IndexedDataset
-from dsindex.datasets.samples import Batches
 from dsindex.json_text import show_name
 from tests.support.conversations import CONVERSATIONS
 from tests.support.datasets import write_dataset
@@ -100,18 +99,6 @@ def test_a_rank_reads_its_samples_of_a_step(built, cli):
     assert {(shown["step"], shown["rank"]) for shown in report["samples"]} == {(2, 1)}
     whole = trace(cli, built / "cache", "--step", 2, *batch)
     assert [shown["sample"] for shown in whole["samples"]] == list(range(8, 16))
-
-
-@pytest.mark.parametrize(("micro", "ranks", "rounds"), [(1, 1, 4), (2, 3, 2), (4, 2, 1)])
-def test_ranks_take_turns(micro, ranks, rounds):
-    size = micro * ranks * rounds
-    batches = Batches(global_batch_size=size, micro_batch_size=micro, data_parallel_size=ranks)
-    dealt = {}
-    for number, first in enumerate(range(0, 3 * size, micro)):
-        dealt.setdefault((number // (ranks * rounds) + 1, number % ranks), []).extend(range(first, first + micro))
-    for (step, rank), samples in dealt.items():
-        assert batches.samples(step, 3 * size + 1, rank=rank) == samples
-        assert {(batches.step_of(sample), batches.rank_of(sample)) for sample in samples} == {(step, rank)}
 
 
 def test_without_a_tokenizer_ids_are_shown(copied, cli):

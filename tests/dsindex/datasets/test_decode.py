@@ -99,7 +99,7 @@ def test_missing_or_damaged_manifest_is_named(prefix):
     with pytest.raises(FormatError, match="cannot be read as a manifest"):
         IndexedDataset(prefix).decode(0)
     manifest.unlink()
-    with pytest.raises(TokenizerError, match=r"data.manifest.json: expected .* found none; pass tokenizer="):
+    with pytest.raises(TokenizerError, match=r"data.manifest.json: expected .* found none; give its path"):
         IndexedDataset(prefix).decode(0)
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from dsindex.text.fields import MAX_NESTING
 from dsindex.text.forms import TextPart
 from dsindex.text.parts import read_part
@@ -37,15 +35,7 @@ class Reading:
 
     def add(self, block, first_line=0):
         assert block.num_lines == block.num_blank + len(block.offsets) + len(block.bad)
-        columns = []
-        for column in block.columns.values():
-            texts = column.texts
-            if column.texts_per_record is None:
-                columns.append([[text] for text in texts])
-            else:
-                stops = np.cumsum(column.texts_per_record).tolist()
-                assert stops[-1] == len(texts)
-                columns.append([texts[begin:end] for begin, end in pairwise([0, *stops])])
+        columns = [map(list, column.by_record()) for column in block.columns.values()]
         values = zip(*columns, strict=True)
         lines = (block.lines + first_line).tolist()
         self.num_lines += block.num_lines

@@ -59,7 +59,7 @@ def read(source, limit):
     for block in reader.blocks():
         [column] = block.columns.values()
         files = [0] * len(block.lines) if block.files is None else block.files.tolist()
-        kept += zip(files, block.offsets.tolist(), block.lines.tolist(), column.texts, strict=True)
+        kept += zip(files, block.offsets.tolist(), block.lines.tolist(), column.items, strict=True)
         bad += [(each.file, each.offset, each.line, each.line_bytes, each.reason) for each in block.bad]
     return kept, bad, reader
 

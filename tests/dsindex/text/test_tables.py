@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
-from dsindex.text.blocks import by_record
 from dsindex.text.forms import InputForm, TextPart, detect_form
 from dsindex.text.parts import read_part
 from dsindex.text.records import parse_blocks
@@ -58,7 +57,7 @@ def collect(blocks):
     texts, bad, num_lines = {}, {}, 0
     for block in blocks:
         assert block.num_lines == len(block.offsets) + len(block.bad)
-        columns = [map(list, by_record(c.texts, c.texts_per_record)) for c in block.columns.values()]
+        columns = [map(list, c.by_record()) for c in block.columns.values()]
         texts |= dict(zip(block.lines.tolist(), zip(*columns, strict=True), strict=True))
         bad |= {record.line: (record.reason, record.line_bytes) for record in block.bad}
         num_lines += block.num_lines
@@ -163,7 +162,7 @@ def test_token_ids_are_taken_from_lists(format, tmp_path):
     for key, expected in (("ids", [1, 2, 3]), ("deep", [1, 2, 3, 4, 5])):
         selection = open_selection([key], vocabulary_size=100)
         blocks = list(read_part(part_of(path, format), selection))
-        assert [token for block in blocks for token in block.columns[key].tokens.tolist()] == expected
+        assert [token for block in blocks for ids in block.columns[key].items for token in ids] == expected
     assert "a list with 100 as item 1" in blocks[-1].bad[0].reason
 
 

@@ -72,7 +72,7 @@ def test_folder_without_a_tokenizer_names_what_is_there(tmp_path):
     with pytest.raises(TokenizerError, match="got one with nothing"):
         load_tokenizer(str(tmp_path))
     (tmp_path / "README.md").touch()
-    with pytest.raises(TokenizerError, match=r"got one with README.md; use the folder"):
+    with pytest.raises(TokenizerError, match=r"got one with README.md; name a file itself"):
         load_tokenizer(str(tmp_path))
 
 

@@ -28,7 +28,7 @@ REFUSED = {
     "memory": ({"epochs": None, "num_samples": str(10**11)}, LimitError,
      r"web, split train: the index takes \d+\.\d TB of memory and .* are available; use a machine"),
     "split": ({"split": "no"}, InputError, "--split: expected one to three shares"),
-    "paths": ({"dataset_path_as": ["a", "b"]}, InputError, r"expected a path for each of the 1 prefixes \(web\)"),
+    "paths": ({"dataset_path_as": ["a"]}, InputError, "--dataset-path-as: expected HERE=THERE, .*got a"),
     "not-json": ({"tokenizer_identifiers": "web.idx"}, InputError,
      "web.idx: expected a JSON object, got a file that is not JSON"),
     "no-json": ({"tokenizer_identifiers": "none.json"}, InputError, "none.json: cannot be read"),
@@ -80,7 +80,7 @@ def explained(**changes):
 @pytest.mark.parametrize(("changes", "sentence"), [
     ({"seed": 1}, "random_seed is 1234 in the cache and 1 in the job: --seed"),
     ({"split": "969,30,1"}, "split is '969, 30, 1' in the cache and '969,30,1' in the job: --split, as typed"),
-    ({"dataset_path_as": ["/lustre/web"]}, "dataset_path is 'web' in the cache and '/lustre/web' in the job"),
+    ({"dataset_path_as": ["web=/lustre/web"]}, "dataset_path is 'web' in the cache and '/lustre/web' in the job"),
 ])  # fmt: skip
 def test_explain_names_the_settings_that_differ(changes, sentence):
     indexed(epochs="2.5")

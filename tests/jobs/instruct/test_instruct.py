@@ -100,11 +100,11 @@ def test_same_bytes_after_publishing_was_cut_off(tmp_path, broken, expected, mon
     config = job(tmp_path / "chat", input=(str(broken),))
     publish, calls = engine_output._rename_all, []
 
-    def fail_second(dataset, *others):
-        calls.append(os.path.basename(dataset.output.prefix))
+    def fail_second(output, *others):
+        calls.append(os.path.basename(output.prefix))
         if len(calls) == 2:
             raise InputError("the storage went away")
-        publish(dataset, *others)
+        publish(output, *others)
 
     monkeypatch.setattr(engine_output, "_rename_all", fail_second)
     with pytest.raises(InputError, match="the storage went away"):
