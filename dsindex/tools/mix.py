@@ -186,10 +186,7 @@ def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount], tup
     weights: tuple[str, ...] | None = None
     amounts: list[Amount] = []
     if config.data_path:
-        try:
-            blend = parse_data_path(config.data_path)
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        blend = parse_data_path(config.data_path)
         prefixes = blend.prefixes
         if blend.weights is not None:
             weights = config.data_path[::2]
@@ -226,10 +223,7 @@ def _find_hold_out(prefix: str) -> str | None:
 def _read_split(split: str | None) -> SplitMatrix:
     if split is None:
         return WHOLE, None, None
-    try:
-        matrix = split_matrix(parse_split(split))
-    except ValueError as error:
-        raise InputError(f"--split: {error}") from error
+    matrix = split_matrix(parse_split(split))
     if matrix[0] is None:
         raise InputError(f"--split: expected a share of train above 0, got {split!r}")
     return matrix

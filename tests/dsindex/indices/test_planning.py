@@ -88,7 +88,7 @@ def test_matrix_is_written_with_an_integer_zero_and_null_for_no_part():
 
 @pytest.mark.parametrize("text", ["abc", "0,0,0", "1,2,3,4", "-5,5", "1e3,1", "1.2.3,4"])
 def test_split_that_megatron_would_misread_is_refused(text):
-    with pytest.raises(ValueError, match=r"split.*write train, valid and test as in '969, 30, 1'"):
+    with pytest.raises(InputError, match=r"split.*write train, valid and test as in '969, 30, 1'"):
         parse_split(text)
 
 
@@ -135,8 +135,8 @@ def test_data_path_is_read_as_megatron_reads_it(words, blend):
 
 
 @pytest.mark.parametrize(("words", "error", "message"), [
-    ([], ValueError, "--data-path: expected at least one prefix"),
-    (["1", "a", "b", "c"], ValueError, "got 'b' instead of a weight"),
+    ([], InputError, "--data-path: expected at least one prefix"),
+    (["1", "a", "b", "c"], InputError, "got 'b' instead of a weight"),
     (["0", "a", "1", "b"], LimitError, r"positive weight for a, got 0, which Megatron refuses"),
     (["nan", "a"], LimitError, "positive weight for a, got nan"),
     (["inf", "a"], LimitError, "positive weight for a, got inf"),
