@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from dsindex.amounts import count
-from dsindex.engine.executors import make_executor, wants_ray
 from dsindex.engine.progress import BAR_SECONDS, Display, Reporter, make_reporter
 from dsindex.engine.report import Report
+from dsindex.engine.start import make_executor, wants_ray
 from dsindex.errors import UsageError
 from dsindex.options.build import BuildConfig
 from dsindex.options.config import ExecutorConfig

@@ -19,12 +19,13 @@ import msgspec
 
 import dsindex
 from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
-from dsindex.engine.executors import ClusterLostError, make_executor
+from dsindex.engine.executors import ClusterLostError
 from dsindex.engine.interrupts import raise_missed_stop
 from dsindex.engine.ledger import Finished, Ledger, Publishing
 from dsindex.engine.output import find_finished, publish, refuse_inputs, remove_partials
 from dsindex.engine.plan import compare_plans
 from dsindex.engine.progress import ProgressFile, conclude
+from dsindex.engine.start import make_executor
 from dsindex.engine.work_folder import MARKER_FILE, hold_work_folder, remove_work, remove_work_folder
 from dsindex.errors import PlanError
 from dsindex.formats.manifest import Manifest, RecordedEngine, Run

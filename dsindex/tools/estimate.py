@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from dsindex.amounts import count, format_size
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.executors import WORKER_MEMORY_BYTES
 from dsindex.engine.report import Line, Report, Table
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import encode_piece, extrapolate, spread_pieces
 from dsindex.engine.source import open_source
+from dsindex.engine.start import WORKER_MEMORY_BYTES
 from dsindex.errors import OutputError
 from dsindex.machine import available_cpus
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
-from dsindex.engine.executors import Call, ProcessExecutor, ThreadExecutor, make_executor
+from dsindex.engine.executors import Call, ProcessExecutor, ThreadExecutor
 from dsindex.engine.merge import make_index
+from dsindex.engine.start import make_executor
 from dsindex.errors import BadRecordError
 from dsindex.machine import available_cpus, available_memory
 from dsindex.options.config import ExecutorConfig
@@ -182,7 +183,7 @@ def test_closing_kills_what_runs():
 ], ids=["many", "memory unknown", "few workers", "few bytes", "little memory"])  # fmt: skip
 def test_many_workers_are_processes_where_the_text_is_large(workers, text_bytes, memory, kind, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("dsindex.engine.executors.available_memory", lambda: memory)
+    monkeypatch.setattr("dsindex.engine.start.available_memory", lambda: memory)
     with contextlib.closing(make_executor(ExecutorConfig(workers=workers), text_bytes=text_bytes)) as executor:
         assert (executor.kind, executor.slots) == (kind, workers)
 
