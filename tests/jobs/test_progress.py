@@ -50,13 +50,13 @@ class Kept(Display):
 
 def test_time_left_is_of_fresh_work_only(clock):
     kept = Kept()
-    reporter = Reporter(kept)
-    reporter.stage("tokenize", total=1000 * MB, unit="bytes", tasks=10)
-    reporter.advance(800 * MB, tasks=8, documents=80, tokens=8000, fresh=False)
-    clock.now += 10
-    reporter.tick()
-    assert (kept.shown[-1].eta_seconds, kept.shown[-1].speed) == (None, 0)
-    reporter.advance(100 * MB, documents=10, tokens=1000)
+    with Reporter().showing(kept) as reporter:
+        reporter.stage("tokenize", total=1000 * MB, unit="bytes", tasks=10)
+        reporter.advance(800 * MB, tasks=8, documents=80, tokens=8000, fresh=False)
+        clock.now += 10
+        reporter.tick()
+        assert (kept.shown[-1].eta_seconds, kept.shown[-1].speed) == (None, 0)
+        reporter.advance(100 * MB, documents=10, tokens=1000)
     snapshot = kept.shown[-1]
     assert (snapshot.done, snapshot.tasks_done, snapshot.documents, snapshot.tokens) == (900 * MB, 9, 90, 9000)
     assert (snapshot.speed, snapshot.tokens_per_second, snapshot.eta_seconds) == (10 * MB, 100, 10)
@@ -64,7 +64,7 @@ def test_time_left_is_of_fresh_work_only(clock):
 
 def test_log_gets_a_line_every_few_seconds(clock, capsys):
     statistics = DispatchStatistics()
-    with Reporter(PlainDisplay()) as reporter:
+    with Reporter().showing(PlainDisplay()) as reporter:
         reporter.follow(None, statistics)
         reporter.stage("tokenize", total=11 * MB, unit="bytes", tasks=11)
         for second in range(11):
@@ -91,7 +91,7 @@ def test_terminal_gets_a_bar(monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(progress, "BAR_SECONDS", 0.0)
-    with progress.make_reporter() as reporter:
+    with Reporter().showing(progress.standard_display()) as reporter:
         reporter.say("a [word] first")
         reporter.stage("tokenize", total=100, unit="bytes", tasks=2)
         reporter.advance(50)
