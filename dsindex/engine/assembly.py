@@ -39,10 +39,10 @@ class TokenFile:
     Args:
         output: The output.
         job: Its ledger has what is merged already.
-        files: The first files, or all.
+        files: All files, if they are known; otherwise they are added after room for the header.
     """
 
-    def __init__(self, output: Output, job: Job, files: Sequence[PartFile]) -> None:
+    def __init__(self, output: Output, job: Job, files: Sequence[PartFile] = ()) -> None:
         self.output = output
         self._ledger = job.ledger
         self._removes = not job.config.keep_shards
@@ -56,7 +56,7 @@ class TokenFile:
         """The output's files that an earlier run completed, by suffix."""
         self.is_complete = output.token_suffix in self.complete
         self._is_there = self.is_complete or output.in_bucket or self._has_ranges()
-        for file in files:
+        for file in files or [PartFile(path="", size_bytes=output.header_bytes)]:
             self.add(file)
 
     @property

@@ -202,27 +202,22 @@ def make_index(parts: Sequence[Part], path: str) -> StoredFile:
         write_index(
             file,
             header,
-            lengths=lambda: _items(parts, "lengths"),
+            lengths=lambda: read_items(parts, "lengths"),
             boundaries=boundaries,
-            modes=(lambda: _items(parts, "modes")) if header.has_modes else None,
+            modes=(lambda: read_items(parts, "modes")) if header.has_modes else None,
         )
     return file.as_stored("idx")
-
-
-def read_lengths(parts: Sequence[Part]) -> Iterator[NDArray[np.int32]]:
-    """Yield the lengths of all sequences of datasets in order, a chunk at a time; objects are requested ahead.
-
-    Raises:
-        InputError: If an index is missing or shorter than its header says.
-    """
-    return _items(parts, "lengths")
 
 
 _SECTIONS: dict[str, np.dtype[Any]] = {"lengths": LENGTH, "pointers": POINTER, "boundaries": BOUNDARY, "modes": MODE}
 
 
-def _items(parts: Sequence[Part], name: str) -> Iterator[NDArray[Any]]:
-    """Yield the items of a section of all indices, a chunk at a time."""
+def read_items(parts: Sequence[Part], name: str) -> Iterator[NDArray[Any]]:
+    """Yield the items of a section, such as the `lengths`, of all indices, a chunk at a time; objects are read ahead.
+
+    Raises:
+        InputError: If an index is missing or shorter than its header says.
+    """
     for _, chunks in _sections(parts, name):
         yield from chunks
 

@@ -106,11 +106,6 @@ class Output:
         """Where the tokens are assembled."""
         return self.partial(self.token_suffix)
 
-    @property
-    def unknown_header(self) -> PartFile:
-        """What comes before the tokens, as long as it is not known."""
-        return PartFile(path="", size_bytes=self.header_bytes)
-
     def part_of(self, result: ShardResult, work_dir: str) -> Part:
         """Return its part of a shard."""
         made = result.find_part(self.key)
@@ -184,49 +179,33 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
     for output in outputs:
         manifest = read_manifest(output.prefix)
         settings, inputs = ([], []) if manifest is None else compare_plans(manifest.run.plan, plan)
-        changes = [*settings, *inputs]
-        if changes and not replaces:
+        if (settings or inputs) and not replaces:
             raise PlanError(
-                f"{output.prefix}: finished output of another plan is here: {'; '.join(changes)}; choose another place "
-                f"for the output, or replace it with --replace"
+                f"{output.prefix}: finished output of another plan is here: {'; '.join([*settings, *inputs])}; choose "
+                f"another place for the output, or replace it with --replace"
             )
-        if manifest is not None and not changes and files_have_recorded_sizes(output.prefix, manifest):
+        for path in map(output.final, output.suffixes):
+            if manifest is None and not replaces and find(path):
+                raise OutputError(
+                    f"{path}: exists already, and no manifest says that dsindex made it; choose another place for the "
+                    f"output, or replace it with --replace"
+                )
+        if manifest and not (settings or inputs) and files_have_recorded_sizes(output.prefix, manifest):
             finished.append(manifest)
-        elif not replaces:
-            _refuse_undescribed(output, manifest)
     return finished if len(finished) == len(outputs) else []
 
 
-def _refuse_undescribed(output: Output, manifest: Manifest | None) -> None:
-    """Refuse files under final names that no manifest describes; a described file that is lost is made again."""
-    for suffix in output.suffixes:
-        found = find(output.final(suffix))
-        file = None if manifest is None else manifest.content.digests.get(suffix)
-        if found is not None and (file is None or file.size_bytes != found.size_bytes):
-            raise OutputError(
-                f"{output.final(suffix)}: exists already, and no manifest says that dsindex made it; choose another "
-                f"place for the output, or replace it with --replace"
-            )
-
-
 def refuse_inputs(outputs: Sequence[Output], inputs: Sequence[str]) -> None:
-    """Refuse outputs that are inputs of the same job, under any name or link.
+    """Refuse outputs that are inputs of the same job, also through links to folders or files.
 
     Raises:
         OutputError: If an output is an input, naming both.
     """
-
-    def identity(path: str) -> tuple[int, int] | str:
-        with contextlib.suppress(OSError):  # reported when it is read
-            status = os.stat(path)
-            return status.st_dev, status.st_ino
-        return path
-
     names = [path for output in outputs for path in output.paths]
-    local = {*local_paths(names)}
-    existing = {identity(path): path for path in names if path not in local or os.path.exists(path)}
+    gone = {path for path in local_paths(names) if not os.path.exists(path)}
+    existing = {os.path.realpath(path): path for path in names if path not in gone}
     for path in inputs if existing else ():
-        if found := existing.get(identity(path)):
+        if found := existing.get(os.path.realpath(path)):
             raise OutputError(
                 f"{found}: expected an output that is none of the inputs, got the input {show_name(path)}; choose "
                 f"another --output-prefix"

@@ -104,7 +104,7 @@ def _find_kept(job: Job, tasks: Sequence[ShardTask], outputs: Sequence[Output]) 
     folder = joined(job.work_dir, SHARDS_FOLDER)
     there = {each.path: each.size_bytes for each in store_of(folder).list(folder)}
     for output in outputs:
-        tokens = TokenFile(output, job, [output.unknown_header])
+        tokens = TokenFile(output, job)
         placed = known if tokens.is_complete else takewhile(known.__contains__, range(len(tasks)))
         files = [output.part_of(known[number], job.work_dir).bin for number in placed]
         for file in files:
@@ -126,7 +126,7 @@ class Shards:
         self.source = source
         self._tasks = tasks
         self._results: dict[int, ShardResult] = {}
-        self._files = {output.token_file: TokenFile(output, job, [output.unknown_header]) for output in outputs}
+        self._files = {output.token_file: TokenFile(output, job) for output in outputs}
         self._num_in_order = 0
         """Number of leading shards that are recorded."""
         self._num_bad = 0

@@ -58,8 +58,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardSettings:
-    """The settings that all shards of a build share; sent to every worker once."""
+class WorkSettings:
+    """The settings that the shards of every kind of job have; sent to every worker once."""
+
+    quarantine: bool
+    """Whether bad records are quarantined; otherwise the first one is an error."""
+    max_record_bytes: int | None
+    provenance: bool
+    work_dir: str
+    """The work folder, which holds the files of attempts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSettings(WorkSettings):
+    """The settings that all shards of a build share."""
 
     tokenizer: Tokenizer
     engine: Engine
@@ -74,12 +86,6 @@ class ShardSettings:
     """What a document without tokens becomes in the layout of Megatron, as `lay_out_documents` says."""
     layout: Literal["megatron", "pbin"]
     """`megatron` keeps empty documents and always appends EOD; `pbin` drops them and never repeats a final EOD."""
-    quarantine: bool
-    """Whether bad records are quarantined; otherwise the first one is an error."""
-    max_record_bytes: int | None
-    provenance: bool
-    work_dir: str
-    """The work folder, which holds the files of attempts."""
     samples: tuple[Sample, ...] = (ALL_RECORDS,)
     """The records to keep; each sample becomes a dataset of every key."""
 
@@ -116,12 +122,20 @@ class Attempt(contextlib.ExitStack):
         name = f"{self._stem}.{suffix}"
         return ShardFile(name, self.enter_context(open_output(joined(self._work_dir, name))))
 
-    def set_aside(self, record: BadRecord) -> None:
+    def set_aside(self, record: BadRecord, task: ShardTask, settings: WorkSettings) -> None:
         """Write a bad record to the shard's quarantine, whose inputs and lines count from those of the shard.
 
         Raises:
+            BadRecordError: If bad records are not quarantined.
             OutputError: If the work folder refuses.
         """
+        if not settings.quarantine:
+            if not task.files:
+                place, is_row = (task.begin, record.line), task.form.is_table
+                raise BadRecordError(task.path, record.offset, record.reason, part=place, is_row=is_row)
+            file = task.files[record.file]
+            is_row = file.form.is_table
+            raise BadRecordError(file.path, record.offset, record.reason, record.line + 1, is_row=is_row)
         self._quarantine = self._quarantine or self.open("quarantine")
         entry: dict[str, Any] = {
             "file": record.file,
@@ -270,10 +284,8 @@ class _Shard:
 
     def add(self, block: RecordBlock, encoded: Mapping[str, TokenBatch]) -> None:
         """Append encoded records to the datasets to which they go."""
-        if block.bad and not self._settings.quarantine:
-            raise self._bad_record(block.bad[0])
         for record in block.bad:
-            self._attempt.set_aside(record)
+            self._attempt.set_aside(record, self._task, self._settings)
             self._bad[record.file] += 1
         if len(self._samples) == 1:
             self._samples[0].add(block, encoded)
@@ -283,15 +295,6 @@ class _Shard:
             kept = sample.holds(hashes)
             places = np.flatnonzero(kept)
             sample.add(keep_records(block, kept), {key: batch.take(places) for key, batch in encoded.items()})
-
-    def _bad_record(self, record: BadRecord) -> BadRecordError:
-        task = self._task
-        if task.files:
-            file = task.files[record.file]
-            is_row = file.form.is_table
-            return BadRecordError(file.path, record.offset, record.reason, record.line + 1, is_row=is_row)
-        place, is_row = (task.begin, record.line), task.form.is_table
-        return BadRecordError(task.path, record.offset, record.reason, part=place, is_row=is_row)
 
     def receipt(self, reader: TaskReader) -> ShardResult:
         """Return the receipt, once all records were read."""

@@ -288,23 +288,12 @@ def build_document_index(
     Returns:
         Sequence ids, shape [num_epochs * (end - begin)].
 
-    Raises:
-        LimitError: If an id does not fit int32.
-
     >>> rng = np.random.RandomState(1234)
     >>> build_document_index(0, 3, 2, rng=rng, separate_final_epoch=True)
     array([0, 1, 2, 1, 2, 0], dtype=int32)
     """
-    if end > np.iinfo(DOCUMENT_DTYPE).max:
-        raise LimitError(f"expected sequence ids below 2**31, got {end} sequences")
-    documents = np.empty((num_epochs, end - begin), DOCUMENT_DTYPE)
-    if num_epochs:
-        documents[0] = np.arange(begin, end, dtype=DOCUMENT_DTYPE)
-        documents[1:] = documents[0]
-    index = documents.reshape(-1)
-    together = len(index)
-    if separate_final_epoch and num_epochs > 1:
-        together -= end - begin
+    index = np.tile(np.arange(begin, end, dtype=DOCUMENT_DTYPE), num_epochs)
+    together = len(index) - (end - begin if separate_final_epoch and num_epochs > 1 else 0)
     shuffle_in_place(index[:together], rng=rng)
     shuffle_in_place(index[together:], rng=rng)
     return index

@@ -159,27 +159,21 @@ def plan_continued_index(
 def _open_epoch(old: OldIndex, taken: int) -> int:
     """Return the first epoch of which not everything was read."""
     _, samples, shuffle = old.open()
-    epochs = epochs_of_samples(samples, old.segments, len(shuffle))
+    epochs, _ = _epochs_of_samples(samples, old.segments)
     left = np.ones(len(shuffle), np.bool_)
     left[shuffle[:taken]] = False
     return int(epochs[left].min()) if left.any() else max(epoch for _, epoch in old.segments) + 1
 
 
-def epochs_of_samples(samples: NDArray[Any], segments: Sequence[Segment], count: int) -> NDArray[np.int64]:
-    """Return the epoch in which each of the first `count` rows of a sample index begins."""
-    ends = np.cumsum([size for size, _ in segments])
-    labels = np.array([epoch for _, epoch in segments], np.int64)
-    own: NDArray[np.int64] = labels[np.searchsorted(ends, samples[:count, 0], side="right").clip(max=len(labels) - 1)]
-    return own
-
-
-def _reaches_over(samples: NDArray[Any], segments: Sequence[Segment]) -> NDArray[np.bool_]:
-    """Tell for each row of a sample index whether it has tokens of the next segment as well, which come early."""
+def _epochs_of_samples(
+    samples: NDArray[Any], segments: Sequence[Segment]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the epoch in which each sample begins, and whether it has tokens of the next segment, which come early."""
     ends = np.cumsum([size for size, _ in segments])
     places = np.searchsorted(ends, samples[:, 0], side="right")
     is_first = np.isin(samples[:, 0], ends) & (samples[:, 1] == 0)
-    reaches: NDArray[np.bool_] = (places[1:] > places[:-1]) & ~is_first[1:]
-    return reaches
+    labels = np.array([epoch for _, epoch in segments], np.int64)
+    return labels[places[:-1]], (places[1:] > places[:-1]) & ~is_first[1:]
 
 
 def build_continued_arrays(
@@ -242,8 +236,7 @@ def build_continued_arrays(
             )
         shuffle[: plan.taken] = old_shuffle[: plan.taken]
         left[shuffle[: plan.taken]] = False
-    epochs = epochs_of_samples(samples, plan.segments, plan.num_samples)
-    last = _reaches_over(samples, plan.segments)
+    epochs, last = _epochs_of_samples(samples, plan.segments)
     filled = plan.taken
     for epoch in np.unique(epochs[left]):
         own = left & (epochs == epoch)

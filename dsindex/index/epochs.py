@@ -10,6 +10,7 @@ Source: docs/formats.md §2; megatron.core.datasets.gpt_dataset, `_get_num_epoch
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dsindex.errors import LimitError
+from dsindex.errors import InputError, LimitError
 from dsindex.json_text import show_value
 
 if TYPE_CHECKING:
@@ -221,22 +222,21 @@ def parse_split(text: str) -> tuple[float, float, float]:
     """Parse a split in any notation that Megatron accepts, and normalise it.
 
     Raises:
-        ValueError: If it does not consist of one to three shares that are not all zero.
+        InputError: If it does not consist of one to three shares that are not all zero.
 
     >>> parse_split("80, 20")
     (0.8, 0.2, 0.0)
     """
     # Megatron looks for runs of digits and dots, so "90/8/2" and "[90, 8, 2]" are valid, too. It also reads "-5" as 5
     # and "1e3" as 1 and 3, which nobody means.
-    numbers = re.findall(r"[.0-9]+", text)
-    remedy = "write train, valid and test as in '969, 30, 1'"
-    try:
-        shares = [float(number) for number in numbers]
-    except ValueError:
-        raise ValueError(f"expected numbers in the split, got {show_value(text)}; {remedy}") from None
+    shares: list[float] = []
+    with contextlib.suppress(ValueError):
+        shares = [float(number) for number in re.findall(r"[.0-9]+", text)]
     if not 1 <= len(shares) <= len(SPLIT_NAMES) or not 0 < sum(shares) < math.inf or re.search(r"[-+a-zA-Z]", text):
-        msg = f"expected one to three shares, none negative and not all 0, got the split {show_value(text)}; {remedy}"
-        raise ValueError(msg)
+        raise InputError(
+            f"--split: expected one to three shares, none negative and not all 0, got {show_value(text)}; write train, "
+            "valid and test as in '969, 30, 1'"
+        )
     train, valid, test = normalise(shares + [0.0] * (len(SPLIT_NAMES) - len(shares)))
     return train, valid, test
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.errors import LimitError
+from dsindex.errors import InputError, LimitError
 from dsindex.index.cache import (
     BLENDED_CLASS,
     GPT_CLASS,
@@ -70,7 +70,7 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
     """Parse `W1 P1 W2 P2 …` or `P1 P2 …` as Megatron does: an even number of words may be pairs.
 
     Raises:
-        ValueError: If there is no prefix, or some weights are numbers and others are not.
+        InputError: If there is no prefix, or some weights are numbers and others are not.
         LimitError: If a weight is not a positive number, or there are too many datasets.
 
     >>> parse_data_path(["30", "web", "70", "books"])
@@ -79,7 +79,7 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
     True
     """
     if not words:
-        raise ValueError(f"{flag}: expected at least one prefix")
+        raise InputError(f"{flag}: expected at least one prefix")
     prefixes, weights = [word.strip() for word in words], None
     if len(words) % 2 == 0:
         parsed = [as_number(word) for word in words[::2]]
@@ -87,7 +87,7 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
         if numbers and len(numbers) < len(parsed):
             word = words[2 * parsed.index(None)]
             msg = f"{flag}: expected a weight before each prefix or before none, got {word!r} instead of a weight"
-            raise ValueError(msg)
+            raise InputError(msg)
         if numbers:
             prefixes, weights = prefixes[1::2], tuple(numbers)
     if len(prefixes) > MAX_DATASETS:

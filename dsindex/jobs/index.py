@@ -231,15 +231,13 @@ def _blends(config: IndexConfig) -> list[Blend | None]:
     """Return the datasets of train, valid and test.
 
     Raises:
+        InputError: If they are no blends.
         LimitError: If a weight is not positive, or there are too many datasets.
     """
-    try:
-        if config.data_path:
-            return [parse_data_path(config.data_path)] * len(SPLIT_NAMES)
-        paths = zip(SPLIT_NAMES, config.paths_per_split, strict=True)
-        return [parse_data_path(words, flag=f"--{split}-data-path") if words else None for split, words in paths]
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    if config.data_path:
+        return [parse_data_path(config.data_path)] * len(SPLIT_NAMES)
+    paths = zip(SPLIT_NAMES, config.paths_per_split, strict=True)
+    return [parse_data_path(words, flag=f"--{split}-data-path") if words else None for split, words in paths]
 
 
 def _cache_settings(config: IndexConfig) -> CacheSettings:
@@ -254,10 +252,7 @@ def _cache_settings(config: IndexConfig) -> CacheSettings:
     matrix: SplitMatrix | None = None
     if not any(config.paths_per_split):
         split = config.split or like.get("split") or DEFAULT_SPLIT
-        try:
-            matrix = split_matrix(parse_split(split))
-        except ValueError as error:
-            raise InputError(f"--split: {error}") from error
+        matrix = split_matrix(parse_split(split))
     tokenizer = like.get("tokenizer")
     if config.tokenizer_identifiers is not None:
         tokenizer = _read_identifiers(config.tokenizer_identifiers)

@@ -34,19 +34,17 @@ from dsindex.jobs.instruct_shards import BAD, MASK_DTYPE, InstructionSettings, e
 from dsindex.jobs.packs import check_packs, pack_splits
 from dsindex.options.instruct import as_text_config, read_instruction
 from dsindex.store.config_files import option_names
-from dsindex.store.urls import absolute, with_suffix
+from dsindex.store.urls import absolute
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy as np
+    from collections.abc import Sequence
 
     from dsindex.engine.job import Job
     from dsindex.engine.progress import Reporter
     from dsindex.engine.shards import Shards
     from dsindex.engine.source import TextSource
-    from dsindex.formats.manifest import Content, Plan, RecordedPacking
+    from dsindex.formats.manifest import Content, RecordedPacking
     from dsindex.instruction.config import InstructionConfig
     from dsindex.instruction.encode import EncoderRecipe
     from dsindex.jobs.packs import MadePacking
@@ -145,11 +143,14 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     source = replace(source, engine=recipe.engine)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     plan = make_plan(_settings(config, source, recipe), source.inputs)
-    splits = [_list_targets(config, split, plan, dtype) for split in split_names(config.split)]
-    targets = [target for split in splits for target in (split.tokens, split.masks)]
-    prefixes = [split.prefix for split in splits]
+    targets = [
+        Output(prefix=absolute(f"{config.output_prefix}_{key}"), plan_id=plan.plan_id, key=key, dtype=own)
+        for split in split_names(config.split)
+        for key, own in zip(keys_of(split), (dtype, MASK_DTYPE), strict=True)
+    ]
+    prefixes = {split: absolute(_prefix_of(config, split)) for split in split_names(config.split)}
     eos_id = _find_eos(recipe, instruction)
-    exports = []
+    exports: list[MadeExport] = []
     with open_job(
         config,
         plan,
@@ -161,53 +162,24 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
         if not job.already_complete:
             for note in source.first_notes(encodes=True):
                 reporter.say(note)
-            check_packs(config, prefixes)
+            check_packs(config, list(prefixes.values()))
             examine_exports(config, eos_id)
             _check_room(config, source, targets)
             settings = InstructionSettings(
-                recipe=recipe,
-                fractions=config.split,
-                split_seed=config.split_seed,
-                **source.shard_options(),
+                recipe=recipe, fractions=config.split, split_seed=config.split_seed, **source.shard_options()
             )
             shards = make_shards(job, source, settings, targets, function=encode_shard)
             datasets = [shards.dataset(target) for target in targets]
-            files = assemble(job, datasets)
-            contents = [
-                content
-                for number, split in enumerate(splits)
-                for content in _describe(config, recipe, split, shards, number, files[2 * number :])
-            ]
-            job.publish(
-                datasets,
-                contents,
-                engine=source.engine,
-                tokenizer_path=config.tokenizer_model,
-            )
-        packed = pack_splits(config, prefixes)
+            contents = _describe(config, recipe, shards, targets, assemble(job, datasets))
+            job.publish(datasets, contents, engine=source.engine, tokenizer_path=config.tokenizer_model)
+        packed = pack_splits(config, list(prefixes.values()))
         if config.export:
-            named = {split.name: split.prefix for split in splits}
-            exports = make_exports(config, named, eos_id=eos_id, executor=job.executor, reporter=reporter)
-    return _report(config, source, splits, job, packed, exports)
+            exports = make_exports(config, prefixes, eos_id=eos_id, executor=job.executor, reporter=reporter)
+    return _report(config, source, job, packed, exports)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Split:
-    """The datasets of one split."""
-
-    name: str | None
-    prefix: str
-    tokens: Output
-    masks: Output
-
-
-def _list_targets(config: InstructConfig, split: str | None, plan: Plan, dtype: np.dtype[Any]) -> _Split:
-    tokens, masks = [
-        Output(prefix=absolute(with_suffix(config.output_prefix, f"_{key}")), plan_id=plan.plan_id, key=key, dtype=own)
-        for key, own in zip(keys_of(split), (dtype, MASK_DTYPE), strict=True)
-    ]
-    prefix = absolute(config.output_prefix if split is None else with_suffix(config.output_prefix, f"_{split}"))
-    return _Split(name=split, prefix=prefix, tokens=tokens, masks=masks)
+def _prefix_of(config: InstructConfig, split: str | None) -> str:
+    return config.output_prefix if split is None else f"{config.output_prefix}_{split}"
 
 
 def _settings(config: InstructConfig, source: TextSource, recipe: EncoderRecipe) -> dict[str, Any]:
@@ -239,64 +211,61 @@ def _check_room(config: InstructConfig, source: TextSource, targets: Sequence[Ou
 def _describe(
     config: InstructConfig,
     recipe: EncoderRecipe,
-    split: _Split,
     shards: Shards,
-    number: int,
+    targets: Sequence[Output],
     files: Sequence[dict[str, StoredFile]],
 ) -> list[Content]:
     """Return the contents of the manifests of tokens and masks."""
     counts: Counter[str] = Counter()
     for _, result in shards.results:
         counts.update(dict(result.counts))
-    tokens = shards.content(
-        split.tokens.key,
-        group=number,
-        token_dtype=split.tokens.dtype.name,
-        options=shards.source.describe_options(
-            split=None if config.split is None else list(config.split),
-            split_seed=config.split_seed,
-            split_name=split.name,
-            instruction=json.loads(recipe.config),
-        ),
-        statistics=_counts_of(counts, f"{split.tokens.key}."),
-        bad_records=_counts_of(counts, BAD),
-        digests=files[0],
-    )
-    own = {"token_dtype": MASK_DTYPE.name, "digests": files[1]}
-    no_tokens = dict.fromkeys(("account", "tokenizer", "statistics", "bad_records", "eod_in_text"))
-    return [tokens, msgspec.structs.replace(tokens, **own, **no_tokens)]
 
+    def counts_of(beginning: str) -> dict[str, int]:
+        return {name.removeprefix(beginning): counts[name] for name in sorted(counts) if name.startswith(beginning)}
 
-def _counts_of(counts: Mapping[str, int], beginning: str) -> dict[str, int]:
-    return {name.removeprefix(beginning): counts[name] for name in sorted(counts) if name.startswith(beginning)}
+    contents = []
+    for number, split in enumerate(split_names(config.split)):
+        output = targets[2 * number]
+        tokens = shards.content(
+            output.key,
+            group=number,
+            token_dtype=output.dtype.name,
+            options=shards.source.describe_options(
+                split=None if config.split is None else list(config.split),
+                split_seed=config.split_seed,
+                split_name=split,
+                instruction=json.loads(recipe.config),
+            ),
+            statistics=counts_of(f"{output.key}."),
+            bad_records=counts_of(BAD),
+            digests=files[2 * number],
+        )
+        own = {"token_dtype": MASK_DTYPE.name, "digests": files[2 * number + 1]}
+        no_tokens = dict.fromkeys(("account", "tokenizer", "statistics", "bad_records", "eod_in_text"))
+        contents += [tokens, msgspec.structs.replace(tokens, **own, **no_tokens)]
+    return contents
 
 
 def _report(
-    config: InstructConfig,
-    source: TextSource,
-    splits: Sequence[_Split],
-    job: Job,
-    packed: Sequence[MadePacking],
-    exports: Sequence[MadeExport],
+    config: InstructConfig, source: TextSource, job: Job, packed: Sequence[MadePacking], exports: Sequence[MadeExport]
 ) -> InstructResult:
     built = []
-    all_contents = [manifest.content for manifest in job.manifests]
-    contents = all_contents[::2]
-    for number, split in enumerate(splits):
-        names = dict(zip(keys_of(None), all_contents[2 * number : 2 * number + 2], strict=True))
-        files = {name: content.digests for name, content in names.items()}
-        packing = packed[number] if packed else None
+    contents = [manifest.content for manifest in job.manifests]
+    for number, split in enumerate(split_names(config.split)):
+        tokens, masks = contents[2 * number : 2 * number + 2]
+        prefix, packing = _prefix_of(config, split), packed[number] if packed else None
+        files = dict(zip(keys_of(None), (tokens.digests, masks.digests), strict=True))
         if packing is not None:
-            files[packing.prefix.removeprefix(f"{split.prefix}_")] = packing.content.digests
+            files[packing.prefix.removeprefix(f"{absolute(prefix)}_")] = packing.content.digests
         built.append(
             BuiltSplit(
-                prefix=config.output_prefix if split.name is None else f"{config.output_prefix}_{split.name}",
-                statistics=InstructionStatistics.of_counts(contents[number].statistics or {}),
+                prefix=prefix,
+                statistics=InstructionStatistics.of_counts(tokens.statistics or {}),
                 packing=None if packing is None else packing.content.packing,
                 files=files,
             )
         )
-    counts, kept = contents[0].record_counts, sum(content.record_counts.kept for content in contents)
+    counts, kept = contents[0].record_counts, sum(content.record_counts.kept for content in contents[::2])
     return InstructResult(
         splits=tuple(built),
         packed=any(not packing.already_complete for packing in packed),

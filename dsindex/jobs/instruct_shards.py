@@ -14,8 +14,8 @@ import numpy as np
 
 from dsindex.dtypes import cast_tokens, dtype_for_vocabulary
 from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
-from dsindex.engine.worker import Attempt, PartWriter, check_unchanged, provenance_rows
-from dsindex.errors import BadRecordError, RecordProblem
+from dsindex.engine.worker import Attempt, PartWriter, WorkSettings, check_unchanged, provenance_rows
+from dsindex.errors import RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.statistics import NOTE, SPLITS, split_by_hash
 from dsindex.store.reading import fingerprint_input
@@ -39,19 +39,13 @@ BAD = "bad."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstructionSettings:
-    """The settings that all shards of a job share; sent to every worker once."""
+class InstructionSettings(WorkSettings):
+    """The settings that all shards of a job share."""
 
     recipe: EncoderRecipe
     fractions: tuple[float, float, float] | None
     """Shares of train, valid and test; None for a single dataset."""
     split_seed: int
-    quarantine: bool
-    """Whether bad records are quarantined; otherwise the first one is an error."""
-    max_record_bytes: int | None
-    provenance: bool
-    work_dir: str
-    """The work folder, which holds the files of attempts."""
 
 
 def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
@@ -92,9 +86,8 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
 
         def refuse(offset: int, line: int, line_bytes: bytes, problem: RecordProblem) -> None:
             reason = f"{problem.reason} ({problem.kind})"
-            if not settings.quarantine:
-                raise BadRecordError(task.path, offset, reason, part=(task.begin, line), is_row=task.form.is_table)
-            attempt.set_aside(BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason))
+            record = BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason)
+            attempt.set_aside(record, task, settings)
             bad[problem.kind] += 1
 
         num_lines = num_blank = text_bytes = 0

@@ -11,7 +11,7 @@ from dsindex.amounts import count
 from dsindex.engine.assembly import assemble
 from dsindex.engine.executors import Call
 from dsindex.engine.job import open_job
-from dsindex.engine.merge import read_lengths
+from dsindex.engine.merge import read_items
 from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
 from dsindex.engine.report import TextResult, outcome_fields, show_datasets
@@ -181,7 +181,7 @@ def _write_ends(parts: Sequence[Part], header: PbinHeader, work_dir: str) -> tup
         InputError: If a shard is missing.
         OutputError: If the work folder cannot be written.
     """
-    lengths = np.concatenate([np.empty(0, np.int32), *read_lengths(parts)])
+    lengths = np.concatenate([np.empty(0, np.int32), *read_items(parts, "lengths")])
     with Attempt(work_dir, 0) as attempt:
         head, index = attempt.open("head"), attempt.open("index")
         head.write(header.to_bytes())

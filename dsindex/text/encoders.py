@@ -8,11 +8,11 @@ so small that gigatoken encodes it in the calling thread; it holds no lock meanw
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import threading
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -29,7 +29,7 @@ from dsindex.text.tokenizer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -43,12 +43,6 @@ Separator: TypeAlias = tuple[str, int]
 
 ASKED_FOR = "asked for"
 """Why a reference encodes that was chosen by name."""
-_COSTS: dict[LibraryName, str] = {
-    "tokenizers": "about fifty times as long as",
-    "tiktoken": "about ten times as long as",
-    "sentencepiece": "about twice as long as",
-}
-"""How long a reference takes beside gigatoken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +79,7 @@ class Engine:
         """Return why the fast engine is not used and what that costs; None if it is used, or another was asked for."""
         if self.name != self.reference or self.reason in {"", ASKED_FOR}:
             return None
-        return f"{self.name} encodes, which takes {_COSTS[self.reference]} gigatoken: {self.reason}"
+        return f"{self.name} encodes, and not gigatoken, which is up to fifty times as fast: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,17 +97,18 @@ class TokenBatch:
 
     @classmethod
     def of(
-        cls, tokens: NDArray[np.uint32], lengths: NDArray[np.int64], texts_per_record: NDArray[np.int64] | None = None
+        cls, rows: Sequence[Sequence[int]], *, texts_per_record: NDArray[np.int64] | None = None, text_bytes: int = 0
     ) -> TokenBatch:
-        """Return a batch of tokens without places between them, shape [T]."""
-        spaced = np.insert(tokens, np.cumsum(lengths), 0)
-        return cls(spaced=spaced, lengths=lengths, texts_per_record=texts_per_record)
+        """Return the batch of the tokens of each text."""
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        spaced = np.fromiter(itertools.chain.from_iterable((*row, 0) for row in rows), np.uint32)
+        return cls(spaced=spaced, lengths=lengths, texts_per_record=texts_per_record, text_bytes=text_bytes)
 
     @property
     def places(self) -> NDArray[np.int64]:
         """Index of the place after each text, shape [D].
 
-        >>> TokenBatch.of(np.array([5, 6, 7], np.uint32), np.array([2, 0, 1])).places
+        >>> TokenBatch.of([[5, 6], [], [7]]).places
         array([2, 3, 5])
         """
         return np.cumsum(self.lengths + 1) - 1
@@ -152,9 +147,7 @@ def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tu
     reasons: dict[int, str] = {}
     for key, column in block.columns.items():
         if column.holds_ids:
-            ids = np.fromiter(itertools.chain.from_iterable(column.items), np.uint32)
-            lengths = np.fromiter(map(len, column.items), np.int64)
-            encoded[key] = TokenBatch.of(ids, lengths, column.counts)
+            encoded[key] = TokenBatch.of(column.items, texts_per_record=column.counts)
             continue
         try:
             batch = make_encoder(tokenizer, engine).encode(column.items)
@@ -181,23 +174,34 @@ def encode_leniently(encoder: Encoder, texts: Sequence[str]) -> tuple[TokenBatch
         return encoder.encode(rest), rest
 
 
-@functools.lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def make_encoder(tokenizer: Tokenizer, engine: Engine) -> Encoder:
     """Return the process-wide encoder of a tokenizer and the engine that was chosen for it."""
     return Encoder(tokenizer, engine)
+
+
+REBUILD_AFTER_GROWTH = 256 << 20
+"""Memory after which gigatoken's object is rebuilt, since it never forgets a word."""
+LEARNT_PER_BYTE = 10
+"""Most bytes by which the object grows with a byte of text: 20 MB of random words take 190 MB."""
 
 
 class Encoder:
     """Encodes texts as tokens, in the calling thread; threads may share it.
 
     With gigatoken, a text with a code point on which it can differ is encoded by the reference, and the fixed tokens of
-    the post-processor are added afterwards.
+    the post-processor are added afterwards. Results do not depend on what was encoded before.
     """
 
     def __init__(self, tokenizer: Tokenizer, engine: Engine) -> None:
         self.engine = engine
         self._tokenizer = tokenizer
         self._differing = CodePoints(engine.differing)
+        self._lock = threading.Lock()
+        """Held while gigatoken's object is chosen or built, not while it encodes."""
+        self._gigatoken: Any = None
+        self._used_bytes = 0
+        self._resident_when_built = 0
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Encode texts, each on its own; special-token strings in a text become special tokens.
@@ -205,240 +209,124 @@ class Encoder:
         Raises:
             UnencodableError: If the library fails on some of them.
         """
-        if not texts:
-            return TokenBatch.of(np.empty(0, np.uint32), np.empty(0, np.int64))
-        if self.engine.name == self.engine.reference:
-            ids, lengths = encode_by_reference(
-                self._tokenizer, texts, add_special_tokens=self.engine.add_special_tokens
-            )
-            return replace(TokenBatch.of(ids, lengths), text_bytes=sum(len(text.encode()) for text in texts))
-        return self._encode_fast(texts)
-
-    def _encode_fast(self, texts: Sequence[str]) -> TokenBatch:
-        separator = self.engine.separator
         spelt = list(map(str.encode, texts))
-        between = b"" if separator is None else separator[0].encode()
-        joined = between.join([*spelt, b""])
-        fast = fast_tokenizer(self._tokenizer)
+        text_bytes = sum(map(len, spelt))
+        if self.engine.name == self.engine.reference or not texts:
+            special = self.engine.add_special_tokens
+            rows = encode_by_reference(self._tokenizer, texts, add_special_tokens=special) if texts else []
+            return TokenBatch.of(rows, text_bytes=text_bytes)
+        separator = self.engine.separator or ("", 0)
+        joined = separator[0].encode().join([*spelt, b""])
         try:
             with library_errors():
-                if separator is None:
-                    spaced, lengths = fast.encode_each(spelt)
-                else:
-                    spaced, lengths = fast.encode_joined(spelt, joined, separator)
+                batch = self._encode_fast(spelt, joined, separator)
         except LibraryError as error:
             msg = f"{self._tokenizer.name}: gigatoken fails on a text ({error}); use --engine reference"
             raise TokenizerError(msg) from error
         numbers = self._differing.find_texts(texts, joined)
         if numbers.size:
-            spaced, lengths = self._with_reference(texts, numbers, spaced, lengths)
-        if self.engine.prefix or self.engine.suffix:
-            spaced, lengths = _with_added(spaced, lengths, self.engine.prefix, self.engine.suffix)
-        return TokenBatch(
-            spaced=spaced,
-            lengths=lengths,
-            text_bytes=len(joined) - len(between) * len(texts),
-        )
+            batch = self._with_reference(texts, numbers, batch)
+        return replace(_with_added(batch, self.engine.prefix, self.engine.suffix), text_bytes=text_bytes)
 
-    def _with_reference(
-        self,
-        texts: Sequence[str],
-        numbers: NDArray[np.int64],
-        spaced: NDArray[np.uint32],
-        lengths: NDArray[np.int64],
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Replace gigatoken's tokens of some texts with the reference's."""
-        chosen = [texts[number] for number in numbers.tolist()]
-        try:
-            ids, own = encode_by_reference(self._tokenizer, chosen, add_special_tokens=False)
-        except UnencodableError as error:
-            reasons = {int(numbers[number]): reason for number, reason in error.reasons.items()}
-            raise UnencodableError(error.name, reasons) from error
-        ends = np.cumsum(lengths + 1) - 1
-        pieces, begin = [], 0
-        for number, tokens in zip(numbers, np.split(ids, np.cumsum(own)[:-1]), strict=True):
-            pieces += [spaced[begin : ends[number] - lengths[number]], tokens]
-            begin = ends[number]
-        lengths = lengths.copy()
-        lengths[numbers] = own
-        return np.concatenate([*pieces, spaced[begin:]]), lengths
-
-
-def _with_added(
-    spaced: NDArray[np.uint32], lengths: NDArray[np.int64], prefix: Sequence[int], suffix: Sequence[int]
-) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Insert fixed tokens before and after each text."""
-    lengths = lengths + len(prefix) + len(suffix)
-    ends = np.cumsum(lengths + 1) - 1
-    result = np.empty(len(spaced) + len(lengths) * (len(prefix) + len(suffix)), np.uint32)
-    is_own = np.ones(len(result), np.bool_)
-    offsets = [*range(len(prefix)), *range(-len(suffix), 0)]
-    for offset, token in zip(offsets, (*prefix, *suffix), strict=True):
-        indices = (ends - lengths if offset >= 0 else ends) + offset
-        result[indices], is_own[indices] = token, False
-    result[is_own] = spaced
-    return result, lengths
-
-
-# gigatoken: one object per tokenizer, which all threads of a process share.
-
-REBUILD_AFTER_GROWTH = 256 << 20
-"""Memory after which the object is rebuilt, since gigatoken never forgets a word."""
-LEARNT_PER_BYTE = 10
-"""Most bytes by which the object grows with a byte of text: 20 MB of random words take 190 MB."""
-
-
-class FastTokenizer:
-    """A gigatoken tokenizer; results do not depend on what was encoded before."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._lock = threading.Lock()
-        """Held while the object is chosen or built, not while it encodes."""
-        self._backend: Any = None
-        self._used_bytes = 0
-        self._resident_when_built: int | None = None
-
-    def encode_joined(
-        self, texts: Sequence[bytes], joined: bytes, separator: Separator
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Encode texts; special-token strings in a text become special tokens.
-
-        Args:
-            texts: The texts in UTF-8, at least one.
-            joined: All of them, each followed by the separator.
-            separator: A token that can be between texts.
-
-        Returns:
-            Token ids and lengths, as in a TokenBatch.
-
-        Raises:
-            RuntimeError, ValueError, TypeError: If gigatoken cannot load the tokenizer.
-        """
+    def _encode_fast(self, spelt: Sequence[bytes], joined: bytes, separator: Separator) -> TokenBatch:
+        """Encode texts in UTF-8, given also as one, in which a separator that is not empty follows each."""
         from gigatoken.gigatoken_rs import BytesSource, PadTruncate
 
-        backend = self._take(len(joined))
-        [ids], _ = backend.encode_batch_padded(BytesSource([joined]), PadTruncate(0), parallel=True)
-        places = np.flatnonzero(ids == separator[1])
-        if len(places) != len(texts):  # a text has some of its own
-            own = np.array([text.count(separator[0].encode()) for text in texts])
-            if len(places) != own.sum() + len(texts):
-                return self.encode_each(texts)
-            places = places[np.cumsum(own + 1) - 1]
-        return ids, np.diff(places, prepend=-1) - 1
+        backend = self._open_gigatoken(len(joined))
+        if separator[0]:
+            [ids], _ = backend.encode_batch_padded(BytesSource([joined]), PadTruncate(0), parallel=True)
+            places = np.flatnonzero(ids == separator[1])
+            if len(places) == len(spelt):  # no text has some of its own
+                return TokenBatch(spaced=ids, lengths=np.diff(places, prepend=-1) - 1)
+        return TokenBatch.of(backend.encode_batch_list(BytesSource(list(spelt)), parallel=True))
 
-    def encode_each(self, texts: Sequence[bytes]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Encode texts of a tokenizer without a separator, for which gigatoken takes far longer than lists do.
-
-        Returns:
-            Token ids and lengths, as in a TokenBatch.
-        """
-        from gigatoken.gigatoken_rs import BytesSource
-
-        rows = self._take(sum(map(len, texts))).encode_batch_list(BytesSource(list(texts)), parallel=True)
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        spaced = np.fromiter(itertools.chain.from_iterable((*row, 0) for row in rows), np.uint32)
-        return spaced, lengths
-
-    def _take(self, num_bytes: int) -> Any:  # noqa: ANN401 - gigatoken has no types
+    def _open_gigatoken(self, num_bytes: int) -> Any:  # noqa: ANN401 - gigatoken has no types
         """Return the object for a call, after rebuilding it if that is due."""
         import gigatoken
 
         with self._lock:
-            if self._backend is None or self._has_learnt_much():
-                self._backend = None  # frees the old tables before new ones are made, unless a call still uses them
-                self._backend = gigatoken.Tokenizer.from_json(self._content).backend
-                self._used_bytes = 0
-                self._resident_when_built = resident_bytes()
+            growth = min(resident_bytes() - self._resident_when_built, LEARNT_PER_BYTE * self._used_bytes)
+            if self._gigatoken is None or growth > REBUILD_AFTER_GROWTH:  # others grow as well
+                self._gigatoken = None  # frees the old tables before new ones are made, unless a call still uses them
+                self._gigatoken = gigatoken.Tokenizer.from_json(self._tokenizer.json).backend
+                self._used_bytes, self._resident_when_built = 0, resident_bytes()
             self._used_bytes += num_bytes
-            return self._backend
+            return self._gigatoken
 
-    def _has_learnt_much(self) -> bool:
-        most, now = LEARNT_PER_BYTE * self._used_bytes, resident_bytes()
-        if now is None or self._resident_when_built is None:  # not Linux: natural text, which takes far less
-            return most > 40 * REBUILD_AFTER_GROWTH
-        return min(now - self._resident_when_built, most) > REBUILD_AFTER_GROWTH  # others grow as well
+    def _with_reference(self, texts: Sequence[str], numbers: NDArray[np.int64], batch: TokenBatch) -> TokenBatch:
+        """Replace gigatoken's tokens of some texts with the reference's."""
+        chosen = [texts[number] for number in numbers.tolist()]
+        try:
+            rows = encode_by_reference(self._tokenizer, chosen, add_special_tokens=False)
+        except UnencodableError as error:
+            reasons = {int(numbers[number]): reason for number, reason in error.reasons.items()}
+            raise UnencodableError(error.name, reasons) from error
+        pieces = np.split(batch.spaced, batch.places[:-1] + 1)
+        lengths = batch.lengths.copy()
+        for number, row in zip(numbers.tolist(), rows, strict=True):
+            pieces[number], lengths[number] = np.array([*row, 0], np.uint32), len(row)
+        return TokenBatch(spaced=np.concatenate(pieces), lengths=lengths)
 
 
-def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
-    """Return the process-wide FastTokenizer of a tokenizer."""
-    return _open_fast(tokenizer.json)
+def _with_added(batch: TokenBatch, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> TokenBatch:
+    """Insert fixed tokens before and after each text."""
+    if not prefix and not suffix:
+        return batch
+    number, places = len(batch.lengths), batch.places
+    indices = np.concatenate([np.repeat(places - batch.lengths, len(prefix)), np.repeat(places, len(suffix))])
+    spaced = np.insert(batch.spaced, indices, [*prefix * number, *suffix * number])
+    return TokenBatch(spaced=spaced, lengths=batch.lengths + len(prefix) + len(suffix))
 
 
-_open_fast = functools.lru_cache(maxsize=2)(FastTokenizer)
-
-
-def resident_bytes() -> int | None:
-    """Return the resident memory of this process in bytes; None if the system does not report it."""
+def resident_bytes() -> int:
+    """Return the resident memory of this process in bytes; 0 if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        return None
+        return 0
 
 
 # The reference of each tokenizer: the library that defines its format, which is right by definition.
 
-REFERENCE_BATCH_BYTES = 512 * 1024
-"""Text per call of a reference: up to 4 MiB is no faster and takes more memory."""
+TEXTS_PER_CALL = 32
+"""Texts per call of `tokenizers`, which takes twice the memory and a third longer for a whole block."""
 
 _T = TypeVar("_T")
 
 
-def encode_by_reference(
-    tokenizer: Tokenizer, texts: Sequence[str], *, add_special_tokens: bool
-) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Encode texts with the tokenizer's own library, in calls of about 512 KiB.
+def encode_by_reference(tokenizer: Tokenizer, texts: Sequence[str], *, add_special_tokens: bool) -> list[Sequence[int]]:
+    """Encode texts, each on its own, with the tokenizer's own library.
 
-    As in Megatron, sentencepiece adds nothing around a text, and tiktoken makes special tokens of those in a text.
+    As in Megatron, sentencepiece adds nothing around a text, and tiktoken makes special tokens of those in a text. For
+    `tokenizers`, TOKENIZERS_PARALLELISM is set to false in the process unless it is set already: with
+    RAYON_NUM_THREADS=1 instead, all threads would wait for one.
 
     Args:
         tokenizer: The tokenizer.
-        texts: Texts, each encoded on its own.
+        texts: The texts.
         add_special_tokens: Run the post-processor, if the format has one.
 
     Returns:
-        Token ids, shape [T], and the number of tokens of each text, shape [D].
+        The token ids of each text.
 
     Raises:
         UnencodableError: If the library fails on some of the texts.
     """
-    encode = _library_call(tokenizer)
-    tokens, lengths = [np.empty(0, np.uint32)], []
-    reasons: dict[int, str] = {}
-    first = 0
-    for batch in _batches(texts, REFERENCE_BATCH_BYTES):
-        try:
-            found = encode_all(
-                lambda some: encode(some, add_special_tokens), batch, name=tokenizer.name, library=tokenizer.library
-            )
-        except UnencodableError as error:
-            reasons.update((first + number, reason) for number, reason in error.reasons.items())
-        else:
-            own = list(map(len, found))
-            tokens.append(np.fromiter(itertools.chain.from_iterable(found), np.uint32, sum(own)))
-            lengths += own
-        first += len(batch)
-    if reasons:
-        raise UnencodableError(tokenizer.name, reasons)
-    return np.concatenate(tokens), np.array(lengths, np.int64)
 
+    def encode(some: Sequence[str]) -> list[Sequence[int]]:
+        if tokenizer.library == "sentencepiece":
+            rows: list[Sequence[int]] = shared_sentencepiece(tokenizer).encode(some, num_threads=1)
+            return rows
+        if tokenizer.library == "tiktoken":
+            encoding = shared_tiktoken(tokenizer)
+            return [encoding.encode_to_numpy(text, allowed_special="all").tolist() for text in some]
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        call = partial(shared_tokenizer(tokenizer).encode_batch_fast, add_special_tokens=add_special_tokens)
+        batches = (some[begin : begin + TEXTS_PER_CALL] for begin in range(0, len(some), TEXTS_PER_CALL))
+        return [each.ids for batch in batches for each in call(batch)]
 
-def _library_call(tokenizer: Tokenizer) -> Callable[[Sequence[str], bool], list[Sequence[int]]]:
-    """Return what encodes texts with the tokenizer's library, with the tokens of the post-processor or without.
-
-    For the `tokenizers` library, TOKENIZERS_PARALLELISM is set to false in the process unless it is set already: with
-    RAYON_NUM_THREADS=1 instead, all threads would wait for one.
-    """
-    if tokenizer.library == "sentencepiece":
-        processor = shared_sentencepiece(tokenizer)
-        return lambda texts, _: processor.encode(texts, num_threads=1)
-    if tokenizer.library == "tiktoken":
-        encoding = shared_tiktoken(tokenizer)
-        return lambda texts, _: [encoding.encode_to_numpy(text, allowed_special="all").tolist() for text in texts]
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    shared = shared_tokenizer(tokenizer)
-    return lambda texts, special: [each.ids for each in shared.encode_batch_fast(texts, add_special_tokens=special)]
+    return encode_all(encode, texts, name=tokenizer.name, library=tokenizer.library)
 
 
 def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], *, name: str, library: str) -> _T:
@@ -475,17 +363,6 @@ def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], *, n
         raise UnencodableError(name, reasons) from failure
 
 
-def _batches(texts: Sequence[str], batch_bytes: int) -> Iterator[Sequence[str]]:
-    """Cut texts into lists of about `batch_bytes`; a longer text gets its own list."""
-    begin = size = 0
-    for number, text in enumerate(texts):
-        if number > begin and size + len(text) > batch_bytes:
-            yield texts[begin:number]
-            begin, size = number, 0
-        size += len(text)
-    yield texts[begin:]
-
-
 # Find the texts that contain one of a set of code points, at memory speed for texts that are mostly ASCII.
 
 _NUM_CODE_POINTS = 0x110000
@@ -506,7 +383,7 @@ class CodePoints:
         self._members = flags
         self._pairs = np.zeros(1 << 16, np.bool_)
         """Whether a member has these first two bytes in UTF-8, as a big-endian number."""
-        self._pairs[_first_bytes(np.flatnonzero(flags))] = True
+        self._pairs[[int.from_bytes(chr(point).encode()[:2], "big") for point in np.flatnonzero(flags)]] = True
         self._lowest = int(np.argmax(self._pairs)) >> 8
         self._is_empty = not flags.any()
 
@@ -526,12 +403,3 @@ class CodePoints:
         points = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4")
         ends = np.cumsum(list(map(len, texts)))
         return np.unique(np.searchsorted(ends, np.flatnonzero(self._members[points]), side="right"))
-
-
-def _first_bytes(points: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first two UTF-8 bytes of each code point, none of them in ASCII, as a big-endian number."""
-    two = 0xC080 | points >> 6 << 8 | points & 0x3F
-    three = 0xE080 | points >> 12 << 8 | points >> 6 & 0x3F
-    four = 0xF080 | points >> 18 << 8 | points >> 12 & 0x3F
-    pairs: NDArray[np.int64] = np.select([points < 0x800, points < 0x10000], [two, three], four)
-    return pairs

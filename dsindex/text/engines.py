@@ -470,15 +470,17 @@ def _check_words(contents: Sequence[str], loaded: tokenizers.Tokenizer, *, norma
 
 
 def choose_separator(document: dict[str, Any]) -> Separator | None:
-    """Return an added token that can be between texts: no other can overlap it, and it takes no space beside it.
+    """Return an added token that can be between texts: none can overlap it, nor it itself, and it takes no space.
 
     A model with byte fallback adds a space before the first text alone, or before each, and so has none.
     """
     added = document.get("added_tokens") or []
     for token in [] if document["model"].get("byte_fallback") else added:
         content = token["content"]
-        others = (other["content"] for other in added if other is not token)
-        if content == content.strip() and not _strips(token) and not any(_overlap(content, each) for each in others):
+        overlaps = any(content.endswith(content[:n]) for n in range(1, len(content))) or any(
+            _overlap(content, other["content"]) for other in added if other is not token
+        )
+        if content == content.strip() and not _strips(token) and not overlaps:
             return content, token["id"]
     return None
 

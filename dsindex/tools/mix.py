@@ -8,7 +8,6 @@ Source: docs/formats.md §2; megatron.core.datasets.blended_megatron_dataset_bui
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import shlex
@@ -187,10 +186,7 @@ def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount], tup
     weights: tuple[str, ...] | None = None
     amounts: list[Amount] = []
     if config.data_path:
-        try:
-            blend = parse_data_path(config.data_path)
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        blend = parse_data_path(config.data_path)
         prefixes = blend.prefixes
         if blend.weights is not None:
             weights = config.data_path[::2]
@@ -227,31 +223,24 @@ def _find_hold_out(prefix: str) -> str | None:
 def _read_split(split: str | None) -> SplitMatrix:
     if split is None:
         return WHOLE, None, None
-    try:
-        matrix = split_matrix(parse_split(split))
-    except ValueError as error:
-        raise InputError(f"--split: {error}") from error
+    matrix = split_matrix(parse_split(split))
     if matrix[0] is None:
         raise InputError(f"--split: expected a share of train above 0, got {split!r}")
     return matrix
 
 
 def _count(prefixes: Sequence[str], matrix: SplitMatrix) -> list[list[PartCounts | None]]:
-    """Count the parts of datasets side by side."""
+    """Count the parts of datasets side by side.
+
+    Raises:
+        InputError: If one is missing, or has no tokens in train.
+    """
     with ThreadPoolExecutor(max_workers=available_cpus()) as threads:
-        return list(threads.map(lambda prefix: _count_parts(prefix, matrix), prefixes))
-
-
-def _count_parts(prefix: str, matrix: SplitMatrix) -> list[PartCounts | None]:
-    idx = f"{prefix}.idx"
-    if not os.path.isfile(idx):
-        near = [found.removesuffix(".idx") for found in sorted(glob.glob(f"{glob.escape(prefix)}_*.idx"))]
-        hint = f"did you mean {', '.join(near[:4])}?" if near else "check the path"
-        raise InputError(f"{idx}: no such file; {hint}")
-    parts = count_parts(prefix, matrix)
-    if parts[0] is None or parts[0].tokens <= 0:
-        raise InputError(f"{idx}: expected tokens to draw, got a dataset without any in train; leave it out")
-    return parts
+        counts = list(threads.map(lambda prefix: count_parts(prefix, matrix), prefixes))
+    for prefix, (train, *_) in zip(prefixes, counts, strict=True):
+        if train is None or train.tokens <= 0:
+            raise InputError(f"{prefix}.idx: expected tokens to draw, got a dataset without any in train; leave it out")
+    return counts
 
 
 def _tokens_asked(config: MixConfig) -> int | None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from dsindex.cli.main import main
 from dsindex.datasets.kinds import tell_kind
-from dsindex.formats.raw_index import create_raw_index
 from dsindex.text.encoders import encode_by_reference
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.token_text import cut_pieces
@@ -35,20 +32,12 @@ def test_fairseqs_index_is_named(tmp_path, capsys):
         assert "MMIDIDX\n" not in shown
 
 
-def test_lines_and_their_index_are_a_raw_index(tmp_path):
-    lines = tmp_path / "lines.jsonl"
-    lines.write_text(json.dumps({"text": "a"}) + "\n")
-    create_raw_index(str(lines), str(tmp_path / "lines.idx"))
-    for given in ("lines.jsonl", "lines.idx", "lines"):
-        assert tell_kind(str(tmp_path / given)).kind == "raw index"
-
-
 TEXT = "A naïve fox, 数 and 🦊🦊\r\n  twice\x1b[2J."
 
 
 def test_pieces_together_are_the_text():
     tokenizer = load_tokenizer(str(TOKENIZERS["gpt2"]))
-    ids = encode_by_reference(tokenizer, [TEXT], add_special_tokens=False)[0].tolist()
+    ids = encode_by_reference(tokenizer, [TEXT], add_special_tokens=False)[0]
     pieces = cut_pieces(tokenizer, ids)
     assert "".join(piece.text or "" for piece in pieces) == TEXT
     assert [token for piece in pieces for token in piece.ids] == ids
@@ -60,7 +49,7 @@ def test_pieces_together_are_the_text():
 def test_pieces_of_other_libraries_are_the_text(name, tmp_path):
     (tmp_path / name).write_bytes(sentencepiece_model("llama2") if name == "m.model" else tiktoken_file())
     tokenizer = load_tokenizer(str(tmp_path / name))
-    ids = encode_by_reference(tokenizer, ["a fox and 数 twice"], add_special_tokens=False)[0].tolist()
+    ids = encode_by_reference(tokenizer, ["a fox and 数 twice"], add_special_tokens=False)[0]
     pieces = cut_pieces(tokenizer, ids)
     assert "".join(piece.text or "" for piece in pieces) == "a fox and 数 twice"
     after = cut_pieces(tokenizer, ids[2:], before=ids[:2])

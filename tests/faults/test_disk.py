@@ -83,19 +83,6 @@ def test_full_disk_stops_and_continues_after_it_is_enlarged(room, when, corpus, 
     assert published(small_disk) == expected
 
 
-def test_vanished_work_folder_stops_the_build(corpus, expected, zygote, tmp_path):
-    out = tmp_path / "out"
-    (out / "x.build").mkdir(parents=True)
-    strike = Strike(at=40, what="vanish", target=str(out / "x.build"))
-    ended = zygote.run(tmp_path / "run", command(corpus, out), strike)
-    assert_clean_stop(ended, "x.build", "run the same command again")
-    assert not list(out.glob("*.idx"))
-    shutil.rmtree(out / "x.build", ignore_errors=True)  # progress.json may have been written while it vanished
-    again = zygote.run(tmp_path / "run", command(corpus, out))
-    assert again.code == 0, again.errors
-    assert published(out) == expected
-
-
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("what", "said"),

@@ -118,12 +118,6 @@ def test_fail_names_the_first_and_quarantine_goes_on_from_there(corpus, broken, 
     assert published(tmp_path / "1KiB") == published(built[1])
 
 
-def test_quarantine_is_not_taken_back_without_a_word(corpus, tmp_path):
-    build(corpus, tmp_path)
-    with pytest.raises(InputError.__base__, match='on-bad-record was "quarantine" and is "fail"'):  # type: ignore[arg-type]
-        build(corpus, tmp_path, on_bad_record="fail")
-
-
 @pytest.mark.parametrize("limit", ["13", "0.9%", "0"])
 def test_more_bad_records_than_allowed_stop_the_build(limit, corpus, tmp_path):
     with pytest.raises(InputError, match=rf"more than the {limit} of --max-bad-records.*raise the limit"):

@@ -1,8 +1,6 @@
 """The one law: the output depends on inputs, tokenizer and options alone, and is Megatron's byte for byte."""
 
 import json
-import os
-import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ import pytest
 from dsindex.cli.main import main
 from dsindex.datasets.provenance import read_rows
 from dsindex.engine.progress import Reporter
-from dsindex.errors import FormatError, InputError, PlanError, UsageError
+from dsindex.errors import FormatError, PlanError, UsageError
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import FAST, OWN, golden_runs
@@ -118,35 +116,3 @@ def test_provenance_leads_back_to_the_line(tmp_path, make_config):
     assert offsets == [0, text.index(b'{"text": ""'), text.index(b'{"text": "two'), 0]
     with pytest.raises(FormatError, match="expected rows up to 5, got 4"):
         read_rows(path, 0, 5)
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({"append_eod": False}, "append-eod was 0 and is not set"),
-    ({"input": (str(OWN.docs), str(OWN.sentences)), "shard_size": "9KiB"}, "shard-size was 8192 and is 9216"),
-], ids=["options", "shard size"])  # fmt: skip
-def test_output_of_another_plan_is_refused_by_name(make_config, options, message):
-    run_config(make_config())
-    with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}"):
-        run_config(make_config(**options))
-    run_config(make_config(**options, replace=True))
-
-
-def test_input_that_changes_while_it_is_read_is_refused(make_config, tmp_path, monkeypatch):
-    path = tmp_path / "grows.jsonl"
-    path.write_text('{"text": "one"}\n' * 2000)
-    config = make_config(input=(str(path),), shard_size="1KiB", workers=1)
-    import dsindex.jobs.build
-
-    real = dsindex.jobs.build.examine_sample
-
-    def grow(*arguments):
-        estimate = real(*arguments)
-        time.sleep(0.01)
-        with open(path, "a", encoding="utf-8") as file:
-            file.write('{"text": "two"}\n')
-        return estimate
-
-    monkeypatch.setattr(dsindex.jobs.build, "examine_sample", grow)
-    with pytest.raises(InputError, match=r"grows\.jsonl: changed while the build was running"):
-        run_config(config)
-    assert not [name for name in os.listdir(tmp_path / "out") if name.endswith((".bin", ".idx", "manifest.json"))]

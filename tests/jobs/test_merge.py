@@ -9,7 +9,7 @@ import pytest
 
 import dsindex
 from dsindex.datasets import IndexedDataset
-from dsindex.errors import FormatError, OutputError, PlanError
+from dsindex.errors import FormatError, PlanError
 from dsindex.formats.manifest import read_manifest
 from dsindex.options.merge import MergeConfig
 from tests.support.golden import GOLDEN_SETS, OWN
@@ -53,9 +53,6 @@ def test_merge_refuses_what_makes_no_sense(tmp_path):
     (tmp_path / "a.idx").write_bytes((tmp_path / "a.idx").read_bytes()[:-1])
     with pytest.raises(FormatError, match=r"a\.idx: expected \d+ bytes .*damaged or cut off"):
         run_config(merge_into(tmp_path / "m", (str(tmp_path / "a"),)))
-    (tmp_path / "m.bin").write_bytes(b"precious")
-    with pytest.raises(OutputError, match=r"m\.bin: exists already"):
-        run_config(merge_into(tmp_path / "m", (str(source),)))
 
 
 @pytest.fixture(scope="module")

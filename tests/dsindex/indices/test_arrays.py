@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dsindex.errors import LimitError
 from dsindex.index import arrays as sample
-from dsindex.index.arrays import build_document_index, build_sample_index, shuffle_in_place
+from dsindex.index.arrays import build_sample_index, shuffle_in_place
 from dsindex.index.building import build_arrays
 from dsindex.index.epochs import SampleRule, count_epochs
 
@@ -118,11 +118,6 @@ def test_shuffle_is_numpys_and_so_is_the_state_after(dtype, size):
     theirs, state = numpys.get_state(legacy=False), ours.get_state(legacy=False)
     assert state["state"]["pos"] == theirs["state"]["pos"]
     assert np.array_equal(state["state"]["key"], theirs["state"]["key"])
-
-
-def test_document_ids_beyond_int32_are_refused_before_anything_is_allocated():
-    with pytest.raises(LimitError, match=r"below 2\*\*31"):
-        build_document_index(0, 2**31, 1, rng=np.random.RandomState(1), separate_final_epoch=False)
 
 
 def test_sample_index_is_int64_for_positions_beyond_int32(monkeypatch):

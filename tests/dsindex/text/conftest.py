@@ -9,4 +9,4 @@ from dsindex.text import encoders
 def alone(monkeypatch):
     """No threads of `tokenizers`, and no tokenizers that other tests have left in this process."""
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    encoders._open_fast.cache_clear()
+    encoders.make_encoder.cache_clear()

@@ -47,7 +47,7 @@ def test_what_is_new_to_a_part_is_the_references(name, normalizer, text):
     trained.with_added(AddedToken("Wheel", lstrip=True, special=True)),
 ], ids=["plain", "around", "added"])  # fmt: skip
 def test_batches_with_both_kinds_of_text_keep_their_order(content, monkeypatch):
-    monkeypatch.setattr(encoders, "REFERENCE_BATCH_BYTES", 50)
+    monkeypatch.setattr(encoders, "TEXTS_PER_CALL", 4)
     rng = random.Random(7)
     pieces = [*trained.PIECES, "'s", " Wheel", "\u088f", "\ua7ce", "\U000323b0"]
     texts = ["", *("".join(rng.choices(pieces, k=rng.randint(0, 12))) for _ in range(300)), "\u088f's", ""]

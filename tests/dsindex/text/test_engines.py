@@ -1,6 +1,7 @@
 """Which engine is taken, the same ids from both, and the objects that a process shares."""
 
 import functools
+import itertools
 import json
 import os
 import threading
@@ -18,6 +19,7 @@ from tests.support import text_tokenizers as trained
 
 pytestmark = pytest.mark.usefixtures("alone")
 
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 TEXTS = [*trained.NASTY, *trained.mixed_texts(700, seed=1)]
 
 
@@ -106,8 +108,7 @@ UNSUITABLE = {
     "hole": (
         trained.byte_level_document(
             added_tokens=[
-                {"id": 10**9, "content": "<far>", "special": True, "normalized": False}
-                | dict.fromkeys(["single_word", "lstrip", "rstrip"], False)
+                {"id": 10**9, "content": "<far>", "special": True} | dict.fromkeys(FLAGS, False)
             ],
         ),
         "ids have holes: 1000000000",
@@ -132,6 +133,13 @@ def test_post_processor_is_tried_and_not_only_read(monkeypatch):
     assert choose_engine(tokenizer, "auto", add_special_tokens=False).name == "gigatoken"
 
 
+def test_token_that_overlaps_itself_is_not_put_between_texts():
+    token = {"id": 500, "content": "||", "special": True} | dict.fromkeys(FLAGS, False)
+    content = trained.byte_level_document(added_tokens=[token])
+    texts = ["a wheel|", "b", "|c", ""]
+    assert encoded(encoder_of(content, "gigatoken"), texts) == expected(content, texts)
+
+
 def count_loads(monkeypatch):
     import gigatoken
 
@@ -141,12 +149,11 @@ def count_loads(monkeypatch):
     return loaded
 
 
-@pytest.mark.parametrize("resident", [[100, 101 + (256 << 20)], [None, None]], ids=["grown", "unknown"])
-def test_gigatoken_is_built_again_and_says_the_same(monkeypatch, resident):
+def test_gigatoken_is_built_again_and_says_the_same(monkeypatch):
     tokenizer = trained.as_tokenizer(SUITABLE["bos"])
     engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
-    sizes = iter([*resident, 0])
-    encoders._open_fast.cache_clear()
+    sizes = iter([0, 100, 101 + (256 << 20), 0])
+    encoders.make_encoder.cache_clear()
     monkeypatch.setattr(encoders, "LEARNT_PER_BYTE", 1 << 36)
     monkeypatch.setattr(encoders, "resident_bytes", lambda: next(sizes))
     built = count_loads(monkeypatch)
@@ -161,7 +168,8 @@ def test_gigatoken_is_built_again_and_says_the_same(monkeypatch, resident):
 @pytest.mark.parametrize("name", ["bos", "sentencepiece-bpe"])
 def test_threads_share_an_object_and_each_gets_its_own_tokens(name, monkeypatch):
     """More threads than CPUs, with calls of little text, of much, and a rebuild now and then in between."""
-    monkeypatch.setattr(encoders, "resident_bytes", lambda: None)
+    grown = itertools.count(0, 1 << 20)
+    monkeypatch.setattr(encoders, "resident_bytes", lambda: next(grown))
     monkeypatch.setattr(encoders, "REBUILD_AFTER_GROWTH", 1 << 18)
     tokenizer = trained.as_tokenizer(SUITABLE[name])
     encoder = make_encoder(tokenizer, choose_engine(tokenizer, "gigatoken", add_special_tokens=True))

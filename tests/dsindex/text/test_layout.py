@@ -30,9 +30,7 @@ def reference(documents, eod, *, fast=False):
 
 
 def batch_of(texts, texts_per_record=None):
-    flat = [token for text in texts for token in text]
-    lengths = np.array([len(text) for text in texts], np.int64)
-    return TokenBatch.of(np.array(flat, np.uint32), lengths, texts_per_record)
+    return TokenBatch.of(texts, texts_per_record=texts_per_record)
 
 
 @given(documents=documents_strategy, eod=st.sampled_from([None, EOD]), fast=st.booleans(), lists=st.booleans())

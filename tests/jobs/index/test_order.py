@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset
-from dsindex.errors import DsindexError, InputError, OutputError, UsageError
+from dsindex.errors import DsindexError, OutputError, UsageError
 from dsindex.options.index import IndexConfig
 from tests.jobs.index.index_jobs import indexed, options
 from tests.support.datasets import write_dataset
@@ -80,17 +80,6 @@ def test_orders_of_files_are_read_in_their_order():
         OutputError, match=r"has the document order 'order.npy' \(.{8}\), samples not shuffled, not the"
     ):
         indexed(document_order="order.npy", split="1", epochs="1")
-
-
-@pytest.mark.parametrize(("changes", "error", "said"), [
-    ({"document_order": "none.npy"}, InputError, "none.npy"),
-    ({"document_order": "few.npy"}, InputError, r"few.npy: expected document numbers of one epoch \(233\) or of all"),
-])  # fmt: skip
-def test_files_that_are_no_orders(changes, error, said):
-    np.save("few.npy", np.arange(3))
-    with pytest.raises(error, match=said):
-        indexed(**changes)
-    assert not list(Path("cache").glob("*-train-*"))
 
 
 @pytest.mark.parametrize(("changes", "said"), [
