@@ -14,7 +14,7 @@ from dsindex.datasets.kinds import PACKING, TEXT_SUFFIX, tell_kind
 from dsindex.datasets.opening import open as open_dataset
 from dsindex.datasets.samples import Batches, SampleDataset, trace_samples
 from dsindex.dtypes import starts_of
-from dsindex.errors import InputError, UsageError
+from dsindex.errors import FormatError, InputError, UsageError
 from dsindex.tools.origin import find_origin
 from dsindex.tools.results import ConsumedTokens, ReadTokens, ShownDataset, ShownPart, ShownSample, TracedSamples
 from dsindex.tools.token_text import text_of
@@ -207,6 +207,9 @@ def _count_consumed(samples: SampleDataset[Any], consumed: int) -> ConsumedToken
 def _count_read(dataset: GPTDataset, numbers: NDArray[np.integer]) -> ReadTokens:
     documents = np.asarray(dataset.document_index, np.int64)
     begin, end = (int(documents.min()), int(documents.max()) + 1) if len(documents) else (0, 0)
+    if begin < 0 or end > len(dataset.dataset):
+        what = f"expected a document index of its {len(dataset.dataset)} sequences, got {begin} to {end - 1}"
+        raise FormatError(f"{dataset.place}: {what}; it was built from other data")
     lengths = np.asarray(dataset.dataset.sequence_lengths[begin:end], np.int32)
     rows = np.asarray(dataset.shuffle_index[numbers], np.int64)
     counted = tokens_by_times(lengths, documents - begin, rows, sequence_length=dataset.sequence_length)

@@ -140,6 +140,8 @@ def test_cache_of_other_data_is_refused(copied, cli):
     write_dataset(copied / "other", [[[1, 2, 3]]])
     message = refusal(cli, 1, "cache", "--prefix", "other", "--sample", 0)
     assert "they were built from other data or settings" in message
+    message = refusal(cli, 1, "cache", "--prefix", "other", "--consumed", 1)
+    assert "expected a document index of its 1 sequences" in message
 
 
 def test_megatrons_own_cache_without_a_manifest(cli):
