@@ -202,14 +202,3 @@ def test_folder_list_pattern_and_files_make_the_same_bytes_and_plan(cli):
     assert published(Path("out-folder")) == published(Path("out-files"))
     for words in (["--input", "in"], ["--input-list", "list"], ["--input", "in/a", "--input", "in/*.jsonl"]):
         assert build(cli, "files", *words).out.startswith("already complete")
-
-
-def test_repeated_inputs_are_told_by_what_they_are(cli):
-    for name in "abc":
-        write(f"{name}.jsonl", content=LINES[0])
-    Path("link.jsonl").symlink_to("a.jsonl")
-    os.link("b.jsonl", "hard.jsonl")
-    paths = ["a.jsonl", "b.jsonl", "c.jsonl", "link.jsonl", "./a.jsonl", "hard.jsonl"]
-    said = build(cli, "twice", "--input", *paths).out
-    assert "2 inputs are given more than once: a.jsonl (3 times), b.jsonl (2 times)" in said
-    assert "more than once" not in build(cli, "once", "--input", *paths[:3]).out
