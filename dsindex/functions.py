@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from dsindex.amounts import count
-from dsindex.engine.progress import BAR_SECONDS, Display, Reporter, make_reporter
+from dsindex.engine.progress import BAR_SECONDS, Display, Reporter, standard_display
 from dsindex.engine.report import Report
 from dsindex.engine.start import make_executor, wants_ray
 from dsindex.errors import UsageError
@@ -145,16 +145,16 @@ class FunctionDisplay(Display):
     end = show
 
 
-def open_reporter(progress: Progress) -> Reporter:
+def open_reporter(progress: Progress) -> contextlib.AbstractContextManager[Reporter]:
     """Return the reporter for a value of `progress`.
 
     Raises:
         UsageError: If it is neither a bool nor a function.
     """
     if isinstance(progress, bool):
-        return make_reporter() if progress else Reporter()
+        return Reporter().showing(*([standard_display()] if progress else []))
     if callable(progress):
-        return Reporter(FunctionDisplay(progress))
+        return Reporter().showing(FunctionDisplay(progress))
     raise UsageError(f"progress: expected True, False or a function that takes a Snapshot, got {progress!r}")
 
 

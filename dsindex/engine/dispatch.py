@@ -102,8 +102,6 @@ class Dispatch(Generic[K]):
         self._paused: list[_Flight[K]] = []
         """Calls between two attempts."""
         self._fault: tuple[tuple[bool, int], BaseException] | None = None
-        self.faults: list[BaseException] = []
-        """The faults of all calls that ended with one."""
 
     def release(self, calls: Iterable[tuple[K, Call]]) -> None:
         """Add calls that follow a result; they are started before the rest."""
@@ -178,7 +176,6 @@ class Dispatch(Generic[K]):
             call, cause = flight.call, error
             error = TaskError(f"{call.name} ({call.place}): given up after {used} attempts, the last because {cause}")
             error.__cause__ = cause
-        self.faults.append(error)
         if self._fault is None or flight.turn < self._fault[0]:
             self._fault = (flight.turn, error)
             self._abandon(lambda other: other.turn > flight.turn)  # whose results are no longer needed
@@ -192,10 +189,13 @@ class Dispatch(Generic[K]):
     def _end_overdue(self) -> None:
         """End the workers of attempts past their deadline."""
         now = time.monotonic()
-        for attempt_id, flight in list(self._flights.items()):
-            since = self._executor.running_since(attempt_id)
+        for attempt_id, since in self._executor.running().items():
+            flight = self._flights.get(attempt_id)
+            if flight is None:
+                continue
             deadline = self._policy.deadline_seconds * 2**flight.lost
-            if since is not None and now - since >= deadline and self._flights.pop(attempt_id, None):
+            if now - since >= deadline:
+                del self._flights[attempt_id]
                 self._executor.abandon(attempt_id)
                 remedy = "check the files that it reads, or raise --shard-deadline"
                 reason = TaskError(f"it did not end within {deadline:g} s; {remedy}")

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from dsindex.errors import TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
@@ -48,7 +48,7 @@ class Call:
     """Arguments; may contain values that `Executor.share` returned."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The end of one attempt at a call."""
 
@@ -83,13 +83,13 @@ class Executor(ABC):
             folders: Folders that calls write to.
         """
 
+    def running(self) -> Mapping[int, float]:
+        """Return the attempts that can be stopped, and when each began (time.monotonic)."""
+        return {}
+
     @abstractmethod
     def start(self, call: Call) -> int:
         """Begin one attempt, or queue it for a worker; return its id."""
-
-    def running_since(self, attempt_id: int) -> float | None:  # noqa: ARG002 - of calls that can be stopped
-        """Return when an attempt began (time.monotonic); None while it waits, or if it could not be stopped anyway."""
-        return None
 
     @abstractmethod
     def wait(self, timeout: float) -> list[Outcome]:
@@ -112,13 +112,13 @@ class ThreadExecutor(Executor):
     def __init__(self, workers: int) -> None:
         self.slots = self.backlog = workers
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="dsindex")
-        self._futures: dict[int, Future[Any]] = {}
+        self._futures: dict[int, Future[tuple[Any, Exception | None]]] = {}
         self._num_attempts = 0
 
     def start(self, call: Call) -> int:
         """Queue a call for the next free thread."""
         self._num_attempts += 1
-        self._futures[self._num_attempts] = self._pool.submit(call.function, *call.arguments)
+        self._futures[self._num_attempts] = self._pool.submit(run_guarded, call.function, call.arguments)
         return self._num_attempts
 
     def wait(self, timeout: float) -> list[Outcome]:
@@ -126,13 +126,8 @@ class ThreadExecutor(Executor):
         if not self._futures:
             time.sleep(timeout)
         concurrent.futures.wait(self._futures.values(), timeout, concurrent.futures.FIRST_COMPLETED)
-        outcomes = []
-        for attempt_id in [each for each, future in self._futures.items() if future.done()]:
-            future = self._futures.pop(attempt_id)
-            error = future.exception()
-            value = future.result() if error is None else None
-            outcomes.append(Outcome(attempt_id=attempt_id, value=value, error=error and _as_exception(error)))
-        return outcomes
+        ended = [attempt_id for attempt_id, future in self._futures.items() if future.done()]
+        return [Outcome(attempt_id, *self._futures.pop(attempt_id).result()) for attempt_id in ended]
 
     def abandon(self, attempt_id: int) -> None:
         """Drop a queued call; one that runs ends by itself, unheard."""
@@ -165,8 +160,6 @@ class WorkerExecutor(Executor, Generic[W]):
         self._queue: deque[tuple[int, Call]] = deque()
         """Attempts that wait for a worker."""
         self._workers: list[W] = []
-        self._busy: dict[int, W] = {}
-        """Attempt → its worker."""
         self._num_attempts = 0
 
     def start(self, call: Call) -> int:
@@ -175,15 +168,15 @@ class WorkerExecutor(Executor, Generic[W]):
         self._queue.append((self._num_attempts, call))
         return self._num_attempts
 
-    def running_since(self, attempt_id: int) -> float | None:
-        """Return when an attempt began; None while it waits for a worker."""
-        return self._busy[attempt_id].since if attempt_id in self._busy else None
+    def running(self) -> Mapping[int, float]:
+        """Return the attempts that workers run."""
+        return {worker.attempt_id: worker.since for worker in self._workers if worker.attempt_id is not None}
 
     def abandon(self, attempt_id: int) -> None:
         """End the worker that runs an attempt."""
         self._queue = deque(entry for entry in self._queue if entry[0] != attempt_id)
-        if attempt_id in self._busy:
-            self._end(self._busy[attempt_id])
+        for worker in [each for each in self._workers if each.attempt_id == attempt_id]:
+            self._end(worker)
 
     def close(self) -> None:
         """End all workers."""
@@ -193,21 +186,12 @@ class WorkerExecutor(Executor, Generic[W]):
 
     def _begin(self, worker: W) -> Call:
         """Give the first queued attempt to an idle worker."""
-        attempt_id, call = self._queue.popleft()
-        worker.attempt_id, worker.since = attempt_id, time.monotonic()
-        self._busy[attempt_id] = worker
+        worker.attempt_id, call = self._queue.popleft()
+        worker.since = time.monotonic()
         return call
-
-    def _release(self, worker: W) -> int | None:
-        """Return the attempt that a worker was busy with; it is idle now."""
-        attempt_id, worker.attempt_id = worker.attempt_id, None
-        if attempt_id is not None:
-            del self._busy[attempt_id]
-        return attempt_id
 
     def _end(self, worker: W) -> None:
         """End a worker and the attempt that it runs."""
-        self._release(worker)
         self._workers.remove(worker)
 
 
@@ -215,8 +199,6 @@ class WorkerExecutor(Executor, Generic[W]):
 class _Process(Worker):
     process: BaseProcess
     connection: Connection
-    num_shared: int = 0
-    """Number of shared values that it has."""
 
 
 class ProcessExecutor(WorkerExecutor[_Process]):
@@ -227,17 +209,11 @@ class ProcessExecutor(WorkerExecutor[_Process]):
     def __init__(self, workers: int) -> None:
         super().__init__()
         self.slots = self.backlog = workers
-        self._shared: list[bytes] = []
-
-    def share(self, value: object) -> object:
-        """Pickle a value once; each process gets it with its next call."""
-        self._shared.append(pickle.dumps(value))
-        return _Shared(len(self._shared) - 1)
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose process died."""
         self._assign()
-        connections = {worker.connection: worker for worker in self._busy.values()}
+        connections = {worker.connection: worker for worker in self._workers if worker.attempt_id is not None}
         if not connections:
             time.sleep(timeout)
         ready = multiprocessing.connection.wait(connections, timeout)
@@ -252,11 +228,10 @@ class ProcessExecutor(WorkerExecutor[_Process]):
             attempt = self._queue[0]
             call = self._begin(worker)
             try:
-                worker.connection.send((call.function, call.arguments, self._shared[worker.num_shared :]))
+                worker.connection.send((call.function, call.arguments))
             except OSError:  # it died while it was idle
                 self._end(worker)
                 self._queue.appendleft(attempt)
-            worker.num_shared = len(self._shared)
 
     def _spawn(self) -> _Process:
         spawn = multiprocessing.get_context("spawn")
@@ -270,17 +245,15 @@ class ProcessExecutor(WorkerExecutor[_Process]):
 
     def _take(self, worker: _Process) -> Outcome:
         """Return the outcome of the call that ended."""
-        attempt_id = worker.attempt_id or 0
+        attempt_id, worker.attempt_id = worker.attempt_id or 0, None
         try:
-            value, error = worker.connection.recv()
+            return Outcome(attempt_id, *worker.connection.recv())
         except (EOFError, OSError):
             worker.process.join()
             code = worker.process.exitcode or 0
             self._end(worker)
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            return Outcome(attempt_id=attempt_id, error=TaskError(f"its worker process died ({how})"), worker_lost=True)
-        self._release(worker)
-        return Outcome(attempt_id=attempt_id, value=value, error=error)
+            return Outcome(attempt_id, error=TaskError(f"its worker process died ({how})"), worker_lost=True)
 
     def _end(self, worker: _Process) -> None:
         super()._end(worker)
@@ -289,21 +262,11 @@ class ProcessExecutor(WorkerExecutor[_Process]):
         worker.connection.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """A shared value among the arguments of a call."""
-
-    number: int
-
-
 def _serve(connection: Connection) -> None:
     """Run the driver's calls, until it is gone."""
     threading.Thread(target=_follow_driver, daemon=True).start()
-    shared: list[Any] = []
     while True:
-        function, arguments, more = connection.recv()
-        shared += map(pickle.loads, more)  # the driver's, as is all that comes by the pipe
-        connection.send(run_guarded(function, [shared[a.number] if isinstance(a, _Shared) else a for a in arguments]))
+        connection.send(run_for_driver(*connection.recv()))
 
 
 def _follow_driver() -> None:
@@ -328,26 +291,23 @@ def _spawning() -> Iterator[None]:
 
 
 def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, Exception | None]:
-    """Return a function's value, or its error with the traceback as a note, since tracebacks cannot be pickled."""
+    """Return a function's value, or an error that can be sent to the driver and raised there.
+
+    A panic of a library in Rust is no `Exception`, and a SystemExit would end the driver without a word.
+    """
     try:
         return function(*arguments), None
     except BaseException as error:  # noqa: BLE001 - the driver handles every error
-        told = _as_exception(error)
-        try:
-            pickle.loads(pickle.dumps(told))  # noqa: S301 - it was made here
-        except Exception:  # noqa: BLE001 - a class may do anything there
-            told = _described(error)
-        told.add_note(traceback.format_exc())
-        return None, told
+        if isinstance(error, Exception):
+            with contextlib.suppress(Exception):  # a class may do anything there
+                pickle.loads(pickle.dumps(error))  # noqa: S301 - it was made here
+                return None, error
+        return None, RuntimeError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)
 
 
-def _as_exception(error: BaseException) -> Exception:
-    """Return an error that the driver can raise.
-
-    A panic of a library in Rust is no `Exception`; a SystemExit would end the driver without a word.
-    """
-    return error if isinstance(error, Exception) else _described(error)
-
-
-def _described(error: BaseException) -> RuntimeError:
-    return RuntimeError(f"{type(error).__name__}: {error}")
+def run_for_driver(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, Exception | None]:
+    """Do the same in another process; the error has its traceback, which cannot be pickled, as a note."""
+    value, error = run_guarded(function, arguments)
+    if error is not None:
+        error.add_note("".join(traceback.format_exception(error)))
+    return value, error

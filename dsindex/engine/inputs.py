@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import xxhash
 
-from dsindex.amounts import count, format_size
 from dsindex.engine.tasks import ShardTask
-from dsindex.errors import InputError, PlanError
+from dsindex.errors import InputError
 from dsindex.store.reading import input_status
-from dsindex.store.storage import STANDARD_INPUT_KIND, what_is_no_file
+from dsindex.store.storage import what_is_no_file
 from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, detect_form
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ SHARDS_PER_INPUT = 32
 """About as many shards has a large input, until they reach the largest size."""
 MOST_SHARDS_PER_INPUT = 10_000
 """A larger input has larger shards."""
-SMALL_SHARD_BYTES, MANY_SMALL_SHARDS = 64 << 10, 10_000
-"""Shards that are smaller than the first number of bytes are refused if there would be more than the second of them."""
 LARGEST_SHARD_BYTES = 64 << 20
 """The largest shard size that is chosen, but for that limit."""
 TEXT_PER_STORED_BYTE = 4
@@ -123,11 +120,7 @@ def _look_at(
     with found.errors_placed():
         kind = None if found.is_standard_input else what_is_no_file(path)
         if kind is not None:
-            remedy = (
-                "give it as --input -, which stores it first"
-                if kind == STANDARD_INPUT_KIND
-                else "save its data to a file and name that: an input is read in parts, in parallel and more than once"
-            )
+            remedy = "save its data to a file, or pipe them to --input -: an input is read in parts, and more than once"
             raise InputError(f"{path}: expected a file, got {kind}; {remedy}")
         try:
             status = found.status or input_status(stored)
@@ -138,7 +131,7 @@ def _look_at(
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror}); check --input") from error
         size, bounds, table_bytes = status.size_bytes, None, None
-        shard_bytes = shard_size or choose_shard_size(size, form, largest)
+        shard_bytes = max(shard_size or choose_shard_size(size, form, largest), -(-size // MOST_SHARDS_PER_INPUT))
         if form.is_table:
             bounds, table_bytes = _cut_table(stored, form, shard_bytes, columns)
         elif not form.can_seek:
@@ -161,7 +154,7 @@ def choose_shard_size(size_bytes: int, form: InputForm, largest: int = LARGEST_S
     size = largest // 8
     while size < largest and size * SHARDS_PER_INPUT < text_bytes:
         size *= 2
-    return max(size, -(-size_bytes // MOST_SHARDS_PER_INPUT))
+    return size
 
 
 def _cut_table(path: str, form: InputForm, shard_size: int, columns: Columns | None) -> tuple[tuple[int, ...], int]:
@@ -183,27 +176,17 @@ def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -
 
     Where a file is opened in microseconds, threads take eight times as long as one, since they wait for each other.
     """
-    answers = list(map(function, items[:1]))  # the first may import what it needs
-    began = time.monotonic()
-    while len(answers) < len(items) and time.monotonic() - began < _QUICK_SECONDS * (len(answers) + 10):
-        answers.append(function(items[len(answers)]))
+    answers: list[Answer] = []
+    began = 0.0
+    for item in items:
+        answers.append(function(item))
+        began = began or time.monotonic()  # the first may import what it needs
+        if time.monotonic() - began > _QUICK_SECONDS * (len(answers) + 10):
+            break
     with ThreadPoolExecutor(_EXAMINED_AT_ONCE, thread_name_prefix="dsindex-look") as pool:
         while len(answers) < len(items):  # a call that waits for its turn takes more memory than its answer
             answers += pool.map(function, items[len(answers) : len(answers) + _WAITING])
     return answers
-
-
-def check_shard_size(total_bytes: int, wanted: int) -> None:
-    """Refuse to cut an input into very many small shards; a few are useful to try something.
-
-    Raises:
-        PlanError: If there would be too many.
-    """
-    if wanted < SMALL_SHARD_BYTES and total_bytes > MANY_SMALL_SHARDS * wanted:
-        raise PlanError(
-            f"expected shards of 64KiB or more for {format_size(total_bytes)} of input, got {count(wanted, 'byte')}, "
-            f"which would make {total_bytes // wanted:,} shards; give --shard-size a larger unit, or leave it out"
-        )
 
 
 def plan_shards(inputs: Sequence[InputFile], *, joins: bool = True) -> list[ShardTask]:

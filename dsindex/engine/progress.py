@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING, Any
 from dsindex.amounts import count, format_size, short_number
 from dsindex.engine.dispatch import DispatchStatistics
 from dsindex.engine.interrupts import TerminatedError
-from dsindex.engine.standard_streams import show_lines, utc_now
+from dsindex.engine.standard_streams import show_lines
 from dsindex.errors import DsindexError
 from dsindex.json_text import decode_json, encode_json, show_name
 from dsindex.locations import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from rich.progress import TaskID
 
@@ -42,8 +41,6 @@ PROGRESS_FORMAT = "dsindex progress 1"
 LINE_SECONDS = 5.0
 BAR_SECONDS = 0.2
 FILE_SECONDS = 1.0
-LARGEST_BYTES = 1 << 20
-"""The limit on the size of a progress file; a longer file is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +96,8 @@ class Display:
     def say(self, text: str) -> None:
         """Show a message."""
 
-    def close(self, error: BaseException | None) -> None:
-        """Stop showing; `error` is the exception that ended the job, if any."""
+    def close(self, error: BaseException | None, last: Snapshot | None) -> None:
+        """Stop showing; `error` is the exception that ended the job, if any, and `last` the stage that it ended."""
 
 
 class PlainDisplay(Display):
@@ -156,7 +153,7 @@ class BarDisplay(Display):
         """Write a line above the bars."""
         self._progress.console.print(show_name(text), highlight=False, markup=False)
 
-    def close(self, error: BaseException | None) -> None:  # noqa: ARG002 - the command line reports errors
+    def close(self, error: BaseException | None, last: Snapshot | None) -> None:  # noqa: ARG002 - the command line reports errors
         """Stop updating the bars and leave them visible."""
         self._progress.stop()
 
@@ -199,13 +196,13 @@ class ProgressFile(Display):
         """Write the message."""
         self._write(message=without_secrets(text))
 
-    def close(self, error: BaseException | None) -> None:
+    def close(self, error: BaseException | None, last: Snapshot | None) -> None:
         """Write the final state."""
         if error is None:
             self._write(state="done", message=None)
-        else:
-            state = "failed" if isinstance(error, Exception) else "stopped"
-            self._write(state=state, error=without_secrets(_reason(error)))
+            return
+        state = "failed" if isinstance(error, Exception) else "stopped"
+        self._write(state=state, error=without_secrets(_reason(error)), stage=last and asdict(last))
 
     def _write(self, **changes: Any) -> None:  # noqa: ANN401 - values of JSON
         self._entry |= {**changes, "updated": utc_now()}
@@ -215,11 +212,16 @@ class ProgressFile(Display):
             os.replace(f"{self._path}.tmp", self._path)
 
 
+def utc_now() -> str:
+    """Return the current time in UTC, as in `2026-08-01T12:00:00Z`."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
 def read_progress(path: str) -> dict[str, Any] | None:
     """Return the content of a progress file; None if there is none, or something else."""
     try:
         with open(path, "rb") as file:
-            entry = decode_json(file.read(LARGEST_BYTES))
+            entry = decode_json(file.read())
     except (OSError, ValueError):
         return None
     return entry if isinstance(entry, dict) and entry.get("format") == PROGRESS_FORMAT else None
@@ -229,7 +231,7 @@ def conclude(prefix: str) -> None:
     """Say `done` in the file of a driver that was killed after it had published everything."""
     entry = read_progress(f"{prefix}.{PROGRESS_SUFFIX}")
     if entry is not None and entry.get("state") != "done":
-        ProgressFile(prefix).close(None)
+        ProgressFile(prefix).close(None, None)
 
 
 def _reason(error: BaseException) -> str:
@@ -243,8 +245,8 @@ def _reason(error: BaseException) -> str:
 class Reporter:
     """Counts the progress of a job's stages and passes it to any number of displays."""
 
-    def __init__(self, *displays: Display) -> None:
-        self._due: dict[Display, float] = dict.fromkeys(displays, 0.0)
+    def __init__(self) -> None:
+        self._due: dict[Display, float] = {}
         """Display → when it shows the next snapshot."""
         self._stage: Snapshot | None = None
         self._began = 0.0
@@ -252,32 +254,21 @@ class Reporter:
         self._statistics = self._before = DispatchStatistics()
         self._executor: Executor | None = None
 
-    def __enter__(self) -> Reporter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is None:
-            self.end_stage()
-        for display in self._due:
-            display.close(error)
-        self._due = {}
-
     @contextlib.contextmanager
-    def showing(self, *displays: Display) -> Iterator[None]:
-        """Show on more displays while the block runs; the running stage ends with it."""
+    def showing(self, *displays: Display) -> Iterator[Reporter]:
+        """Show on these displays, too, while the block runs; the running stage ends with it."""
         self._due |= dict.fromkeys(displays, 0.0)
         error: BaseException | None = None
         try:
-            yield
+            yield self
             self.end_stage()
         except BaseException as raised:
             error = raised
             raise
         finally:
+            last = None if self._stage is None else self._snapshot(self._stage)
             for display in displays:
-                if self._stage is not None:
-                    display.show(self._snapshot(self._stage))
-                display.close(error)
+                display.close(error, last)
                 del self._due[display]
 
     def follow(self, executor: Executor | None, statistics: DispatchStatistics | None = None) -> None:
@@ -353,9 +344,9 @@ class Reporter:
         )
 
 
-def make_reporter() -> Reporter:
-    """Return a reporter on standard error: a bar in a terminal, otherwise plain lines."""
-    return Reporter(BarDisplay() if sys.stderr.isatty() else PlainDisplay())
+def standard_display() -> Display:
+    """Return what shows on standard error: a bar in a terminal, otherwise plain lines."""
+    return BarDisplay() if sys.stderr.isatty() else PlainDisplay()
 
 
 def describe(snapshot: Snapshot) -> str:

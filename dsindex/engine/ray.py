@@ -7,6 +7,7 @@ autoscaler adds nodes. Only this module imports Ray, and only its public API.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import logging
 import os
@@ -14,7 +15,6 @@ import platform
 import re
 import socket
 import time
-import uuid
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ import ray.exceptions
 import ray.util
 
 import dsindex
-from dsindex.engine.executors import ClusterLostError, Outcome, Worker, WorkerExecutor, run_guarded
+from dsindex.engine.executors import ClusterLostError, Outcome, Worker, WorkerExecutor, run_for_driver
 from dsindex.engine.interrupts import keeping_sigterm
 from dsindex.errors import InputError, TaskError
 from dsindex.json_text import show_name
@@ -45,8 +45,8 @@ LOST_SECONDS = 40.0
 """A head that has not answered for so long is lost. Ray itself ends its drivers after 60 s, without an exception."""
 BUSY_SECONDS = 10.0
 """Time without any worker after which it is said that none can start."""
-FAILED_STARTS = 3
-"""Number of times in a row that workers may fail to start; on a lost node they do until Ray has noticed its loss."""
+FAILING_SECONDS = 30.0
+"""How long workers may fail to start; on a lost node they do until Ray has noticed its loss."""
 LEAST_BACKLOG = 16
 """Calls beyond the slots at least, so that a cluster that starts from nothing is asked for more than one CPU."""
 CHECKED_FILES = 20
@@ -64,8 +64,6 @@ class NodeCheck:
     sizes: Mapping[str, int]
     """Path → size of some files."""
     folders: Sequence[str]
-    key: str
-    """Distinguishes the checks of several jobs, whose calls a worker may run one after the other."""
 
     def faults(self) -> Iterator[str]:
         """Yield sentences about what differs here."""
@@ -75,13 +73,9 @@ class NodeCheck:
                 yield f"expected {name} {version} as on the driver's node, got {here[name]}; install the same"
         remedy = "mount the same storage under the same path on every node"
         for path, size_bytes in self.sizes.items():
-            try:
-                found = os.stat(path).st_size
-            except OSError as error:
-                yield f"{path}: cannot be read ({error.strerror}); {remedy}"
-            else:
-                if found != size_bytes:
-                    yield f"{path}: expected {size_bytes:,} bytes as on the driver's node, got {found:,}; {remedy}"
+            found = f"{os.path.getsize(path):,}" if os.path.isfile(path) else "no file"
+            if found != f"{size_bytes:,}":
+                yield f"{path}: expected {size_bytes:,} bytes as on the driver's node, got {found}; {remedy}"
         for folder in self.folders:
             if not os.access(folder, os.W_OK):
                 yield f"{folder}: cannot be written; {remedy}"
@@ -89,12 +83,10 @@ class NodeCheck:
 
 def versions() -> dict[str, str]:
     """Return the versions that must be equal on all nodes."""
-    found = {"python": platform.python_version(), "dsindex": dsindex.__version__}
+    found = {"python": platform.python_version(), "dsindex": dsindex.__version__} | dict.fromkeys(SAME_VERSIONS, "none")
     for package in SAME_VERSIONS:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "none"
     return found
 
 
@@ -107,7 +99,7 @@ class RayWorker:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         os.environ.update(environment)
-        self._passed: set[str] = set()
+        self._passed: NodeCheck | None = None
 
     def begin(self) -> None:
         """Import what calls need, while the driver does something else."""
@@ -115,12 +107,12 @@ class RayWorker:
 
     def run(self, check: NodeCheck | None, function: Any, *arguments: Any) -> tuple[Any, Exception | None]:  # noqa: ANN401 - of any call
         """Run one call; before the first one, check this node."""
-        if check is not None and check.key not in self._passed:
+        if check is not None and check != self._passed:
             if faults := list(islice(check.faults(), 5)):
                 node = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
                 return None, InputError(*(f"{node}: {fault}" for fault in faults))
-            self._passed.add(check.key)
-        return run_guarded(function, arguments)
+            self._passed = check
+        return run_for_driver(function, arguments)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -157,7 +149,8 @@ class RayExecutor(WorkerExecutor[_Actor]):
         self._environment["TOKENIZERS_PARALLELISM"] = "false"
         self._check: Any = None
         """A NodeCheck in the object store."""
-        self._failed_starts = 0
+        self._head_answers = True
+        self._failing_since: float | None = None
         self._looked = self._answered = self._had_worker = self._hires_from = time.monotonic()
         self._count_cpus()
 
@@ -169,9 +162,9 @@ class RayExecutor(WorkerExecutor[_Actor]):
         """Let workers check their versions and these paths before their next call."""
         paths = list(dict.fromkeys(absolute(path) for path in local_paths(files) if os.path.isfile(path)))
         spread = islice(paths, 0, None, -(-len(paths) // CHECKED_FILES) or 1)
-        sizes = {path: os.stat(path).st_size for path in spread}
+        sizes = {path: os.path.getsize(path) for path in spread}
         seen = [absolute(folder) for folder in local_paths(folders) if os.access(folder, os.W_OK)]
-        self._check = ray.put(NodeCheck(versions=versions(), sizes=sizes, folders=seen, key=uuid.uuid4().hex))
+        self._check = ray.put(NodeCheck(versions=versions(), sizes=sizes, folders=seen))
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose worker or node was lost.
@@ -196,28 +189,25 @@ class RayExecutor(WorkerExecutor[_Actor]):
     def close(self) -> None:
         """Disconnect, and stop a cluster that was started here; a connection that was already open stays open."""
         super().close()
-        if not self._is_guest and self._head_answers():
+        if not self._is_guest and self._head_answers:
             with keeping_sigterm():
                 ray.shutdown()
 
     def _look_if_due(self) -> None:
-        """Try the head and count the cluster's CPUs, if it is time."""
+        """Try the head and count the cluster's CPUs, if it is time.
+
+        The head is tried before anything waits for its answer: Ray ends this process if that takes a minute.
+        """
         now = time.monotonic()
         if now - self._looked < LOOK_SECONDS:
             return
-        self._looked = now
-        if self._head_answers():
+        self._looked, self._head_answers = now, try_port(self._head) is None
+        if self._head_answers:
+            self._answered = now
             self._count_cpus()
         elif now - self._answered >= LOST_SECONDS:
             msg = f"{self._head}: the head of the Ray cluster has not answered for {LOST_SECONDS:.0f} s and is lost"
             raise ClusterLostError(msg)
-
-    def _head_answers(self) -> bool:
-        """Try the head before what waits for its answer: Ray ends this process if that takes a minute."""
-        answers = try_port(self._head) is None
-        if answers:
-            self._answered = time.monotonic()
-        return answers
 
     def _count_cpus(self) -> None:
         num_cpus = int(sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]))
@@ -227,10 +217,9 @@ class RayExecutor(WorkerExecutor[_Actor]):
         if not self._queue or any(worker.has_begun for worker in self._workers):
             self._had_worker = now
         seconds = now - self._had_worker
-        self.waiting = None
-        if seconds > BUSY_SECONDS:
-            reason = f"other jobs use all {num_cpus:,} CPUs" if num_cpus else "no node of the cluster has CPUs"
-            self.waiting = f"waiting for {seconds:.0f} s: {reason}; `ray status` says more"
+        reason = f"other jobs use all {num_cpus:,} CPUs" if num_cpus else "no node of the cluster has CPUs"
+        text = f"waiting for {seconds:.0f} s: {reason}; `ray status` says more"
+        self.waiting = text if seconds > BUSY_SECONDS else None
 
     def _assign(self) -> None:
         """Give queued attempts to idle workers, and hire more if there are fewer than could be used."""
@@ -241,42 +230,39 @@ class RayExecutor(WorkerExecutor[_Actor]):
             task = worker.actor.run.options(name=show_name(call.name))
             worker.reference = task.remote(self._check, call.function, *call.arguments)
         most = min(self._num_workers or self.slots + self.backlog, len(self._workers) + len(self._queue))
-        if len(self._workers) < most and time.monotonic() >= self._hires_from and self._head_answers():
+        if self._head_answers and time.monotonic() >= self._hires_from:
             for _ in range(most - len(self._workers)):
                 actor = _ACTOR.remote(self._environment)
                 self._workers.append(_Actor(actor=actor, reference=actor.begin.remote()))
 
     def _end(self, worker: _Actor) -> None:
         super()._end(worker)
-        if self._head_answers():
+        if self._head_answers:
             ray.kill(worker.actor)
 
     def _take(self, worker: _Actor) -> Outcome | None:
         """Take what a worker was waited for: that it has begun, or the end of its attempt."""
+        attempt_id, worker.attempt_id = worker.attempt_id, None
         reference, worker.reference = worker.reference, None
-        attempt_id = self._release(worker)
         try:
-            got = ray.get(reference)
+            answer = ray.get(reference)
         except ray.exceptions.RayError as lost:
             self._end(worker)
-            if attempt_id is None:
-                self._count_failed_start(lost)
-                return None
-            reason = TaskError(f"its Ray worker was lost ({last_line(lost)})")
-            return Outcome(attempt_id=attempt_id, error=reason, worker_lost=True)
-        if attempt_id is None:
-            worker.has_begun, self._failed_starts = True, 0
+            if attempt_id is not None:
+                reason = TaskError(f"its Ray worker was lost ({last_line(lost)})")
+                return Outcome(attempt_id, error=reason, worker_lost=True)
+            self._hire_later(lost)
             return None
-        value, error = got
-        return Outcome(attempt_id=attempt_id, value=value, error=error)
+        if attempt_id is not None:
+            return Outcome(attempt_id, *answer)
+        worker.has_begun, self._failing_since = True, None
+        return None
 
-    def _count_failed_start(self, error: Exception) -> None:
+    def _hire_later(self, error: Exception) -> None:
         now = time.monotonic()
-        if now < self._hires_from:
-            return  # one that was hired together with another one that failed
         self._hires_from = now + LOOK_SECONDS
-        self._failed_starts += 1
-        if self._failed_starts >= FAILED_STARTS:
+        self._failing_since = self._failing_since or now
+        if now - self._failing_since >= FAILING_SECONDS:
             raise TaskError(
                 f"{self._head}: the workers of the Ray cluster do not start ({last_line(error)}); install dsindex "
                 f"{dsindex.__version__} on every node, and look at what its workers' folder and environment hide"

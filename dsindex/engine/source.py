@@ -7,10 +7,10 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from dsindex.engine.input_paths import find_paths, open_piped
-from dsindex.engine.inputs import check_shard_size, look_at_inputs, plan_shards
+from dsindex.engine.inputs import look_at_inputs, plan_shards
 from dsindex.engine.ledger import Ledger
 from dsindex.engine.work_folder import INPUTS_FOLDER, hold_work_folder, is_marked
 from dsindex.errors import InputError
@@ -24,7 +24,7 @@ from dsindex.store.urls import joined
 from dsindex.text.tokenizer import TokenizerOptions, describe_folder, load_tokenizer, require_eod, shared_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
     from dsindex.engine.inputs import InputFile
     from dsindex.engine.progress import Reporter
@@ -62,13 +62,11 @@ class TextSource:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence about inputs that are given more than once, whose records are in the output as often."""
-        shown = [f"{show_name(path)} ({times:,} times)" for path, times in _find_repeated(self.inputs).items()]
-        if not shown:
-            return ()
+        """A sentence about files that are given more than once, whose records are in the output as often."""
+        times = Counter(file.absolute_path for file in self.inputs)
+        shown = [f"{show_name(path)} ({count:,} times)" for path, count in times.items() if count > 1]
         more = f", and {len(shown) - _SHOWN:,} more" if len(shown) > _SHOWN else ""
-        what = "1 input is" if len(shown) == 1 else f"{len(shown):,} inputs are"
-        return (f"{what} given more than once: {', '.join(shown[:_SHOWN])}{more}",)
+        return (f"inputs that are given more than once: {', '.join(shown[:_SHOWN])}{more}",) if shown else ()
 
     def first_notes(self, *, encodes: bool = True) -> tuple[str, ...]:
         """Return what should be known before the work begins, with the notes on the inputs.
@@ -211,8 +209,6 @@ def open_source(
     if reporter is not None and piped:
         _store_standard_input(work_dir, stored, is_kept=is_kept, say=reporter.say)
         inputs[piped[0] : piped[0]] = look([paths[piped[0]]])
-    if config.shard_size is not None:
-        check_shard_size(sum(file.size_bytes for file in inputs), config.shard_size)
     return TextSource(config=config, inputs=tuple(inputs), tokenizer=tokenizer, engine=engine, eod_id=eod_id)
 
 
@@ -247,26 +243,20 @@ def _store_standard_input(work_dir: str, path: str, *, is_kept: bool, say: Calla
             store_of(folder).delete(each.path for each in store_of(folder).list(folder))  # a killed driver's
         try:
             with open_output(path) as file:
-                for chunk in _read_chunks(stream):
+                while chunk := stream.read1(_READ_BYTES):  # type: ignore[attr-defined]  # Ctrl-C is heard after it
                     file.write(chunk)
                 if not file.size_bytes:
                     what = "expected at least one record on standard input, got nothing"
                     raise InputError(f"-: {what}; check the command before the |")
+        except OSError as error:
+            msg = f"-: standard input cannot be read ({error.strerror}); check the command before the |"
+            raise InputError(msg) from error
         finally:
             with contextlib.suppress(OSError):
                 os.rmdir(folder)  # succeeds only if nothing was stored
         if not holds_writes(path):
             modified = time_of_content(file.hexdigest())
             os.utime(path, ns=(modified, modified))
-
-
-def _read_chunks(stream: IO[bytes]) -> Iterator[bytes]:
-    try:
-        while chunk := stream.read1(_READ_BYTES):  # type: ignore[attr-defined]  # one read: Ctrl-C is heard after it
-            yield chunk
-    except OSError as error:
-        msg = f"-: standard input cannot be read ({error.strerror}); check the command before the |"
-        raise InputError(msg) from error
 
 
 def time_of_content(digest: str) -> int:
@@ -276,20 +266,6 @@ def time_of_content(digest: str) -> int:
     430573266000000000
     """
     return (int(digest[:8], 16) & 0x3FFFFFFE) * 10**9
-
-
-def _find_repeated(inputs: Sequence[InputFile]) -> dict[str, int]:
-    """Return the first path and the number of times of each file that is given more than once; links count as it."""
-    alike = Counter((file.size_bytes, file.version) for file in inputs)
-    paths: dict[object, list[str]] = {}
-    for file in inputs:
-        if alike[file.size_bytes, file.version] > 1:  # no other input can be the same file otherwise
-            identity: object = file.absolute_path
-            with contextlib.suppress(OSError):  # an object
-                status = os.stat(file.absolute_path)
-                identity = status.st_dev, status.st_ino
-            paths.setdefault(identity, []).append(file.path)
-    return {same[0]: len(same) for same in paths.values() if len(same) > 1}
 
 
 _SHOWN = 5

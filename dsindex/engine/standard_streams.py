@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from dsindex.json_text import show_name
@@ -94,8 +93,3 @@ def _prepared(stream: object) -> StandardStream:
     else:  # Python has no stream for a closed descriptor
         buffer, encoding, is_terminal = io.BufferedWriter(io.FileIO(os.devnull, "w")), "utf-8", False
     return StandardStream(buffer, encoding=encoding, errors="backslashreplace", line_buffering=is_terminal)
-
-
-def utc_now() -> str:
-    """Return the current time in UTC, as in `2026-08-01T12:00:00Z`."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -136,11 +136,6 @@ class ChatTokenizer:
         make = functools.partial(ChatTokenizer, special_tokens=self.special_tokens, chat_templates=self.chat_templates)
         return make, (self._json,)
 
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of ids, including added tokens."""
-        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
-
     def encode(self, text: str) -> EncodedText:
         """Tokenize a text as a whole, without the tokens that a post-processor would add.
 

@@ -30,7 +30,7 @@ from dsindex.options.config import (
 )
 from dsindex.options.model import Options, Parsed, option
 from dsindex.options.numbers import parse_share, parse_steps
-from dsindex.store.urls import refuse_input_url
+from dsindex.store.urls import refuse_url
 
 PbinEra: TypeAlias = Literal["spec", "2024-01-30", "2024-04", "current"]
 """Versions of .pbin files, oldest first."""
@@ -97,7 +97,7 @@ class VerifyConfig(ExecutorConfig, Decoded):
 
     prefix: Datasets = option("PREFIX", positional=True, kw_only=False, parse=list_prefixes)
     """Datasets: paths without .bin and .idx, here or in an object store; or FILE.pbin."""
-    cache: OptionalFolder = option("FOLDER", default=None, parse=lambda value: refuse_input_url(cache_folder(value)))
+    cache: OptionalFolder = option("FOLDER", default=None, parse=lambda value: refuse_url(cache_folder(value)))
     """Check the index caches in this folder against the data."""
     against_source: bool = option(default=False)
     """Tokenize the inputs again and compare."""
@@ -204,7 +204,7 @@ class TraceConfig(Decoded):
 
     group: ClassVar = "steps"
     cache: Folder = option(
-        "CACHE", positional=True, kw_only=False, group="", parse=lambda value: refuse_input_url(cache_folder(value))
+        "CACHE", positional=True, kw_only=False, group="", parse=lambda value: refuse_url(cache_folder(value))
     )
     """The folder of index caches, the description of one, or packs."""
     split: str | None = option("NAME", default=None, group="")

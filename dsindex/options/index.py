@@ -23,7 +23,7 @@ from dsindex.json_text import show_value
 from dsindex.options.config import ExecutorConfig, OptionalPath, TrainingLength, local_output
 from dsindex.options.model import Options, Parsed, convert, option
 from dsindex.options.numbers import MEGATRON_COUNT
-from dsindex.store.urls import refuse_cache_url, refuse_url
+from dsindex.store.urls import refuse_url
 
 DOCUMENT_ORDERS: dict[str, Literal["together", "never"]]
 DOCUMENT_ORDERS = {"shuffled": "together", "packed": "together", "length": "never"}
@@ -163,7 +163,7 @@ class IndexBasics(TrainingLength):
     a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of the documents (default:
     shuffled)."""
     data_cache_path: OptionalPath = option(
-        "D", default=None, group="names", parse=lambda path: refuse_cache_url(os.fspath(path))
+        "D", default=None, group="names", parse=lambda path: refuse_url(os.fspath(path))
     )
     """The job's cache folder (default: P/cache/GPTDataset_indices)."""
     megatron_release: Release | None = option(default=None, group="names")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from dsindex.errors import FormatError, PlanError
 from dsindex.store.storage import open_file, writing
-from dsindex.store.store import store_of
 from dsindex.store.urls import is_url, joined
 
 if TYPE_CHECKING:
@@ -110,8 +109,10 @@ class SegmentJournal:
     sync_seconds = SEGMENT_SECONDS
 
     def __init__(self, folder: str) -> None:
+        from dsindex.store.objects import OBJECTS  # obstore is slow to import
+
         self._folder = folder
-        self._store = store_of(folder)
+        self._store = OBJECTS
         self._last = 0
         """Number of the last segment that is there."""
         self._pending = bytearray()

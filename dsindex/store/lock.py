@@ -1,8 +1,8 @@
 """One driver per work folder and per output: a lock, in a file or an object, that names its owner.
 
-On a disk the lock is the system's (flock): it ends with its process. In a bucket, and on file systems without flock, it
-is a lease: written if absent, renewed by its owner, and taken over once it was not renewed for LEASE_SECONDS. A driver
-asks `require_held` before it publishes, since another may have taken a lease over while it slept.
+On a disk the lock is the system's (flock): it ends with its process. A file system without such locks has none. In a
+bucket it is a lease: written if absent, renewed by its owner, and taken over once it was not renewed for LEASE_SECONDS.
+A driver asks `require_held` before it publishes, since another may have taken a lease over while it slept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, MissingObjectError, PlanError
 from dsindex.store.storage import make_folder, writing
-from dsindex.store.store import store_of
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 60.0
 RENEWAL_SECONDS = 15.0
 MAX_LOCK_BYTES = 4096
+_BEGINNING = b'{"host": '
 _NO_FLOCK = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
@@ -59,6 +59,14 @@ class Lock(ABC):
                 f"{LEASE_SECONDS:g} s, and another driver may have begun; run the same command again"
             )
 
+    def _refusal(self, content: bytes, remedy: str = "") -> PlanError:
+        if content.strip(b"\0\n ") and not content.startswith(_BEGINNING):
+            return PlanError(f"{self.path}: expected a lock of dsindex or nothing, got another file; move it away")
+        owner = _owner(content)
+        driver = f"another driver (process {owner['pid']} on {owner['host']})" if owner else "another driver"
+        msg = f"{self.path}: {driver} works on {self._what}; wait for it, or stop it and run the same command again"
+        return PlanError(f"{msg}{remedy}")
+
 
 @contextlib.contextmanager
 def hold_lock(path: str, *, what: str) -> Iterator[Lock]:
@@ -72,8 +80,7 @@ def hold_lock(path: str, *, what: str) -> Iterator[Lock]:
         PlanError: If another driver holds it, naming its host and process.
         OutputError: If it cannot be written.
     """
-    lock: Lock | None = None if is_url(path) else _take_file(path, what)
-    lock = lock or _Lease(path, what)
+    lock = _Lease(path, what) if is_url(path) else _FileLock(path, what)
     try:
         yield lock
     finally:
@@ -82,33 +89,24 @@ def hold_lock(path: str, *, what: str) -> Iterator[Lock]:
 
 
 def owner_is_gone(path: str) -> bool:
-    """Whether a lock's file is there, and its owner has ended; nothing is changed. False for a lease."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    else:
-        owner = _owner(os.pread(descriptor, MAX_LOCK_BYTES, 0))
-        return owner is not None and not owner["lease"]
-    finally:
-        os.close(descriptor)
+    """Whether a lock's file is there, and its owner has ended; nothing is changed. False for an object."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return True
+    return False
 
 
-def _owner(content: bytes) -> dict[str, Any] | None:
-    try:
-        owner = json.loads(content)
-    except ValueError:
-        return None
-    return owner if isinstance(owner, dict) and {"host", "pid", "token", "lease"} <= owner.keys() else None
-
-
-def _self(*, lease: bool) -> bytes:
+def _self() -> bytes:
     owner = {"host": socket.gethostname(), "space": _space(), "pid": os.getpid(), "token": uuid.uuid4().hex}
-    return json.dumps({**owner, "lease": lease}).encode()
+    return json.dumps(owner).encode()
+
+
+def _owner(content: bytes) -> dict[str, Any]:
+    """Return the owner that a lock names; nothing for a lock that was cut off, as by a power cut."""
+    with contextlib.suppress(ValueError):
+        owner = json.loads(content)
+        return owner if isinstance(owner, dict) and {"host", "space", "pid"} <= owner.keys() else {}
+    return {}
 
 
 def _space() -> str:
@@ -119,34 +117,20 @@ def _space() -> str:
 
 
 def _has_ended(owner: dict[str, Any]) -> bool:
-    """Whether an owner is known to have ended: it was a process of this machine, and there is none of its number."""
-    if (owner["host"], owner.get("space")) != (socket.gethostname(), _space()) or not isinstance(owner["pid"], int):
+    """Whether an owner was a process of this machine, and there is none of its number."""
+    if not owner or (owner["host"], owner["space"]) != (socket.gethostname(), _space()):
         return False
-    try:
-        os.kill(owner["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return False
-
-
-def _refusal(path: str, what: str, content: bytes, remedy: str = "") -> PlanError:
-    owner = _owner(content)
-    if owner is None and content.strip():
-        return PlanError(f"{path}: expected a lock of dsindex or nothing, got another file; move it away")
-    driver = "another driver" if owner is None else f"another driver (process {owner['pid']} on {owner['host']})"
-    msg = f"{path}: {driver} works on {what}; wait for it, or stop it and run the same command again{remedy}"
-    return PlanError(msg)
-
-
-# A file that the system locks.
+    return not os.path.exists(f"/proc/{owner['pid']}")
 
 
 class _FileLock(Lock):
-    def __init__(self, path: str, what: str, descriptor: int) -> None:
+    """A file that the system locks."""
+
+    def __init__(self, path: str, what: str) -> None:
         super().__init__(path, what)
-        self._descriptor = descriptor
+        make_folder(os.path.dirname(path) or ".")
+        while not self._take():
+            pass
 
     def still_held(self) -> bool:
         with contextlib.suppress(OSError):
@@ -160,41 +144,38 @@ class _FileLock(Lock):
         finally:
             os.close(self._descriptor)
 
-
-def _take_file(path: str, what: str) -> _FileLock | None:
-    """Lock a file; None if the file system cannot."""
-    make_folder(os.path.dirname(path) or ".")
-    while True:
-        with contextlib.ExitStack() as undo, writing(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-            undo.callback(os.close, descriptor)
-            content = os.pread(descriptor, MAX_LOCK_BYTES, 0)
-            owner, is_torn = _owner(content), content.startswith(b'{"host": ')  # as by a power cut
-            if content.strip(b"\0") and (owner["lease"] if owner is not None else not is_torn):
-                raise _refusal(path, what, content)
+    def _take(self) -> bool:
+        """Lock the file; False if its former owner removed it meanwhile."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with contextlib.ExitStack() as undo, writing(self.path):
+            self._descriptor = os.open(self.path, flags, 0o644)
+            undo.callback(os.close, self._descriptor)
+            content = os.pread(self._descriptor, MAX_LOCK_BYTES, 0)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise _refusal(path, what, content) from None
+                raise self._refusal(content) from None
             except OSError as error:
-                if error.errno in _NO_FLOCK:
-                    return None
-                raise
-            lock = _FileLock(path, what, descriptor)
-            if lock.still_held():  # otherwise its former owner removed it between the two calls
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, _self(lease=False), 0)
-                undo.pop_all()
-                return lock
-
-
-# A lease, renewed by a thread.
+                if error.errno not in _NO_FLOCK:
+                    raise
+            if content.strip(b"\0\n ") and not content.startswith(_BEGINNING):
+                raise self._refusal(content)
+            if not self.still_held():
+                return False
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, _self(), 0)
+            undo.pop_all()
+            return True
 
 
 class _Lease(Lock):
+    """An object that a thread renews."""
+
     def __init__(self, path: str, what: str) -> None:
+        from dsindex.store.objects import OBJECTS  # obstore is slow to import
+
         super().__init__(path, what)
-        self._store = store_of(path)
+        self._store = OBJECTS
         self._stop = threading.Event()
         self._content = b""
         self._version = ""
@@ -217,35 +198,31 @@ class _Lease(Lock):
     def _take(self) -> None:
         """Write the lease, in place of one that was not renewed in time or whose owner has ended."""
         if self._write(None):
-            if is_url(self.path) and self._store.put_if_absent(self.path, b"{}") is not None:
+            if self._store.put_if_absent(self.path, b"{}") is not None:
                 self._store.delete([self.path])
                 raise PlanError(
                     f"{self.path}: expected a store with conditional writes (If-None-Match), got one that ignores "
                     f"them; write to another store, or to a disk"
                 )
             return
-        found = self._store.read(self.path, most_bytes=MAX_LOCK_BYTES) or (b"", "")
-        owner = _owner(found[0])
-        left = 0.0 if owner is not None and _has_ended(owner) else self._seconds_left()
-        is_foreign = owner is None and found[0].strip()
-        if left > 0 or is_foreign or not self._write(found[1]):
-            remedy = f"; if it no longer runs, its lock lapses in {left:.0f} s"
-            raise _refusal(self.path, self._what, found[0], remedy)
+        content, version = self._store.read(self.path, most_bytes=MAX_LOCK_BYTES) or (b"", "")
+        left = 0.0 if _has_ended(_owner(content)) else self._seconds_left()
+        if left > 0 or not content.startswith(_BEGINNING) or not self._write(version):
+            raise self._refusal(content, f"; if it no longer runs, its lock lapses in {left:.0f} s")
 
     def _seconds_left(self) -> float:
         """Return for how long a lease holds, by the time at which the store says that it was written."""
-        with contextlib.suppress(FileNotFoundError, MissingObjectError):
+        with contextlib.suppress(MissingObjectError):
             return LEASE_SECONDS - time.time() + self._store.head(self.path).modified_ns / 1e9
         return 0.0
 
     def _write(self, version: str | None) -> bool:
         """Write the lease, if there is none, or in place of a version."""
-        content, now = _self(lease=True), time.monotonic()
-        put = (
-            self._store.put_if_absent(self.path, content)
-            if version is None
-            else self._store.put_if_match(self.path, content, version)
-        )
+        content, now = _self(), time.monotonic()
+        if version is None:
+            put = self._store.put_if_absent(self.path, content)
+        else:
+            put = self._store.put_if_match(self.path, content, version)
         if put is not None:
             self._content, self._version, self._renewed = content, put, now
         return put is not None

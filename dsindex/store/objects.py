@@ -482,19 +482,16 @@ class ObjectStore:
             return _wait_for(request())
         return None
 
-    def put(self, path: str, data: Bytes) -> str:
+    def put(self, path: str, data: Bytes) -> None:
         """Write or replace an object."""
-        version = self._put(path, data, "overwrite")
-        if version is None:
-            raise OutputError(f"{path}: cannot be written (the store refuses); check it")
-        return version
+        self._put(path, data, "overwrite")
 
     def put_if_absent(self, path: str, data: Bytes) -> str | None:
-        """Write an object if there is none."""
+        """Write an object; return its version, or None if there is another one."""
         return self._put(path, data, "create") or self._mine(path, data)
 
     def put_if_match(self, path: str, data: Bytes, version: str) -> str | None:
-        """Replace a version of an object."""
+        """Replace a version of an object; return the new one, or None if another is there, or nothing."""
         e_tag, _, generation = version.partition(" ")
         for tag in dict.fromkeys((e_tag, e_tag.strip('"'))):  # Ceph's radosgw 16 compares without quotation marks
             condition: UpdateVersion = {"e_tag": tag}

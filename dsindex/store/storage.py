@@ -496,11 +496,6 @@ def free_bytes(folder: str) -> int:
     return sys.maxsize if is_url(folder) else shutil.disk_usage(nearest_folder(folder)).free
 
 
-def can_map(path: str | None) -> bool:
-    """Whether a file can be mapped into memory and read anywhere at no cost; an object is read by requests."""
-    return not is_url(path)
-
-
 def holds_writes(folder: str) -> bool:
     """Whether what tasks write below a folder is held in memory until it is sent, and checked as it arrives."""
     return is_url(folder)
@@ -536,52 +531,17 @@ class LocalStore:
         return LocalFile(path)
 
     def read(self, path: str, *, most_bytes: int | None = None) -> tuple[bytes, str] | None:
-        """Return a small file, whose version is its content; None if there is no file."""
+        """Return a small file; None if there is no file."""
         try:
             with open_file(path) as file:
                 content = file.read(-1 if most_bytes is None else most_bytes)
         except OSError:
             return None
-        return content, content.hex()
+        return content, ""
 
-    def put(self, path: str, data: Bytes) -> str:
+    def put(self, path: str, data: Bytes) -> None:
         """Write a file and replace what has its name."""
         write_whole(path, data)
-        return bytes(data).hex()
-
-    def put_if_absent(self, path: str, data: Bytes) -> str | None:
-        """Write a small file under a name that nothing has."""
-        temporary = temporary_name(path, uuid.uuid4().hex)
-        write_whole(temporary, data)
-        with writing(path):
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                return None
-            finally:
-                os.unlink(temporary)
-        return bytes(data).hex()
-
-    def put_if_match(self, path: str, data: Bytes, version: str) -> str | None:
-        """Replace a small file if it has the content of a version.
-
-        The file is taken away first, so of several that replace it only one finds it, and a name that somebody took
-        meanwhile is lost.
-        """
-        taken = temporary_name(path, uuid.uuid4().hex)
-        with writing(path):
-            try:
-                os.rename(path, taken)
-            except FileNotFoundError:
-                return None
-        try:
-            if self.read(taken) == (bytes.fromhex(version), version):
-                return self.put_if_absent(path, data)
-            with contextlib.suppress(OSError):
-                os.link(taken, path)
-            return None
-        finally:
-            os.unlink(taken)
 
     def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
         """Return the files in a folder, or below it; links are not followed."""

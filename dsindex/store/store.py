@@ -27,19 +27,11 @@ class Store(Protocol):
         ...
 
     def read(self, path: str, *, most_bytes: int | None = None) -> tuple[bytes, str] | None:
-        """Return the content, or its first `most_bytes`, and its version for `put_if_match`; None if absent."""
+        """Return the content, or its first `most_bytes`, and an object's version; None if absent."""
         ...
 
-    def put(self, path: str, data: Bytes) -> str:
-        """Write or replace at once; return the version."""
-        ...
-
-    def put_if_absent(self, path: str, data: Bytes) -> str | None:
-        """Write; return the version, or None if something has the name."""
-        ...
-
-    def put_if_match(self, path: str, data: Bytes, version: str) -> str | None:
-        """Replace a version; return the new one, or None if another is there, or nothing."""
+    def put(self, path: str, data: Bytes) -> None:
+        """Write or replace at once."""
         ...
 
     def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:

@@ -182,33 +182,12 @@ def refuse_address(path: str, expected: str, error: type[Exception] = InputError
 
 
 def refuse_url(path: str) -> str:
-    """Return the path of an output that is written to this machine.
+    """Return a path of this machine, as a training job maps it into memory and other programs read it.
 
     Raises:
         ValueError: If it is an address, which would become a folder `s3:`.
     """
-    only = "only build, merge, pack and instruct write to object stores"
-    return refuse_address(path, f"expected a path, got an address: {only}; copy finished files", ValueError)
-
-
-def refuse_cache_url(path: str) -> str:
-    """Return the folder of index caches, which training jobs map into memory.
-
-    Raises:
-        ValueError: If it is an address.
-    """
-    why = "a training job maps index caches into memory, so they must be on a disk"
-    expected = f"expected a folder, got an address: {why}; choose a folder that its nodes share"
-    return refuse_address(path, expected, ValueError)
-
-
-def refuse_input_url(path: str) -> str:
-    """Return a path of this machine to read from.
-
-    Raises:
-        ValueError: If it is an address.
-    """
-    return refuse_address(path, "expected a path of this machine, got an address; copy it here first", ValueError)
+    return refuse_address(path, "expected a path of this machine, got an address; copy finished files", ValueError)
 
 
 def absolute(path: str) -> str:

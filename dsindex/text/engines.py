@@ -15,12 +15,12 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import itertools
-import json
 import re
 import unicodedata
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import msgspec
 import numpy as np
 
 from dsindex.errors import TokenizerError, UnencodableError
@@ -29,17 +29,20 @@ from dsindex.text.ranks import PATTERNS
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import tokenizers
 
     from dsindex.text.encoders import Separator, TokenBatch
-    from dsindex.text.tokenizer import LibraryName, Tokenizer
+    from dsindex.text.tokenizer import Tokenizer
 
 __all__ = ["Engine", "EngineChoice", "Unsuitable", "audit", "choose_engine", "clip_texts"]
 
 EngineChoice = Literal["auto", "gigatoken", "reference", "tokenizers"]
 """What can be asked for; `tokenizers` is the reference of a tokenizer.json, by its name."""
+
+
+_REMEDY = "use --engine reference"
 
 
 class Unsuitable(Exception):
@@ -58,10 +61,10 @@ def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_
         TokenizerError: If the engine requested does not support this tokenizer.
     """
     library = tokenizer.library
-    if requested not in {"auto", "gigatoken", "reference", "tokenizers"}:
-        raise ValueError(f"expected an engine auto, gigatoken, reference or tokenizers, got {requested!r}")
+    if requested not in get_args(EngineChoice):
+        raise ValueError(f"expected an engine of {', '.join(get_args(EngineChoice))}, got {requested!r}")
     if requested == "tokenizers" != library:
-        msg = f"{tokenizer.name}: expected a tokenizer.json for --engine tokenizers; use --engine reference: {library}"
+        msg = f"{tokenizer.name}: expected a tokenizer.json for --engine tokenizers, got {library}; {_REMEDY}"
         raise TokenizerError(msg)
     version = importlib.metadata.version(library)
     reference = Engine(
@@ -78,15 +81,9 @@ def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_
         return _as_gigatoken(tokenizer, reference)
     except Unsuitable as unsuitable:
         if requested == "gigatoken":
-            remedy = f"use --engine {_named(library)}"
-            msg = f"{tokenizer.name}: expected a tokenizer that gigatoken supports, but {unsuitable}; {remedy}"
+            msg = f"{tokenizer.name}: expected a tokenizer that gigatoken supports, but {unsuitable}; {_REMEDY}"
             raise TokenizerError(msg) from unsuitable
         return replace(reference, reason=str(unsuitable))
-
-
-def _named(library: LibraryName) -> str:
-    """Return the value of --engine that stands for a tokenizer's library."""
-    return "tokenizers" if library == "tokenizers" else "reference"
 
 
 def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
@@ -103,9 +100,8 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
         raise Unsuitable(
             f"gigatoken {version} was not compared with tokenizers {reference.version} (what was: {known})"
         )
-    document = json.loads(tokenizer.json)
+    document = msgspec.json.decode(tokenizer.json)
     parts = compared_parts(document)
-    _check_largest_id(document, tokenizer.vocabulary_size)
     check_added_tokens(document, shared_tokenizer(tokenizer))
     prefix, suffix = _tokens_around(tokenizer) if reference.add_special_tokens else ((), ())
     engine = replace(
@@ -144,21 +140,6 @@ def _tokens_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ..
     raise Unsuitable("its post-processor does more than to add tokens around a text")
 
 
-def _check_largest_id(document: dict[str, Any], vocabulary_size: int) -> None:
-    """Refuse a file with an id so large that gigatoken, which allocates by it, would take all memory.
-
-    `tokenizers` renumbers an added token if the file does not give it the next id; gigatoken trusts the file.
-    """
-    numbered = [*document["model"]["vocab"].values(), *(token["id"] for token in document.get("added_tokens") or [])]
-    largest = max(numbered, default=0)
-    if largest > LARGEST_ID_FACTOR * vocabulary_size:
-        raise Unsuitable(f"its ids have holes: {largest} among {vocabulary_size} tokens")
-
-
-LARGEST_ID_FACTOR = 16
-"""Largest id per token of the vocabulary."""
-
-
 def audit(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> None:
     """Encode a sample of a build's own text with both engines; does nothing if the engine is the reference.
 
@@ -175,13 +156,12 @@ def audit(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> None:
     if difference is None:
         return
     text, got, expected = difference
-    same = [a == b for a, b in zip(got, expected, strict=False)]
-    begin = max(0, (same.index(False) if False in same else len(same)) - 2)
+    first = next(at for at in itertools.count() if got[at : at + 1] != expected[at : at + 1])
+    begin = max(0, first - 2)
     shown = repr(text) if len(text) <= 120 else f"{text[:60]!r} … {text[-60:]!r}"
     raise TokenizerError(
         f"{tokenizer.name}: expected the same tokens from gigatoken and {library}, but they differ on {shown} from "
-        f"token {begin}: gigatoken {got[begin : begin + 6]}, {library} {expected[begin : begin + 6]}; "
-        f"use --engine {_named(library)}"
+        f"token {begin}: gigatoken {got[begin : begin + 6]}, {library} {expected[begin : begin + 6]}; {_REMEDY}"
     )
 
 
@@ -286,35 +266,37 @@ def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
         Unsuitable: If there is a part that was not compared.
     """
     model = document["model"]
-    _check_model(model)
+    # Older files write each pair as one string.
+    merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model.get("merges") or []]
+    _check_model(model, merges)
     steps, normalizers = _flat(document.get("pre_tokenizer")), _flat(document.get("normalizer"))
     if model.get("byte_fallback"):
-        _check_byte_fallback(model)
+        _check_byte_fallback(model, merges)
         _check_space_marks(steps, normalizers)
         return ("space-marks",)
-    _check_byte_level(model, {token["content"] for token in document.get("added_tokens") or []})
+    _check_byte_level(model["vocab"], merges, {token["content"] for token in document.get("added_tokens") or []})
     kinds = [step.get("type") for step in normalizers]
     if set(kinds) - {"NFC"}:
         raise _not_compared("normalizer", normalizers)
     return (_name_splits(steps), *(["nfc"] if kinds else []))
 
 
-def _check_model(model: dict[str, Any]) -> None:
+def _check_model(model: dict[str, Any], merges: Sequence[tuple[str, ...]]) -> None:
     kind = model.get("type")
     if kind not in {"BPE", None}:  # files from before 2020 have no type
         raise Unsuitable(f"its model is of the type {kind!r}, not BPE")
     used = [name for name in ("continuing_subword_prefix", "end_of_word_suffix", "dropout") if model.get(name)]
     for option in (*used, *sorted(set(model) - _MODEL_OPTIONS)):
         raise Unsuitable(f"its model has the option {option} = {str(model[option])[:40]!r}")
-    pairs = merge_pairs(model)
-    if len(set(pairs)) < len(pairs):
+    if len(set(merges)) < len(merges):
         raise Unsuitable("its model lists a merge twice")
+    largest = max(model["vocab"].values(), default=0)
+    if largest > LARGEST_ID_FACTOR * len(model["vocab"]):
+        raise Unsuitable(f"its ids have holes: {largest} among {len(model['vocab'])} tokens")
 
 
-def merge_pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the merges of a BPE model in order; older files write each pair as one string."""
-    pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges") or [])
-    return [(first, second) for first, second in pairs]
+LARGEST_ID_FACTOR = 16
+"""Largest id per token of the vocabulary: gigatoken allocates by it."""
 
 
 def byte_characters() -> list[str]:
@@ -328,9 +310,9 @@ def byte_characters() -> list[str]:
     return [chr(byte) if byte in shown else chr(256 + hidden.index(byte)) for byte in range(256)]
 
 
-def _check_byte_level(model: dict[str, Any], added: set[str]) -> None:
+def _check_byte_level(vocabulary: dict[str, int], merges: Sequence[tuple[str, ...]], added: set[str]) -> None:
     """Refuse vocabularies that lack bytes, or in which tokens are not written in byte characters."""
-    vocabulary, characters = model["vocab"], byte_characters()
+    characters = byte_characters()
     missing = next((byte for byte, character in enumerate(characters) if character not in vocabulary), None)
     if missing is not None:
         raise Unsuitable(f"its vocabulary has no token for the byte 0x{missing:02X}")
@@ -342,7 +324,7 @@ def _check_byte_level(model: dict[str, Any], added: set[str]) -> None:
         spelt = "".join(characters[byte] for byte in token.encode())
         if token not in added or spelt in vocabulary:
             raise Unsuitable(f"its token {token!r} is not written in byte characters")
-    if not others.isdisjoint(first + second for first, second in merge_pairs(model)):
+    if not others.isdisjoint(map("".join, merges)):
         raise Unsuitable("its model merges to tokens that are not written in byte characters")
 
 
@@ -369,14 +351,14 @@ def _splits(patterns: Sequence[str], *, behavior: str = "Isolated", invert: bool
     ]
 
 
-def _check_byte_fallback(model: dict[str, Any]) -> None:
+def _check_byte_fallback(model: dict[str, Any], merges: Sequence[tuple[str, ...]]) -> None:
     vocabulary = model["vocab"]
     if model.get("ignore_merges"):
         raise Unsuitable("its model has the options byte_fallback and ignore_merges")
     for byte in range(256):
         if f"<0x{byte:02X}>" not in vocabulary and not (byte < 0x80 and chr(byte) in vocabulary):
             raise Unsuitable(f"its vocabulary has no token for the byte 0x{byte:02X}")
-    if any(_BYTE_TOKEN.fullmatch(token) for pair in merge_pairs(model) for token in (*pair, "".join(pair))):
+    if any(_BYTE_TOKEN.fullmatch(token) for pair in merges for token in (*pair, "".join(pair))):
         raise Unsuitable("its model merges tokens of single bytes")
 
 
@@ -477,9 +459,7 @@ def choose_separator(document: dict[str, Any]) -> Separator | None:
     added = document.get("added_tokens") or []
     for token in [] if document["model"].get("byte_fallback") else added:
         content = token["content"]
-        overlaps = any(content.endswith(content[:n]) for n in range(1, len(content))) or any(
-            _overlap(content, other["content"]) for other in added if other is not token
-        )
+        overlaps = any(_overlap(content, other["content"]) for other in added)
         if content == content.strip() and not _strips(token) and not overlaps:
             return content, token["id"]
     return None
@@ -490,8 +470,8 @@ def _strips(token: dict[str, Any]) -> bool:
 
 
 def _overlap(first: str, second: str) -> bool:
-    """Tell whether occurrences of two strings can overlap in a text."""
-    if first in second or second in first:
+    """Tell whether occurrences of two strings can overlap in a text, or two of one."""
+    if first != second and (first in second or second in first):
         return True
     shorter = min(len(first), len(second))
     return any(first.endswith(second[:n]) or second.endswith(first[:n]) for n in range(1, shorter))
@@ -525,11 +505,9 @@ def probes_of(added_tokens: Sequence[str]) -> list[str]:
         added_tokens: The strings of its added tokens.
     """
     short = ("".join(letters) for length in (1, 2, 3) for letters in itertools.product(_SHORT, repeat=length))
-    return [*FIXED_PROBES, *short, *_added_token_probes(added_tokens)]
-
-
-def _added_token_probes(contents: Sequence[str]) -> Iterator[str]:
-    for content in contents[:PROBED_ADDED_TOKENS]:
-        yield from (content, f" {content} ", f"a{content}b", f"{content * 2}\n{content}")
-        yield f"é {content[:-1]}{content}\u3000x"
-        yield from (unicodedata.normalize("NFD", content), content.lower(), content.upper())
+    probes = [*FIXED_PROBES, *short]
+    for content in added_tokens[:PROBED_ADDED_TOKENS]:
+        probes += (content, f" {content} ", f"a{content}b", f"{content * 2}\n{content}")
+        probes += (f"é {content[:-1]}{content}\u3000x", unicodedata.normalize("NFD", content))
+        probes += (content.lower(), content.upper())
+    return probes

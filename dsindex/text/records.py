@@ -35,6 +35,8 @@ def parse_blocks(
     blocks: Iterator[LineBlock | LongLine], selection: Selection, limit: int | None
 ) -> Iterator[RecordBlock]:
     """Parse the lines of a part: the records that a selection keeps, and the bad ones."""
+    paths = selection.paths if selection.vocabulary_size is None else None
+    decoder = None if paths is None else _open_decoder(tuple(paths.values()), selection.takes_lists)
     for block in blocks:
         if isinstance(block, LongLine):
             num_bytes = block.num_bytes + 1
@@ -45,9 +47,7 @@ def parse_blocks(
             parsed = RecordBlock(num_lines=1, num_blank=0, offsets=nothing, lines=nothing, columns=columns, bad=(bad,))
         else:
             num_bytes = block.text_bytes
-            decoder = open_decoder(selection)
-            is_block = decoder is not None and len(block.starts) > 1  # a line by itself is read faster as one
-            parsed = (is_block and decoder and _decode_block(block, decoder, selection, limit)) or _parse_lines(
+            parsed = (decoder and _decode_block(block, decoder, selection, limit)) or _parse_lines(
                 block, decoder, selection, limit
             )
         yield replace(selection.finish(parsed), num_bytes=num_bytes, read_line=functools.partial(_line_of, block))
@@ -103,16 +103,9 @@ def _struct(tree: dict[str, Any], kind: object) -> Any:  # noqa: ANN401 - a type
     return msgspec.defstruct("Record", fields, gc=False)
 
 
-def open_decoder(selection: Selection) -> RecordDecoder | None:
-    """Return the decoder of a selection, once made per process; None if it has none."""
-    paths = selection.paths
-    if paths is None or selection.vocabulary_size is not None:
-        return None
-    return _open_decoder(tuple(paths.values()), selection.takes_lists)
-
-
 @functools.lru_cache(maxsize=16)
 def _open_decoder(paths: tuple[Path, ...], takes_lists: bool) -> RecordDecoder:
+    """Return the decoder of the texts at some paths, once made per process."""
     return RecordDecoder(paths, str | list[str] if takes_lists else str)
 
 

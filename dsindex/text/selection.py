@@ -239,7 +239,7 @@ def open_pattern(pattern: str) -> Selection:
 
 def _compiled(selection: Selection) -> Selection:
     if selection.needs_jq:
-        selection._open_patterns()  # raises now if jq cannot compile it
+        selection.read_line(b"{}")  # raises now if jq cannot compile it, or if it is refused
     return selection
 
 

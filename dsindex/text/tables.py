@@ -14,6 +14,7 @@ import decimal
 import json
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,12 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dsindex.errors import InputError
-from dsindex.text.blocks import BadRecord, RecordBlock, describe_long_line
+from dsindex.text.blocks import RecordBlock, describe_long_line, set_aside
 from dsindex.text.forms import TextPart
 from dsindex.text.streams import LineBlock, opened_input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow.parquet as pq
 
@@ -53,16 +54,7 @@ def measure_table(path: str, format: Format, columns: Columns | None) -> list[in
     """
     part = TextPart(path=path, begin=0, end=0)
     with opened_input(part) as file, errors_named(path, f"a table ({format}) with a readable schema"):
-        source = pa.PythonFile(file, mode="r")
-        if format != "parquet":
-            reader = pa.ipc.open_file(source) if format == "arrow-file" else pa.ipc.open_stream(source)
-            _check_columns(path, reader.schema, columns)
-            num_groups = reader.num_record_batches if format == "arrow-file" else 1
-            return [file.size_bytes // max(1, num_groups)] * num_groups
-        opened = _open_parquet(file)
-        _check_columns(path, opened.schema_arrow, columns)
-        leaves = _leaf_columns(opened, columns)
-        return [_text_bytes(opened, group, leaves) for group in range(opened.metadata.num_row_groups)]
+        return _open_table(path, file, format, columns).sizes
 
 
 def read_table_records(
@@ -83,27 +75,26 @@ def read_table_records(
         def read_line(_file: int, line: int, rows: Sequence[Any] = rows, first: int = first_row) -> bytes:
             return encode_row(dict(zip(columns, rows[line - first], strict=True)))[:max_record_bytes]
 
-        bad: dict[int, BadRecord] = {}
-        if not all(set(map(type, column)) == {str} for column in values) or _size_of(values) > max_record_bytes:
-            for row, own in enumerate(rows):
-                reason = _find_fault(selection, own, max_record_bytes)
-                if reason is not None:
-                    line = first_row + row
-                    bad[row] = BadRecord(offset=group, line=line, line_bytes=read_line(0, line), reason=reason)
-        kept = np.array([row for row in range(len(rows)) if row not in bad], np.int64)
-        if bad:
-            values = [[column[row] for row in kept.tolist()] for column in values]
+        reasons: dict[int, str] = {}
+        if not all(set(map(type, column)) == {str} for column in values):
+            found = ((number, _find_fault(selection, row)) for number, row in enumerate(rows))
+            reasons = {number: reason for number, reason in found if reason is not None}
+            values = [["" if row in reasons else value for row, value in enumerate(column)] for column in values]
         built = {name: selection.build_column(own) for name, own in zip(columns, values, strict=True)}
-        yield RecordBlock(
+        sizes = sum((column.sizes() for column in built.values()), np.zeros(len(rows), np.int64))
+        for row in np.flatnonzero(sizes > max_record_bytes).tolist():
+            reasons.setdefault(row, describe_long_line(int(sizes[row]), max_record_bytes))
+        block = RecordBlock(
             num_lines=len(rows),
             num_blank=0,
-            offsets=np.full(len(kept), group, np.int64),
-            lines=kept + first_row,
+            offsets=np.full(len(rows), group, np.int64),
+            lines=np.arange(len(rows)) + first_row,
             columns=built,
-            bad=tuple(bad.values()),
-            num_bytes=sum(int(column.sizes().sum()) for column in built.values()),
+            bad=(),
+            num_bytes=int(sizes.sum()),
             read_line=read_line,
         )
+        yield set_aside(block, reasons) if reasons else block
 
 
 def read_table_lines(part: TextPart, *, block_bytes: int) -> Iterator[LineBlock]:
@@ -140,26 +131,14 @@ def _plain(value: object) -> object:
     raise TypeError(f"a value of the type {type(value).__name__}, which JSON has not")
 
 
-def _find_fault(selection: Selection, values: tuple[Any, ...], limit: int) -> str | None:
-    for key, value in zip(selection.keys, values, strict=True):
-        if isinstance(value, bytes) or (isinstance(value, list) and bytes in set(map(type, value))):
+def _find_fault(selection: Selection, row: tuple[Any, ...]) -> str | None:
+    for key, value in zip(selection.keys, row, strict=True):
+        if any(isinstance(each, bytes) for each in (value if isinstance(value, list) else [value])):
             return f"expected UTF-8 under the key {key.name!r}, got other bytes"
         fault = selection.find_fault(key, value)
         if fault is not None:
             return fault
-    size = _size_of([[value] for value in values])
-    return describe_long_line(size, limit) if size > limit else None
-
-
-def _size_of(columns: Sequence[Sequence[Any]]) -> int:
-    """Return the size of all texts in UTF-8."""
-    size = 0
-    for column in columns:
-        for value in column:
-            for text in value if isinstance(value, list) else (value,):
-                if isinstance(text, str):
-                    size += len(text) if text.isascii() else len(text.encode())
-    return size
+    return None
 
 
 def _values_of(array: pa.Array) -> list[Any]:
@@ -237,7 +216,11 @@ def _read_rows(part: TextPart, columns: Columns | None, block_bytes: int) -> Ite
     path, row = part.path, 0
     purpose = f"a table ({part.form.format}) with readable rows"
     with opened_input(part) as file, errors_named(path, purpose):
-        for group, batch in _read_batches(part, file, columns, block_bytes):
+        table = _open_table(path, file, part.form.format, columns)
+        if part.end > len(table.sizes):
+            found = f"expected {part.end} row groups, got {len(table.sizes)}"
+            raise InputError(f"{path}: {found}; the file changed since the job was planned, run it again")
+        for group, batch in table.read(part.begin, part.end, block_bytes):
             places = _check_columns(path, batch.schema, columns)
             if columns is None:
                 arrays = [pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))]
@@ -254,38 +237,46 @@ def _read_rows(part: TextPart, columns: Columns | None, block_bytes: int) -> Ite
                 row += len(pieces[0])
 
 
-def _read_batches(
-    part: TextPart, file: Readable, columns: Columns | None, block_bytes: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """An open table, whose wanted columns are there."""
+
+    sizes: list[int]
+    """About the bytes of each row group or record batch; an Arrow stream counts as one."""
+    read: Callable[[int, int, int], Iterable[tuple[int, pa.RecordBatch]]]
+    """Reads the groups from one on to before another, in batches of about so many bytes, with the number of each."""
+
+
+def _open_table(path: str, file: Readable, format: Format, columns: Columns | None) -> _Table:
     source = pa.PythonFile(file, mode="r")
-    if part.form.format == "arrow-stream":
-        yield from enumerate(pa.ipc.open_stream(source))
-        return
-    opened = pa.ipc.open_file(source) if part.form.format == "arrow-file" else _open_parquet(file)
-    num_groups = opened.num_record_batches if part.form.format == "arrow-file" else opened.metadata.num_row_groups
-    if part.end > num_groups:
-        raise InputError(
-            f"{part.path}: expected at least {part.end} row groups, got {num_groups}; the file changed since the job "
-            "was planned, run it again from the start"
+    if format == "arrow-stream":
+        stream = pa.ipc.open_stream(source)
+        _check_columns(path, stream.schema, columns)
+        return _Table(sizes=[file.size_bytes], read=lambda *_: enumerate(stream))
+    if format == "arrow-file":
+        batches = pa.ipc.open_file(source)
+        _check_columns(path, batches.schema, columns)
+        num = batches.num_record_batches
+        return _Table(
+            sizes=[file.size_bytes // max(1, num)] * num,
+            read=lambda begin, end, _: ((number, batches.get_batch(number)) for number in range(begin, end)),
         )
-    if part.form.format == "arrow-file":
-        yield from ((number, opened.get_batch(number)) for number in range(part.begin, part.end))
-        return
-    _check_columns(part.path, opened.schema_arrow, columns)
-    names = None if columns is None else [".".join(path) for path in columns.values()]
-    leaves = _leaf_columns(opened, columns)
-    for group in range(part.begin, part.end):
-        num_bytes = _text_bytes(opened, group, leaves)
-        rows = block_bytes * opened.metadata.row_group(group).num_rows // max(1, num_bytes)
-        rows = max(1, min(_MOST_ROWS, rows))
-        for batch in opened.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
-            yield group, batch
-
-
-def _open_parquet(file: Readable) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(pa.PythonFile(file, mode="r"), buffer_size=1 << 20, page_checksum_verification=True)
+    opened = pq.ParquetFile(source, buffer_size=1 << 20, page_checksum_verification=True)
+    _check_columns(path, opened.schema_arrow, columns)
+    leaves = _leaf_columns(opened, columns)
+    sizes = [_text_bytes(opened, group, leaves) for group in range(opened.metadata.num_row_groups)]
+    names = None if columns is None else [".".join(path) for path in columns.values()]
+
+    def read(begin: int, end: int, num_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        for group in range(begin, end):
+            rows = num_bytes * opened.metadata.row_group(group).num_rows // max(1, sizes[group])
+            rows = max(1, min(_MOST_ROWS, rows))
+            for batch in opened.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
+                yield group, batch
+
+    return _Table(sizes=sizes, read=read)
 
 
 def _leaf_columns(opened: pq.ParquetFile, columns: Columns | None) -> list[int]:
@@ -333,56 +324,45 @@ def _check_columns(path: str, schema: pa.Schema, columns: Columns | None) -> dic
         InputError: If a column is missing, is there twice, or has another type; of all columns, if two have one name.
     """
     if columns is None:
-        _require_different_names(path, schema)
+        _require_different_names(path, pa.struct(list(schema)))
         return {}
     return {name: _find_column(path, schema, name, fields) for name, fields in columns.items()}
 
 
 def _find_column(path: str, schema: pa.Schema, name: str, fields: tuple[str, ...]) -> tuple[int, ...]:
-    kind = pa.struct(list(schema))
-    places: list[int] = []
-    for depth, field in enumerate(fields):
-        if not pa.types.is_struct(kind):
-            outer = ".".join(fields[:depth])
-            raise InputError(
-                f"{path}: expected a column of structs at {outer!r}, to read {name!r}, got {kind}; {_choice(schema)}"
-            )
-        names = [kind.field(number).name for number in range(kind.num_fields)]
+    kind, places, got = pa.struct(list(schema)), [], ""
+    for field in fields:
+        names = [kind.field(number).name for number in range(kind.num_fields)] if pa.types.is_struct(kind) else []
         if names.count(field) != 1:
             got = "no such column" if field not in names else f"{names.count(field)} columns of that name"
-            raise InputError(f"{path}: expected the column {name!r}, got {got}; {_choice(schema)}")
+            break
         places.append(names.index(field))
         kind = kind.field(places[-1]).type
-    if not _is_wanted(kind):
-        wanted = "strings or of lists of strings"
-        raise InputError(f"{path}: expected a column of {wanted} at {name!r}, got {kind}; {_choice(schema)}")
+    if got or not _is_wanted(kind):
+        shown = ", ".join(f"{field.name} ({field.type})" for field in list(schema)[:_SHOWN_COLUMNS])
+        more = f" and {len(schema) - _SHOWN_COLUMNS} more" if len(schema) > _SHOWN_COLUMNS else ""
+        raise InputError(
+            f"{path}: expected the column {name!r}, of strings or of lists of strings, got {got or kind}; it has the "
+            f"columns {shown[: 4 * _SHOWN_CHARACTERS]}{more}; choose with --json-keys"
+        )
     return tuple(places)
 
 
-def _require_different_names(path: str, schema: pa.Schema) -> None:
+def _require_different_names(path: str, kind: pa.DataType) -> None:
     """Refuse columns, or fields of a struct, of the same name: an object of JSON would have only the last of them."""
-    kinds = [pa.struct(list(schema))]
-    while kinds:
-        kind = kinds.pop()
-        inner = [kind.field(number) for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
-        kinds += [field.type for field in inner]
-        for name, count in (Counter(field.name for field in inner) if pa.types.is_struct(kind) else {}).items():
-            if count > 1:
-                msg = f"{path}: expected columns of different names, got {count} of the name {name!r}; rename them"
-                raise InputError(msg)
+    inner = [kind.field(number) for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    [(name, count)] = Counter(field.name for field in inner).most_common(1) or [("", 0)]
+    if count > 1 and pa.types.is_struct(kind):
+        msg = f"{path}: expected columns of different names, got {count} of the name {name!r}; rename them"
+        raise InputError(msg)
+    for field in inner:
+        _require_different_names(path, field.type)
 
 
 def _nested_column(batch: pa.RecordBatch, places: tuple[int, ...]) -> pa.Array:
     """Return a column; it is null wherever a struct around it is null."""
     array = batch.column(places[0])
     return pc.struct_field(array, list(places[1:])) if len(places) > 1 else array
-
-
-def _choice(schema: pa.Schema) -> str:
-    """Return the remedy for a wrong column: those that there are."""
-    shown = ", ".join(f"{field.name} ({field.type})" for field in list(schema)[:_SHOWN_COLUMNS])
-    more = f" and {len(schema) - _SHOWN_COLUMNS} more" if len(schema) > _SHOWN_COLUMNS else ""
-    return f"it has the columns {shown[: 4 * _SHOWN_CHARACTERS]}{more}; choose with --json-keys"
 
 
 @contextmanager

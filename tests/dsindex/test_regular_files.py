@@ -56,8 +56,7 @@ def test_inputs_that_are_no_files_are_refused_by_name(command, name, capsys):
     words = [word.format(name) for word in command.split(" ")]
     assert main([*words, "--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "local"]) == 1
     shown = capsys.readouterr().err
-    remedy = "give it as --input -" if kind == "standard input" else "save its data to a file and name that: an input"
-    assert f": expected a file, got {kind}; {remedy}" in shown
+    assert f": expected a file, got {kind}; save its data to a file, or pipe them to --input -" in shown
 
 
 @pytest.mark.usefixtures("folder")

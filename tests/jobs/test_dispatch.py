@@ -30,25 +30,25 @@ class FakeExecutor:
     hang: set[str] = field(default_factory=set)
     started: list[str] = field(default_factory=list)
     most_in_flight: int = 0
-    running: dict[int, Call] = field(default_factory=dict)
+    running_calls: dict[int, Call] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
 
     def start(self, call):
         self.started.append(call.name)
-        self.running[len(self.started)] = call
+        self.running_calls[len(self.started)] = call
         self.since[len(self.started)] = time.monotonic()
-        self.most_in_flight = max(self.most_in_flight, len(self.running))
+        self.most_in_flight = max(self.most_in_flight, len(self.running_calls))
         return len(self.started)
 
-    def running_since(self, attempt_id):
-        return self.since[attempt_id]
+    def running(self):
+        return {attempt_id: self.since[attempt_id] for attempt_id in self.running_calls}
 
     def wait(self, timeout):  # noqa: ARG002
-        for attempt_id in sorted(self.running, reverse=self.last_first):
-            call = self.running[attempt_id]
+        for attempt_id in sorted(self.running_calls, reverse=self.last_first):
+            call = self.running_calls[attempt_id]
             if call.name in self.hang:
                 continue
-            del self.running[attempt_id]
+            del self.running_calls[attempt_id]
             try:
                 return [Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))]
             except Exception as error:  # noqa: BLE001
@@ -56,7 +56,7 @@ class FakeExecutor:
         return []
 
     def abandon(self, attempt_id):
-        self.running.pop(attempt_id, None)
+        self.running_calls.pop(attempt_id, None)
 
 
 def call(number, function=lambda number: number):
@@ -105,7 +105,7 @@ def test_data_fault_of_the_smallest_call_is_raised_whatever_came_first(last_firs
     executor = FakeExecutor(slots=8, last_first=last_first)
     with pytest.raises(BadRecordError, match="input 7"):
         run(executor, calls_of(*functions))
-    assert not executor.running
+    assert not executor.running_calls
     assert len(executor.started) < len(functions)  # none is begun after a fault
 
 
@@ -143,7 +143,7 @@ def test_a_slow_first_call_holds_up_a_bounded_number_of_others():
     with pytest.raises(KeyboardInterrupt):
         list(run_in_order(executor, calls(), on_idle=give_up))
     assert len(begun) == WINDOW * executor.slots
-    assert executor.running == {}
+    assert executor.running_calls == {}
 
 
 def test_fault_of_the_first_call_that_has_one_follows_the_results_before_it():

@@ -28,23 +28,6 @@ def process_id(_number):
     return os.getpid()
 
 
-class Large:
-    """A value that says how often a process has unpickled it."""
-
-    times = 0
-
-    def __init__(self):
-        self.content = b"x" * (1 << 20)
-
-    def __setstate__(self, state):
-        Large.times += 1
-        self.__dict__.update(state)
-
-
-def times_unpickled(_number, first, second):
-    return first is second, len(first.content), Large.times
-
-
 def prepare(path):
     with open(path, "a") as file:
         file.write("x")
@@ -140,12 +123,6 @@ def test_whatever_a_call_raises_reaches_the_driver(make, function, message):
     """A thread was lost by it, and a process could not send it, so the driver waited or blamed the worker."""
     with contextlib.closing(make(2)) as executor, pytest.raises(Exception, match=message):
         run(executor, call(square, 1), call(function, 2))
-
-
-def test_shared_value_reaches_each_process_once(processes):
-    shared = processes.share(Large())
-    calls = [call(times_unpickled, number, shared, shared) for number in range(20)]
-    assert set(run(processes, *calls)[0].values()) == {(True, 1 << 20, 1)}
 
 
 def test_killed_worker_is_replaced_and_its_call_tried_again(processes, tmp_path):

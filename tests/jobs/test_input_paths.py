@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -202,3 +203,12 @@ def test_folder_list_pattern_and_files_make_the_same_bytes_and_plan(cli):
     assert published(Path("out-folder")) == published(Path("out-files"))
     for words in (["--input", "in"], ["--input-list", "list"], ["--input", "in/a", "--input", "in/*.jsonl"]):
         assert build(cli, "files", *words).out.startswith("already complete")
+
+
+def test_repeated_inputs_are_told(cli):
+    for name in "abc":
+        write(f"{name}.jsonl", content=LINES[0])
+    paths = ["a.jsonl", "b.jsonl", "c.jsonl", "./a.jsonl"]
+    said = build(cli, "twice", "--input", *paths).out
+    assert re.search(r"inputs that are given more than once: .*/a\.jsonl \(2 times\)\n", said)
+    assert "more than once" not in build(cli, "once", "--input", *paths[:3]).out

@@ -10,7 +10,7 @@ import pytest
 
 from dsindex.engine import progress
 from dsindex.engine.dispatch import DispatchStatistics
-from dsindex.engine.progress import PlainDisplay, ProgressFile, Reporter
+from dsindex.engine.progress import Display, PlainDisplay, ProgressFile, Reporter
 from dsindex.errors import InputError
 
 MB = 10**6
@@ -32,9 +32,21 @@ def clock(monkeypatch):
     return clock
 
 
+class Kept(Display):
+    """A display that keeps what it is shown."""
+
+    seconds = 0.0
+
+    def __init__(self):
+        self.shown = []
+
+    def show(self, snapshot):
+        self.shown.append(snapshot)
+
+
 def test_log_gets_a_line_every_few_seconds(clock, capsys):
     statistics = DispatchStatistics()
-    with Reporter(PlainDisplay()) as reporter:
+    with Reporter().showing(PlainDisplay()) as reporter:
         reporter.follow(None, statistics)
         reporter.stage("tokenize", total=11 * MB, unit="bytes", tasks=11)
         for second in range(11):
@@ -61,7 +73,7 @@ def test_terminal_gets_a_bar(monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(progress, "BAR_SECONDS", 0.0)
-    with progress.make_reporter() as reporter:
+    with Reporter().showing(progress.standard_display()) as reporter:
         reporter.say("a [word] first")
         reporter.stage("tokenize", total=100, unit="bytes", tasks=2)
         reporter.advance(50)

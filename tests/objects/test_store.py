@@ -29,22 +29,31 @@ def place(request, tmp_path):
     return "s3://out/place"
 
 
-def test_writes_replace_and_conditions_hold(place):
-    store, path = store_of(place), f"{place}/a"
+def test_writes_replace(place):
+    stored, path = store_of(place), f"{place}/a"
     assert find(path) is None
-    assert store.read(path) is None
-    first = store.put_if_absent(path, b"one")
-    assert first
-    assert store.put_if_absent(path, b"two") is None
-    second = store.put_if_match(path, b"two", first)
-    assert second
-    assert store.put_if_match(path, b"three", first) is None
-    assert store.put_if_match(f"{place}/none", b"x", first) is None
-    assert store.read(path) == (b"two", second)
-    assert store.read(path, most_bytes=1)[0] == b"t"
-    store.put(path, b"three")
-    assert store.put_if_match(path, b"four", second) is None
+    assert stored.read(path) is None
+    stored.put(path, b"one")
+    stored.put(path, b"three")
+    assert stored.read(path)[0] == b"three"
+    assert stored.read(path, most_bytes=1)[0] == b"t"
     assert input_status(path).size_bytes == 5
+
+
+@pytest.mark.usefixtures("store")
+def test_conditions_of_writes_hold():
+    path = "s3://out/a"
+    objects = store_of(path)
+    first = objects.put_if_absent(path, b"one")
+    assert first
+    assert objects.put_if_absent(path, b"two") is None
+    second = objects.put_if_match(path, b"two", first)
+    assert second
+    assert objects.put_if_match(path, b"three", first) is None
+    assert objects.put_if_match("s3://out/none", b"x", first) is None
+    assert objects.read(path) == (b"two", second)
+    objects.put(path, b"three")
+    assert objects.put_if_match(path, b"four", second) is None
 
 
 def test_listing_is_sorted_and_removal_is_idempotent(place):
@@ -177,14 +186,12 @@ def test_refused_keys_of_a_removal_are_left(store):
     assert store.names("out") == ["a"]
 
 
-@pytest.fixture(params=["flock", "file lease", "object lease"])
-def lock_path(request, tmp_path, monkeypatch):
-    if request.param == "object lease":
-        request.getfixturevalue("store")
-        return "s3://out/lock"
-    if request.param == "file lease":
-        monkeypatch.setattr(lease, "_take_file", lambda *_: None)
-    return f"{tmp_path}/{request.param.split()[-1]}"
+@pytest.fixture(params=["file", "lease"])
+def lock_path(request, tmp_path):
+    if request.param == "file":
+        return f"{tmp_path}/lock"
+    request.getfixturevalue("store")
+    return "s3://out/lock"
 
 
 def test_second_driver_is_refused_by_name(lock_path):
@@ -207,8 +214,7 @@ def test_foreign_file_is_no_lock(lock_path):
 
 def test_lock_of_a_killed_owner_is_taken_at_once(lock_path):
     """Without a lease of 60 seconds, as the process of this machine is known to have ended."""
-    patch = "lock._take_file = lambda *_: None; " if lock_path.endswith("lease") else ""
-    command = f"import time; from dsindex.store import lock; {patch}held = lock.hold_lock({lock_path!r}, what='x'); "
+    command = f"import time; from dsindex.store import lock; held = lock.hold_lock({lock_path!r}, what='x'); "
     command += "held.__enter__(); print(1, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE) as owner:
         assert owner.stdout.readline() == b"1\n"
@@ -220,7 +226,7 @@ def test_lock_of_a_killed_owner_is_taken_at_once(lock_path):
 
 
 def test_lease_lapses(monkeypatch, store):
-    content = lease._self(lease=True).replace(b'"host": "', b'"host": "another-')
+    content = lease._self().replace(b'"host": "', b'"host": "another-')
     store.put("out/lock", content)
     with pytest.raises(PlanError, match="its lock lapses in"):
         hold_lock("s3://out/lock", what="x").__enter__()

@@ -11,9 +11,7 @@ from tokenizers import AddedToken
 from dsindex.errors import TokenizerError
 from dsindex.text import encoders
 from dsindex.text.encoders import make_encoder
-from dsindex.text.engines import (
-    choose_engine,
-)
+from dsindex.text.engines import choose_engine
 from tests.agreement import vocabularies as v
 from tests.dsindex.text.test_engines import encoded, encoder_of, expected
 from tests.support import text_tokenizers as trained
@@ -71,6 +69,6 @@ def test_versions_that_were_not_compared_are_not_taken(package, monkeypatch):
     assert engine.name == "tokenizers"
     assert "was not compared with tokenizers" in engine.reason
     assert "0.10.99" in engine.reason
-    with pytest.raises(TokenizerError, match=r"was not compared with tokenizers .*; use --engine tokenizers$"):
+    with pytest.raises(TokenizerError, match=r"was not compared with tokenizers .*; use --engine reference$"):
         choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
     assert choose_engine(tokenizer, "tokenizers", add_special_tokens=True).reason == "asked for"

@@ -111,7 +111,7 @@ UNSUITABLE = {
                 {"id": 10**9, "content": "<far>", "special": True} | dict.fromkeys(FLAGS, False)
             ],
         ),
-        "ids have holes: 1000000000",
+        "its added token '<far>' has another id than the file says",
     ),
 }  # fmt: skip
 

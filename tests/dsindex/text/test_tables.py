@@ -230,7 +230,7 @@ def test_encryption_is_named(plain_footer, tmp_path):
 def test_changed_files_and_ranges_are_refused(format, tmp_path):
     path = write_table(tmp_path / "table", TABLE, format, group_rows=20)
     if format != "arrow-stream":
-        with pytest.raises(InputError, match="expected at least 3 row groups, got 2; the file changed"):
+        with pytest.raises(InputError, match="expected 3 row groups, got 2; the file changed"):
             list(read_part(part_of(path, format, end=3), open_selection(["text"])))
     blocks = read_part(part_of(path, format), open_selection(["text"]), block_bytes=1)
     next(blocks)
@@ -244,7 +244,7 @@ def test_columns_of_one_name_are_refused_if_all_are_read(tmp_path):
     path = write_table(tmp_path / "table", table, "parquet")
     with pytest.raises(InputError, match="table: expected columns of different names, got 2 of the name 'text'"):
         measure_table(path, "parquet", None)
-    with pytest.raises(InputError, match="table: expected the column 'text', got 2 columns of that name"):
+    with pytest.raises(InputError, match=r"table: expected the column 'text', .* got 2 columns of that name"):
         measure_table(path, "parquet", TEXT)
 
 

@@ -138,6 +138,8 @@ REFUSED = {
     "no output": ((*INPUT, *TOKENIZER), 2, "dsindex pack: --output is required\n"),
     "output of another kind": ((*INPUT, *TOKENIZER, "--output", "x.bin"), 2,
      "--output: expected the name of a .pbin file, got 'x.bin'"),
+    "jq that sees the clock": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".text + (now | tostring)"),
+     1, "'now' is not allowed, since output must depend on the record alone"),
     "merge with text": (("--merge", "a.pbin", "--output", "b.pbin", *INPUT), 2, "there is no option 'input'"),
 }  # fmt: skip
 
