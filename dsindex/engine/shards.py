@@ -22,7 +22,7 @@ from dsindex.errors import BadRecordError, InputError, RecordError
 from dsindex.formats.manifest import Content, RecordCounts, RecordedInput
 from dsindex.store.store import store_of
 from dsindex.store.urls import joined
-from dsindex.text.compressed import require_whole
+from dsindex.text.compressed import measure_compression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -176,8 +176,8 @@ class Shards:
         if error.part is not None:
             begin, line = error.part
             task = next(task for task in self._tasks if (task.path, task.begin) == (error.path, begin))
-            if task.form.container != "plain":  # corrupt archive, not a bad record
-                require_whole(task.path, task.form.container)
+            if task.form.container != "plain":  # raises if it is damaged: then the record is not a bad one
+                measure_compression(task.path, task.form.container)
             before = [
                 self._results[other.shard].files[0]
                 for other in self._tasks[: task.shard]

@@ -150,31 +150,19 @@ def decode(path: str, file: Readable, container: Container, *, piece_bytes: int 
         data = member.unused_data
 
 
-def measure_compression(path: str, container: Container, *, num_bytes: int) -> float:
-    """Return the compressed bytes per byte of text, measured on the first `num_bytes` of the file.
+def measure_compression(path: str, container: Container, *, num_bytes: int | None = None) -> float:
+    """Return the compressed bytes per byte of text, measured on the first `num_bytes` of the file, or on all of it.
 
     Raises:
-        InputError: If the file cannot be read or is damaged there.
+        InputError: If the file cannot be read, is damaged or cut off there.
     """
     text_bytes = 0
     with open_readable(path) as file:
         for text in decode(path, file, container):
             text_bytes += len(text)
-            if file.tell() >= num_bytes:
+            if num_bytes is not None and file.tell() >= num_bytes:
                 break
         return file.tell() / max(1, text_bytes)
-
-
-def require_whole(path: str, container: Container) -> None:
-    """Decode a file to its end.
-
-    Raises:
-        InputError: If it cannot be read, is damaged or cut off.
-    """
-    with open_readable(path) as file:
-        file.expect_forwards(0, file.size_bytes)
-        for _ in decode(path, file, container):
-            pass
 
 
 def _library(container: Container) -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsindex.store.reading import fingerprint_content, fingerprint_input, read_in_order
 from dsindex.text.blocks import RecordBlock, chain_columns
-from dsindex.text.compressed import require_whole
+from dsindex.text.compressed import measure_compression
 from dsindex.text.forms import TextPart
 from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_blocks
 from dsindex.text.streams import read_lines, read_text_file, read_text_lines
@@ -118,8 +118,8 @@ class TaskReader:
         for number, (file, content) in enumerate(zip(files, read_in_order(files), strict=True)):
             self.fingerprints[number] = fingerprint_content(file.path, content, version=file.version)
             for block in self._read(file.part(content), number):
-                if block.bad and file.form.container != "plain":  # a damaged file, not a bad record
-                    require_whole(file.path, file.form.container)
+                if block.bad and file.form.container != "plain":  # raises if it is damaged: then none is bad
+                    measure_compression(file.path, file.form.container)
                 yield number, block
 
     def _read(self, part: TextPart, number: int) -> Iterator[RecordBlock]:
