@@ -1,22 +1,7 @@
 import numpy as np
 import pytest
 
-from dsindex.dtypes import TOKEN_DTYPES, cast_tokens, dtype_code, dtype_for_vocabulary
-
-
-def test_codes_are_those_of_mmididx():
-    """Pinned: every file ever written depends on them."""
-    assert {code: dtype.str for code, dtype in TOKEN_DTYPES.items()} == {
-        1: "|u1",
-        2: "|i1",
-        3: "<i2",
-        4: "<i4",
-        5: "<i8",
-        6: "<f8",
-        7: "<f4",
-        8: "<u2",
-    }
-    assert [dtype_code(dtype) for dtype in TOKEN_DTYPES.values()] == list(TOKEN_DTYPES)
+from dsindex.dtypes import cast_tokens, dtype_for_vocabulary
 
 
 @pytest.mark.parametrize(("vocabulary_size", "expected"), [

@@ -5,21 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.datasets.kinds import tell_kind
 from dsindex.text.encoders import encode_by_reference
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.token_text import cut_pieces
-from tests.support.datasets import write_dataset
 from tests.support.foreign_tokenizers import sentencepiece_model, tiktoken_file
 from tests.support.golden import TOKENIZERS
-
-
-@pytest.mark.parametrize("given", ["data", "data.bin", "data.idx", "data.manifest.json"])
-def test_files_of_a_dataset_lead_to_its_prefix(given, tmp_path):
-    prefix = write_dataset(tmp_path / "data", [[[1, 2]]])
-    (tmp_path / "data.manifest.json").write_text("{}")
-    subject = tell_kind(str(tmp_path / given))
-    assert (subject.kind, subject.path) == ("MMIDIDX", prefix)
 
 
 def test_fairseqs_index_is_named(tmp_path, capsys):

@@ -44,20 +44,6 @@ def test_what_is_no_file_is_named_and_not_opened(name, kind):
             opener(name)
 
 
-def test_files_are_opened(folder):
-    for name in ("file", "link"):
-        assert what_is_no_file(name) is None
-        with open_file(name) as buffered, open_unbuffered(name) as unbuffered:
-            assert buffered.read() == unbuffered.read() == b"text"
-        with LocalFile(name) as file:
-            assert file.read_at(9, 0) == file.read() == b"text"
-    (folder / "-").write_text("of that name")
-    with open_file("-") as file:
-        assert file.read() == b"of that name"
-    with open("file") as file, pytest.raises(OSError, match="a descriptor of one process"):
-        open_file(f"/dev/fd/{file.fileno()}")
-
-
 @pytest.mark.usefixtures("folder")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("command", "name"), [

@@ -53,23 +53,3 @@ def test_pass_finds_what_a_slow_reference_finds(seed, block_tokens, tmp_path, mo
     expected = sorted((-num, -len(document), documents.index(list(document))) for document, num in copies.items())
     most = [(first, -num) for num, _, first in expected[:MOST_NAMED]]
     assert list(found.repeated) == most
-
-
-def test_repeats_of_a_large_dataset_are_estimated(tmp_path, monkeypatch):
-    documents = [[number // 2 % 2_000, number // 4_000, 3] for number in range(6_000)]
-    exact = measured(tmp_path, documents)
-    assert exact.repetitions == 3_000
-    monkeypatch.setattr(measuring, "MOST_DIGESTS", 1_600)
-    found = [measured(tmp_path, documents, threads=threads).repetitions for threads in (1, 3)]
-    assert found[0] == found[1]
-    assert found[0] % 4 == 0
-    assert abs(found[0] / exact.repetitions - 1) < 0.1
-
-
-@pytest.mark.parametrize("dtype", ["<i4", "<i8"])
-def test_ids_outside_every_vocabulary_are_counted_together(dtype, tmp_path):
-    prefix = write_dataset(tmp_path / "d", [[[5, -1, 5]], [[2**31 - 1, 1 << 20]]], dtype=dtype)
-    found = measure(
-        open_documents(Subject(kind="MMIDIDX", path=prefix)), Sources(["all"], num_documents=[2]), threads=1
-    )
-    assert (found.others, int(found.counts[5]), int(found.counts.sum())) == (3, 2, 2)

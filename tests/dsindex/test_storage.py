@@ -1,31 +1,11 @@
 import errno
-import itertools
 import os
 
 import pytest
 import xxhash
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dsindex.errors import OutputError
 from dsindex.store import storage
-
-
-def digest_by_definition(data, block_bytes):
-    blocks = [data[begin : begin + block_bytes] for begin in range(0, len(data), block_bytes)]
-    return xxhash.xxh3_128_hexdigest(b"".join(xxhash.xxh3_128_digest(block) for block in blocks))
-
-
-@given(data=st.binary(max_size=60), cuts=st.lists(st.integers(0, 60)))
-def test_digest_depends_on_bytes_not_on_writes(data, cuts):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "DIGEST_BLOCK_BYTES", 16)
-        digester = storage.BlockDigester()
-        edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-        for begin, end in itertools.pairwise(edges):
-            digester.update(data[begin:end])
-        assert digester.hexdigest() == digest_by_definition(data, 16)
-        assert len(digester.blocks()) == -(-len(data) // 16)
 
 
 def test_digest_of_known_bytes_is_pinned():

@@ -5,10 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from dsindex.tools import verify_tokens
 from dsindex.tools.verify_caches import find_caches, verify_cache
-from dsindex.tools.verify_tokens import find_difference
-from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN_SETS
 
 CASES = {f"{golden.name}-{case.name}": case for golden in GOLDEN_SETS for case in golden.index_cases}
@@ -67,23 +64,3 @@ def test_damaged_cache_is_found(name, damage, message, tmp_path):
 
 
 SEQUENCES = [[[1, 2]], [], [[3], [4, 5]], [[6]], [[7, 8, 9]]]
-
-
-@pytest.mark.parametrize(("other", "says"), [
-    (SEQUENCES, None),
-    ([[[1, 2]], [], [[3], [4, 0]], [[6]], [[7]]], (2, "its token 2 is 5")),
-    ([[[1, 2]], [], [[3], [4, 5]], [[6, 7]], [[8, 9]]], (3, "it has 1 token")),
-    (SEQUENCES[:3], (3, "one has 5 documents, the other 3")),
-    ([[], *SEQUENCES], (0, "it has 2 tokens and 0")),
-], ids=["same", "token", "boundary", "fewer", "shifted"])  # fmt: skip
-@pytest.mark.parametrize("block", [1, 3, 1 << 20])
-def test_first_document_that_differs_is_named(tmp_path, other, says, block, monkeypatch):
-    monkeypatch.setattr(verify_tokens, "BLOCK_TOKENS", block)
-    monkeypatch.setattr("dsindex.tools.documents.BLOCK_DOCUMENTS", block)
-    one = write_dataset(tmp_path / "a", SEQUENCES)
-    two = write_dataset(tmp_path / "b", other, dtype=np.int32)
-    found = find_difference(one, two)
-    assert bool(found) == (says is not None)
-    if says is not None:
-        number, what = says
-        assert found[0].startswith(f"document {number} of {one} is the first that differs in {two}: {what}")

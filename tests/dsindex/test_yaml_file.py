@@ -8,16 +8,6 @@ from dsindex.errors import InputError
 from dsindex.store.config_files import option_names, parse_yaml, read_yaml
 
 
-@pytest.mark.parametrize(("text", "loaded"), [
-    ("a: 1\nb: [x, 'y']\n", {"a": 1, "b": ["x", "y"]}),
-    ("\ufeffa: 1\n", {"a": 1}),
-    ("a: {x: 1}\nb: {x: 2}\n", {"a": {"x": 1}, "b": {"x": 2}}),
-    ('name: "a\\udcff.jsonl"\n', {"name": "a\udcff.jsonl"}),
-], ids=["plain", "bom", "same-key-elsewhere", "name-not-utf8"])  # fmt: skip
-def test_plain_configurations_are_read(text, loaded):
-    assert parse_yaml(text, source="c.yaml") == loaded
-
-
 @pytest.mark.parametrize(("text", "message"), [
     ("a: &a [x]\nb: *a\n", r"c\.yaml, line 2: expected YAML, got what is none \(the alias \*a; write the value itself"),
     ("[" * 100_000, r"c\.yaml: expected YAML, got what is none"),
@@ -35,15 +25,6 @@ def test_plain_configurations_are_read(text, loaded):
 def test_what_is_no_configuration_is_refused_by_line(text, message):
     with pytest.raises(InputError, match=message):
         parse_yaml(text, source="c.yaml")
-
-
-def test_configuration_may_come_through_a_pipe():
-    """As `--config <(make-config)` in a shell gives it."""
-    reader, writer = os.pipe()
-    os.write(writer, b"a: 1\n")
-    os.close(writer)
-    assert read_yaml(f"/dev/fd/{reader}") == {"a": 1}
-    os.close(reader)
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path):

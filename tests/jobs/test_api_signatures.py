@@ -1,7 +1,6 @@
 """The functions of `import dsindex`: cheap to import, with the options of their commands as typed keyword arguments."""
 
 import inspect
-import pkgutil
 import subprocess
 import sys
 
@@ -71,13 +70,6 @@ def test_import_is_as_cheap_as_what_is_used(use, watched, loaded):
     code = f"import sys, dsindex; {use}; print(sorted({{{watched}}} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == loaded
-
-
-def test_no_submodule_hides_a_name():
-    modules = {module.name for module in pkgutil.iter_modules(dsindex.__path__)}
-    assert not modules & set(dsindex.__all__)
-    with pytest.raises(AttributeError, match="has no attribute 'biuld'"):
-        dsindex.biuld  # noqa: B018
 
 
 GIVEN = {"tokenizer": "t", "output_prefix": "o"}

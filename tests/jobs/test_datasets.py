@@ -5,12 +5,8 @@ import pickle
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from dsindex.cli.main import main
-from dsindex.datasets.opening import open as open_dataset
-from dsindex.errors import FormatError
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import pbin_bytes, write_pbin
 
@@ -58,21 +54,3 @@ COMMANDS = {
     "index": "index --data-path d --seq-length 2 --epochs 1 --data-cache-path c --tokenizer-identifiers t.json",
     "mix": "mix --data-path d --seq-length 2", "convert": "convert d d.pbin",
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("command", [*COMMANDS, "open"])
-def test_pointers_in_another_order_are_refused(command, tmp_path, monkeypatch, capsys):
-    """A reader follows the pointers, so whatever takes the tokens in the order of the `.bin` has other documents."""
-    monkeypatch.chdir(tmp_path)
-    write_dataset(tmp_path / "d", [[[1, 2]], [[3, 4]], [[5, 6]]])
-    (tmp_path / "t.json").write_text("{}")
-    content = bytearray((tmp_path / "d.idx").read_bytes())
-    content[34 + 12 : 34 + 36] = np.array([8, 4, 0], "<i8").tobytes()
-    (tmp_path / "d.idx").write_bytes(content)
-    if command == "open":
-        with pytest.raises(FormatError, match=r"d\.idx: expected sequence \d to begin at byte"):
-            open_dataset("d")
-        return
-    assert main(COMMANDS[command].split()) == 1
-    assert "d.idx: expected sequence" in "".join(capsys.readouterr())
-    assert {path.name for path in tmp_path.glob("[cm]*")} <= {"m.progress.json"}

@@ -11,10 +11,8 @@ import pytest
 from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import Call, ProcessExecutor, ThreadExecutor
 from dsindex.engine.merge import make_index
-from dsindex.engine.start import make_executor
 from dsindex.errors import BadRecordError
 from dsindex.machine import available_cpus, available_memory
-from dsindex.options.config import ExecutorConfig
 from dsindex.store.store import open_output
 from tests.support.jobs import run_config
 from tests.support.processes import is_running, wait_until
@@ -175,17 +173,6 @@ def test_closing_kills_what_runs():
     executor.close()
     wait_until(lambda: not any(map(is_running, children)))
     assert executor.wait(0.01) == []
-
-
-@pytest.mark.parametrize(("workers", "text_bytes", "memory", "kind"), [
-    (5, 1 << 40, 1 << 40, "processes"), (5, 1 << 40, None, "processes"),
-    (4, 1 << 40, 1 << 40, "local"), (5, 1, 1 << 40, "local"), (5, 1 << 40, 1 << 30, "local"),
-], ids=["many", "memory unknown", "few workers", "few bytes", "little memory"])  # fmt: skip
-def test_many_workers_are_processes_where_the_text_is_large(workers, text_bytes, memory, kind, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("dsindex.engine.start.available_memory", lambda: memory)
-    with contextlib.closing(make_executor(ExecutorConfig(workers=workers), text_bytes=text_bytes)) as executor:
-        assert (executor.kind, executor.slots) == (kind, workers)
 
 
 @pytest.mark.parametrize(("line", "folder", "limit", "usage"), [

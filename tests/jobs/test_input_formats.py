@@ -11,13 +11,9 @@ from dsindex.datasets.provenance import read_rows
 from dsindex.errors import BadRecordError, InputError
 from dsindex.functions import verify
 from dsindex.options.build import BuildConfig
-from dsindex.options.pack import PackConfig
 from dsindex.tools.estimate import estimate_build
-from tests.jobs.instruct.instruct_jobs import SPLIT_IN_PARTS, job
-from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
-from tests.support.published import published
 
 WORDS = 'naïve 水 \u2028 words, "quoted" '
 RECORDS = [
@@ -171,29 +167,3 @@ def test_a_name_is_held_to_what_it_promises(tmp_path, name, said):
     (tmp_path / name).write_text('{"text": "a"}\n')
     with pytest.raises(InputError, match=said):
         build(tmp_path / name, tmp_path / "out")
-
-
-def test_pack_gives_the_same_file_of_every_container(jsonl, tmp_path):
-    write_parquet(tmp_path / "x.parquet")
-    packed = []
-    for source in (jsonl, tmp_path / "x.parquet"):
-        output = tmp_path / f"{source.name}.pbin"
-        run_config(config_of(PackConfig, source, output=str(output), jq_pattern='.text + "!"', shard_size="1KiB"))
-        packed.append(output.read_bytes())
-    assert packed[0] == packed[1]
-    report = verify(tmp_path / "x.parquet.pbin", against_source=True, tokenizer=OWN.plain_tokenizer)
-    assert report, report.findings
-
-
-def test_instruct_gives_the_same_data_of_every_container(tmp_path):
-    lines = CONVERSATIONS.read_bytes().splitlines()[:30]
-    (tmp_path / "x.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    pq.write_table(pa.Table.from_pylist(list(map(json.loads, lines))), tmp_path / "x.parquet", row_group_size=9)
-    found = {}
-    for name in ("x.jsonl", "x.parquet"):
-        options = {"input": (str(tmp_path / name),), "shard_size": "2KiB"}
-        run_config(job(tmp_path / f"out-{name}" / "chat", **options), SPLIT_IN_PARTS)
-        files = published(tmp_path / f"out-{name}")
-        found[name] = {file: content for file, content in files.items() if file.endswith((".bin", ".idx"))}
-    assert "chat_train_loss_mask.bin" in found["x.jsonl"]
-    assert found["x.jsonl"] == found["x.parquet"]

@@ -4,12 +4,11 @@ import json
 import shlex
 
 import pytest
-import sentencepiece
 
 from dsindex.datasets import IndexedDataset
 from dsindex.errors import UsageError
 from dsindex.options.build import BuildConfig
-from tests.support.foreign_tokenizers import rank_entries, sentencepiece_model
+from tests.support.foreign_tokenizers import rank_entries
 from tests.support.golden import GOLDEN, TOKENIZERS
 
 QUICKSTART = """\
@@ -51,19 +50,6 @@ def test_documented_command_runs_with_one_word_changed(run, command):
     run("build", *shlex.split(command.replace("\\\n", "").replace("/path/to/tokenizer.model", model))[2:])
     run("build", "--input", "data.jsonl", "--output-prefix", "own", "--append-eod", "--tokenizer-model", model)
     assert tokens_of() == tokens_of("own")
-
-
-def test_sentencepiece_model_gives_the_tokens_of_its_library(folder, run):
-    (folder / "tokenizer.model").write_bytes(sentencepiece_model("llama2"))
-    typed = ["--tokenizer-type", "Llama2Tokenizer"]
-    shown = run(
-        "build", "--input", "data.jsonl", "--output-prefix", "processed_data", *typed, "--append-eod",
-        "--tokenizer-model", "tokenizer.model", "--workers", "1", "--partitions", "4", "--log-interval", "10",
-    )  # fmt: skip
-    assert shown.err.count("without effect: --partitions, --log-interval") == 1
-    processor = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model("llama2"))
-    assert tokens_of() == [[*processor.encode(text), processor.eos_id()] for text in TEXTS if text]
-    run("verify", "processed_data_text_document", "--against-source", "--tokenizer-model", "tokenizer.model")
 
 
 def test_ranks_are_found_again_by_verify(folder, run):

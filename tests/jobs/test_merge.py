@@ -84,12 +84,6 @@ def copy(folder, tmp_path):
     return tmp_path / "copy"
 
 
-def expected_origin(folder, document):
-    """Part, document in it, input and line of a document of outer: those of a, then of b, then of a again."""
-    name, own = ("a", document) if document < 20 else ("b", document - 20) if document < 35 else ("a", document - 35)
-    return str(folder / f"{name}_text_document"), own, str(folder / f"{name}.jsonl"), own + (1 if name == "a" else 2)
-
-
 def test_shared_tokenizer_is_recorded(folder):
     own, merged = (read_manifest(str(folder / name)) for name in ("a_text_document", "outer"))
     assert own is not None
@@ -114,22 +108,3 @@ def test_tokenizer_that_is_not_shared_is_not_recorded(copy, change):
     merged = read_manifest(str(copy / "m"))
     assert merged is not None
     assert merged.content.tokenizer is None
-
-
-def test_documents_lead_into_parts_of_parts(folder, cli):
-    for document in (0, 19, 20, 34, 35, 54):
-        shown = json.loads(cli(["inspect", str(folder / "outer"), "--document", str(document), "--json"]).out)
-        source, place = shown["excerpts"][0]["origin"]["source"], shown["excerpts"][0]["origin"]["part"]
-        found = (place["prefix"], place["document"], source["path"], source["line"])
-        assert found == expected_origin(folder, document)
-
-
-def test_part_without_provenance_is_named(copy, cli):
-    (copy / "b_text_document.provenance.parquet").unlink()
-    unknown, known = (
-        json.loads(cli(["inspect", str(copy / "outer"), "--document", n, "--json"]).out) for n in ["21", "3"]
-    )
-    assert unknown["excerpts"][0]["origin"]["part"] == {"prefix": str(copy / "b_text_document"), "document": 1}
-    assert unknown["excerpts"][0]["origin"]["source"] is None
-    assert any("b_text_document.provenance.parquet: expected the provenance" in note for note in unknown["notes"])
-    assert known["excerpts"][0]["origin"]["source"]["line"] == 4

@@ -175,14 +175,3 @@ def test_wrong_config_files_are_named(tmp_path, cli, text, message, code):
 
 
 UNFOLDING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "text", ["settings: &s {x: *s}\n", f"{UNFOLDING}settings: *a29\n"], ids=["endless", "unfolding"]
-)
-@pytest.mark.parametrize("words", [["build", "--config"], ["pack", "--config"], ["instruct"], ["index", "--config"]])
-def test_no_configuration_hangs_a_command(tmp_path, cli, words, text):
-    (tmp_path / "c.yaml").write_text(text)
-    message = r"c\.yaml, line \d+: expected YAML, got what is none \(the alias"
-    assert_one_sentence(cli([*words, str(tmp_path / "c.yaml")], 1), message)

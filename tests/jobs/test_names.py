@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.json_text import decode_json, encode_json
+from dsindex.json_text import decode_json
 from tests.support.golden import OWN
 
 INPUT = os.fsdecode(b"caf\xe9.jsonl")
@@ -70,34 +70,6 @@ def test_bad_records_are_named_and_set_aside(folder, capsys):
     assert [(entry["file"], entry["line"]) for entry in entries] == [(INPUT, 11), (INPUT, 12), (INPUT, 13)]
     assert "got only '\\udcff'" in entries[1]["reason"]
     assert main(["verify", DATASET]) == 0
-
-
-@pytest.mark.usefixtures("folder")
-def test_every_other_command_takes_such_names(capsys):
-    assert build() == 0
-    cache = os.fsdecode(b"cache\xfe")
-    index = ["index", "--data-path", DATASET, "--seq-length", "2", "--epochs", "1", "--data-cache-path", cache]
-    with open("identifiers.json", "wb") as file:
-        file.write(encode_json({"class": "x", "path": TOKENIZER}))
-    eod = ["--eod-token", "<|endoftext|>"]
-    commands = [
-        ["build", "--dry-run", "--input", INPUT, "--tokenizer-model", TOKENIZER, "--output-prefix", "x"],
-        ["merge", "--input", DATASET, DATASET, "--output-prefix", f"{PREFIX}merged", "--executor", "local"],
-        ["merge", "--input", DATASET, DATASET, "--output-prefix", f"{PREFIX}merged", "--executor", "local"],
-        ["verify", f"{PREFIX}merged"],
-        ["convert", DATASET, f"{PREFIX}.pbin"],
-        ["convert", f"{PREFIX}.pbin", f"{PREFIX}back"],
-        ["verify", f"{PREFIX}.pbin", f"{PREFIX}back"],
-        ["raw-index", INPUT],
-        ["pack", "--input", INPUT, "--tokenizer-model", TOKENIZER, "--output", f"{PREFIX}p.pbin", *eod],
-        ["pack", "--merge", f"{PREFIX}p.pbin", f"{PREFIX}p.pbin", "--output", f"{PREFIX}pp.pbin"],
-        ["verify", f"{PREFIX}p.pbin", f"{PREFIX}pp.pbin"],
-        [*index, "--tokenizer-identifiers", "identifiers.json"],
-        [*index, "--tokenizer-identifiers", "identifiers.json", "--explain"],
-        ["verify", DATASET, "--cache", cache],
-    ]
-    for command in commands:
-        assert main(command) == 0, (command, capsys.readouterr())
 
 
 FORGED = "x\nFOUND: forged\x1b[2J"

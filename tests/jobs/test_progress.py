@@ -3,19 +3,15 @@
 import contextlib
 import io
 import json
-import os
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
 from dsindex.engine import progress
 from dsindex.engine.dispatch import DispatchStatistics
-from dsindex.engine.progress import Display, PlainDisplay, ProgressFile, Reporter, conclude
+from dsindex.engine.progress import Display, PlainDisplay, ProgressFile, Reporter
 from dsindex.errors import InputError
-from dsindex.jobs.build import run_build
-from tests.support.golden import OWN
 
 MB = 10**6
 
@@ -46,20 +42,6 @@ class Kept(Display):
 
     def show(self, snapshot):
         self.shown.append(snapshot)
-
-
-def test_time_left_is_of_fresh_work_only(clock):
-    kept = Kept()
-    with Reporter().showing(kept) as reporter:
-        reporter.stage("tokenize", total=1000 * MB, unit="bytes", tasks=10)
-        reporter.advance(800 * MB, tasks=8, documents=80, tokens=8000, fresh=False)
-        clock.now += 10
-        reporter.tick()
-        assert (kept.shown[-1].eta_seconds, kept.shown[-1].speed) == (None, 0)
-        reporter.advance(100 * MB, documents=10, tokens=1000)
-    snapshot = kept.shown[-1]
-    assert (snapshot.done, snapshot.tasks_done, snapshot.documents, snapshot.tokens) == (900 * MB, 9, 90, 9000)
-    assert (snapshot.speed, snapshot.tokens_per_second, snapshot.eta_seconds) == (10 * MB, 100, 10)
 
 
 def test_log_gets_a_line_every_few_seconds(clock, capsys):
@@ -128,26 +110,3 @@ def test_file_says_how_the_job_ended(beside, error, state, reason):
             raise error
     entry = json.loads(beside.read_bytes())
     assert (entry["state"], entry["error"], f"{entry['output']}.progress.json") == (state, reason, str(beside))
-
-
-def test_file_of_a_driver_that_was_killed_after_it_published(beside):
-    with show(beside):
-        pass
-    beside.write_text(json.dumps({**json.loads(beside.read_bytes()), "state": "running"}))
-    conclude(str(beside).removesuffix(".progress.json"))
-    assert json.loads(beside.read_bytes())["state"] == "done"
-
-
-def test_build_tells_other_tools_how_it_goes(make_config, monkeypatch):
-    monkeypatch.setattr(ProgressFile, "seconds", 0.0)
-    config = make_config(shard_size="4KiB")
-    run_build(config, reporter=Reporter())
-    state = json.loads(Path(f"{config.output_prefix}.progress.json").read_bytes())
-    assert state["state"] == "done"
-    tokenize, merge = state["finished_stages"]
-    assert (tokenize["stage"], merge["stage"]) == ("tokenize", "merge")
-    assert tokenize["done"] == tokenize["total"] == os.path.getsize(OWN.docs)
-    assert tokenize["tasks_done"] == tokenize["tasks_total"] > 1
-    assert tokenize["documents"] > 0
-    assert tokenize["tokens"] * 2 == merge["total"] == merge["done"]
-    assert merge["tasks_done"] == merge["tasks_total"] == 1

@@ -7,18 +7,13 @@ import re
 
 import pytest
 
-from dsindex.engine.executors import Executor, ThreadExecutor
+from dsindex.engine.executors import ThreadExecutor
 from dsindex.engine.ledger import Ledger, RangeMerged
-from dsindex.errors import BadRecordError, InputError, OutputError
-from dsindex.formats.pbin import PBIN_VERSIONS
+from dsindex.errors import OutputError
 from dsindex.options.build import BuildConfig
-from dsindex.options.pack import PackConfig
 from dsindex.store.reading import digest_file
-from tests.jobs.instruct.instruct_jobs import SPLIT_IN_PARTS, job
-from tests.jobs.test_dispatch import FakeExecutor
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
-from tests.support.published import published
 
 STEP = 4096
 """Bytes of a range, and so of a digest block, in these tests."""
@@ -102,46 +97,6 @@ def test_ranges_are_merged_before_the_last_shard_is_begun(name, tmp_path, starte
         recorded = json.loads((tmp_path / f"{prefix.name}.manifest.json").read_bytes())["content"]["digests"]["bin"]
         assert recorded["xxh3_128"] == digest_file(f"{prefix}.bin")
     assert not partials(tmp_path)
-
-
-@pytest.mark.parametrize("version", PBIN_VERSIONS)
-def test_packed_ranges_but_the_first_are_merged_early(version, tmp_path, started):
-    """The first one has the header, which says how many tokens there are."""
-    outputs = []
-    for size in ("4KiB", "64MiB"):
-        started.clear()
-        output = str(tmp_path / size / "docs.pbin")
-        run_config(config_of(PackConfig, OWN.docs, output=output, pbin_era=version, workers=1, shard_size=size))
-        outputs.append(published(tmp_path / size))
-        assert len(early(started)) >= (4 if size == "4KiB" else 0)
-        assert "merge[docs.pbin:00000]" not in early(started)
-    assert outputs[0] == outputs[1]
-
-
-def test_tokens_and_masks_of_instructions_are_merged_early(tmp_path, started):
-    outputs = []
-    for size in ("64MiB", "8KiB"):
-        run_config(job(tmp_path / size / "chat", workers=1, shard_size=size), SPLIT_IN_PARTS)
-        outputs.append(published(tmp_path / size))
-    kinds = {name.partition("[")[2].partition(":")[0] for name in early(started)}
-    assert {"chat_train_text_document.bin", "chat_train_loss_mask.bin"} <= kinds
-    assert outputs[0] == outputs[1]
-
-
-@pytest.mark.parametrize("num_ranges", [1, 3, 6])
-def test_finished_ranges_are_not_merged_again(num_ranges, tmp_path, make_config, started):
-    config = make_config(workers=1, shard_size="4KiB")
-    with stopped_after(num_ranges) as committed:
-        run_config(config)
-    assert committed == merged(started)[:num_ranges]
-    shards = tmp_path / "out" / "docs.build" / "shards"
-    if num_ranges > 1:  # tokens go once they are merged
-        assert len(list(shards.rglob("*.bin"))) < len(list(shards.rglob("*.idx")))
-    started.clear()
-    run_config(config)
-    assert not set(committed) & set(started)
-    assert len(merged(started)) == -(-OWN_BIN.stat().st_size // STEP) - num_ranges
-    assert_is_golden(tmp_path / "out")
 
 
 @pytest.mark.parametrize("what", ["gone", "shorter"])
@@ -232,35 +187,6 @@ def test_damaged_shard_is_made_again(suffix, is_cut, tmp_path, make_config, star
     run_config(config)
     assert f"tokenize[{last.bin.name.split('/')[-1][3:8]}]" in started
     assert_is_golden(tmp_path / "out")
-
-
-class SerialExecutor(FakeExecutor, Executor):
-    """Ends one call at a time, in the order in which they were begun."""
-
-    kind = "local"
-
-    def close(self):
-        pass
-
-
-def test_bad_record_is_told_although_a_range_failed_before(tmp_path, make_config, monkeypatch):
-    """Which error is told does not depend on what was merged meanwhile: the shard is allowed to end."""
-    text = OWN.docs.read_bytes()
-    bad = text.index(b"\n", 12 * 2048) + 1  # in a shard that runs when the first range does
-    bad_line = text[:bad].count(b"\n") + 1
-    (tmp_path / "in.jsonl").write_bytes(text[:bad] + b"broken\n" + text[bad:])
-    failed = []
-
-    def fail(task):
-        failed.append(task)
-        raise InputError("the storage went away")
-
-    executor = SerialExecutor(slots=3, backlog=6)
-    monkeypatch.setattr("dsindex.engine.job.make_executor", lambda *_, **__: executor)
-    monkeypatch.setattr("dsindex.engine.assembly.merge_range", fail)
-    with pytest.raises(BadRecordError, match=rf"in\.jsonl, line {bad_line}:"):
-        run_config(make_config(input=(str(tmp_path / "in.jsonl"),), shard_size="2KiB"))
-    assert failed
 
 
 def assert_is_golden(folder):

@@ -117,17 +117,6 @@ def test_files_of_others_are_never_replaced(tmp_path, cli):
     assert "cannot be written (Is a directory)" in cli(["report", GOLDEN_EOD, "-o", str(tmp_path)], 1).err
 
 
-def test_foreign_dataset_is_reported_from_its_tokens(tmp_path, capsys):
-    page = report(tmp_path, GOLDEN_EOD)
-    assert "expected a manifest that names" in capsys.readouterr().out
-    assert all(word.isdigit() or word == "…" for text in page.texts("pre") for word in text.split())
-    page = report(tmp_path, GOLDEN_EOD, "--tokenizer-model", str(OWN.plain_tokenizer))
-    assert any("<|endoftext|>" in text for text in page.texts("pre"))
-    packed = str(tmp_path / "x.pbin")
-    assert main(["convert", GOLDEN_EOD, packed, "--flatten"]) == 0
-    assert report(tmp_path, packed).texts("h2") == [packed]
-
-
 def test_instruction_data_has_the_learned_tokens_of_each_source(tmp_path):
     lines = CONVERSATIONS.read_bytes().splitlines(keepends=True)
     inputs = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]

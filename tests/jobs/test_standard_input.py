@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import dsindex
 from dsindex.cli.main import main
 from dsindex.jobs import build as build_job
 from tests.support.golden import OWN
@@ -66,18 +65,6 @@ def test_interrupted_build_continues_without_reading_again(pipe, monkeypatch, cl
     assert not STORED.parent.parent.exists()
 
 
-def test_finished_build_knows_the_same_text_and_refuses_another(pipe, cli):
-    pipe(TEXT)
-    assert main([*WORDS, "--keep-shards"]) == 0
-    before = published(Path("out"))
-    for _ in range(2):
-        pipe(TEXT)
-        assert cli([*WORDS, "--keep-shards"]).out.startswith("already complete")
-    pipe(OTHER)
-    assert "inputs/stdin is gone or changed" in cli([*WORDS, "--keep-shards"], 1).err
-    assert published(Path("out")) == before
-
-
 @pytest.mark.parametrize(("words", "message", "code"), [
     (("build", "--input", "-", "-"), "expected standard input (-) once", 2),
     (("build", "--dry-run", "--input", "-"), "-: expected files, got standard input, which a later build could not", 1),
@@ -110,14 +97,3 @@ def test_kill_while_reading_leaves_nothing_that_is_taken_for_the_whole(pipe):
     pipe(TEXT)
     assert main([*WORDS, "--keep-shards"]) == 0
     assert os.listdir(STORED.parent) == ["stdin"]
-
-
-def test_other_jobs_and_functions_read_it(pipe):
-    piped = pipe(TEXT)
-    words = ["pack", "--input", "-", "--tokenizer-model", str(OWN.plain_tokenizer), "--output", "out/x.pbin"]
-    assert main(words) == 0
-    assert piped.tell() == len(TEXT)
-    pipe(TEXT)
-    built = dsindex.build("-", tokenizer=OWN.plain_tokenizer, append_eod=True, output_prefix="out/x")
-    assert built.counts.lines == 60
-    assert not os.path.exists("out/x.build")

@@ -13,7 +13,7 @@ from dsindex.datasets import IndexedDataset
 from dsindex.json_text import show_name
 from tests.support.conversations import CONVERSATIONS
 from tests.support.datasets import write_dataset
-from tests.support.golden import OWN, golden_caches
+from tests.support.golden import OWN
 from tests.support.published import move_tokenizer_away
 
 TOKENIZER = str(OWN.plain_tokenizer)
@@ -144,16 +144,6 @@ def test_cache_of_other_data_is_refused(copied, cli):
     assert "expected a document index of its 1 sequences" in message
 
 
-def test_megatrons_own_cache_without_a_manifest(cli):
-    cache = next(cache for cache in golden_caches("GPTDataset") if cache.split == "train")
-    [prefix] = cache.prefixes()
-    report = trace(cli, cache.description_path, "--prefix", prefix, "--sample", 1)
-    tokens = [token for part in report["samples"][0]["parts"] for token in part["tokens"]]
-    dataset = dsindex.open(str(cache.description_path), prefix=prefix)
-    assert tokens[:8] == dataset.tokens(1)[:8].tolist()  # type: ignore[union-attr]
-    assert any("expected the manifest" in note for note in report["notes"])
-
-
 @pytest.mark.parametrize(("code", "words", "message"), [
     (2, [], "expected one of --sample, --step and --consumed, got none"),
     (2, ["--sample", 1, "--consumed", 1], "got --sample and --consumed"),
@@ -174,18 +164,6 @@ def test_megatrons_own_cache_without_a_manifest(cli):
 def test_wrong_questions_get_one_sentence(built, code, words, message, cli, monkeypatch):
     monkeypatch.chdir(built)
     assert message in refusal(cli, code, "cache", *words)
-
-
-def test_blend_without_the_tokenizers_identifiers_is_opened_by_its_folder(built, tmp_path, cli):
-    """Such caches have names instead of hashes, so a blend's own datasets are known by their descriptions."""
-    blend = ["0.7", str(built / "a_text_document"), "0.3", str(built / "b_text_document")]
-    folder = tmp_path / "named"
-    dsindex.build_index(blend, seq_length=16, num_samples=[1500], split="1,0,0", data_cache_path=str(folder))
-    step = ["--step", "3", "--global-batch-size", "4"]
-    wanted = trace(cli, built / "blend", *step)
-    assert trace(cli, folder, *step) == wanted
-    (folder / "a-damaged-GPTDataset-train-description.txt").write_text("{")
-    assert trace(cli, next(folder.glob("*-BlendedDataset-train-description.txt")), *step) == wanted
 
 
 @pytest.fixture(scope="module")

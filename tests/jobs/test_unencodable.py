@@ -8,7 +8,6 @@ import pytest
 
 from dsindex.errors import BadRecordError
 from dsindex.options.build import BuildConfig
-from tests.faults.test_quarantine import read_quarantine
 from tests.support import text_tokenizers as trained
 from tests.support.jobs import config_of, run_config
 
@@ -55,21 +54,6 @@ def test_record_is_named_and_set_aside_by_every_executor(executor, tmp_path):
     with pytest.raises(BadRecordError, match=message):
         build(path, tmp_path / "stopped", executor=executor)
     assert build(path, tmp_path / "out", executor=executor, on_bad_record="quarantine") == expected
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [("in.jsonl", write_lines), ("in.parquet", write_table)],
-    ids=["lines", "table"],
-)
-def test_quarantine_has_the_record_as_it_was_read(name, write, tmp_path):
-    expected = build(write(tmp_path / f"good-{name}", GOOD), tmp_path / "good")
-    assert build(write(tmp_path / name, TEXTS), tmp_path / "out", on_bad_record="quarantine") == expected
-    found = read_quarantine(tmp_path / "out" / "x_text_document.quarantine.jsonl.zst")
-    assert [entry["line"] for entry in found] == [2, 5]
-    raw = [json.loads(entry["raw"])["text"] for entry in found]
-    assert raw in ([TEXTS[1], TEXTS[4]], [[TEXTS[1]], TEXTS[4]])
 
 
 def test_verify_leaves_out_what_the_build_has_set_aside(tmp_path, cli):

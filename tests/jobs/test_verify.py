@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsindex.cli.main import main
 from dsindex.datasets.kinds import Subject
 from dsindex.errors import InputError, TokenizerError
 from dsindex.formats.manifest import manifest_path
@@ -94,35 +93,6 @@ def test_a_sample_of_the_shards_is_compared(share, num, built, monkeypatch):
     assert name.startswith(f"against the source: {num} of 13 shards")
 
 
-def test_quarantined_and_blank_lines_are_no_difference(make_config, tmp_path):
-    lines = Path(OWN.docs).read_text().splitlines()
-    lines[3:3] = ["not json", "", "  "]
-    lines += ["{", ""]
-    source = tmp_path / "in.jsonl"
-    source.write_text("\n".join(lines))
-    prefix = build(make_config, input=(str(source), str(OWN.docs)), on_bad_record="quarantine")
-    assert verify(prefix, against_source=True).findings == ()
-    path = Path(f"{prefix}.quarantine.jsonl.zst")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-5])
-    assert "quarantine.jsonl.zst: expected " in all_findings(verify(prefix))
-    path.write_bytes(whole)
-    change_token(prefix, 20381 + 500, 9)
-    forge_digest(prefix)
-    [finding] = verify(prefix, against_source=True).findings
-    assert f"{OWN.docs}, line " in finding
-
-
-def test_record_that_is_bad_for_another_key_is_no_difference(make_config, tmp_path):
-    """It was quarantined for every key, also for those that it has."""
-    lines = ['{"text": "a", "title": "b"}', '{"text": "c"}', '{"text": "d", "title": ["e", "f"]}', '{"title": "g"}']
-    source = tmp_path / "in.jsonl"
-    source.write_text("\n".join(lines))
-    config = make_config(input=(str(source),), json_keys=("text", "title"), on_bad_record="quarantine")
-    for dataset in run_config(config).datasets:
-        assert verify(dataset.prefix, against_source=True).findings == ()
-
-
 EDITS = {
     "size": (lambda m: m["content"]["digests"]["idx"].update(size_bytes=1), ".idx: expected 1 bytes"),
     "type": (lambda m: m["content"].update(documents="x"), "at `$.content.documents`"),
@@ -198,20 +168,6 @@ def test_instruction_data_refuses_its_source_and_says_what_is_possible(tmp_path)
         message = f"{prefix}_{name}: expected a dataset of texts, got one of `dsindex instruct`.*compare: --same-as"
         with pytest.raises(InputError, match=message):
             verify(f"{prefix}_{name}", against_source=True)
-
-
-def test_blend_of_datasets_of_one_name_is_whole(tmp_path):
-    """Caches of a name of their own, since the tokenizer's identifiers are not known, and two datasets called `d`."""
-    prefixes = [str(tmp_path / folder / "d") for folder in "ab"]
-    for number, prefix in enumerate(prefixes):
-        os.mkdir(os.path.dirname(prefix))
-        write_dataset(Path(prefix), [[[1] * 50]] * (20 + number))
-    words = ["index", "--data-path", "0.5", prefixes[0], "0.5", prefixes[1], "--seq-length", "16", "--split", "8,2,0"]
-    assert main([*words, "--num-samples", "40,4,0", "--data-cache-path", str(tmp_path / "cache")]) == 0
-    for prefix in prefixes:
-        report = verify(prefix, cache=str(tmp_path / "cache"))
-        assert report.findings == ()
-        assert "index caches against the data: 2 of a dataset and 2 of a blend" in passed(report)
 
 
 def test_cache_is_checked_against_the_data():

@@ -19,7 +19,7 @@ from dsindex.datasets import (
     SampleOptions,
 )
 from dsindex.datasets.gpt import DEFAULT_OPTIONS
-from dsindex.errors import FormatError, TokenizerError
+from dsindex.errors import TokenizerError
 from dsindex.formats.manifest import Content, Manifest, RecordedTokenizer, Run
 from dsindex.store.storage import StoredFile
 from dsindex.text.tokenizer import load_tokenizer
@@ -81,26 +81,6 @@ def test_sequences_and_documents_are_decoded_with_the_named_tokenizer(prefix):
 def test_given_tokenizer_is_used(prefix, give):
     Path(f"{prefix}.manifest.json").unlink()
     assert IndexedDataset(prefix).decode(0, tokenizer=give(TOKENIZERS["plain"])) == FIRST_TEXT + EOD
-
-
-@pytest.mark.parametrize(("named", "message"), [
-    ({"sha256": "0" * 64}, "expected the tokenizer 'plain' with sha256 0{16}… .*/plain has [0-9a-f]{16}…"),
-    ({"name": "gone"}, "expected the tokenizer 'gone' .* found none where it was, nor .*; give its path"),
-])  # fmt: skip
-def test_other_tokenizer_is_refused(prefix, named, message):
-    write_manifest(prefix, **named)
-    with pytest.raises(TokenizerError, match=message):
-        IndexedDataset(prefix).decode(0)
-
-
-def test_missing_or_damaged_manifest_is_named(prefix):
-    manifest = Path(f"{prefix}.manifest.json")
-    manifest.write_text('{"content": {"tokenizer": {"name": 3}}}')
-    with pytest.raises(FormatError, match="cannot be read as a manifest"):
-        IndexedDataset(prefix).decode(0)
-    manifest.unlink()
-    with pytest.raises(TokenizerError, match=r"data.manifest.json: expected .* found none; give its path"):
-        IndexedDataset(prefix).decode(0)
 
 
 def test_ids_that_the_tokenizer_lacks_are_refused():

@@ -100,22 +100,6 @@ def test_bounds_of_documents_are_those_of_megatron(tmp_path, number, bounds, lon
         assert [sample[name].dtype.name for name in ("cu_seqlens", "max_seqlen")] == ["int32", "int32"]
 
 
-def test_numbers_count_from_either_end(tmp_path):
-    dataset = small(tmp_path)
-    assert dataset.tokens(-1).tolist() == dataset.tokens(np.uint8(2)).tolist() == [1, 2, 9, 3, 9]
-    assert dataset.batch([-1, 1]).tolist() == [[1, 2, 9, 3, 9], [4, 5, 6, 9, 1]]
-    assert dataset.batch([]).shape == (0, 5)
-    for read in (dataset.__getitem__, dataset.tokens, dataset.parts):
-        for index in (3, -4):
-            with pytest.raises(IndexError, match=f"expected a sample below 3, got {index}"):
-                read(index)
-    with pytest.raises(IndexError, match="expected a sample below 3, got 3"):
-        dataset.batch([0, 3])
-    with pytest.raises(TypeError, match="integer"):
-        dataset.batch([0.5])
-    assert len(list(dataset)) == 3
-
-
 def reference_resets(tokens):
     """Positions and forbidden attention, token by token."""
     document, positions, documents = 0, [], []
@@ -219,39 +203,4 @@ def test_indices_that_point_elsewhere_are_a_format_error(tmp_path, changes):
             read()
 
 
-@pytest.mark.parametrize(("name", "array", "message"), [
-    ("document_index", np.zeros(5), "expected a document index of any integers, got float64"),
-    ("sample_index", np.zeros((4, 3), np.int32), r"any x 2 integers, got int32 of shape \(4, 3\)"),
-    ("shuffle_index", np.zeros(2, np.uint32), r"shuffle index of 3 integers, got uint32 of shape \(2,\)"),
-], ids=["floats", "columns", "short"])  # fmt: skip
-def test_index_of_another_form_is_refused(tmp_path, name, array, message):
-    with pytest.raises(FormatError, match=message):
-        small(tmp_path, **{name: array})
-
-
-def test_file_that_is_no_array_is_refused(tmp_path):
-    path = tmp_path / "wrong.npy"
-    with pytest.raises(FormatError, match=r"wrong\.npy: cannot be read as a document index"):
-        small(tmp_path, document_index=path)
-    np.save(path, np.zeros(1000, np.int32))
-    for content in (path.read_bytes()[:-4], b"", pickle.dumps([1])):
-        path.write_bytes(content)
-        with pytest.raises(FormatError, match=r"wrong\.npy: cannot be read as a document index"):
-            small(tmp_path, document_index=path)
-
-
 FORTRAN = "'fortran_order': False"
-
-
-@pytest.mark.parametrize("header", [
-    *(f"{{'descr': '<i4', {FORTRAN}, 'shape': {shape}, }}" for shape in ("(-1,)", f"({LARGEST},)")),
-    *(f"{{'descr': {kind}, {FORTRAN}, 'shape': (1,), }}" for kind in ("'V0'", "'|O'")),
-    "(" * 5000 + ")" * 5000,
-], ids=lambda header: header[:70])  # fmt: skip
-@pytest.mark.filterwarnings("error")
-def test_damaged_header_is_refused(tmp_path, header):
-    """numpy raises other errors for some of them, and a shape of 2**63 - 1 may end the process."""
-    head = b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header.encode()
-    (tmp_path / "wrong.npy").write_bytes(head + bytes(4))
-    with pytest.raises(FormatError, match=r"wrong\.npy: (cannot be read as|expected) a document index"):
-        small(tmp_path, document_index=tmp_path / "wrong.npy")

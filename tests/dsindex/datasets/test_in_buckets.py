@@ -10,7 +10,6 @@ pytest.importorskip("moto")
 
 from dsindex.datasets import GPTDataset, IndexedDataset, PackedInstructionDataset
 from dsindex.datasets.opening import open as open_dataset
-from dsindex.errors import InputError
 from tests.support.buckets import ENVIRONMENT, serving_buckets
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, golden_caches
@@ -82,12 +81,3 @@ def test_what_is_opened_is_told_by_the_objects(folder):
     for found, expected in zip(chat.__getitems__([1, 0]), own.__getitems__([1, 0]), strict=True):
         assert np.array_equal(found.tokens, expected.tokens)
         assert np.array_equal(found.loss_mask, expected.loss_mask)
-
-
-def test_object_that_is_replaced_is_named(store):
-    for suffix in ("idx", "bin"):
-        store.put(f"docs/big.{suffix}", store.content(f"docs/d.{suffix}"))
-    dataset = IndexedDataset("s3://docs/big")
-    store.put("docs/big.bin", bytes(len(store.content("docs/d.bin"))))
-    with pytest.raises(InputError, match=r"s3://docs/big.bin: expected the object that was looked at, got another"):
-        dataset[5]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dsindex.datasets import IndexedDataset
-from dsindex.dtypes import TOKEN_DTYPES
 from dsindex.errors import FormatError
 from tests.support.datasets import write_dataset
 from tests.support.golden import DATASETS, dataset_name
@@ -25,16 +24,6 @@ def dataset(prefix):
     return IndexedDataset(prefix)
 
 
-@pytest.mark.parametrize("dtype", TOKEN_DTYPES.values(), ids=str)
-def test_every_dtype_is_read(tmp_path, dtype):
-    dataset = IndexedDataset(write_dataset(tmp_path / "d", DOCUMENTS, dtype=dtype))
-    assert [sequence.tolist() for sequence in dataset] == SEQUENCES
-    assert dataset.dtype == dataset[0].dtype == dtype
-    assert (len(dataset), dataset.num_documents, dataset.num_tokens) == (4, 4, 10)
-    values, offsets = dataset.take([3, 1])
-    assert (values.tolist(), offsets.tolist(), values.dtype) == ([10, 4, 5, 6, 7], [0, 1, 5], dtype)
-
-
 def test_sequence_is_the_same_by_any_integer(dataset):
     for index in (2, -2, np.int64(2), np.uint8(2), np.int32(-2)):
         assert dataset[index].tolist() == [8, 9]
@@ -46,13 +35,6 @@ def test_arrays_cannot_be_written_to(dataset):
     for array in (dataset[0], dataset[0:2][1], dataset.get(0, 1), dataset.document(2), dataset.sequence_lengths):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
-
-
-@pytest.mark.parametrize("part", [
-    slice(None), slice(1, 3), slice(-2, None), slice(2, 1), slice(9, 12), slice(None, None, -1), slice(0, 9, 2),
-], ids=str)  # fmt: skip
-def test_slices_are_those_of_a_list(dataset, part):
-    assert [sequence.tolist() for sequence in dataset[part]] == SEQUENCES[part]
 
 
 def test_get_gives_parts_that_exist_and_no_other(dataset):
@@ -104,18 +86,6 @@ def test_golden_dataset_reads_the_same_every_way(prefix):
     values, offsets = dataset.take(order)
     assert np.array_equal(values, np.concatenate([dataset[index] for index in order]))
     assert np.array_equal(np.diff(offsets), dataset.sequence_lengths[order])
-
-
-def test_missing_or_foreign_files_are_named(tmp_path, prefix):
-    with pytest.raises(FormatError, match=r"gone\.idx: cannot be read"):
-        IndexedDataset(tmp_path / "gone")
-    (tmp_path / "d.bin").write_bytes(b"\0" * 19)
-    for check in (True, False):
-        with pytest.raises(FormatError, match=r"d\.idx: expected a \.bin of 20 bytes, got 19"):
-            IndexedDataset(prefix, check=check)
-    (tmp_path / "d.bin").unlink()
-    with pytest.raises(FormatError, match=r"d\.bin: cannot be read"):
-        IndexedDataset(prefix)
 
 
 def damaged_dataset(tmp_path, *, pointer, length):

@@ -38,16 +38,6 @@ def test_continuous_reads_every_era(tmp_path, version, reuse, expected):
     assert dataset[-1].tolist() == expected[-1]
 
 
-@pytest.mark.parametrize(("token_bytes", "dtype"), [(1, "uint8"), (2, "int32"), (4, "int64")])
-def test_blocks_have_the_types_that_modalities_gives_to_torch(tmp_path, token_bytes, dtype):
-    largest = 256**token_bytes - 1
-    path = write_pbin(tmp_path / "x.pbin", [[0, largest]], token_bytes=token_bytes)
-    for block in (PackedMemMapDatasetContinuous(path, 2)[0], PackedMemMapDatasetMegatron(path, 2)[0]):
-        assert block.dtype == dtype
-        assert block.tolist() == [0, largest]
-        block[0] = 1  # a copy, which the caller may change
-
-
 @pytest.mark.parametrize("kind", [PackedMemMapDatasetContinuous, PackedMemMapDatasetMegatron])
 def test_both_kinds_refuse_what_cannot_be(tmp_path, kind):
     path = write_pbin(tmp_path / "x.pbin", DOCUMENTS)

@@ -1,16 +1,14 @@
 """Lines of a file, their kept index, and the tokens of their texts."""
 
 import json
-import pickle
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dsindex.datasets.instruction import InstructionDataset
 from dsindex.datasets.raw import MemMapDataset, RawLines
 from dsindex.errors import BadRecordError, FormatError, InputError
-from dsindex.text.tokenizer import load_tokenizer, shared_tokenizer
+from dsindex.text.tokenizer import load_tokenizer
 from tests.support.chat_tokenizers import train
 
 TOKENIZERS = Path(__file__).parents[2] / "golden" / "tokenizers"
@@ -25,22 +23,6 @@ def tokenizer():
 def write_lines(path, records):
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return str(path)
-
-
-@pytest.mark.parametrize("special", [True, False])
-def test_dataset_tokenizes_what_is_asked_for(tmp_path, tokenizer, special):
-    path = write_lines(tmp_path / "x.jsonl", [{"text": text} for text in TEXTS])
-    dataset = MemMapDataset(path, tokenizer=tokenizer, add_special_tokens=special)
-    encoded = shared_tokenizer(tokenizer).encode_batch(TEXTS, add_special_tokens=special)
-    expected = [encoding.ids for encoding in encoded]
-    assert len(dataset) == len(TEXTS)
-    assert [tokens.tolist() for tokens in dataset[:]] == expected
-    assert [tokens.tolist() for tokens in pickle.loads(pickle.dumps(dataset))[:]] == expected  # noqa: S301 - ours
-    assert dataset[-1].tolist() == expected[-1]
-    assert dataset[1:1] == []
-    assert dataset[2].dtype == np.uint32
-    with pytest.raises(IndexError, match="expected a line below 4, got 4"):
-        dataset[4]
 
 
 def test_dataset_builds_a_missing_index_and_takes_a_jq_pattern(tmp_path, tokenizer):

@@ -40,15 +40,6 @@ def test_the_era_is_told_from_the_file(tmp_path, version, token_bytes, documents
     assert documents_of(path, version=PBIN_VERSIONS[version]) == documents
 
 
-def test_files_without_documents_are_current_where_eras_do_not_differ(tmp_path):
-    told = {
-        version: read_pbin_header(write_pbin(tmp_path / version, [], version=version)).version.name
-        for version in VERSION_NAMES
-    }
-    assert told == {"spec": "spec", "2024-01-30": "2024-01-30", "2024-04": "current", "current": "current"}
-    assert read_pbin_header(str(tmp_path / "current"), version=PBIN_VERSIONS["2024-04"]).version.name == "2024-04"
-
-
 def test_header_refuses_sizes_that_an_era_lacks():
     with pytest.raises(LimitError, match=r"tokens of 4 bytes for a \.pbin of version spec, got 2"):
         PbinHeader(version=PBIN_VERSIONS["spec"], token_bytes=2, data_bytes=0).to_bytes()

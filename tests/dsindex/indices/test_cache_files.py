@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dsindex.errors import OutputError
-from dsindex.index.cache import CacheFiles, changed_files, lock_cache, read_record, write_cache, write_content
+from dsindex.index.cache import CacheFiles, changed_files, lock_cache, read_record, write_cache
 
 ARRAYS = ("a", "b", "c")
 DESCRIPTION = "x-description.txt"
@@ -39,16 +39,6 @@ def whole(tmp_path_factory):
         return there(folder)
 
     return write
-
-
-@pytest.mark.parametrize("array", [
-    np.arange(12, dtype=np.int64).reshape(6, 2), np.zeros(0, np.uint32), np.arange(10, dtype=np.uint32)[::2],
-], ids=["rows", "empty", "strided"])  # fmt: skip
-def test_array_is_written_as_numpy_saves_it(array, tmp_path):
-    np.save(tmp_path / "numpy.npy", array, allow_pickle=True)
-    write_content(str(tmp_path / "ours.npy"), array)
-    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
-    assert len(list(tmp_path.iterdir())) == 2, "no temporary file is left"
 
 
 def test_tasks_that_write_one_cache_at_once_leave_no_mixture(tmp_path, whole):

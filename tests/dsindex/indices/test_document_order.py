@@ -1,14 +1,11 @@
 """Document orders other than Megatron's, against what they promise."""
 
 import hashlib
-import itertools
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dsindex.errors import FormatError, InputError
 from dsindex.index.building import build_arrays
@@ -56,22 +53,6 @@ def test_packed_samples_end_where_documents_end(count, mean, spread):
     assert extra <= 0.05 * stock_extra
 
 
-@given(
-    lengths=st.lists(st.integers(0, 60), max_size=200),
-    length=st.integers(2, 50),
-    epochs=st.integers(1, 3),
-    begin=st.integers(0, 3),
-)
-def test_packed_epochs_are_permutations(lengths, length, epochs, begin):
-    if not sum(lengths):
-        lengths = [*lengths, 1]
-    (documents, samples, shuffle), counts = build(lengths, length=length, epochs=epochs, begin=begin)
-    by_epoch = np.sort(documents.reshape(counts.num_epochs, -1))
-    assert (by_epoch == np.arange(begin, begin + len(lengths))).all()
-    assert np.sort(shuffle).tolist() == list(range(counts.num_samples))
-    assert len(samples) == counts.num_samples + 1
-
-
 def test_order_depends_on_the_seed_alone():
     lengths = lognormal(3000, 5.5, 1.0)
     one = build(lengths)[0]
@@ -91,18 +72,6 @@ def test_position_in_training_does_not_depend_on_length():
     for number in range(10):
         mean = read[decile == number].mean() / counts.num_samples
         assert mean == pytest.approx(0.5, abs=0.02)
-
-
-@pytest.mark.parametrize("documents", ["shuffled", "packed"])
-def test_epochs_shuffled_separately_are_read_one_after_another(documents):
-    lengths = lognormal(2000, 5.5, 1.0)
-    order = DocumentOrder(documents=documents, samples="separately")
-    (index, _, shuffle), counts = build(lengths, order, epochs=3)
-    first = [-(-epoch * int(lengths.sum()) // 512) for epoch in range(counts.num_epochs)] + [counts.num_samples]
-    for begin, end in itertools.pairwise(first):
-        assert np.sort(shuffle[begin:end]).tolist() == list(range(begin, end))
-    assert (shuffle != np.arange(len(shuffle))).any()
-    assert len(index) == 3 * len(lengths)
 
 
 def file_order(path, numbers):

@@ -1,6 +1,5 @@
 """Conversations in blocks: packing against a slow reference, batches, splits and statistics."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,20 +53,6 @@ def test_order_of_a_plan_is_pinned():
     assert blocks_of(plan) == [[1, 6], [0, 5], [8, 9], [2, 3, 4], [7]]
 
 
-def test_realistic_lengths_fill_the_blocks_and_no_tenth_of_these_has_longer_ones_than_the_others():
-    """Some trainers read packs in the order of the file."""
-    lengths = np.clip(np.random.default_rng(0).lognormal(5.5, 1.0, 100_000).astype(np.int64), 1, 4096)
-    plan = lay_out_blocks(lengths, sequence_length=4096)
-    assert plan.fill > 0.999
-    assert sorted(plan.conversations.tolist()) == list(range(100_000))
-    sums = np.add.reduceat(lengths[plan.conversations], plan.block_starts[:-1])
-    assert sums.max() <= 4096
-    means = [lengths[block].mean() for block in np.split(plan.conversations, plan.block_starts[1:-1])]
-    tenths = [np.mean(tenth) for tenth in np.array_split(means, 10)]
-    assert 0.9 * np.mean(means) < min(tenths)
-    assert max(tenths) < 1.1 * np.mean(means)
-
-
 @pytest.mark.parametrize(("lengths", "options", "match"), [
     ([0], {}, "expected 1 to 8 tokens"),
     ([9], {}, "expected 1 to 8 tokens"),
@@ -89,22 +74,6 @@ def sample(*texts):
 
 def ids(text):
     return [int(i) for i in train("bytes").encode(text).ids]
-
-
-def test_padded_batch_shifts_targets_inside_each_row():
-    batch = InstructionCollator(config(HUMAN), train("bytes"))([sample("who", "you"), sample("Go", "by")])
-    first = [0, *ids("S"), *ids("who"), *ids("you"), 1]
-    second = [0, *ids("S"), *ids("Go"), *ids("by"), 1]
-    width = len(first)
-    assert (width, len(second)) == (7, 5)
-    assert batch.tokens.tolist() == [first, [*second, 1, 1]]
-    assert batch.targets.tolist() == [[*first[1:], 1], [*second[1:], 1, 1, 1]]
-    # "you" and the EOS are trained on where they are predicted: one place before they stand.
-    assert batch.loss_mask.tolist() == [[0, 0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 0, 0, 0]]
-    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 0, 1]]
-    assert batch.attention_lengths.tolist() == [7, 5]
-    assert [row.tolist() for row in batch.sequence_boundaries] == [[0, 7], [0, 5]]
-    assert (batch.tokens.dtype, batch.loss_mask.dtype) == (np.int64, np.float32)
 
 
 def test_packed_batch_keeps_conversations_apart():

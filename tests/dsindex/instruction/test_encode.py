@@ -193,14 +193,6 @@ def test_markers_cannot_leave_a_reply_out():
         InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(record)
 
 
-def test_variables_of_the_record_go_before_those_of_the_configuration():
-    template = "{{ day }}{% generation %}{{ day }}{{ hour }}{{ tools | length }}{% endgeneration %}"
-    config = "template_variables: {day: Mon, hour: '1'}"
-    record = {**chat("up", "you"), "tools": '[{"name": "f"}]'}
-    assert learnt_text(config, record, template) == "Mon11"
-    assert learnt_text(config, {**record, "chat_template_kwargs": {"day": "Tue"}}, template) == "Tue11"
-
-
 def test_tool_messages_stay_with_their_exchange():
     turns = ("user who", "assistant call", "tool up", "assistant you", "user Go", "assistant by")
     messages = [dict(zip(("role", "content"), turn.split(), strict=True)) for turn in turns]

@@ -98,23 +98,6 @@ def test_drawn_conversations_are_written_as_they_were_compared_with_transformers
 CALLS = {**CALL, "tool_calls": CALL["tool_calls"] * 2}
 
 
-@pytest.mark.quick(2)
-@pytest.mark.parametrize(("name", "messages", "variables", "reason"), [
-    ("mistral", [SYSTEM, USER, REPLY], {}, "user and assistant in turn"),
-    ("mistral", [USER, CALL], {}, "ids of 9 characters"),
-    ("gpt-oss", [USER, CALLS], {}, "one tool at a time"),
-    ("gpt-oss", [USER, {**CALL, "content": "x", "thinking": "y"}], {}, "one tool at a time"),
-    ("gpt-oss", [USER, {"role": "tool", "content": "4"}], {}, "message of the role tool"),
-    ("gpt-oss", [USER, REPLY], {"tools": [TOOL]}, "a description of each tool"),
-    ("gpt-oss", [USER, REPLY], {"builtin_tools": ["python"]}, "builtin_tools"),
-    *((name, [USER, {**CALL, "content": "x"}], {}, "refuses the conv") for name in ("gemma3", "phi4", "chatml")),
-    *((name, [USER, REPLY], {"tools": [TOOL]}, "refuses the conv") for name in ("gemma3", "phi4", "chatml")),
-])  # fmt: skip
-def test_what_a_family_has_no_form_for_is_refused(name, messages, variables, reason):
-    with pytest.raises(RecordProblem, match=reason):
-        shown(name, messages, **variables)
-
-
 def test_qwen3_without_thinking_does_not_learn_the_empty_block():
     text = shown("qwen3", [USER, REPLY], enable_thinking=False)
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n«R<|im_end|>\n»")

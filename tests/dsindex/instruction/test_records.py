@@ -158,17 +158,6 @@ def test_a_record_may_mask_a_role_as_in_nemo():
             read({"mask": mask, "conversations": turns})
 
 
-@pytest.mark.parametrize(("learn", "weights", "expected"), [
-    ("all", {}, None), ("all", {3: 1}, None), ("all", {1: 0}, {3, 4}), ("all", {0: 0}, None),
-    ("last_turn", {}, {3, 4}), ("last_turn", {3: 0}, {4}),
-])  # fmt: skip
-def test_learnt_replies_are_those_with_weight_in_the_wanted_turns(learn, weights, expected):
-    turns = [dict(turn) for turn in (USER, REPLY, USER, REPLY, REPLY)]
-    for number, weight in weights.items():
-        turns[number]["weight"] = weight
-    assert read({"messages": turns}, learn=learn).learnt == expected
-
-
 def test_learnt_replies_need_the_role_of_replies():
     assert read({"prompt": [USER, REPLY, USER], "completion": [REPLY]}).learnt == {3}
     bot, roles = {"role": "bot", "content": "x"}, {"user": "user", "bot": "Bot"}

@@ -48,15 +48,6 @@ def test_tokens_are_those_of_the_library(tmp_path, shape):
     assert encoded(tokenizer, texts) == processor.encode(texts, num_threads=1)
 
 
-def test_only_a_tokenizer_json_is_encoded_by_gigatoken(tmp_path):
-    tokenizer = loaded(tmp_path, "llama2")
-    engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
-    assert (engine.name, engine.version) == ("sentencepiece", engine.reference_version)
-    assert "gigatoken, which is up to fifty times as fast: it is no tokenizer.json" in engine.describe_fallback()
-    with pytest.raises(TokenizerError, match=r"it is no tokenizer.json; use --engine reference"):
-        choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
-
-
 MEGATRON = TokenizerOptions(tokenizer_type="TikTokenizer", vocab_size=580, tiktoken_num_special_tokens=20)
 
 

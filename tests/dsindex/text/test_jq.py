@@ -59,20 +59,6 @@ def test_field_pattern_gives_texts_unchanged(value):
     assert read(".meta.text", {"meta": {"text": value}}) == value
 
 
-@pytest.mark.parametrize(
-    ("pattern", "record", "expected"),
-    [
-        ("reduce .[] as $x (0; . + $x)", {"a": 1, "b": 2}, 3),
-        ('"\\(.a) and \\(.b | "<\\(.)>")"', {"a": 1, "b": 2}, "1 and <2>"),
-        (".env + .now + .[\"input\"] + (. as $input | $input.now)", {"env": "a", "now": "b", "input": "c"}, "abcb"),
-        ('"now, \\"env\\" # \\\\(env)" # a comment', {"now": 1}, 'now, "env" # \\(env)'),
-        ("{now: .now} | .now", {"now": 1}, 1),
-    ],
-)  # fmt: skip
-def test_patterns_may_be_any_jq(pattern, record, expected):
-    assert read(pattern, record) == expected
-
-
 def test_field_pattern_without_a_value_gives_none_and_several_are_refused():
     assert read(".roles[]", {"roles": []}) is None
     assert read(".roles[]", {"roles": ["a"]}) == "a"

@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
-from dsindex.text import records
 from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.parts import read_part
 from dsindex.text.selection import MAX_PATH_KEYS, open_selection
-from dsindex.text.streams import read_lines, read_text_file
-from tests.dsindex.text.nasty_lines import GOOD, GOOD_LIST, NASTY, around, contents
-from tests.dsindex.text.readings import BOM, SELECTION, as_reading, parse, read_ranges, reference
+from dsindex.text.streams import read_lines
+from tests.dsindex.text.nasty_lines import GOOD, GOOD_LIST, NASTY, contents
+from tests.dsindex.text.readings import SELECTION, as_reading, parse, read_ranges, reference
 from tests.support.compressed import COMPRESSORS
 
 
@@ -26,21 +25,6 @@ def test_a_nasty_line_is_read_as_json_loads_reads_it(nasty, good):
     for lines in ([good, nasty, good], [nasty, nasty], [good, nasty, b"", nasty, b""]):
         content = b"\n".join(lines)
         assert as_reading(parse(content)) == reference(content)
-
-
-@pytest.mark.quick(3)
-@pytest.mark.parametrize("content", [
-    GOOD + b"\n" + GOOD,
-    GOOD + b"\n\n\n" + GOOD + b"\n\n",
-    BOM + GOOD + b"\r\n" + GOOD + b"\r\n",
-    b"\n".join(around(value) for value in [b"1", b"[{}]", b"null", b"1e300"]),
-    b'{"text":"Inf} -NaN Information","title":"' + b"{" * 5000 + b'"}\n' + GOOD,
-    '{"text":"Größe 😀","title":"\\u00e9\\ud83d\\ude00"}\n'.encode() * 1000,
-    *([(GOOD + b"\n") * count for count in (2, 5_000, 30_000)]),
-], ids=["plain", "blank", "bom", "others", "strings", "unicode", "2", "5000", "30000"])  # fmt: skip
-def test_plain_lines_are_read_as_a_block(content, monkeypatch):
-    monkeypatch.setattr(records, "_parse_lines", lambda *_: pytest.fail("the slow path was taken"))
-    assert as_reading(parse(content)) == reference(content)
 
 
 def test_lines_of_later_blocks_have_their_numbers(tmp_path):
@@ -105,13 +89,6 @@ def test_a_long_line_takes_little_more_memory_than_the_limit(tmp_path, suffix, c
         tracemalloc.stop()
     assert (line.num_bytes, len(line.head)) == (size_bytes, 1 << 20)
     assert peak < 1.4 * limit
-
-
-def test_a_file_beyond_the_limit_keeps_its_first_bytes(tmp_path):
-    (tmp_path / "a").write_bytes(b"abcdefgh")
-    part = TextPart(path=str(tmp_path / "a"), begin=0, end=8, form=InputForm(format="document"))
-    [line] = read_text_file(part, block_bytes=5, max_line_bytes=4)
-    assert (line.head, line.num_bytes) == (b"abcd", 8)
 
 
 PATHS = (".meta.text", ".meta.deep.title", "text")

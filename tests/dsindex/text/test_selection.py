@@ -21,18 +21,6 @@ def test_names_paths_and_programs_are_read_from_one_line():
     assert selection.outputs == ("text", "meta.text", "both", "list")
 
 
-@pytest.mark.parametrize(("condition", "record", "holds"), [
-    (".n > 3", b'{"n": 4}', True),
-    (".n", b'{"n": null}', False),
-    ("empty", b"{}", False),
-    ("null, 1, false", b"{}", True),
-    ("def f: .n; f == 1", b'{"n": 1}', True),
-])  # fmt: skip
-def test_record_is_kept_if_any_result_is_true(condition, record, holds):
-    line = record[:-1] + (b"," if len(record) > 2 else b"") + b'"text": "a"}'
-    assert judge(open_selection(["text"], where=condition), line) == [["a"] if holds else None]
-
-
 def test_condition_is_evaluated_before_keys_are_read():
     selection = open_selection(["text", "x=.b + 1 | tostring"], where=".keep")
     found = judge(selection, b'{"keep": false, "b": "no number"}', b"no JSON", b"[1]", b'{"keep": true}', b'{"b": {}}')
@@ -43,20 +31,6 @@ def test_condition_is_evaluated_before_keys_are_read():
         "expected the key 'text', got only 'keep'",
         None,
     ]
-
-
-@pytest.mark.parametrize(("options", "line", "reason"), [
-    ({"keys": ["text"], "where": ".n + 1"}, b'{"text": "a", "n": "x"}', r"pattern `.n + 1` fails: string"),
-    ({"keys": ["x=.n | ."]}, b'{"n": 1}', "expected a string or a list of strings from the jq pattern '.n | .', got"),
-    ({"keys": ["text"], "where": "error"}, b'{"text": "a"}', 'pattern `error` fails: (not a string): {"text": "a"}'),
-    ({"keys": ["x=. | error(.a)"]}, rb'{"a": "one\ntwo"}', "pattern `. | error(.a)` fails: one"),
-    ({"keys": ["x=.a[]"]}, b'{"a": ["b", "c"]}', "pattern `.a[]`: expected one value, got 2"),
-    ({"keys": ["x=. | [.a, 1]"]}, b'{"a": "b"}', "got a list with a number as item 2"),
-    ({"keys": [".a.b", "x=.a"]}, b'{"a": "b"}', "expected an object at .a, got a string"),
-])  # fmt: skip
-def test_what_fails_on_a_record_makes_it_a_bad_one(options, line, reason):
-    [found] = judge(open_selection(**options), line)
-    assert reason in found
 
 
 @pytest.mark.parametrize("where", [".a |", ".a)] | any, [(.b", "$holds"])

@@ -10,7 +10,7 @@ import pytest
 from dsindex.errors import TokenizerError
 from dsindex.text.encoders import make_encoder
 from dsindex.text.engines import choose_engine
-from dsindex.text.tokenizer import find_tokenizer, load_tokenizer, require_eod, shared_tokenizer
+from dsindex.text.tokenizer import load_tokenizer, require_eod, shared_tokenizer
 from tests.support import text_tokenizers as trained
 from tests.support.golden import TOKENIZERS
 from tests.support.hub_cache import COMMIT, put_in_cache
@@ -142,24 +142,6 @@ def test_name_is_found_in_the_cache(home, name):
     assert tokenizer.json == trained.byte_level()
     for reference in ("main", COMMIT):
         assert load_tokenizer(f"{name}@{reference}") == tokenizer
-
-
-def test_revision_is_honoured(home):
-    put_in_cache(home, "org/name", {"tokenizer.json": trained.byte_level()})
-    other = trained.with_template("<|bos|> $A")
-    put_in_cache(home, "org/name", {"tokenizer.json": other}, commit=OTHER, reference="v2")
-    assert load_tokenizer("org/name").revision == COMMIT
-    assert (load_tokenizer("org/name@v2").revision, load_tokenizer("org/name@v2").json) == (OTHER, other)
-    with pytest.raises(TokenizerError, match=r"org/name@v3: expected a file, a folder, or the name of a tokenizer in"):
-        load_tokenizer("org/name@v3")
-
-
-@pytest.mark.parametrize("path", ["no/such/folder", "../gpt2", "tokenizer.json", "a b", ""])
-def test_what_cannot_be_a_name_is_a_path(home, path):
-    assert not (home / path.lstrip("/.") / "x").exists()
-    assert find_tokenizer(path).path == path
-    with pytest.raises(TokenizerError, match=r"expected a tokenizer's file, or a folder .*, found nothing"):
-        load_tokenizer(path)
 
 
 def test_only_files_of_tokenizers_are_fetched(home, monkeypatch):

@@ -191,18 +191,6 @@ def test_first_bad_record_is_named_with_file_and_line(tmp_path):
         run_config(config, SPLIT_IN_PARTS)
 
 
-def test_bad_records_are_counted_by_kind(tmp_path, broken):
-    report = run_config(job(tmp_path / "chat", input=(str(broken),), split=None), SPLIT_IN_PARTS)
-    content = json.loads((tmp_path / "chat_text_document.manifest.json").read_bytes())["content"]
-    assert content["bad_records"] == report.bad_records
-    assert report.bad_records.keys() >= set(BAD.values())
-    assert sum(report.bad_records.values()) == report.counts.quarantined == content["account"]["quarantined"]
-    assert report.counts.lines == 120 + len(BAD) + 1
-    assert main(["verify", str(tmp_path / "chat_text_document")]) == 0
-    with pytest.raises(InputError, match="more than the 2 of --max-bad-records"):
-        run_config(job(tmp_path / "other" / "chat", input=(str(broken),), max_bad_records="2"), SPLIT_IN_PARTS)
-
-
 def test_another_plan_is_refused_and_replacing_removes_the_packs_of_earlier_tokens(tmp_path):
     """Not the datasets of like names."""
     options = {"split": None, "shard_size": None, "workers": 1}

@@ -9,7 +9,6 @@ import pytest
 import tokenizers
 
 from dsindex.cli.main import main
-from dsindex.datasets.provenance import read_rows
 from dsindex.engine.progress import Reporter
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS
@@ -124,24 +123,6 @@ def test_every_file_is_the_same_for_any_cut(make_pack, tmp_path):
     names = {f"x.{suffix}" for suffix in ("pbin", "manifest.json", "provenance.parquet", "quarantine.jsonl.zst")}
     assert outputs[0].keys() == names
     assert outputs[0] == outputs[1] == outputs[2]
-
-
-def test_texts_without_tokens_are_counted_and_no_documents(make_pack, tmp_path):
-    text = b'{"text": ""}\n\n{"text": "a"}\nbroken\n{"text": "<|endoftext|>"}\n{"text": ""}\n{"text": "b"}'
-    (tmp_path / "a.jsonl").write_bytes(text)
-    config = make_pack(input=(str(tmp_path / "a.jsonl"),), on_bad_record="quarantine", shard_size="9B")
-    report = run_config(config)
-    assert (report.num_documents, report.num_empty) == (3, 2)
-    counts = report.counts
-    assert (counts.lines, counts.blank, counts.records, counts.kept, counts.quarantined) == (7, 1, 6, 5, 1)
-    tokenizer = str(OWN.plain_tokenizer)
-    by_hand = packed_by_hand(["a", "<|endoftext|>", "b"], tokenizer, version="current", token_bytes=2)
-    assert Path(report.path).read_bytes() == by_hand
-    content = json.loads((tmp_path / "out" / "docs.manifest.json").read_bytes())["content"]
-    assert (content["account"]["documents_with_tokens"], content["account"]["empty_documents"]) == (3, 2)
-    assert content["eod_in_text"] == 1
-    provenance = str(tmp_path / "out" / "docs.provenance.parquet")
-    assert read_rows(provenance, 0, 3)[2].tolist() == [3, 5, 7]
 
 
 def test_added_token_that_does_not_fit_is_refused_by_name(make_pack, tmp_path):

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.tools import verify_tokens
 from tests.jobs.pack.verifying import TOKENIZER, all_findings, edit_manifest, verify
 from tests.support.golden import OWN
 from tests.support.pbin_files import VERSION_NAMES, joined_by_modalities, write_pbin
@@ -49,14 +48,3 @@ def test_joined_file_is_recognised(tmp_path):
     (tmp_path / "joined.pbin").write_bytes(joined_by_modalities([part, part]))
     [finding] = verify(str(tmp_path / "joined.pbin")).findings
     assert "if Modalities joined this file" in finding
-
-
-def test_lines_that_give_no_document_are_no_difference(pack, tmp_path, monkeypatch):
-    monkeypatch.setattr(verify_tokens, "SHARD_BYTES", 20_000)
-    lines = OWN.docs.read_text("utf-8").split("\n")
-    lines[3:3] = ["not json", "", '{"text": ""}', "  "]
-    source, empty = tmp_path / "in.jsonl", tmp_path / "empty.jsonl"
-    source.write_text("\n".join([*lines, '{"text": ""}', "{", '{"text": ""}']), "utf-8")
-    empty.write_text('{"text": ""}\n' * 3)
-    path = pack(input=(str(source), str(empty), str(OWN.docs)), on_bad_record="quarantine")
-    assert verify(path, against_source=True).findings == ()
