@@ -26,7 +26,7 @@ def main(path: str) -> int:
         amounts[built.prefixes[0]] = amount
     mixed = dsindex.mix(amounts, **options["mix"], **options["job"])
     print(mixed, flush=True)
-    lengths = {"train_samples": mixed.mixture.num_samples, **options["index"], **options["job"]}
+    lengths = {"train_samples": mixed.num_samples, **options["index"], **options["job"]}
     caches = dsindex.build_index(mixed.data_path, **lengths, progress=True)
     print(caches, flush=True)
     checked = dsindex.verify(list(amounts), cache=caches)
