@@ -131,7 +131,7 @@ class BarDisplay(Display):
         from rich.table import Column
 
         detail = TextColumn("{task.fields[detail]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
-        columns = (TextColumn("{task.description:9}"), BarColumn(bar_width=20), "{task.percentage:>3.0f}%", detail)
+        columns = (TextColumn("{task.description:9}"), BarColumn(bar_width=10), "{task.percentage:>3.0f}%", detail)
         self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
         self._progress.start()
         self._task: TaskID | None = None

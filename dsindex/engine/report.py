@@ -167,9 +167,11 @@ def show(lines: Iterable[Line], file: TextIO) -> None:
     from rich.console import Console  # loads what `--json` and a help text do not need
 
     console = Console(file=file, width=None if file.isatty() else UNBROKEN, markup=False, highlight=False, emoji=False)
-    for line in lines:
-        for part in [_grid(line)] if isinstance(line, Table) else _wrap(show_name(line), console):
-            console.print(part, soft_wrap=not isinstance(line, Table))
+    with console.capture() as laid_out:
+        for line in lines:
+            for part in [_grid(line)] if isinstance(line, Table) else _wrap(show_name(line), console):
+                console.print(part, soft_wrap=not isinstance(line, Table))
+    file.writelines(f"{line.rstrip()}\n" for line in laid_out.get().splitlines())
 
 
 def _grid(table: Table) -> Grid:
