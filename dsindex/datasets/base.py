@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeVar, overload
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeVar, cast, overload
 
 import numpy as np
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-class MapDataset(Generic[Item]):
+class MapDataset(ABC, Generic[Item]):
     """A map-style dataset: `ds[i]`, `ds[-1]`, `ds[a:b]`. It is pickled as its arguments and opened again."""
 
     item: ClassVar[str] = "sample"
@@ -28,9 +30,9 @@ class MapDataset(Generic[Item]):
     _reopen: Callable[[], Any]
     """Opens the dataset again, also in another process and folder."""
 
+    @abstractmethod
     def __len__(self) -> int:
         """Return the number of items."""
-        raise NotImplementedError
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Item: ...
@@ -57,7 +59,7 @@ class MapDataset(Generic[Item]):
         return f"{type(self).__name__}({self.place!r}: {count(len(self), self.item)})"
 
     def _read(self, number: int) -> Item:
-        """Return the item of a number from 0."""
+        """Return the item of a number from 0, unless a dataset has a `__getitem__` of its own."""
         raise NotImplementedError
 
     def _number(self, index: SupportsIndex) -> int:
@@ -84,12 +86,11 @@ def tensor_maker(wanted: bool) -> Callable[[Item], Item]:
     if not wanted:
         return as_it_is
     try:
-        import torch  # noqa: F401
+        importlib.import_module("torch")
     except ImportError as error:
         msg = f"torch=True needs torch, which cannot be imported ({error}); install it: pip install 'dsindex[torch]'"
         raise MissingPackageError(msg) from error
-    convert: Any = to_tensors
-    return convert  # type: ignore[no-any-return]
+    return cast("Callable[[Item], Item]", to_tensors)
 
 
 def as_it_is(value: Item) -> Item:

@@ -7,6 +7,7 @@ sample begins, and the shuffle index sets the order of training. All three are m
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
@@ -221,9 +222,9 @@ class MegatronSamples(SampleDataset[dict[str, Any]]):
         length, prefix = sum(part.num_tokens for part in self.parts(index)), self.locate(index).data.prefix
         return decode_tokens(self.tokens(index)[:length], prefix=prefix, tokenizer=tokenizer)
 
+    @abstractmethod
     def _find(self, number: int) -> tuple[GPTDataset, int]:
         """Return the dataset of a sample, and the sample's number in it."""
-        raise NotImplementedError
 
 
 _PADDING = -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -49,9 +50,9 @@ class SampleDataset(MapDataset[Item]):
         """The datasets of a blend; otherwise itself alone."""
         return [self]
 
+    @abstractmethod
     def locate(self, index: SupportsIndex) -> LocatedSample:
         """Return a sample's number, dataset and parts, for `trace_samples`, which traces many at once."""
-        raise NotImplementedError
 
     def parts(self, index: SupportsIndex) -> list[SamplePart]:
         """Return the sequences that a sample's tokens come from, in order; parts without tokens are left out.
