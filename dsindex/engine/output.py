@@ -1,10 +1,8 @@
 """A dataset's files: assembled under partial names, and published once all are complete.
 
 On a disk, files are assembled beside the output (a rename cannot cross file systems) as `<final>.<plan id>.partial`: a
-leftover process of another plan cannot write there, and one of the same plan would write the same bytes. The tokens
-are merged by ranges, most of them while shards are still being made, and the `.bin` of a shard is removed once the
-ranges that need it are recorded. In a bucket, an object appears complete under its final name; the one that completes a
-dataset is written last.
+leftover process of another plan cannot write there, and one of the same plan would write the same bytes. In a bucket,
+an object appears complete under its final name; the one that completes a dataset is written last.
 """
 
 from __future__ import annotations
