@@ -138,11 +138,9 @@ class FunctionDisplay(Display):
     def __init__(self, function: Callable[[Snapshot], object]) -> None:
         self._function = function
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: Snapshot, *, ended: bool) -> None:  # noqa: ARG002 - its share says so
         """Pass on the progress of a stage."""
         self._function(snapshot)
-
-    end = show
 
 
 def open_reporter(progress: Progress) -> contextlib.AbstractContextManager[Reporter]:

@@ -26,33 +26,19 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 """The driver's key of a call: a number, a shard, a range of the output."""
 
+MOST_FAILURES = 4
+"""I/O errors at which a call fails."""
+MOST_LOST_WORKERS = 3
+"""Lost workers, and attempts past their deadline, at which a call fails."""
+PAUSE_SECONDS = 0.5
+"""Pause before the first retry of a call; it doubles with each retry."""
+DEADLINE_SECONDS = 3600.0
+"""Longest duration of a call's first attempt, after which its worker is ended; it doubles with each retry."""
 POLL_SECONDS = 0.5
 RETRY_SECONDS = 0.05
 """Longest wait for a result while a call is to be tried again."""
 WINDOW = 8
 """Calls per slot that are started beyond the first whose result is missing, if results are wanted in order."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """Budgets for machine faults."""
-
-    attempts: int = 4
-    """Number of I/O errors at which a call fails."""
-    lost_workers: int = 3
-    """Number of lost workers, and of attempts past their deadline, at which a call fails."""
-    first_pause_seconds: float = 0.5
-    """Pause before the first retry of a call; it doubles with each retry."""
-    deadline_seconds: float = 3600.0
-    """Longest duration of a call's first attempt, after which its worker is ended; it doubles with each retry."""
-
-
-@dataclass(slots=True)
-class DispatchStatistics:
-    """Retries and lost workers of a job, for the manifest's `run` part."""
-
-    retries: int = 0
-    lost_workers: int = 0
 
 
 @dataclass(slots=True)
@@ -75,8 +61,7 @@ class Dispatch(Generic[K]):
     Args:
         executor: The executor to run them on.
         calls: Keys and calls, consumed only as slots become free, so a million of them are never held at once.
-        policy: Budgets and deadline.
-        statistics: Counters to increase.
+        deadline_seconds: See DEADLINE_SECONDS.
         on_idle: Called at least every half second while waiting for a result, for progress displays.
     """
 
@@ -85,8 +70,7 @@ class Dispatch(Generic[K]):
         executor: Executor,
         calls: Iterable[tuple[K, Call]],
         *,
-        policy: RetryPolicy | None = None,
-        statistics: DispatchStatistics | None = None,
+        deadline_seconds: float = DEADLINE_SECONDS,
         on_idle: Callable[[], None] | None = None,
     ) -> None:
         self._executor = executor
@@ -94,8 +78,7 @@ class Dispatch(Generic[K]):
         self._released: deque[tuple[K, Call]] = deque()
         """Calls that followed a result, to be started next."""
         self._num_begun = 0
-        self._policy = policy or RetryPolicy()
-        self._statistics = statistics or DispatchStatistics()
+        self._deadline_seconds = deadline_seconds
         self._on_idle = on_idle or (lambda: None)
         self._flights: dict[int, _Flight[K]] = {}
         """Attempt that runs or waits for a slot → its call."""
@@ -161,14 +144,14 @@ class Dispatch(Generic[K]):
         used = budget = 0
         if worker_lost:
             flight.lost += 1
-            self._statistics.lost_workers += 1
-            used, budget = flight.lost, self._policy.lost_workers
+            self._executor.lost_workers += 1
+            used, budget = flight.lost, MOST_LOST_WORKERS
         elif is_machine_fault(error):
             flight.failures += 1
-            used, budget = flight.failures, self._policy.attempts
+            used, budget = flight.failures, MOST_FAILURES
         if used < budget:
-            self._statistics.retries += 1
-            pause = self._policy.first_pause_seconds * 2 ** (flight.failures + flight.lost - 1)
+            self._executor.retries += 1
+            pause = PAUSE_SECONDS * 2 ** (flight.failures + flight.lost - 1)
             flight.begins = time.monotonic() + pause
             self._paused.append(flight)
             return
@@ -193,7 +176,7 @@ class Dispatch(Generic[K]):
             flight = self._flights.get(attempt_id)
             if flight is None:
                 continue
-            deadline = self._policy.deadline_seconds * 2**flight.lost
+            deadline = self._deadline_seconds * 2**flight.lost
             if now - since >= deadline:
                 del self._flights[attempt_id]
                 self._executor.abandon(attempt_id)
@@ -206,7 +189,7 @@ def run_in_order(
     executor: Executor,
     calls: Iterable[Call],
     *,
-    policy: RetryPolicy | None = None,
+    deadline_seconds: float = DEADLINE_SECONDS,
     on_idle: Callable[[], None] | None = None,
 ) -> Generator[Any]:
     """Run calls and yield their results in the order of the calls.
@@ -214,7 +197,7 @@ def run_in_order(
     Args:
         executor: The executor to run them on.
         calls: The calls, consumed as slots become free and at most WINDOW per slot ahead of the results.
-        policy: Budgets and deadline.
+        deadline_seconds: See DEADLINE_SECONDS.
         on_idle: Called at least every half second while waiting for a result.
 
     Raises:
@@ -222,7 +205,8 @@ def run_in_order(
         TaskError: If a call used up a budget.
     """
     numbered = enumerate(calls)
-    dispatch = Dispatch(executor, islice(numbered, WINDOW * executor.slots), policy=policy, on_idle=on_idle)
+    first = islice(numbered, WINDOW * executor.slots)
+    dispatch = Dispatch(executor, first, deadline_seconds=deadline_seconds, on_idle=on_idle)
     ended: dict[int, Any] = {}
     upcoming = 0
     with contextlib.closing(dispatch.run()) as results:

@@ -70,6 +70,10 @@ class Executor(ABC):
     """Number of calls to start beyond `slots`, so that no slot waits for the driver."""
     waiting: str | None = None
     """What calls wait for, and since when, as text; None if some run."""
+    retries = 0
+    """Calls that were tried again so far."""
+    lost_workers = 0
+    """Workers that died, were lost or ended at a deadline so far."""
 
     def share(self, value: object) -> object:
         """Make a large argument available to all workers once; pass what this returns in `Call.arguments`."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 import dsindex
-from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
+from dsindex.engine.dispatch import Dispatch
 from dsindex.engine.executors import ClusterLostError
 from dsindex.engine.interrupts import raise_missed_stop
 from dsindex.engine.ledger import Finished, Ledger, Publishing
@@ -67,8 +67,6 @@ class Job:
     """Whether an earlier run of the plan published everything."""
     made_bytes: int = 0
     """Size of the inputs whose shards this run made."""
-    statistics: DispatchStatistics = field(default_factory=DispatchStatistics)
-    """Counts of retries and lost workers."""
     began: float = field(default_factory=time.time)
 
     @cached_property
@@ -88,8 +86,8 @@ class Job:
 
     def dispatch(self, calls: Iterable[tuple[K, Call]]) -> Dispatch[K]:
         """Return what runs calls on the executor, with the job's budgets, counts and progress."""
-        policy = RetryPolicy(deadline_seconds=self.config.shard_deadline)
-        return Dispatch(self.executor, calls, policy=policy, statistics=self.statistics, on_idle=self.reporter.tick)
+        deadline, tick = self.config.shard_deadline, self.reporter.tick
+        return Dispatch(self.executor, calls, deadline_seconds=deadline, on_idle=tick)
 
     def require_locks(self) -> None:
         """Check, before anything is published, that no other driver can have taken this job over.
@@ -130,8 +128,8 @@ class Job:
             executor=self.executor.kind,
             workers=self.executor.slots,
             shards=len(datasets[0].parts),
-            retries=self.statistics.retries,
-            lost_workers=self.statistics.lost_workers,
+            retries=self.executor.retries,
+            lost_workers=self.executor.lost_workers,
             dsindex=dsindex.__version__,
             engine=msgspec.convert(engine, RecordedEngine | None, from_attributes=True),
             tokenizer_path=path if is_path else None,
@@ -250,7 +248,7 @@ def _working(job: Job, outputs: Sequence[Output]) -> Iterator[None]:
     ledger.begin(job.plan)
     try:
         with job.reporter.showing(*([] if holds_writes(prefix) else [ProgressFile(prefix)])):
-            job.reporter.follow(executor, job.statistics)
+            job.reporter.follow(executor)
             files = [joined(work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs)]
             executor.require_seen(files, [folder_of(prefix)])
             yield

@@ -57,6 +57,8 @@ class Output:
     """Token type of its parts."""
     key: str = ""
     """The key of its part in a shard's receipt."""
+    is_mask: bool = False
+    """Whether it has a value for each token of another output, and shares that one's provenance and bad records."""
     header_bytes: int = 0
     """Size of a `.pbin`'s header; 0 for a `.bin` and an `.idx`."""
 

@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count, format_size, short_number
-from dsindex.engine.dispatch import DispatchStatistics
 from dsindex.engine.interrupts import TerminatedError
 from dsindex.engine.standard_streams import show_lines
 from dsindex.errors import DsindexError
@@ -69,9 +68,9 @@ class Snapshot:
     eta_seconds: float | None = None
     """Estimated seconds until the stage ends; None if no fresh work is done yet, or none is left."""
     retries: int = 0
-    """Retries in this stage."""
+    """Retries of the job so far."""
     lost_workers: int = 0
-    """Workers lost in this stage."""
+    """Workers that the job has lost so far."""
     waiting: str | None = None
     """What the stage is waiting for while no task can run, such as a cluster's nodes."""
 
@@ -82,16 +81,13 @@ class Snapshot:
 
 
 class Display:
-    """Shows snapshots and messages; each method is a no-op unless a display overrides it."""
+    """Shows stages and messages; each method is a no-op unless a display overrides it."""
 
     seconds: float
-    """Interval between two snapshots."""
+    """Interval between two snapshots of a stage."""
 
-    def show(self, snapshot: Snapshot) -> None:
-        """Show a running stage."""
-
-    def end(self, snapshot: Snapshot) -> None:
-        """Show a stage that ended."""
+    def show(self, snapshot: Snapshot, *, ended: bool) -> None:
+        """Show a stage that runs, or its summary."""
 
     def say(self, text: str) -> None:
         """Show a message."""
@@ -105,13 +101,8 @@ class PlainDisplay(Display):
 
     seconds = LINE_SECONDS
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: Snapshot, *, ended: bool) -> None:  # noqa: ARG002 - a line is a line
         """Write a line."""
-        share = "" if snapshot.waiting else f"{snapshot.share:.0%}, "
-        self.say(f"{snapshot.stage}: {share}{describe(snapshot)}")
-
-    def end(self, snapshot: Snapshot) -> None:
-        """Write the stage's summary."""
         self.say(f"{snapshot.stage}: {describe(snapshot)}")
 
     def say(self, text: str) -> None:
@@ -130,24 +121,18 @@ class BarDisplay(Display):
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
 
-        detail = TextColumn("{task.fields[detail]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
-        columns = (TextColumn("{task.description:9}"), BarColumn(bar_width=10), "{task.percentage:>3.0f}%", detail)
+        detail = TextColumn("{task.fields[detail]}", table_column=Column(no_wrap=True, ratio=1))
+        columns = ("{task.description:8}", BarColumn(bar_width=10), detail)
         self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
         self._progress.start()
         self._task: TaskID | None = None
 
-    def show(self, snapshot: Snapshot) -> None:
-        """Update the bar."""
+    def show(self, snapshot: Snapshot, *, ended: bool) -> None:
+        """Update the bar; that of a stage that ended stays."""
         if self._task is None:
-            self._task = self._progress.add_task(snapshot.stage, detail="")
-        # The bar of an empty stage is full.
-        total, done = (snapshot.total, snapshot.done) if snapshot.total else (1, 1)
-        self._progress.update(self._task, total=total, completed=done, detail=describe(snapshot))
-
-    def end(self, snapshot: Snapshot) -> None:
-        """Leave a full bar with the stage's summary."""
-        self.show(snapshot)
-        self._task = None
+            self._task = self._progress.add_task(snapshot.stage, total=1.0, detail="")
+        self._progress.update(self._task, completed=snapshot.share, detail=describe(snapshot))
+        self._task = None if ended else self._task
 
     def say(self, text: str) -> None:
         """Write a line above the bars."""
@@ -169,40 +154,26 @@ class ProgressFile(Display):
 
     def __init__(self, prefix: str) -> None:
         self._path = f"{prefix}.{PROGRESS_SUFFIX}"
-        self._entry: dict[str, Any] = {
-            "format": PROGRESS_FORMAT,
-            "state": "running",
-            "updated": "",
-            "started": utc_now(),
-            "output": prefix,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "error": None,
-            "message": None,
-            "stage": None,
-            "finished_stages": [],
-        }
-        self._write()
+        self._entry: dict[str, Any] = {"format": PROGRESS_FORMAT, "state": "running", "updated": ""}
+        self._entry |= {"started": utc_now(), "output": prefix, "host": socket.gethostname(), "pid": os.getpid()}
+        self._write(error=None, message=None, stage=None, finished_stages=[])
 
-    def show(self, snapshot: Snapshot) -> None:
-        """Write the running stage."""
-        self._write(stage=asdict(snapshot))
-
-    def end(self, snapshot: Snapshot) -> None:
-        """Add the stage to the finished ones."""
-        self._write(stage=None, message=None, finished_stages=[*self._entry["finished_stages"], asdict(snapshot)])
+    def show(self, snapshot: Snapshot, *, ended: bool) -> None:
+        """Write the stage."""
+        stage = asdict(snapshot)
+        if ended:
+            self._write(stage=None, message=None, finished_stages=[*self._entry["finished_stages"], stage])
+        else:
+            self._write(stage=stage)
 
     def say(self, text: str) -> None:
         """Write the message."""
         self._write(message=without_secrets(text))
 
     def close(self, error: BaseException | None, last: Snapshot | None) -> None:
-        """Write the final state."""
-        if error is None:
-            self._write(state="done", message=None)
-            return
-        state = "failed" if isinstance(error, Exception) else "stopped"
-        self._write(state=state, error=without_secrets(_reason(error)), stage=last and asdict(last))
+        """Write the final state, with the stage that an error ended."""
+        state = "done" if error is None else "failed" if isinstance(error, Exception) else "stopped"
+        self._write(state=state, error=error and without_secrets(_reason(error)), stage=last and asdict(last))
 
     def _write(self, **changes: Any) -> None:  # noqa: ANN401 - values of JSON
         self._entry |= {**changes, "updated": utc_now()}
@@ -249,9 +220,9 @@ class Reporter:
         self._due: dict[Display, float] = {}
         """Display → when it shows the next snapshot."""
         self._stage: Snapshot | None = None
+        self._kept: Snapshot
+        """The stage as an earlier run left it, which does not count for speeds."""
         self._began = 0.0
-        self._fresh = self._fresh_tokens = 0
-        self._statistics = self._before = DispatchStatistics()
         self._executor: Executor | None = None
 
     @contextlib.contextmanager
@@ -266,21 +237,21 @@ class Reporter:
             error = raised
             raise
         finally:
-            last = None if self._stage is None else self._snapshot(self._stage)
+            last = self._stage and self._snapshot(self._stage)
             for display in displays:
                 display.close(error, last)
                 del self._due[display]
 
-    def follow(self, executor: Executor | None, statistics: DispatchStatistics | None = None) -> None:
-        """Show what the executor is waiting for while it cannot run tasks, and what the statistics count."""
-        self._executor, self._statistics = executor, statistics or self._statistics
+    def follow(self, executor: Executor) -> None:
+        """Show what the executor is waiting for while it cannot run tasks, and its retries and lost workers."""
+        self._executor = executor
 
     def stage(self, name: str, *, total: int, unit: str, tasks: int = 0, task_name: str = "shards") -> None:
         """Begin a stage of `total` units, done in `tasks` tasks."""
         self.end_stage()
-        self._stage = Snapshot(stage=name, unit=unit, total=total, tasks=task_name, tasks_total=tasks)
-        self._before = replace(self._statistics)
-        self._began, self._fresh, self._fresh_tokens = time.monotonic(), 0, 0
+        stage = Snapshot(stage=name, unit=unit, total=total, tasks=task_name, tasks_total=tasks)
+        self._stage = self._kept = stage
+        self._began = time.monotonic()
         self._due = {display: self._began + display.seconds for display in self._due}
 
     def advance(self, amount: int, *, tasks: int = 1, documents: int = 0, tokens: int = 0, fresh: bool = True) -> None:
@@ -291,7 +262,7 @@ class Reporter:
             tasks: Tasks that ended.
             documents: Documents.
             tokens: Tokens.
-            fresh: False for an earlier run's work, which does not count for speeds.
+            fresh: False for an earlier run's work, which is counted before all other.
         """
         if self._stage is not None:
             self._stage = replace(
@@ -301,8 +272,7 @@ class Reporter:
                 documents=self._stage.documents + documents,
                 tokens=self._stage.tokens + tokens,
             )
-            self._fresh += amount if fresh else 0
-            self._fresh_tokens += tokens if fresh else 0
+            self._kept = self._kept if fresh else self._stage
         self.tick()
 
     def tick(self) -> None:
@@ -312,7 +282,7 @@ class Reporter:
         if self._stage is not None and due:
             snapshot = self._snapshot(self._stage)
             for display in due:
-                display.show(snapshot)
+                display.show(snapshot, ended=False)
                 self._due[display] = now + display.seconds
 
     def say(self, text: str) -> None:
@@ -325,21 +295,23 @@ class Reporter:
         if self._stage is not None:
             snapshot = replace(self._snapshot(self._stage), eta_seconds=None, waiting=None)
             for display in self._due:
-                display.end(snapshot)
+                display.show(snapshot, ended=True)
         self._stage = None
 
     def _snapshot(self, stage: Snapshot) -> Snapshot:
-        seconds = max(1e-6, time.monotonic() - self._began)
-        speed, left = self._fresh / seconds, stage.total - stage.done
-        waiting = None if self._executor is None else self._executor.waiting
+        """Return a stage with its speeds."""
+        kept, seconds = self._kept, max(1e-6, time.monotonic() - self._began)
+        speed, left = (stage.done - kept.done) / seconds, stage.total - stage.done
+        executor = self._executor
+        waiting = None if executor is None else executor.waiting
         return replace(
             stage,
             seconds=round(seconds, 3),
             speed=round(speed, 3),
-            tokens_per_second=round(self._fresh_tokens / seconds, 3),
+            tokens_per_second=round((stage.tokens - kept.tokens) / seconds, 3),
             eta_seconds=round(left / speed, 3) if left > 0 and speed > 0 and waiting is None else None,
-            retries=self._statistics.retries - self._before.retries,
-            lost_workers=self._statistics.lost_workers - self._before.lost_workers,
+            retries=0 if executor is None else executor.retries,
+            lost_workers=0 if executor is None else executor.lost_workers,
             waiting=waiting,
         )
 
@@ -350,20 +322,21 @@ def standard_display() -> Display:
 
 
 def describe(snapshot: Snapshot) -> str:
-    """Return a stage's counts, speeds, time left and troubles as far as they are known, or what it waits for."""
+    """Return a stage's share, speeds, time left, troubles and counts as far as they are known, or what it waits for."""
     if snapshot.waiting:
         return snapshot.waiting
-    parts = [f"done in {format_duration(snapshot.seconds)}"] if snapshot.done >= snapshot.total else []
+    is_done = snapshot.done >= snapshot.total
+    parts = [f"done in {format_duration(snapshot.seconds)}" if is_done else f"{snapshot.share:.0%}"]
     if snapshot.unit != "bytes":
         parts.append(f"{snapshot.done:,}/{snapshot.total:,} {snapshot.unit}")
     elif snapshot.tasks_total:
         parts.append(f"{snapshot.tasks_done:,}/{snapshot.tasks_total:,} {snapshot.tasks}")
-    parts += [count(snapshot.documents, "document")] if snapshot.documents else []
     parts += [f"{format_size(snapshot.speed)}/s"] if snapshot.unit == "bytes" and snapshot.speed > 0 else []
     parts += [f"{short_number(snapshot.tokens_per_second)} tokens/s"] if snapshot.tokens_per_second > 0 else []
     parts += [f"ETA {format_duration(snapshot.eta_seconds)}"] if snapshot.eta_seconds is not None else []
     troubles = ((snapshot.retries, "retry", "retries"), (snapshot.lost_workers, "lost worker", "lost workers"))
     parts += [f"{number:,} {one if number == 1 else many}" for number, one, many in troubles if number]
+    parts += [count(snapshot.documents, "document")] if snapshot.documents else []
     return ", ".join(parts)
 
 

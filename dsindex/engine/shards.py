@@ -145,7 +145,8 @@ class Shards:
         For the last shard none is returned: `assemble` merges the rest.
         """
         self._results[number] = result
-        tokens = sum(key.num_tokens for key in result.keys if not key.is_aligned)
+        outputs = (file.output for file in self._files.values())
+        tokens = sum(result.find_part(output.key).num_tokens for output in outputs if not output.is_mask)
         stored_bytes = self._tasks[number].stored_bytes
         self.job.reporter.advance(stored_bytes, documents=result.num_records, tokens=tokens, fresh=fresh)
         self._num_bad += sum(file.quarantined for file in result.files)
@@ -215,10 +216,9 @@ class Shards:
 
     def dataset(self, output: Output, **own: Any) -> Dataset:  # noqa: ANN401 - fields of Dataset
         """Return a dataset; one of tokens, not of masks, has provenance and bad records."""
-        parts = self.parts(output.key)
-        if not parts[0].is_aligned:
+        if not output.is_mask:
             if not self.source.config.no_provenance:
-                own["provenance"] = tuple(self._rows(part.provenance for part in parts))
+                own["provenance"] = tuple(self._rows(part.provenance for part in self.parts(output.key)))
             quarantine = (result.quarantine for _, result in self.results)
             own["quarantine"] = tuple(self._rows(quarantine, named=True))
         made = (output.part_of(result, self.job.work_dir) for _, result in self.results)

@@ -98,8 +98,6 @@ class KeyResult:
     idx: StoredFile
     provenance: StoredFile | None = None
     """Where its documents are from; keys with the same records share it."""
-    is_aligned: bool = False
-    """Whether the part holds a value for each token of another key, such as a loss mask, instead of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

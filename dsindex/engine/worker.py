@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from dsindex.text.blocks import BadRecord, RecordBlock
     from dsindex.text.encoders import TokenBatch
     from dsindex.text.engines import Engine
-    from dsindex.text.parts import TaskReader
     from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
@@ -99,44 +98,67 @@ class Attempt(contextlib.ExitStack):
     """Context manager of one attempt's files, under names that are used once: complete when it ends well, else absent.
 
     Args:
-        work_dir: The marked work folder, on a disk or in a bucket.
-        shard: Number of the shard, for the name.
+        task: The shard.
+        settings: Its settings; the work folder is on a disk or in a bucket.
+
+    Raises:
+        OutputError: If the work folder is gone.
+        InputError: If the input is missing or has changed since the job was planned.
     """
 
-    def __init__(self, work_dir: str, shard: int) -> None:
+    def __init__(self, task: ShardTask, settings: WorkSettings) -> None:
         super().__init__()
+        self._task, self._settings, work_dir = task, settings, settings.work_dir
         require_marked(work_dir)  # a late attempt must not bring back what the driver removed
-        self._work_dir = work_dir
-        self._stem = f"{SHARDS_FOLDER}/{shard // SHARDS_PER_FOLDER:04d}/{shard:08d}.{secrets.token_hex(8)}"
+        self.check_unchanged()
+        self._stem = f"{SHARDS_FOLDER}/{task.shard // SHARDS_PER_FOLDER:04d}/{task.shard:08d}.{secrets.token_hex(8)}"
         folder = os.path.dirname(joined(work_dir, self._stem))
         self.folder = tempfile.gettempdir() if holds_writes(work_dir) else folder
         """Where temporary files go."""
-        self._quarantine: ShardFile | None = None
+        self._files: dict[str, DigestingWriter] = {}
+        self.bad = np.zeros(len(task.inputs), np.int64)
+        """Bad records of each input."""
 
-    def open(self, suffix: str) -> ShardFile:
-        """Open another file of this attempt.
+    def check_unchanged(self) -> None:
+        """Compare the input's size and time with the plan; small files are compared as they are read.
+
+        Raises:
+            InputError: If it is missing or has changed.
+        """
+        if not self._task.files:
+            require_unchanged(self._task.path, self._task.input_size_bytes, self._task.input_version)
+
+    def file(self, suffix: str) -> DigestingWriter:
+        """Return a file of this attempt, which is opened when it is first asked for.
 
         Raises:
             OutputError: If the work folder refuses.
         """
-        name = f"{self._stem}.{suffix}"
-        return ShardFile(name, self.enter_context(open_output(joined(self._work_dir, name))))
+        if suffix not in self._files:
+            path = joined(self._settings.work_dir, f"{self._stem}.{suffix}")
+            self._files[suffix] = self.enter_context(open_output(path))
+        return self._files[suffix]
 
-    def set_aside(self, record: BadRecord, task: ShardTask, settings: WorkSettings) -> None:
+    def stored(self, suffix: str) -> StoredFile:
+        """Return name, size and digest of what was written to a file."""
+        return self.file(suffix).as_stored(f"{self._stem}.{suffix}")
+
+    def set_aside(self, record: BadRecord) -> None:
         """Write a bad record to the shard's quarantine, whose inputs and lines count from those of the shard.
 
         Raises:
             BadRecordError: If bad records are not quarantined.
             OutputError: If the work folder refuses.
         """
-        if not settings.quarantine:
+        task = self._task
+        if not self._settings.quarantine:
             if not task.files:
                 place, is_row = (task.begin, record.line), task.form.is_table
                 raise BadRecordError(task.path, record.offset, record.reason, part=place, is_row=is_row)
             file = task.files[record.file]
             is_row = file.form.is_table
             raise BadRecordError(file.path, record.offset, record.reason, record.line + 1, is_row=is_row)
-        self._quarantine = self._quarantine or self.open("quarantine")
+        self.bad[record.file] += 1
         entry: dict[str, Any] = {
             "file": record.file,
             "offset": record.offset,
@@ -147,104 +169,98 @@ class Attempt(contextlib.ExitStack):
             entry["raw"] = record.line_bytes.decode("utf-8")
         except UnicodeDecodeError:
             entry["raw_base64"] = base64.b64encode(record.line_bytes).decode("ascii")
-        self._quarantine.write(encode_json(entry, newline=True))
+        self.file("quarantine").write(encode_json(entry, newline=True))
 
     def quarantine(self) -> StoredFile | None:
         """Return the file of bad records, if there are any."""
-        return None if self._quarantine is None else self._quarantine.stored()
+        return self.stored("quarantine") if self.bad.any() else None
 
 
-class ShardFile:
-    """One file of an attempt, open for sequential writing."""
-
-    def __init__(self, name: str, writer: DigestingWriter) -> None:
-        self._name = name
-        self.writer = writer
-        self.write = writer.write
-
-    def stored(self) -> StoredFile:
-        """Return name, size and digest of what was written."""
-        return self.writer.as_stored(self._name)
-
-
-class PartWriter:
-    """The `.bin` and `.idx` of a key's part, to which documents are appended.
+class GroupWriter:
+    """Writes a group of a shard's records, a sample or a split: a part for each key, and the provenance they share.
 
     Args:
         attempt: The attempt whose files they are.
-        key: The key.
-        dtype: Token type of the `.bin`.
-        name: What the files are named, by default after the key.
+        name: The group's name in those of its files.
+        dtypes: Key → token type of its `.bin`.
+        provenance: Whether to write where the documents are from.
 
     Raises:
         OutputError: If the work folder refuses.
     """
 
-    def __init__(self, attempt: Attempt, key: str, dtype: np.dtype[Any], *, name: str | None = None) -> None:
-        self._key = key
-        self._bin, self._idx = (attempt.open(f"{name or key}.{suffix}") for suffix in ("bin", "idx"))
-        self._folder = attempt.folder
-        self._index = IndexBuilder(dtype.newbyteorder("<"), folder=self._folder)
-        attempt.callback(self._index.close)
+    def __init__(self, attempt: Attempt, name: str, dtypes: Mapping[str, np.dtype[Any]], *, provenance: bool) -> None:
+        self._attempt = attempt
+        self._names = {key: f"{name}.{number}" for number, key in enumerate(dtypes)}
+        self._indices: dict[str, IndexBuilder] = {}
+        for key, dtype in dtypes.items():
+            self._indices[key] = IndexBuilder(dtype.newbyteorder("<"), folder=attempt.folder)
+            attempt.callback(self._indices[key].close)
+        self._facts: dict[str, Counter[str]] = {key: Counter() for key in dtypes}
+        self._provenance = f"{name}.prov" if provenance else None
 
     def add(
         self,
+        key: str,
         tokens: NDArray[Any],
         sequence_lengths: NDArray[np.integer[Any]],
         sequences_per_document: NDArray[np.integer[Any]],
+        **facts: int,
     ) -> None:
-        """Append documents; the tokens must have the type on disk.
+        """Append documents to a key's part.
+
+        Args:
+            key: The key.
+            tokens: Of the type on disk.
+            sequence_lengths: Shape [sequences].
+            sequences_per_document: Shape [documents].
+            facts: Counts of the part's receipt, to be added up.
 
         Raises:
             OutputError: If a disk is full.
         """
-        self._bin.write(tokens.view(np.uint8).data)
-        with writing(self._folder):
-            self._index.add_documents(sequence_lengths, sequences_per_document)
+        self._attempt.file(f"{self._names[key]}.bin").write(tokens.view(np.uint8).data)
+        with writing(self._attempt.folder):
+            self._indices[key].add_documents(sequence_lengths, sequences_per_document)
+        self._facts[key].update(facts)
 
-    def result(self, **own: Any) -> KeyResult:  # noqa: ANN401 - fields of KeyResult
-        """Write the index and return the receipt of the part.
+    def add_places(
+        self, offsets: NDArray[np.int64], lines: NDArray[np.int64], inputs: NDArray[np.int64] | int = 0
+    ) -> None:
+        """Append rows of provenance, if it is wanted.
+
+        Args:
+            offsets: Byte offset of each document's line in its input, shape [documents].
+            lines: Number of the line, counted from 0 at the start of the range; same shape.
+            inputs: Number of the input, counted from the shard's first.
+        """
+        if self._provenance is not None:
+            rows = np.empty(len(offsets), ROW)
+            rows["input"], rows["offset"], rows["line"] = inputs, offsets, lines
+            self._attempt.file(self._provenance).write(rows.view(np.uint8).data)
+
+    def results(self) -> list[KeyResult]:
+        """Write the indices and return the receipts of the parts.
 
         Raises:
             OutputError: If a disk is full.
         """
-        index = self._index
-        with writing(self._folder):
-            index.write(self._idx.writer)
-        return KeyResult(
-            key=self._key,
-            num_sequences=index.num_sequences,
-            num_documents=index.num_documents,
-            num_tokens=index.num_tokens,
-            bin=self._bin.stored(),
-            idx=self._idx.stored(),
-            **own,
-        )
-
-
-def provenance_rows(
-    offsets: NDArray[np.int64], lines: NDArray[np.int64], inputs: NDArray[np.int64] | int = 0
-) -> memoryview:
-    """Return rows of a shard's provenance.
-
-    Args:
-        offsets: Byte offset of each record's line in its input, shape [records].
-        lines: Number of the line, counted from 0 at the start of the range; same shape.
-        inputs: Number of the input, counted from the shard's first.
-    """
-    rows = np.empty(len(offsets), ROW)
-    rows["input"], rows["offset"], rows["line"] = inputs, offsets, lines
-    return rows.view(np.uint8).data
-
-
-def check_unchanged(task: ShardTask) -> None:
-    """Compare an input's size and time with the plan.
-
-    Raises:
-        InputError: If it is missing or has changed.
-    """
-    if not task.files:  # else each is compared as it is read
-        require_unchanged(task.path, task.input_size_bytes, task.input_version)
+        rows, parts = None if self._provenance is None else self._attempt.stored(self._provenance), []
+        for key, index in self._indices.items():
+            with writing(self._attempt.folder):
+                index.write(self._attempt.file(f"{self._names[key]}.idx"))
+            part = KeyResult(
+                key=key,
+                num_sequences=index.num_sequences,
+                num_documents=index.num_documents,
+                num_tokens=index.num_tokens,
+                bin=self._attempt.stored(f"{self._names[key]}.bin"),
+                idx=self._attempt.stored(f"{self._names[key]}.idx"),
+                provenance=rows,
+                **self._facts[key],
+            )
+            parts.append(part)
+        return parts
 
 
 # Make a shard.
@@ -263,97 +279,65 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
     from dsindex.text.parts import TaskReader
 
     reader = TaskReader(task.files or task.part, settings.selection, max_record_bytes=settings.max_record_bytes)
-    check_unchanged(task)
-    with Attempt(settings.work_dir, task.shard) as attempt:
-        shard = _Shard(attempt, task, settings)
+    with Attempt(task, settings) as attempt:
+        groups = [_SampleWriter(attempt, number, settings) for number in range(len(settings.samples))]
         for block in reader.blocks():
-            shard.add(*encode_block(sample_records(block, settings.samples), settings.tokenizer, settings.engine))
-        check_unchanged(task)
-        return shard.receipt(reader)
-
-
-class _Shard:
-    """Writes and counts the records of one attempt at a shard."""
-
-    def __init__(self, attempt: Attempt, task: ShardTask, settings: ShardSettings) -> None:
-        self._attempt = attempt
-        self._task = task
-        self._settings = settings
-        self._bad = np.zeros(len(task.inputs), np.int64)
-        self._samples = [_SampleWriter(sample, attempt, settings, len(self._bad)) for sample in settings.samples]
-
-    def add(self, block: RecordBlock, encoded: Mapping[str, TokenBatch]) -> None:
-        """Append encoded records to the datasets to which they go."""
-        for record in block.bad:
-            self._attempt.set_aside(record, self._task, self._settings)
-            self._bad[record.file] += 1
-        if len(self._samples) == 1:
-            self._samples[0].add(block, encoded)
-            return
-        hashes = hash_records(block)
-        for sample in self._samples:
-            kept = sample.holds(hashes)
-            places = np.flatnonzero(kept)
-            sample.add(keep_records(block, kept), {key: batch.take(places) for key, batch in encoded.items()})
-
-    def receipt(self, reader: TaskReader) -> ShardResult:
-        """Return the receipt, once all records were read."""
-        is_text = self._settings.selection.vocabulary_size is None
-        lines, blank, text_bytes = (reader.counts[name].tolist() for name in ("lines", "blank", "text_bytes"))
-        kept = zip(*(sample.kept.tolist() for sample in self._samples), strict=True)
-        tokenized = np.concatenate([sample.tokenized for sample in self._samples]).T.tolist()
-        columns = lines, blank, self._bad.tolist(), text_bytes, reader.fingerprints, kept
+            kept, encoded = encode_block(sample_records(block, settings.samples), settings.tokenizer, settings.engine)
+            for record in kept.bad:
+                attempt.set_aside(record)
+            if len(groups) == 1:
+                groups[0].add_block(kept, encoded)
+                continue
+            hashes = hash_records(kept)
+            for sample, group in zip(settings.samples, groups, strict=True):
+                own = sample.holds(hashes)
+                places = np.flatnonzero(own)
+                group.add_block(keep_records(kept, own), {key: each.take(places) for key, each in encoded.items()})
+        attempt.check_unchanged()
+        columns = [reader.counts[name].tolist() for name in ("lines", "blank")]
+        columns += [attempt.bad.tolist(), reader.counts["text_bytes"].tolist(), reader.fingerprints]
+        columns += [list(zip(*(group.kept.tolist() for group in groups), strict=True))]
+        if settings.selection.vocabulary_size is None:
+            columns += [list(map(tuple, np.concatenate([group.text_bytes for group in groups]).T.tolist()))]
         return ShardResult(
-            files=tuple(map(FileCounts, *columns, map(tuple, tokenized if is_text else [[]] * len(lines)))),
-            keys=tuple(part for sample in self._samples for part in sample.results()),
-            quarantine=self._attempt.quarantine(),
+            files=tuple(map(FileCounts, *columns)),
+            keys=tuple(part for group in groups for part in group.results()),
+            quarantine=attempt.quarantine(),
         )
 
 
-class _SampleWriter:
-    """The datasets of one sample: a part for each key, and the provenance that they share."""
+class _SampleWriter(GroupWriter):
+    """Writes the texts of a sample, laid out as documents, and counts them."""
 
-    def __init__(self, sample: Sample, attempt: Attempt, settings: ShardSettings, num_files: int) -> None:
-        self.holds = sample.holds
-        self._keys = settings.keys
-        dtype, prefix = np.dtype(settings.dtype), sample.prefix
-        self._parts = [
-            PartWriter(attempt, f"{prefix}{key}", dtype, name=f"{prefix}{number}")
-            for number, key in enumerate(settings.keys)
-        ]
-        self._rows = attempt.open(f"{prefix}.prov".lstrip(".")) if settings.provenance else None
-        self._facts: list[Counter[str]] = [Counter() for _ in settings.keys]
+    def __init__(self, attempt: Attempt, number: int, settings: ShardSettings) -> None:
+        dtype, prefix = np.dtype(settings.dtype), settings.samples[number].prefix
+        dtypes = dict.fromkeys((f"{prefix}{key}" for key in settings.keys), dtype)
+        super().__init__(attempt, str(number), dtypes, provenance=settings.provenance)
+        self._keys = dict(zip(dtypes, settings.keys, strict=True))
         lay_out = lay_out_pbin_documents
         if settings.layout == "megatron":
             lay_out = partial(lay_out_documents, empty_documents=settings.empty_documents)
         vocabulary_size = settings.tokenizer.vocabulary_size
         self._lay_out = partial(lay_out, dtype=dtype, eod_id=settings.eod_id, vocabulary_size=vocabulary_size)
-        self.kept = np.zeros(num_files, np.int64)
+        self.kept = np.zeros(len(attempt.bad), np.int64)
         """Records of each file."""
-        self.tokenized = np.zeros((len(settings.keys), num_files), np.int64)
+        self.text_bytes = np.zeros((len(settings.keys), len(attempt.bad)), np.int64)
         """Size of each key's texts in each file."""
 
-    def add(self, block: RecordBlock, encoded: Mapping[str, TokenBatch]) -> None:
+    def add_block(self, block: RecordBlock, encoded: Mapping[str, TokenBatch]) -> None:
         """Append encoded records, all of which belong to the sample."""
         files = np.zeros(len(block.offsets), np.int64) if block.files is None else block.files
         self.kept += np.bincount(files, minlength=len(self.kept))
         is_document = None
-        for number, (key, part) in enumerate(zip(self._keys, self._parts, strict=True)):
+        for sizes, (name, key) in zip(self.text_bytes, self._keys.items(), strict=True):
             batch = encoded[key]
             if batch.text_bytes and block.files is None:
-                self.tokenized[number] += batch.text_bytes
+                sizes += batch.text_bytes
             else:
-                sizes = block.columns[key].sizes()
-                self.tokenized[number] += np.bincount(files, sizes, len(self.kept)).astype(np.int64)
+                sizes += np.bincount(files, block.columns[key].sizes(), len(sizes)).astype(np.int64)
             documents = self._lay_out(batch)
-            part.add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
-            self._facts[number].update(num_empty_documents=documents.num_empty, eod_in_text=documents.eod_in_text)
+            facts = {"num_empty_documents": documents.num_empty, "eod_in_text": documents.eod_in_text}
+            self.add(name, documents.tokens, documents.sequence_lengths, documents.sequences_per_document, **facts)
             is_document = documents.is_document
-        if self._rows is not None:
-            kept = slice(None) if is_document is None else is_document  # None but in a layout with one key
-            self._rows.write(provenance_rows(block.offsets[kept], block.lines[kept], files[kept]))
-
-    def results(self) -> list[KeyResult]:
-        """Return the receipts of the parts."""
-        rows = None if self._rows is None else self._rows.stored()
-        return [part.result(provenance=rows, **facts) for part, facts in zip(self._parts, self._facts, strict=True)]
+        kept = slice(None) if is_document is None else is_document  # None but in a layout with one key
+        self.add_places(block.offsets[kept], block.lines[kept], files[kept])

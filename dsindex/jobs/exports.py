@@ -26,7 +26,7 @@ from dsindex.datasets.exports import (
 )
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import one_per_block, open_masked, packing_prefix, read_layout
-from dsindex.engine.dispatch import RetryPolicy, run_in_order
+from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
 from dsindex.errors import InputError, OutputError
 from dsindex.instruction.exports import (
@@ -198,9 +198,8 @@ def _write_files(
         for _, task in tasks
     ]
     reporter.stage("export", total=len(calls), unit="files")
-    policy = RetryPolicy(deadline_seconds=config.shard_deadline)
     counts: dict[str, Counter[str]] = {SPLIT_NAMES[split]: Counter() for split in prefixes}
-    written = run_in_order(executor, calls, policy=policy, on_idle=reporter.tick)
+    written = run_in_order(executor, calls, deadline_seconds=config.shard_deadline, on_idle=reporter.tick)
     for (name, _), found in zip(tasks, written, strict=True):
         counts[name].update(found)
         reporter.advance(1)

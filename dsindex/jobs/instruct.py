@@ -144,9 +144,9 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     plan = make_plan(_settings(config, source, recipe), source.inputs)
     targets = [
-        Output(prefix=absolute(f"{config.output_prefix}_{key}"), plan_id=plan.plan_id, key=key, dtype=own)
+        Output(prefix=absolute(f"{config.output_prefix}_{key}"), plan_id=plan.plan_id, key=key, dtype=own, is_mask=mask)
         for split in split_names(config.split)
-        for key, own in zip(keys_of(split), (dtype, MASK_DTYPE), strict=True)
+        for key, own, mask in zip(keys_of(split), (dtype, MASK_DTYPE), (False, True), strict=True)
     ]
     prefixes = {split: absolute(_prefix_of(config, split)) for split in split_names(config.split)}
     eos_id = _find_eos(recipe, instruction)

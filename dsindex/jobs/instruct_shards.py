@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.dtypes import cast_tokens, dtype_for_vocabulary
-from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
-from dsindex.engine.worker import Attempt, PartWriter, WorkSettings, check_unchanged, provenance_rows
+from dsindex.engine.tasks import FileCounts, ShardResult
+from dsindex.engine.worker import Attempt, GroupWriter, WorkSettings
 from dsindex.errors import RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.statistics import NOTE, SPLITS, split_by_hash
@@ -78,16 +78,14 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         TokenizerError: If the tokenizer is damaged.
         OutputError: If the work folder cannot be written.
     """
-    check_unchanged(task)
     encoder, limit = make_instruction_encoder(settings.recipe), settings.max_record_bytes or LARGEST_RECORD_BYTES
-    with Attempt(settings.work_dir, task.shard) as attempt:
+    with Attempt(task, settings) as attempt:
         splits = {split: _Split(split, attempt, settings) for split in split_names(settings.fractions)}
         bad: Counter[str] = Counter()
 
         def refuse(offset: int, line: int, line_bytes: bytes, problem: RecordProblem) -> None:
             reason = f"{problem.reason} ({problem.kind})"
-            record = BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason)
-            attempt.set_aside(record, task, settings)
+            attempt.set_aside(BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason))
             bad[problem.kind] += 1
 
         num_lines = num_blank = text_bytes = 0
@@ -107,12 +105,12 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
                 if isinstance(outcome, RecordProblem):
                     refuse(offset, line, cut_large(block.line(number), limit), outcome)
                 else:
-                    splits[_split_of(outcome, settings)].add(outcome, offset, line)
+                    splits[_split_of(outcome, settings)].hold(outcome, offset, line)
             num_lines, num_blank = num_lines + len(lines), num_blank + len(lines) - len(records)
             text_bytes += block.text_bytes
             for split in splits.values():
                 split.write()
-        check_unchanged(task)
+        attempt.check_unchanged()
         counts = {f"{BAD}{kind}": count for kind, count in bad.items()}
         for split in splits.values():
             counts |= {f"{split.keys[0]}.{name}": number for name, number in split.statistics.items()}
@@ -126,7 +124,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         )
         return ShardResult(
             files=(file,),
-            keys=tuple(key for split in splits.values() for key in split.results()),
+            keys=tuple(part for split in splits.values() for part in split.results()),
             quarantine=attempt.quarantine(),
             counts=tuple(sorted(counts.items())),
         )
@@ -142,24 +140,21 @@ def _too_large(num_bytes: int, limit: int) -> RecordProblem:
     return RecordProblem("too-large", describe_long_line(num_bytes, limit))
 
 
-class _Split:
-    """The tokens, masks and provenance of one split."""
+class _Split(GroupWriter):
+    """Writes the tokens and masks of a split, and counts its conversations."""
 
     def __init__(self, split: str | None, attempt: Attempt, settings: InstructionSettings) -> None:
         self.keys = keys_of(split)
         self.statistics: Counter[str] = Counter()
         self._vocabulary_size = settings.recipe.tokenizer.vocabulary_size
         self._dtype = dtype_for_vocabulary(self._vocabulary_size)
-        self._tokens = PartWriter(attempt, self.keys[0], self._dtype)
-        self._masks = PartWriter(attempt, self.keys[1], MASK_DTYPE)
-        self._provenance = attempt.open(f"{self.keys[0]}.prov") if settings.provenance else None
-        self._pending: list[EncodedConversation] = []
-        self._places: list[tuple[int, int]] = []
+        dtypes = dict(zip(self.keys, (self._dtype, MASK_DTYPE), strict=True))
+        super().__init__(attempt, split or "0", dtypes, provenance=settings.provenance)
+        self._held: list[tuple[EncodedConversation, int, int]] = []
 
-    def add(self, encoded: EncodedConversation, offset: int, line: int) -> None:
+    def hold(self, encoded: EncodedConversation, offset: int, line: int) -> None:
         """Count a conversation and hold it until the next `write`."""
-        self._pending.append(encoded)
-        self._places.append((offset, line))
+        self._held.append((encoded, offset, line))
         self.statistics.update(
             conversations=1,
             sequences=len(encoded.lengths),
@@ -173,20 +168,14 @@ class _Split:
 
     def write(self) -> None:
         """Write the conversations that are held."""
-        if not self._pending:
+        if not self._held:
             return
-        lengths = np.concatenate([encoded.lengths for encoded in self._pending])
-        per_document = np.array([len(encoded.lengths) for encoded in self._pending], np.int64)
-        tokens = np.concatenate([encoded.tokens for encoded in self._pending])
+        conversations, offsets, lines = zip(*self._held, strict=True)
+        lengths = np.concatenate([encoded.lengths for encoded in conversations])
+        per_document = np.array([len(encoded.lengths) for encoded in conversations], np.int64)
+        tokens = np.concatenate([encoded.tokens for encoded in conversations])
         check_ids(tokens, self._vocabulary_size)
-        self._tokens.add(cast_tokens(tokens, self._dtype), lengths, per_document)
-        self._masks.add(np.concatenate([encoded.mask for encoded in self._pending]), lengths, per_document)
-        if self._provenance is not None:
-            offsets, lines = np.array(self._places, np.int64).T
-            self._provenance.write(provenance_rows(offsets, lines))
-        self._pending, self._places = [], []
-
-    def results(self) -> tuple[KeyResult, KeyResult]:
-        """Sync the files and return the results for tokens and masks."""
-        provenance = None if self._provenance is None else self._provenance.stored()
-        return self._tokens.result(provenance=provenance), self._masks.result(is_aligned=True)
+        self.add(self.keys[0], cast_tokens(tokens, self._dtype), lengths, per_document)
+        self.add(self.keys[1], np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
+        self.add_places(np.array(offsets, np.int64), np.array(lines, np.int64))
+        self._held = []

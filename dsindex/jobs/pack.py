@@ -20,10 +20,12 @@ from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
 from dsindex.engine.tasks import PartFile
-from dsindex.engine.worker import Attempt, ShardSettings
+from dsindex.engine.work_folder import SHARDS_FOLDER
+from dsindex.engine.worker import ShardSettings
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.jobs.conversion import TYPE_OF_SIZE
+from dsindex.store.store import open_output
 from dsindex.store.urls import absolute, joined
 from dsindex.text.selection import open_pattern
 from dsindex.text.tokenizer import shared_tokenizer
@@ -167,14 +169,13 @@ def _add_ends(job: Job, shards: Shards, output: Output, version: PbinVersion) ->
     data_bytes = sum(part.bin.size_bytes for part in shards.parts(output.key))
     header = PbinHeader(version=version, token_bytes=output.dtype.itemsize, data_bytes=data_bytes)
     tokens = shards.dataset(output)
-    arguments = (tokens.parts, header, job.work_dir)
+    arguments = (tokens.parts, header, joined(job.work_dir, f"{SHARDS_FOLDER}/{output.name}"))
     call = Call(name="pack-index", place=output.prefix, function=_write_ends, arguments=arguments)
-    [(_, ends)] = job.dispatch([(output.name, call)]).run()
-    head, tail = (PartFile(path=joined(job.work_dir, file.name), size_bytes=file.size_bytes) for file in ends)
+    [(_, (head, tail))] = job.dispatch([(output.name, call)]).run()
     return replace(tokens, head=(head,), tail=(tail,))
 
 
-def _write_ends(parts: Sequence[Part], header: PbinHeader, work_dir: str) -> tuple[StoredFile, StoredFile]:
+def _write_ends(parts: Sequence[Part], header: PbinHeader, path: str) -> list[PartFile]:
     """Write header and index, from the lengths in the shards' `.idx` files, to files of the work folder.
 
     Raises:
@@ -182,8 +183,8 @@ def _write_ends(parts: Sequence[Part], header: PbinHeader, work_dir: str) -> tup
         OutputError: If the work folder cannot be written.
     """
     lengths = np.concatenate([np.empty(0, np.int32), *read_items(parts, "lengths")])
-    with Attempt(work_dir, 0) as attempt:
-        head, index = attempt.open("head"), attempt.open("index")
+    with open_output(f"{path}.head") as head, open_output(f"{path}.index") as index:
         head.write(header.to_bytes())
         write_pbin_index(index, header, lengths)
-        return head.stored(), index.stored()
+    files = {"head": head, "index": index}
+    return [PartFile(path=f"{path}.{name}", size_bytes=file.size_bytes) for name, file in files.items()]

@@ -338,10 +338,7 @@ def _look_at_work_folder(seen: InspectResult, _: InspectConfig) -> None:
     facts["finished"] = "yes" if ledger.is_finished else "no: run the same command again to continue"
     with contextlib.suppress(KeyError, TypeError, ValueError):  # it is another version's
         snapshot = Snapshot(**progress["stage"])
-        done = f"{snapshot.tasks_done:,} of {count(snapshot.tasks_total, snapshot.tasks.removesuffix('s'))}, "
-        facts["stage"] = f"{snapshot.stage}: {done if snapshot.tasks_total else ''}{snapshot.share:.0%}"
-        if progress.get("state") == "running":
-            facts["pace"] = describe(snapshot)
+        facts["stage"] = f"{snapshot.stage}: {describe(snapshot)}"
     if ledger.plan is not None:
         inputs = [path for path, *_ in ledger.plan.inputs]
         more = len(inputs) - SHOWN_INPUTS

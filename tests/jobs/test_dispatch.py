@@ -7,17 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dsindex.engine.dispatch import (
-    WINDOW,
-    Dispatch,
-    RetryPolicy,
-    is_machine_fault,
-    run_in_order,
-)
+from dsindex.engine.dispatch import WINDOW, Dispatch, is_machine_fault, run_in_order
 from dsindex.engine.executors import Call, Outcome
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
-
-FAST = RetryPolicy(first_pause_seconds=0.0)
 
 
 @dataclass
@@ -68,8 +60,7 @@ def calls_of(*functions):
 
 
 def run(executor, calls, **options):
-    dispatch = Dispatch(executor, iter(calls), **{"policy": FAST, **options})
-    results = list(dispatch.run())
+    results = list(Dispatch(executor, iter(calls), **options).run())
     assert len(dict(results)) == len(results)
     return dict(results)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsindex.engine.dispatch import Dispatch, DispatchStatistics, RetryPolicy
+from dsindex.engine.dispatch import Dispatch
 from dsindex.engine.executors import Call, ProcessExecutor, ThreadExecutor
 from dsindex.engine.merge import make_index
 from dsindex.errors import BadRecordError
@@ -16,8 +16,6 @@ from dsindex.machine import available_cpus, available_memory
 from dsindex.store.store import open_output
 from tests.support.jobs import run_config
 from tests.support.processes import is_running, wait_until
-
-FAST = RetryPolicy(first_pause_seconds=0.01)
 
 
 def square(number):
@@ -89,9 +87,8 @@ def call(function, *arguments):
     return Call(name=f"{function.__name__}[{arguments[0]}]", place="f.jsonl", function=function, arguments=arguments)
 
 
-def run(executor, *calls, policy=FAST, statistics=None):
-    statistics = statistics or DispatchStatistics()
-    return dict(Dispatch(executor, enumerate(calls), policy=policy, statistics=statistics).run()), statistics
+def run(executor, *calls, **options):
+    return dict(Dispatch(executor, enumerate(calls), **options).run())
 
 
 @pytest.fixture
@@ -107,11 +104,11 @@ KINDS = {"threads": ThreadExecutor, "processes": ProcessExecutor}
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 def test_executor_runs_calls_and_reports_errors(make):
     with contextlib.closing(make(3)) as executor:
-        results, _ = run(executor, *[call(square, number) for number in range(20)])
+        results = run(executor, *[call(square, number) for number in range(20)])
         assert results == {number: number * number for number in range(20)}
         with pytest.raises(BadRecordError, match=r"f\.jsonl, line at byte 7: broken"):
             run(executor, call(square, 1), call(fail, 2))
-        assert run(executor, call(square, 3))[0] == {0: 9}
+        assert run(executor, call(square, 3)) == {0: 9}
 
 
 @pytest.mark.quick(2)
@@ -126,31 +123,29 @@ def test_whatever_a_call_raises_reaches_the_driver(make, function, message):
 
 
 def test_killed_worker_is_replaced_and_its_call_tried_again(processes, tmp_path):
-    results, statistics = run(processes, *[call(die_once, number, str(tmp_path)) for number in range(3)])
+    results = run(processes, *[call(die_once, number, str(tmp_path)) for number in range(3)])
     assert results == {0: 0, 1: 1, 2: 2}
-    assert statistics.lost_workers == 3
-    assert statistics.retries == 3
+    assert (processes.lost_workers, processes.retries) == (3, 3)
 
 
 def test_worker_that_died_idle_is_nobodys_fault(processes):
-    pids = set(run(processes, call(process_id, 0), call(process_id, 1))[0].values())
+    pids = set(run(processes, call(process_id, 0), call(process_id, 1)).values())
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     # Not before all of their threads have ended are their pipes closed, and are they reaped.
     wait_until(lambda: not pids & {process.pid for process in multiprocessing.active_children()})
-    results, statistics = run(processes, call(square, 2), call(square, 3))
+    results = run(processes, call(square, 2), call(square, 3))
     assert results == {0: 4, 1: 9}
-    assert statistics.lost_workers == 0
+    assert processes.lost_workers == 0
 
 
 def test_call_beside_one_that_hangs_is_left_alone(processes, tmp_path):
     run(processes, call(time.sleep, 1), call(time.sleep, 1))  # both have begun
     calls = [call(hang_once, str(tmp_path / "hung")), *[call(process_id, number) for number in range(20)]]
-    results, statistics = run(processes, *calls, policy=RetryPolicy(deadline_seconds=3.0, first_pause_seconds=0.01))
+    results = run(processes, *calls, deadline_seconds=3.0)
     assert results[0] == "ended"
-    assert (
-        statistics.lost_workers == statistics.retries >= 1
-    )  # of the one that hung, or is slow: none beside it is charged
+    # Of the one that hung, or is slow: none beside it is charged.
+    assert processes.lost_workers == processes.retries >= 1
 
 
 def test_abandoned_call_that_waits_for_a_thread_never_runs(tmp_path):

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from dsindex.engine import progress
-from dsindex.engine.dispatch import DispatchStatistics
-from dsindex.engine.progress import Display, PlainDisplay, ProgressFile, Reporter
+from dsindex.engine.executors import ThreadExecutor
+from dsindex.engine.progress import PlainDisplay, ProgressFile, Reporter
 from dsindex.errors import InputError
 
 MB = 10**6
@@ -32,32 +32,20 @@ def clock(monkeypatch):
     return clock
 
 
-class Kept(Display):
-    """A display that keeps what it is shown."""
-
-    seconds = 0.0
-
-    def __init__(self):
-        self.shown = []
-
-    def show(self, snapshot):
-        self.shown.append(snapshot)
-
-
 def test_log_gets_a_line_every_few_seconds(clock, capsys):
-    statistics = DispatchStatistics()
+    executor = ThreadExecutor(1)
     with Reporter().showing(PlainDisplay()) as reporter:
-        reporter.follow(None, statistics)
+        reporter.follow(executor)
         reporter.stage("tokenize", total=11 * MB, unit="bytes", tasks=11)
         for second in range(11):
             clock.now += 1
-            statistics.retries += second == 7
-            statistics.lost_workers += second == 10
+            executor.retries += second == 7
+            executor.lost_workers += second == 10
             reporter.advance(1 * MB, documents=1234, tokens=2 * MB)
     assert capsys.readouterr().err.splitlines() == [
-        "tokenize: 45%, 5/11 shards, 6,170 documents, 1.0 MB/s, 2.0 M tokens/s, ETA 6.0 s",
-        "tokenize: 91%, 10/11 shards, 12,340 documents, 1.0 MB/s, 2.0 M tokens/s, ETA 1.0 s, 1 retry",
-        "tokenize: done in 11.0 s, 11/11 shards, 13,574 documents, 1.0 MB/s, 2.0 M tokens/s, 1 retry, 1 lost worker",
+        "tokenize: 45%, 5/11 shards, 1.0 MB/s, 2.0 M tokens/s, ETA 6.0 s, 6,170 documents",
+        "tokenize: 91%, 10/11 shards, 1.0 MB/s, 2.0 M tokens/s, ETA 1.0 s, 1 retry, 12,340 documents",
+        "tokenize: done in 11.0 s, 11/11 shards, 1.0 MB/s, 2.0 M tokens/s, 1 retry, 1 lost worker, 13,574 documents",
     ]
 
 
@@ -68,18 +56,20 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_terminal_gets_a_bar(monkeypatch):
-    for name, value in {"TERM": "xterm", "COLUMNS": "100"}.items():
+def test_terminal_gets_a_bar(monkeypatch, clock):
+    for name, value in {"TERM": "xterm", "COLUMNS": "80"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(progress, "BAR_SECONDS", 0.0)
     with Reporter().showing(progress.standard_display()) as reporter:
         reporter.say("a [word] first")
-        reporter.stage("tokenize", total=100, unit="bytes", tasks=2)
-        reporter.advance(50)
+        reporter.stage("tokenize", total=4000, unit="bytes", tasks=2)
+        clock.now += 2
+        reporter.advance(1000, tokens=1000)
         reporter.stage("merge", total=0, unit="bytes")
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", sys.stderr.getvalue())
-    assert re.search(r"a \[word\] first.*tokenize.* 50% 1/2 shards.*merge.* 100%", shown, re.DOTALL)
+    bar = r"tokenize ━+╸?━+ 25%, 1/2 shards, 500 B/s, 500 tokens/s "
+    assert re.search(rf"a \[word\] first.*{bar}.*merge.* done in", shown, re.DOTALL)
 
 
 @pytest.fixture
