@@ -4,7 +4,7 @@
 
     built = dsindex.build("docs.jsonl", tokenizer="gpt2/", append_eod=True, output_prefix="out/docs")
     caches = dsindex.build_index(built, seq_length=4096, epochs=2.5, data_cache_path="out/cache")
-    print(dsindex.verify(built, cache=caches))
+    dsindex.show(dsindex.verify(built, cache=caches))
     sample = dsindex.open(caches)[0]
 
 Everything here is imported on first use: `import dsindex` by itself loads only this file.
@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dsindex.cli.render import show as show
     from dsindex.datasets.opening import open as open
     from dsindex.engine.progress import Snapshot as Snapshot
     from dsindex.errors import DsindexError as DsindexError
@@ -43,6 +44,7 @@ _MODULES = {
     **dict.fromkeys(("DsindexError", "UsageError"), "dsindex.errors"),
     "Snapshot": "dsindex.engine.progress",
     "open": "dsindex.datasets.opening",
+    "show": "dsindex.cli.render",
 }
 
 __all__ = list(_MODULES)

@@ -57,3 +57,12 @@ def show_percent(share: Fraction | float) -> str:
     if percent >= 1 or percent == 0:
         return f"{percent:.2f}".rstrip("0").rstrip(".") + "%"
     return f"{percent:.3g}%"
+
+
+def show_epochs(epochs: float) -> str:
+    """Return a number of epochs.
+
+    >>> show_epochs(2.5), show_epochs(1234.5)
+    ('2.5', '1,234')
+    """
+    return f"{epochs:,.0f}" if epochs >= 1000 else f"{epochs:.4g}"

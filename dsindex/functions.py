@@ -11,9 +11,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
-from dsindex.amounts import count
 from dsindex.engine.progress import BAR_SECONDS, Display, Reporter, standard_display
-from dsindex.engine.report import Report
 from dsindex.engine.start import make_executor, wants_ray
 from dsindex.errors import UsageError
 from dsindex.options.build import BuildConfig
@@ -35,7 +33,7 @@ from dsindex.options.pack import JoinConfig, PackConfig
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from dsindex.engine.progress import Snapshot
     from dsindex.formats.pbin import PbinHeader
@@ -98,33 +96,20 @@ def _document(text: str, model: type[Options]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RawIndexResult(Report):
+class RawIndexResult:
     """The lines of a JSONL file that are in its index, and those that are not."""
 
     file: str
     account: RawIndexAccount
 
-    def lines(self) -> Iterator[str]:
-        """Return the counts, and the first lines that were left out."""
-        entries, dropped = self.account.num_entries, self.account.num_dropped
-        yield f"{self.account.index_path}: {count(entries, 'line')}, {dropped:,} faulty ones left out"
-        yield from (f"  left out: {self.file}, line {line} (byte {byte})" for line, byte in self.account.dropped)
-        if dropped > len(self.account.dropped):
-            yield f"  and {dropped - len(self.account.dropped):,} more"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinResult(Report):
+class JoinResult:
     """A `.pbin` made of others."""
 
     path: str
     header: PbinHeader
     num_files: int
-
-    def lines(self) -> Iterator[str]:
-        """Return the counts."""
-        tokens = f"{count(self.header.num_tokens, 'token')} of {count(self.header.token_bytes, 'byte')}"
-        yield f"{self.path}: {tokens}, from {count(self.num_files, 'file')}"
 
 
 # What the functions share.

@@ -19,9 +19,9 @@ def main(path: str) -> int:
     with open(path, encoding="utf-8") as file:
         options = yaml.safe_load(file)
     built = dsindex.build(**options["build"], progress=True)
-    print(built, flush=True)
+    dsindex.show(built)
     checked = dsindex.verify(built)
-    print(checked, flush=True)
+    dsindex.show(checked)
     documents = dsindex.open(built)
     print(f"{len(documents):,} documents; the first begins with the tokens {documents[0][:8].tolist()}")
     return 0 if checked else 1

@@ -16,12 +16,12 @@ def main(path: str) -> int:
     with open(path, encoding="utf-8") as file:
         options = yaml.safe_load(file)
     made = dsindex.instruct(config=options["config"], **options["instruct"], progress=True)
-    print(made, flush=True)
+    dsindex.show(made)
     blocks = dsindex.open(made)
     mask = blocks[0].loss_mask
     print(f"{len(blocks):,} blocks; {int(mask.sum())} of {len(mask)} tokens of the first are learnt")
     checked = dsindex.verify(made)
-    print(checked, flush=True)
+    dsindex.show(checked)
     return 0 if checked else 1
 
 

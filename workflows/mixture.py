@@ -22,15 +22,15 @@ def main(path: str) -> int:
         amount = dataset.pop("amount", None)
         prefix = f"{options['folder']}/{name}"
         built = dsindex.build(**options["build"], **dataset, output_prefix=prefix, progress=True)
-        print(built, flush=True)
+        dsindex.show(built)
         amounts[built.prefixes[0]] = amount
     mixed = dsindex.mix(amounts, **options["mix"], **options["job"])
-    print(mixed, flush=True)
+    dsindex.show(mixed)
     lengths = {"train_samples": mixed.num_samples, **options["index"], **options["job"]}
     caches = dsindex.build_index(mixed.data_path, **lengths, progress=True)
-    print(caches, flush=True)
+    dsindex.show(caches)
     checked = dsindex.verify(list(amounts), cache=caches)
-    print(checked, flush=True)
+    dsindex.show(checked)
     return 0 if checked else 1
 
 

@@ -42,16 +42,16 @@ def main(name: str = "demo-output") -> int:
         output_prefix=f"{folder}/demo",
         progress=True,
     )
-    print(built, flush=True)
+    dsindex.show(built)
     caches = dsindex.build_index(
         built, seq_length=SEQUENCE_LENGTH, epochs=EPOCHS, data_cache_path=folder / "cache", progress=True
     )
-    print(caches, flush=True)
+    dsindex.show(caches)
     checked = dsindex.verify(built, cache=caches)
-    print(checked, flush=True)
+    dsindex.show(checked)
     sample = dsindex.open(caches)[0]
     print(f"the first sample: {len(sample['tokens'])} tokens, {sample['tokens'][:8].tolist()} …")
-    print(dsindex.trace(caches, sample=0, tokenizer=folder / "tokenizer"))
+    dsindex.show(dsindex.trace(caches, sample=0, tokenizer=folder / "tokenizer"))
     return 0 if checked else 1
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import numbers
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import dsindex
 from dsindex.cli.parser import COMMANDS, load_model, make_parser, note_ignored, read_values
 from dsindex.engine.interrupts import EXIT_INTERRUPTED, TerminatedError, raise_missed_stop, stop_on_signals
-from dsindex.engine.report import Report, print_report
 from dsindex.engine.standard_streams import StandardOutputError, flush_output, prepare_standard_streams, show_lines
 from dsindex.errors import DsindexError, UsageError, missing_package
+from dsindex.json_text import encode_json
 from dsindex.locations import without_secrets
 from dsindex.options.model import options_of
 
@@ -47,8 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise_missed_stop()
             note_ignored(getattr(options, "ignored", None) or ())
             result = run(command, read_values(options) | job)
-            print_report(result, as_json=options.as_json)
-            code = 0 if result.ok else EXIT_FAILED
+            if options.as_json:
+                sys.stdout.write(encode_json(as_plain(result), newline=True, ascii_only=True).decode())
+            else:
+                from dsindex.cli.render import show  # loads rich
+
+                show(result)
+            code = 0 if getattr(result, "ok", True) else EXIT_FAILED
     except KeyboardInterrupt as stop:
         return _say(f"{name}: interrupted; {_what_is_kept(options, stop)}", EXIT_INTERRUPTED)
     except TerminatedError as stop:
@@ -60,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _hand_over(command, code)
 
 
-def run(command: str, values: dict[str, Any]) -> Report:
+def run(command: str, values: dict[str, Any]) -> object:
     """Return the result of a command."""
     from dsindex import functions  # loads what a help text does not need
 
@@ -71,8 +79,22 @@ def run(command: str, values: dict[str, Any]) -> Report:
     if "progress" in options_of(load_model(command)) and command != "index":  # which is one task for each cache
         values["progress"] = True
     function = getattr(functions, "build_index" if command == "index" else command.replace("-", "_"))
-    result: Report = function(**values)
-    return result
+    return function(**values)
+
+
+def as_plain(value: object) -> object:
+    """Return a result as JSON has it: of a dataclass, all fields and public properties."""
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        names += [name for name in dir(type(value)) if isinstance(getattr(type(value), name), property)]
+        return {name: as_plain(getattr(value, name)) for name in names if not name.startswith("_")}
+    if isinstance(value, Mapping):
+        return {str(name): as_plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(as_plain, value))
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    return value if value is None or isinstance(value, str | float | bool) else str(value)
 
 
 def _split_words(command: str | None, given: list[str]) -> tuple[list[str], dict[str, list[str]]]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from dsindex.amounts import count
 from dsindex.instruction.records import LEARNT_QUESTION, UNLEARNT_END
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def split_by_hash(fingerprint: bytes, *, fractions: Sequence[float], seed: int =
 
 NOTE = "note: "
 """Beginning of the counts of notes."""
-_MEANINGS = {
+MEANINGS = {
     UNLEARNT_END: "a model may not learn to stop; put the token inside of {% generation %}",
     LEARNT_QUESTION: "only replies are learnt",
 }
@@ -91,15 +90,3 @@ class InstructionStatistics:
         notes = {name.removeprefix(NOTE): value for name, value in counts.items() if name.startswith(NOTE)}
         own = {each.name: counts.get(each.name, 0) for each in fields(cls) if each.name != "notes"}
         return cls(notes=notes, **own)
-
-    def lines(self) -> list[str]:
-        """Return a summary: a sentence, and one for each note."""
-        share = 100 * self.learnt / self.tokens if self.tokens else 0.0
-        shortened = f", {self.shortened:,} too long and truncated or split" if self.shortened else ""
-        whole = count(self.conversations, "conversation")
-        sizes = f"{whole}, {count(self.sequences, 'sequence')}, {count(self.tokens, 'token')}"
-        lines = [f"{sizes}, {self.learnt:,} trainable ({share:.1f} %), {self.cut:,} cut off{shortened}"]
-        for note, number in sorted(self.notes.items()):
-            meaning = _MEANINGS.get(note, "the template does not write it")
-            lines.append(f"  note: {note} in {number:,} of {whole}: {meaning}")
-        return lines

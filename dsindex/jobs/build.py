@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
 from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
-from dsindex.engine.report import TextResult, outcome_fields, show_datasets
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import make_shards
-from dsindex.engine.source import open_source
+from dsindex.engine.source import TextResult, open_source, outcome_fields
 from dsindex.engine.worker import ShardSettings
 from dsindex.errors import InputError
 from dsindex.store.urls import absolute
@@ -39,7 +37,7 @@ class BuiltDataset:
     num_documents: int
     num_sequences: int
     num_tokens: int
-    files: dict[str, StoredFile]
+    files: dict[str, StoredFile] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,23 +55,6 @@ class BuildResult(TextResult):
     def prefixes(self) -> tuple[str, ...]:
         """The datasets, in the order of the keys."""
         return tuple(dataset.prefix for dataset in self.datasets)
-
-    def __repr__(self) -> str:
-        return show_datasets(self, ((each.prefix, each.num_documents, each.num_tokens) for each in self.datasets))
-
-    def lines(self) -> list[str]:
-        """Return the summary: what was built, how fast, and the digests by which two builds are compared."""
-        complete = "already complete: the same plan was built before, nothing was done"
-        lines = self.first_lines(complete=complete, engine=self.engine)
-        for dataset in self.datasets:
-            lines.append(
-                f"{dataset.prefix}: {count(dataset.num_documents, 'document')}, "
-                f"{count(dataset.num_sequences, 'sequence')}, {count(dataset.num_tokens, 'token')}"
-            )
-            lines += [f"  .{suffix:4} {dataset.files[suffix].digest}" for suffix in ("bin", "idx")]
-        for indices in self.indices:
-            lines += indices.lines()
-        return lines
 
 
 def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.amounts import count
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.engine.report import Report
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.formats.new_file import TokenRun, copy_tokens, refuse_existing
@@ -44,7 +42,7 @@ TYPE_OF_SIZE: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertResult(Report):
+class ConvertResult:
     """The result of a conversion."""
 
     outputs: tuple[str, ...]
@@ -58,14 +56,6 @@ class ConvertResult(Report):
         """The dataset that was written."""
         path = self.outputs[0]
         return (path if len(self.outputs) == 1 else path.removesuffix(".bin"),)
-
-    def lines(self) -> list[str]:
-        """Return the closing summary."""
-        line = (
-            f"{' and '.join(self.outputs)}: {count(self.num_documents, 'document')}, "
-            f"{count(self.num_tokens, 'token')} of type {self.dtype}"
-        )
-        return [line]
 
 
 def convert_dataset(config: ConvertCommand) -> ConvertResult:

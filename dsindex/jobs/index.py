@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 
-from dsindex.amounts import count, format_size
+from dsindex.amounts import format_size
 from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
-from dsindex.engine.report import Report
 from dsindex.errors import InputError, LimitError, OutputError
 from dsindex.index.building import BuiltCache, build_cache, count_parts, describe_cache
 from dsindex.index.cache import BLENDED_CLASS, GPT_CLASSES, dataset_parts, read_description, show_order
@@ -68,7 +67,7 @@ NO_FOLDER = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexResult(Report):
+class IndexResult:
     """The result of an index job."""
 
     results: tuple[BuiltCache, ...]
@@ -92,28 +91,6 @@ class IndexResult(Report):
     def folders(self) -> tuple[str, ...]:
         """The folders of the caches."""
         return tuple(dict.fromkeys(os.path.dirname(result.paths[0]) for result in self.results))
-
-    def __repr__(self) -> str:
-        caches = ", ".join(f"{result.name}: {count(result.num_samples, 'sample')}" for result in self.results)
-        return f"{type(self).__name__}({caches or 'nothing was built'})"
-
-    def lines(self) -> list[str]:
-        """Return the closing summary for people."""
-        lines = []
-        for result in self.results:
-            epochs = ""
-            if result.num_epochs is not None and result.tokens_per_epoch is not None:
-                epochs = f" of {count(result.num_epochs, 'epoch')} of {count(result.tokens_per_epoch, 'token')}"
-            disk, memory = format_size(result.file_bytes), format_size(result.memory_bytes)
-            done = f"takes {disk} on disk and {memory} of memory"
-            if result.seconds is not None:
-                done = "was there already" if result.reused else f"{disk}, {result.seconds:.1f} s"
-            lines.append(f"{result.name}: {count(result.num_samples, 'sample')}{epochs}; {done}")
-            lines.append(f"  {result.paths[0].removesuffix('-description.txt')}")
-        for finding in self.findings:
-            lines.append(f"{finding.name}: {'found' if finding.found else 'NOT found'}")
-            lines += [f"  {sentence}" for sentence in finding.sentences]
-        return [*lines, *(f"note: {note}" for note in self.notes)]
 
 
 def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import xxhash
 
-from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
 from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
-from dsindex.engine.report import TextResult, outcome_fields
 from dsindex.engine.room import Estimate, check_room
 from dsindex.engine.shards import make_shards
-from dsindex.engine.source import open_source
+from dsindex.engine.source import TextResult, open_source, outcome_fields
 from dsindex.errors import UsageError
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encode import make_recipe
@@ -65,7 +63,7 @@ class BuiltSplit:
     """The prefix to open with PackedInstructionDataset."""
     statistics: InstructionStatistics
     packing: RecordedPacking | None
-    files: dict[str, dict[str, StoredFile]]
+    files: dict[str, dict[str, StoredFile]] = field(repr=False)
     """Dataset's name after `prefix` → its files by suffix."""
 
 
@@ -85,45 +83,6 @@ class InstructResult(TextResult):
     def prefixes(self) -> tuple[str, ...]:
         """Every dataset that was written, including masks and block layouts."""
         return tuple(f"{split.prefix}_{name}" for split in self.splits for name in split.files)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(split.prefix for split in self.splits)})"
-
-    def lines(self) -> list[str]:
-        """Return the summary: what was built, what was quarantined and why, and the digests of the output."""
-        exported = not all(export.already_complete for export in self.exports)
-        made = [*(["packs"] if self.packed else []), *(["exports"] if exported else [])]
-        done = f"only {' and '.join(made)} were made" if made else "nothing was done"
-        bad = "quarantined: " + ", ".join(f"{kind} {number:,}" for kind, number in self.bad_records.items())
-        lines = self.first_lines(
-            complete=f"already complete: the same plan was carried out before, {done}",
-            quarantined=[bad] if self.bad_records else [],
-        )
-        for split in self.splits:
-            lines += _describe_split(split)
-        for export in self.exports:
-            was_there = ", already complete" if export.already_complete else ""
-            lines.append(f"{export.path}/: export {export.kind}{was_there}")
-            for name, own in export.content.splits.items():
-                lines.append(f"  {name}: {count(own.rows, 'row')}, {own.tokens:,} tokens, {own.targets:,} targets")
-        return lines
-
-
-def _describe_split(split: BuiltSplit) -> list[str]:
-    whole, *notes = split.statistics.lines()
-    lines = [f"{split.prefix}: {whole}", *notes]
-    if (packing := split.packing) is not None:
-        between = f" ({packing.between:,} to multiples of {packing.pad_to_multiple})" if packing.between else ""
-        lines.append(
-            f"  {count(packing.blocks, 'block')} of {packing.sequence_length:,}: {packing.padding:,} padding{between}, "
-            f"fill {100 * packing.fill:.2f} %"
-        )
-        if packing.dropped is not None:
-            tokens = count(packing.dropped_tokens or 0, "token")
-            lines.append(f"  {count(packing.dropped, 'longer sequence')} with {tokens} left out of the blocks")
-    for name, files in split.files.items():
-        lines += [f"  {name}.{suffix:4} {files[suffix].digest}" for suffix in ("bin", "idx")]
-    return lines
 
 
 def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, reporter: Reporter) -> InstructResult:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from dsindex.amounts import count
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.engine.assembly import assemble
 from dsindex.engine.inputs import InputFile
@@ -15,7 +14,6 @@ from dsindex.engine.job import open_job
 from dsindex.engine.merge import merged_header, open_part
 from dsindex.engine.output import Dataset, Output
 from dsindex.engine.plan import make_plan
-from dsindex.engine.report import Report
 from dsindex.engine.room import require_room
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import Content, RecordedInput, read_manifest
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeResult(Report):
+class MergeResult:
     """The result of a merge."""
 
     prefix: str
@@ -42,7 +40,7 @@ class MergeResult(Report):
     num_documents: int
     num_sequences: int
     num_tokens: int
-    files: dict[str, StoredFile]
+    files: dict[str, StoredFile] = field(repr=False)
     already_complete: bool
     notes: tuple[str, ...] = ()
 
@@ -50,17 +48,6 @@ class MergeResult(Report):
     def prefixes(self) -> tuple[str, ...]:
         """The merged dataset."""
         return (self.prefix,)
-
-    def lines(self) -> list[str]:
-        """Return the closing summary: what was merged, and the lines that two people compare."""
-        lines = ["already complete: the same datasets were merged before, nothing was done"] * self.already_complete
-        lines.append(
-            f"{self.prefix}: {count(self.num_documents, 'document')}, "
-            f"{count(self.num_sequences, 'sequence')}, {count(self.num_tokens, 'token')} of "
-            f"{count(self.num_inputs, 'dataset')}"
-        )
-        lines += [f"  .{suffix:4} {self.files[suffix].digest}" for suffix in ("bin", "idx")]
-        return [*lines, *(f"note: {note}" for note in self.notes)]
 
 
 def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:

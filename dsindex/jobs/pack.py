@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.amounts import count
 from dsindex.engine.assembly import assemble
 from dsindex.engine.executors import Call
 from dsindex.engine.job import open_job
 from dsindex.engine.merge import read_items
 from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
-from dsindex.engine.report import TextResult, outcome_fields, show_datasets
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import make_shards
-from dsindex.engine.source import open_source
+from dsindex.engine.source import TextResult, open_source, outcome_fields
 from dsindex.engine.tasks import PartFile
 from dsindex.engine.work_folder import SHARDS_FOLDER
 from dsindex.engine.worker import ShardSettings
@@ -54,7 +52,7 @@ class PackResult(TextResult):
     num_empty: int
     """Number of records whose text has no tokens; they make no documents."""
     token_dtype: str
-    files: dict[str, StoredFile]
+    files: dict[str, StoredFile] = field(repr=False)
     engine: str
     """Name of the engine."""
 
@@ -62,20 +60,6 @@ class PackResult(TextResult):
     def prefixes(self) -> tuple[str, ...]:
         """The path of the `.pbin`."""
         return (self.path,)
-
-    def __repr__(self) -> str:
-        return show_datasets(self, [(self.prefixes[0], self.num_documents, self.num_tokens)])
-
-    def lines(self) -> list[str]:
-        """Return the summary: what was packed, how fast, and the digest by which two jobs are compared."""
-        complete = "already complete: the same plan was packed before, nothing was done"
-        lines = self.first_lines(complete=complete, engine=self.engine)
-        lines.append(
-            f"{self.path}: {count(self.num_documents, 'document')}, "
-            f"{count(self.num_tokens, 'token')} of type {self.token_dtype}; "
-            f"{count(self.num_empty, 'text')} without tokens"
-        )
-        return [*lines, f"  .pbin {self.files['pbin'].digest}"]
 
 
 def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:

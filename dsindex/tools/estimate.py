@@ -6,19 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsindex.amounts import count, format_size
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.report import Line, Report, Table
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import encode_piece, extrapolate, spread_pieces
 from dsindex.engine.source import open_source
-from dsindex.engine.start import WORKER_MEMORY_BYTES
 from dsindex.errors import OutputError
 from dsindex.machine import available_cpus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dsindex.engine.room import Estimate
     from dsindex.engine.sample import Piece, PieceCounts
     from dsindex.engine.source import TextSource
@@ -38,7 +33,7 @@ INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateResult(Report):
+class EstimateResult:
     """The estimate of a build."""
 
     num_inputs: int
@@ -62,40 +57,6 @@ class EstimateResult(Report):
     notes: tuple[str, ...]
     limits: tuple[str, ...]
     """Sentences about what the build would not find room for."""
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(about {self.estimate.documents:,.0f} documents, {self.estimate.tokens:,.0f} tokens)"
-        )
-
-    def lines(self) -> Iterator[Line]:
-        """Return the estimate, and what the build would not find room for."""
-        outputs = f".bin {format_size(self.bin_bytes)}, .idx {format_size(self.idx_bytes)}"
-        here = f"{format_size(self.memory_bytes)} with {count(self.workers, 'worker')} here"
-        rows = {
-            "inputs": f"{self.num_inputs:,}, {format_size(self.input_bytes)}",
-            "shards": f"{self.num_shards:,} of at most {format_size(self.largest_shard_bytes)} of input",
-            "documents": f"about {_rounded(self.estimate, self.estimate.documents)}",
-            "tokens": f"about {_tokens(self.estimate)}, {self.token_dtype}, encoded by {self.engine}",
-            "output": f"about {format_size(self.bin_bytes + self.idx_bytes)}: {outputs}",
-            "work folder": f"at most about {format_size(self.work_bytes)}, until the end",
-            "memory": f"about {here}; on Ray {format_size(WORKER_MEMORY_BYTES)} per worker",
-        }
-        if self.bad_records:
-            rows["bad records"] = f"{self.bad_records:,} in the sample: see --on-bad-record"
-        yield Table(rows=tuple(rows.items()), num_texts=2)
-        yield from (f"note: {note}" for note in self.notes)
-        yield from self.limits
-
-
-def _rounded(estimate: Estimate, value: float) -> str:
-    """Return a number to two digits, unless everything was read."""
-    return f"{float(f'{value:.2g}') if estimate.token_margin else value:,.0f}"
-
-
-def _tokens(estimate: Estimate) -> str:
-    low, value, high = (_rounded(estimate, estimate.tokens + side * estimate.token_margin) for side in (-1, 0, 1))
-    return f"{value} ({low} to {high})" if estimate.token_margin else value
 
 
 def estimate_build(config: BuildConfig) -> EstimateResult:

@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from dsindex.amounts import count, short_number, show_percent
+from dsindex.amounts import show_epochs, show_percent
 from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
-from dsindex.engine.report import Line, Report, Table
 from dsindex.errors import InputError, LimitError, UsageError
 from dsindex.formats.manifest import read_manifest
 from dsindex.index.building import count_parts
@@ -32,7 +31,7 @@ from dsindex.options.numbers import TOKEN_NUMBER, TOKEN_UNITS
 from dsindex.store.urls import ONLY_INPUTS, as_prefix, refuse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from dsindex.index.epochs import SplitMatrix
     from dsindex.index.plan import PartCounts
@@ -62,8 +61,8 @@ class MixedDataset:
     """Epochs whose samples are permuted among each other; if there are several, tokens repeat before all are read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class MixResult(Report):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixResult:
     """A blend, what it draws, and what there is to say about it."""
 
     datasets: tuple[MixedDataset, ...]
@@ -92,48 +91,6 @@ class MixResult(Report):
     def first_to_run_out(self) -> MixedDataset:
         """The dataset whose tokens last for the shortest part of the run."""
         return max(self.datasets, key=lambda each: each.epochs)
-
-    def lines(self) -> list[Line]:
-        """Return the plan."""
-        part = "all of each dataset" if self.split is None else f"the train split of {self.split!r}"
-        drawn = f"{count(self.num_samples, 'sample')} of {self.sequence_length:,} tokens"
-        iterations = "" if self.num_iterations is None else f", {count(self.num_iterations, 'iteration')}"
-        return [
-            self._table(),
-            "",
-            f"draws {drawn} from {part}{iterations}: --train-samples {self.num_samples}",
-            *self._first(),
-            *(f"warning: {warning}" for warning in self.warnings),
-            "",
-            *self.flags,
-        ]
-
-    def _table(self) -> Table:
-        total = sum(each.tokens for each in self.datasets)
-        show: Callable[[int], int | str] = short_number if max(total, self.tokens) >= 10**7 else int
-        others = [name for name in SPLIT_NAMES[1:] if any(getattr(each, f"{name}_tokens") for each in self.datasets)]
-        rows: list[tuple[str | int, ...]] = []
-        for each in self.datasets:
-            drawn = (show(each.tokens_drawn), show_percent(each.share), _show_epochs(each.epochs))
-            held = (show(getattr(each, f"{other}_tokens")) for other in others)
-            rows.append((each.prefix, show(each.tokens), *drawn, *held))
-        sums = (show(sum(getattr(each, f"{other}_tokens") for each in self.datasets)) for other in others)
-        rows.append(("total", show(total), show(self.tokens), "100%", _show_epochs(self.tokens / total), *sums))
-        return Table(head=("dataset", "tokens", "drawn", "of drawn", "epochs", *others), rows=tuple(rows))
-
-    def _first(self) -> Iterator[str]:
-        each = self.first_to_run_out
-        after = int(self.tokens / each.epochs) if each.epochs else self.tokens
-        if each.tokens_drawn <= each.tokens + self.sequence_length:
-            yield f"nothing runs out before the end; {each.prefix} would be the first, after {after:,} tokens"
-            return
-        at = ""
-        if self.num_iterations:
-            at = f", at iteration {after // (self.sequence_length * (self.num_samples // self.num_iterations)):,}"
-        yield f"first to run out: {each.prefix}, after {after:,} of {self.tokens:,} tokens{at}"
-        if each.epochs_shuffled_together > 1:
-            together = f"{each.epochs_shuffled_together:,} epochs are shuffled together"
-            yield f"  its {together}, so some of its tokens come again before all have come once"
 
 
 def run_mix(config: MixConfig) -> MixResult:
@@ -311,15 +268,11 @@ def _draw(
     return datasets, size
 
 
-def _show_epochs(epochs: float) -> str:
-    return f"{epochs:,.0f}" if epochs >= 1000 else f"{epochs:.4g}"
-
-
 def _warn_of_datasets(result: MixResult) -> Iterator[str]:
     """Yield sentences about datasets that are repeated often, too small, or made for another loss."""
     for each in result.datasets:
         if each.epochs > MANY_EPOCHS:
-            times = f"{each.prefix} is read {_show_epochs(each.epochs)} times"
+            times = f"{each.prefix} is read {show_epochs(each.epochs)} times"
             yield f"{times}; repeating a dataset more than {MANY_EPOCHS} times gains little"
         if not each.num_samples:
             yield f"{each.prefix} gives no sample; raise its share or the budget, or leave it out"

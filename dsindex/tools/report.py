@@ -7,7 +7,7 @@ change the direction of writing are shown as escapes. The same data give the sam
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -19,7 +19,6 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX, tell_kind
 from dsindex.datasets.origins import PROVENANCE_SUFFIX
 from dsindex.datasets.tails import describe_tails
-from dsindex.engine.report import Report
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.json_text import show_name
 from dsindex.machine import available_cpus
@@ -79,13 +78,13 @@ class Section:
     """Title and text of some documents."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ReportResult(Report):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportResult:
     """The page that was written."""
 
     output: str
     size_bytes: int
-    datasets: tuple[Section, ...]
+    datasets: tuple[Section, ...] = field(repr=False)
     findings: tuple[str, ...]
     """Sentences about caches that cannot be read."""
 
@@ -98,18 +97,6 @@ class ReportResult(Report):
     def prefixes(self) -> tuple[str, ...]:
         """The datasets on the page."""
         return tuple(section.name for section in self.datasets)
-
-    def lines(self) -> list[str]:
-        """Return as text what was written and found."""
-        lines = [f"{self.output}: {count(len(self.datasets), 'dataset')}, {format_size(self.size_bytes)}"]
-        for each in self.datasets:
-            told = "not read"
-            if each.documents is not None and each.tokens is not None:
-                told = f"{count(each.documents, 'document')}, {count(each.tokens, 'token')}, "
-                told += count(each.repetitions, "repetition")
-            lines += [f"  {each.name}: {told}", *(f"    note: {note}" for note in each.notes)]
-            lines += [f"    FOUND: {finding}" for finding in each.findings]
-        return [*lines, *(f"  FOUND: {finding}" for finding in self.findings)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dsindex.cli.render import describe
 from dsindex.datasets.provenance import read_rows
 from dsindex.errors import BadRecordError, InputError
 from dsindex.functions import verify
@@ -98,7 +99,7 @@ def test_provenance_of_a_table_names_row_groups_and_rows(tmp_path):
     assert rows.tolist() == list(range(1, len(RECORDS) + 1))
     report = verify(tmp_path / "out/x_text_document", against_source=True, tokenizer=OWN.plain_tokenizer)
     assert report, report.findings
-    assert "against the source" in str(report)
+    assert "against the source" in report.reports[0].checks[-1].name
 
 
 def test_paths_and_patterns_read_tables_like_lines(tmp_path):
@@ -142,7 +143,7 @@ def test_bad_rows_are_set_aside_with_their_place(tmp_path):
         build(tmp_path / "x.parquet", tmp_path / "out", shard_size="1B")
     report = build(tmp_path / "x.parquet", tmp_path / "out", on_bad_record="quarantine", shard_size="1B", replace=True)
     assert (report.counts.kept, report.counts.quarantined) == (49, 1)
-    assert "50 lines = 49 kept + 1 quarantined" in "\n".join(report.lines())
+    assert "50 lines = 49 kept + 1 quarantined" in "\n".join(describe(report))
     stored = pa.input_stream(str(tmp_path / "out/x_text_document.quarantine.jsonl.zst"), compression="zstd").read()
     entry = json.loads(stored)
     assert (entry["offset"], entry["line"]) == (2, 24)

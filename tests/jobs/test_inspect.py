@@ -5,7 +5,6 @@ import io
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -58,11 +57,10 @@ def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
     assert [text.removesuffix("<|endoftext|>") for text in texts_of(seen)] == TEXTS
     assert [excerpt["origin"]["source"]["line"] for excerpt in seen["excerpts"]] == [1, 2, 3]
     assert seen["lengths"]["documents"]["total"] == seen["facts"]["tokens"]
-    found, notebook = dsindex.inspect(built), io.StringIO()
-    assert f"{found}\n" == cli(["inspect", built]).out
-    found._repr_pretty_(SimpleNamespace(text=notebook.write), cycle=False)
-    assert notebook.getvalue() == str(found)
-    assert (repr(found), found.ok) == (f"InspectResult({built}: MMIDIDX)", True)
+    found, shown = dsindex.inspect(built), io.StringIO()
+    dsindex.show(found, shown)
+    assert shown.getvalue() == cli(["inspect", built]).out
+    assert (repr(found), found.ok) == (f"InspectResult(path='{built}', kind='MMIDIDX', notes=[], findings=[])", True)
 
 
 def test_a_source_of_other_content_is_told(built, tmp_path):

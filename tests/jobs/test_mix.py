@@ -147,7 +147,8 @@ def test_mixture_in_python_and_from_a_file(tmp_path, capsys):
     mixed = dsindex.mix({Path("web"): "60%", "books": "40%"}, tokens="2k", seq_length=10, split="1")
     assert [each.tokens_drawn for each in mixed.datasets] == [each["tokens_drawn"] for each in expected["datasets"]]
     assert mixed.data_path == tuple(expected["data_path"])
-    assert str(mixed).startswith("dataset ")
+    dsindex.show(mixed)
+    assert capsys.readouterr().out.startswith("dataset ")
     again = dsindex.mix(data_path=mixed.data_path, tokens=2000, seq_length=10, split="1")
     assert [each.share for each in again.datasets] == [each.share for each in mixed.datasets]
     rest = dsindex.mix({"web": "60%", "books": None}, tokens=2000, seq_length=10, split="1")

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsindex.cli.main import main
+from dsindex.cli.render import describe
 from dsindex.datasets import BlendedDataset
 from dsindex.errors import DsindexError, OutputError, UsageError
 from dsindex.options.index import IndexConfig
@@ -54,14 +55,16 @@ def test_another_order_under_the_same_name_is_refused(there, asked, said):
 def test_swapped_arrays_are_noticed(capsys):
     indexed(data_cache_path="stock")
     indexed(document_order="packed")
-    assert "this name holds the document order 'packed': a job that misses" in "\n".join(indexed(explain=True).lines())
+    assert "this name holds the document order 'packed': a job that misses" in "\n".join(
+        describe(indexed(explain=True))
+    )
     next(Path("stock").glob("*train-dsindex.json")).unlink()  # as if another program had written it
     unknown = indexed(explain=True, document_order="packed", data_cache_path="stock")
     assert not unknown.ok
-    assert "-train-dsindex.json says that it has the document order 'packed'" in "\n".join(unknown.lines())
+    assert "-train-dsindex.json says that it has the document order 'packed'" in "\n".join(describe(unknown))
     for path in Path("stock").glob("*train-*.npy"):
         Path("cache", path.name).write_bytes(path.read_bytes())  # as long, and sound by itself
-    assert "-train-shuffle_index.npy changed since dsindex wrote it" in "\n".join(indexed(explain=True).lines())
+    assert "-train-shuffle_index.npy changed since dsindex wrote it" in "\n".join(describe(indexed(explain=True)))
     with pytest.raises(OutputError, match="expected no file or one that dsindex wrote"):
         indexed(document_order="packed")
     assert main(["verify", "web", "--cache", "cache"]) == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dsindex.cli.render import describe
 from dsindex.errors import DsindexError, InputError, LimitError, OutputError
 from dsindex.options.index import IndexConfig
 from tests.jobs.index.index_jobs import index, indexed, options
@@ -73,7 +74,7 @@ def test_options_that_make_no_sense_together(changes, message):
 
 def explained(**changes):
     report = indexed(explain=True, **changes)
-    return ["\n".join(report.lines()), *(sentence for finding in report.findings for sentence in finding.sentences)]
+    return ["\n".join(describe(report)), *(sentence for finding in report.findings for sentence in finding.sentences)]
 
 
 @pytest.mark.usefixtures("folder")
@@ -96,7 +97,7 @@ def test_explain_tells_that_the_data_changed(folder):
     write_dataset(folder / "web", [[[1] * length] for length in [50, 20, 60, 30, 100, 5] * 40])
     report = indexed(split="1", explain=True)
     assert not report.ok
-    shown = "\n".join(report.lines())
+    shown = "\n".join(describe(report))
     assert "web.idx changed since the cache was built (its sequences 0 to 240 have other lengths" in shown
 
 
@@ -119,7 +120,7 @@ def test_explain_compares_a_jobs_description_with_the_folder(folder):
     )
     (like,) = (folder / "job").glob("*Blended*description.txt")
     report = index(explain=True, like=str(like), data_cache_path="cache")
-    shown = "\n".join(report.lines())
+    shown = "\n".join(describe(report))
     assert "weights is [0.5, 0.5] in the cache and [0.66" in shown
     assert "in every dataset, random_seed is 1234 in the cache and 5 in the job" in shown
     assert index(explain=True, like=str(like), data_cache_path="job").ok

@@ -13,6 +13,7 @@ import yaml
 
 import dsindex
 from dsindex.cli.main import main
+from dsindex.cli.render import describe
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
 from dsindex.datasets.provenance import read_rows
@@ -220,7 +221,7 @@ def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path,
         run_config(padded, instruction)
     foreign.unlink()
     report = run_config(padded, instruction)
-    assert report.lines()[0] == "already complete: the same plan was carried out before, only packs were made"
+    assert next(describe(report)) == "already complete: the same plan was carried out before, only packs were made"
     assert {name: published(tmp_path)[name] for name in before} == before
     dataset = dsindex.open(tmp_path / "chat", sequence_length=1024, pad_to_multiple=16)
     lengths = IndexedDataset(tmp_path / "chat_text_document").sequence_lengths

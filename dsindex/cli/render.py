@@ -1,0 +1,500 @@
+"""How results are shown: a function for each, from a result to lines and tables, which rich lays out.
+
+Nothing in them can control the terminal: every line and cell is escaped here.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dsindex.amounts import count, format_size, short_number, show_epochs, show_percent
+from dsindex.engine.start import WORKER_MEMORY_BYTES
+from dsindex.json_text import show_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from dsindex.datasets.origins import DocumentOrigin
+    from dsindex.engine.room import Estimate
+    from dsindex.engine.source import TextResult
+    from dsindex.functions import JoinResult, RawIndexResult
+    from dsindex.jobs.build import BuildResult
+    from dsindex.jobs.conversion import ConvertResult
+    from dsindex.jobs.index import IndexResult
+    from dsindex.jobs.instruct import BuiltSplit, InstructResult
+    from dsindex.jobs.merge import MergeResult
+    from dsindex.jobs.pack import PackResult
+    from dsindex.store.storage import StoredFile
+    from dsindex.tools.documents import LengthSummary
+    from dsindex.tools.estimate import EstimateResult
+    from dsindex.tools.mix import MixResult
+    from dsindex.tools.report import ReportResult
+    from dsindex.tools.results import (
+        ConsumedTokens,
+        DatasetCounts,
+        Excerpt,
+        InspectResult,
+        ShownPart,
+        ShownSample,
+        TracedSamples,
+        VerifyReport,
+        VerifyResult,
+    )
+
+Line: TypeAlias = str | Table
+UNBROKEN = 10_000
+"""Columns where there is no terminal: lines stay whole, for grep and for files."""
+STYLES = {"green": "intact", "yellow": "note|warning|sound", "red": "(?i:damaged|missing|different)|FAILED|FOUND"}
+"""Words in colour where they begin a line or a cell, or end a line after a colon."""
+TOKEN_COLUMNS = 100
+"""The longest line of tokens."""
+BORDER = "│"
+"""Stands behind each token."""
+VERDICTS = {
+    "intact": "intact",
+    "sound": "structure is sound; nothing to compare the tokens with",
+    "different": "DIFFERENT",
+    "damaged": "DAMAGED",
+    "missing": "MISSING",
+}
+
+
+def show(result: object, file: TextIO | None = None) -> None:
+    """Print the result of a function, as its command does; on a terminal in its width and colours."""
+    file = sys.stdout if file is None else file
+    console = Console(file=file, width=None if file.isatty() else UNBROKEN, markup=False, highlight=False, emoji=False)
+    with console.capture() as laid_out:
+        for line in describe(result):
+            if isinstance(line, Table):
+                console.print(line)
+            else:
+                console.print(*_wrap(show_name(line), console.width), sep="\n", soft_wrap=True)
+    file.writelines(f"{line.rstrip()}\n" for line in laid_out.get().splitlines())
+    file.flush()
+
+
+def describe(result: object) -> Iterator[Line]:
+    """Return the lines and tables of a result."""
+    return VIEWS[type(result).__name__](result)
+
+
+def _wrap(line: str, width: int) -> list[Text]:
+    """Break a line between words; that of flags stays whole, so that it can be pasted into a shell."""
+    parts = [line]
+    if len(line) > width and not line.startswith("--"):
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        parts = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return list(map(_styled, parts))
+
+
+def _styled(text: str) -> Text:
+    shown = Text(text)
+    for style, words in STYLES.items():
+        shown.highlight_regex(rf"^ *({words})(?=:|$)|(?<=: )({words})$", style)
+    return shown
+
+
+def _table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *, num_texts: int = 1) -> Table:
+    """Return a table: columns of texts, which are folded where there is no room for them, then columns of numbers."""
+    rows = list(rows)
+    grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(head), header_style="")
+    for place, name in enumerate(head or [""] * len(rows[0])):
+        is_text = place < num_texts
+        grid.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+    for row in rows:
+        grid.add_row(*(_styled(show_name(cell if isinstance(cell, str) else f"{cell:,}")) for cell in row))
+    return grid
+
+
+# The results of jobs.
+
+
+def _text_job(result: TextResult, *, complete: str, engine: str = "", bad: Sequence[str] = ()) -> Iterator[str]:
+    """Yield what was read, how fast, and what became of the records."""
+    run, counts = result.run, result.counts
+    if result.already_complete:
+        yield f"already complete: the same plan was {complete}"
+    else:
+        is_part = 0 < result.made_bytes < result.input_bytes
+        made = f" ({format_size(result.made_bytes)} in this run)" if is_part else ""
+        speed = f"{format_size(result.made_bytes / max(result.seconds, 1e-6))}/s" if result.made_bytes else ""
+        facts = [
+            f"done in {result.seconds:.1f} s: {format_size(result.input_bytes)} of input{made}",
+            *(speed, count(run.shards, "shard"), f"{run.executor} executor", count(run.workers, "worker"), engine),
+        ]
+        yield ", ".join(filter(None, facts))
+    filtered = [f"{counts.filtered:,} filtered"] if counts.filtered else []
+    parts = [f"{counts.kept:,} kept", *filtered, f"{counts.quarantined:,} quarantined", f"{counts.blank:,} blank"]
+    yield f"{count(counts.lines, 'line')} = {' + '.join(parts)}"
+    yield from bad
+    yield from result.notes
+
+
+def _digests(files: Mapping[str, StoredFile], name: str = "") -> list[str]:
+    """Return the digests by which two people compare what they made."""
+    return [f"  {name}.{suffix:4} {files[suffix].digest}" for suffix in ("bin", "idx", "pbin") if suffix in files]
+
+
+def _built(result: BuildResult) -> Iterator[Line]:
+    yield from _text_job(result, complete="built before, nothing was done", engine=result.engine)
+    for each in result.datasets:
+        sizes = f"{count(each.num_documents, 'document')}, {count(each.num_sequences, 'sequence')}"
+        yield f"{each.prefix}: {sizes}, {count(each.num_tokens, 'token')}"
+        yield from _digests(each.files)
+    for indices in result.indices:
+        yield from _indexed(indices)
+
+
+def _merged(result: MergeResult) -> Iterator[Line]:
+    if result.already_complete:
+        yield "already complete: the same datasets were merged before, nothing was done"
+    sizes = f"{count(result.num_documents, 'document')}, {count(result.num_sequences, 'sequence')}"
+    yield f"{result.prefix}: {sizes}, {count(result.num_tokens, 'token')} of {count(result.num_inputs, 'dataset')}"
+    yield from _digests(result.files)
+    yield from _noted(result.notes)
+
+
+def _indexed(result: IndexResult) -> Iterator[Line]:
+    for each in result.results:
+        epochs = ""
+        if each.num_epochs is not None and each.tokens_per_epoch is not None:
+            epochs = f" of {count(each.num_epochs, 'epoch')} of {count(each.tokens_per_epoch, 'token')}"
+        disk, memory = format_size(each.file_bytes), format_size(each.memory_bytes)
+        done = f"takes {disk} on disk and {memory} of memory"
+        if each.seconds is not None:
+            done = "was there already" if each.reused else f"{disk}, {each.seconds:.1f} s"
+        yield f"{each.name}: {count(each.num_samples, 'sample')}{epochs}; {done}"
+        yield f"  {each.paths[0].removesuffix('-description.txt')}"
+    for finding in result.findings:
+        yield f"{finding.name}: {'found' if finding.found else 'NOT found'}"
+        yield from (f"  {sentence}" for sentence in finding.sentences)
+    yield from _noted(result.notes)
+
+
+def _packed(result: PackResult) -> Iterator[Line]:
+    yield from _text_job(result, complete="packed before, nothing was done", engine=result.engine)
+    sizes = f"{count(result.num_documents, 'document')}, {count(result.num_tokens, 'token')}"
+    yield f"{result.path}: {sizes} of type {result.token_dtype}; {count(result.num_empty, 'text')} without tokens"
+    yield from _digests(result.files)
+
+
+def _instructed(result: InstructResult) -> Iterator[Line]:
+    exported = not all(export.already_complete for export in result.exports)
+    made = [*(["packs"] if result.packed else []), *(["exports"] if exported else [])]
+    done = f"only {' and '.join(made)} were made" if made else "nothing was done"
+    bad = "quarantined: " + ", ".join(f"{kind} {number:,}" for kind, number in result.bad_records.items())
+    yield from _text_job(result, complete=f"carried out before, {done}", bad=[bad] if result.bad_records else [])
+    for split in result.splits:
+        yield from _split(split)
+    for export in result.exports:
+        was_there = ", already complete" if export.already_complete else ""
+        yield f"{export.path}/: export {export.kind}{was_there}"
+        for name, own in export.content.splits.items():
+            yield f"  {name}: {count(own.rows, 'row')}, {own.tokens:,} tokens, {own.targets:,} targets"
+
+
+def _split(split: BuiltSplit) -> Iterator[str]:
+    from dsindex.instruction.statistics import MEANINGS  # which no other command needs
+
+    own, whole = split.statistics, count(split.statistics.conversations, "conversation")
+    share = 100 * own.learnt / own.tokens if own.tokens else 0.0
+    shortened = f", {own.shortened:,} too long and truncated or split" if own.shortened else ""
+    sizes = f"{whole}, {count(own.sequences, 'sequence')}, {count(own.tokens, 'token')}"
+    yield f"{split.prefix}: {sizes}, {own.learnt:,} trainable ({share:.1f} %), {own.cut:,} cut off{shortened}"
+    for note, number in sorted(own.notes.items()):
+        yield f"  note: {note} in {number:,} of {whole}: {MEANINGS.get(note, 'the template does not write it')}"
+    if (packing := split.packing) is not None:
+        between = f" ({packing.between:,} to multiples of {packing.pad_to_multiple})" if packing.between else ""
+        blocks = f"{count(packing.blocks, 'block')} of {packing.sequence_length:,}"
+        yield f"  {blocks}: {packing.padding:,} padding{between}, fill {100 * packing.fill:.2f} %"
+        if packing.dropped is not None:
+            tokens = count(packing.dropped_tokens or 0, "token")
+            yield f"  {count(packing.dropped, 'longer sequence')} with {tokens} left out of the blocks"
+    for name, files in split.files.items():
+        yield from _digests(files, name)
+
+
+def _converted(result: ConvertResult) -> Iterator[Line]:
+    sizes = f"{count(result.num_documents, 'document')}, {count(result.num_tokens, 'token')}"
+    yield f"{' and '.join(result.outputs)}: {sizes} of type {result.dtype}"
+
+
+def _raw_indexed(result: RawIndexResult) -> Iterator[Line]:
+    entries, dropped = result.account.num_entries, result.account.num_dropped
+    yield f"{result.account.index_path}: {count(entries, 'line')}, {dropped:,} faulty ones left out"
+    yield from (f"  left out: {result.file}, line {line} (byte {byte})" for line, byte in result.account.dropped)
+    if dropped > len(result.account.dropped):
+        yield f"  and {dropped - len(result.account.dropped):,} more"
+
+
+def _joined(result: JoinResult) -> Iterator[Line]:
+    tokens = f"{count(result.header.num_tokens, 'token')} of {count(result.header.token_bytes, 'byte')}"
+    yield f"{result.path}: {tokens}, from {count(result.num_files, 'file')}"
+
+
+def _noted(notes: Iterable[str]) -> Iterator[str]:
+    return (f"note: {note}" for note in notes)
+
+
+# The results of tools.
+
+
+def _estimated(result: EstimateResult) -> Iterator[Line]:
+    size, outputs = format_size(result.bin_bytes + result.idx_bytes), format_size(result.bin_bytes)
+    here = f"{format_size(result.memory_bytes)} with {count(result.workers, 'worker')} here"
+    rows = {
+        "inputs": f"{result.num_inputs:,}, {format_size(result.input_bytes)}",
+        "shards": f"{result.num_shards:,} of at most {format_size(result.largest_shard_bytes)} of input",
+        "documents": f"about {_rounded(result.estimate, result.estimate.documents)}",
+        "tokens": f"about {_tokens_of(result.estimate)}, {result.token_dtype}, encoded by {result.engine}",
+        "output": f"about {size}: .bin {outputs}, .idx {format_size(result.idx_bytes)}",
+        "work folder": f"at most about {format_size(result.work_bytes)}, until the end",
+        "memory": f"about {here}; on Ray {format_size(WORKER_MEMORY_BYTES)} per worker",
+    }
+    if result.bad_records:
+        rows["bad records"] = f"{result.bad_records:,} in the sample: see --on-bad-record"
+    yield _table(rows.items(), num_texts=2)
+    yield from _noted(result.notes)
+    yield from result.limits
+
+
+def _rounded(estimate: Estimate, value: float) -> str:
+    """Return a number to two digits, unless everything was read."""
+    return f"{float(f'{value:.2g}') if estimate.token_margin else value:,.0f}"
+
+
+def _tokens_of(estimate: Estimate) -> str:
+    low, value, high = (_rounded(estimate, estimate.tokens + side * estimate.token_margin) for side in (-1, 0, 1))
+    return f"{value} ({low} to {high})" if estimate.token_margin else value
+
+
+def _mixed(result: MixResult) -> Iterator[Line]:
+    total = sum(each.tokens for each in result.datasets)
+    amount: Callable[[int], int | str] = short_number if max(total, result.tokens) >= 10**7 else int
+    others = [name for name in ("valid", "test") if any(getattr(each, f"{name}_tokens") for each in result.datasets)]
+    rows = []
+    for each in result.datasets:
+        drawn = (amount(each.tokens_drawn), show_percent(each.share), show_epochs(each.epochs))
+        rows.append((each.prefix, amount(each.tokens), *drawn, *(amount(getattr(each, f"{o}_tokens")) for o in others)))
+    sums = (amount(sum(getattr(each, f"{other}_tokens") for each in result.datasets)) for other in others)
+    rows.append(("total", amount(total), amount(result.tokens), "100%", show_epochs(result.tokens / total), *sums))
+    yield _table(rows, ("dataset", "tokens", "drawn", "of drawn", "epochs", *others))
+    part = "all of each dataset" if result.split is None else f"the train split of {result.split!r}"
+    samples = f"{count(result.num_samples, 'sample')} of {result.sequence_length:,} tokens"
+    iterations = "" if result.num_iterations is None else f", {count(result.num_iterations, 'iteration')}"
+    yield ""
+    yield f"draws {samples} from {part}{iterations}: --train-samples {result.num_samples}"
+    yield from _first_to_run_out(result)
+    yield from (f"warning: {warning}" for warning in result.warnings)
+    yield ""
+    yield from result.flags
+
+
+def _first_to_run_out(result: MixResult) -> Iterator[str]:
+    each = result.first_to_run_out
+    after = int(result.tokens / each.epochs) if each.epochs else result.tokens
+    if each.tokens_drawn <= each.tokens + result.sequence_length:
+        yield f"nothing runs out before the end; {each.prefix} would be the first, after {after:,} tokens"
+        return
+    at = ""
+    if result.num_iterations:
+        batch = result.num_samples // result.num_iterations
+        at = f", at iteration {after // (result.sequence_length * batch):,}"
+    yield f"first to run out: {each.prefix}, after {after:,} of {result.tokens:,} tokens{at}"
+    if each.epochs_shuffled_together > 1:
+        together = f"{each.epochs_shuffled_together:,} epochs are shuffled together"
+        yield f"  its {together}, so some of its tokens come again before all have come once"
+
+
+def _verified(result: VerifyResult) -> Iterator[Line]:
+    if len(result.reports) == 1:
+        [report] = result.reports
+        yield from _verified_one(report)
+        return
+    checks = [count(len(report.checks), "check") for report in result.reports]
+    yield _table(
+        [
+            (report.verdict, report.path, *_short_counts(report.counts), number)
+            for report, number in zip(result.reports, checks, strict=True)
+        ],
+        num_texts=2,
+    )
+    yield from _noted(dict.fromkeys(note for report in result.reports for note in report.notes))
+    for report in result.reports:
+        if report.findings:
+            yield from ("", f"{report.path}: {VERDICTS[report.verdict]}", *_failures(report))
+
+
+def _verified_one(report: VerifyReport) -> Iterator[str]:
+    yield f"{report.path}: {VERDICTS[report.verdict]}"
+    if report.counts is not None:
+        documents = f"{count(report.counts.documents, 'document')} ({report.counts.empty_documents:,} empty)"
+        version = f" in a .pbin of version {report.version}" if report.version else ""
+        tokens = f"{count(report.counts.tokens, 'token')} of type {report.counts.token_type}{version}"
+        yield f"  {documents}, {count(report.counts.sequences, 'sequence')}, {tokens}"
+    yield from (f"  checked: {check.name}" for check in report.checks if not check.findings)
+    yield from (f"  {note}" for note in _noted(report.notes))
+    yield from _failures(report)
+
+
+def _failures(report: VerifyReport) -> Iterator[str]:
+    yield from (f"  FAILED: {check.name}" for check in report.checks if check.findings)
+    yield from (f"  FOUND: {finding}" for finding in report.findings)
+
+
+def _short_counts(counts: DatasetCounts | None) -> tuple[str, str]:
+    if counts is None:
+        return "", ""
+    return f"{short_number(counts.documents)} documents", f"{short_number(counts.tokens)} tokens"
+
+
+def _inspected(result: InspectResult) -> Iterator[Line]:
+    yield f"{result.path}: {result.kind}"
+    for name, value in result.facts.items():
+        yield from _fact(name, value)
+    for what, summary in result.lengths.items():
+        yield from _lengths(what, summary)
+    for excerpt in result.excerpts:
+        if excerpt.text is not None:
+            yield from (f"  {excerpt.title}", f"    {excerpt.text}")
+        else:
+            yield f"  {excerpt.title}: {count(excerpt.num_tokens, 'token')}{_origin(excerpt.origin)}"
+            yield from (f"    {line}" for line in _tokens(excerpt))
+    yield from (f"  {note}" for note in _noted(result.notes))
+    yield from (f"  FOUND: {finding}" for finding in result.findings)
+
+
+def _fact(name: str, value: Any) -> Iterator[str]:  # noqa: ANN401 - values of JSON
+    if isinstance(value, dict):
+        value = [f"{path} {format_size(size)}" for path, size in value.items()]
+    values = value if isinstance(value, list) else [f"{value:,}" if isinstance(value, int) else str(value)]
+    for number, each in enumerate(values):
+        title = f"  {name}: " if number == 0 else " " * (len(name) + 4)
+        yield f"{title}{each}"
+
+
+def _lengths(what: str, summary: LengthSummary) -> Iterator[str]:
+    mean = f", {summary.total / summary.count:,.1f} on average" if summary.count else ""
+    yield f"  tokens of {what}: {summary.total:,}{mean}, {summary.empty:,} empty"
+    if summary.quantiles:
+        yield "    " + "  ".join(f"{share}%: {value:,}" for share, value in summary.quantiles.items())
+
+
+def _tokens(excerpt: Excerpt) -> Iterator[str]:
+    """Yield lines of tokens with their borders, trainable ones in brackets; a token with a newline ends its line."""
+    line, width, place = "", 0, 0
+    columns = min(shutil.get_terminal_size((TOKEN_COLUMNS, 0)).columns, TOKEN_COLUMNS) - 4
+    for piece in excerpt.pieces:
+        learnt = excerpt.mask is not None and any(excerpt.mask[place : place + len(piece.ids)])
+        place += len(piece.ids)
+        text = "+".join(map(str, piece.ids)) if piece.text is None else piece.text
+        shown = f"[{show_name(text)}]" if learnt else show_name(text)
+        if line and width + len(shown) + 1 > columns:
+            yield line
+            line, width = "", 0
+        line += f"{shown}{BORDER}"
+        width += len(shown) + 1
+        if piece.text is not None and "\n" in piece.text:
+            yield line
+            line, width = "", 0
+    more = f" … {count(excerpt.num_tokens - place, 'more token')}" if excerpt.num_tokens > place else ""
+    if width + len(more) > columns:
+        yield line
+        line = ""
+    if line or more:
+        yield line + more
+
+
+def _traced(result: TracedSamples) -> Iterator[Line]:
+    if len(result.samples) > 1:
+        total = max(1, sum(each.num_tokens for each in result.datasets))
+        yield f"{_steps(result.samples)}{count(len(result.samples), 'sample')}, {count(total, 'token')}"
+        rows = (
+            (each.prefix, show_percent(each.num_tokens / total), each.num_tokens, each.num_samples, each.num_documents)
+            for each in result.datasets
+        )
+        yield _table(rows, ("dataset", "of tokens", "tokens", "samples", "documents"))
+    for sample in result.samples:
+        tokens = sum(part.end - part.begin for part in sample.parts)
+        documents = count(len({(part.dataset, part.document) for part in sample.parts}), "document")
+        step = "" if sample.step is None else f", step {sample.step}"
+        rank = "" if sample.rank is None else f", rank {sample.rank}"
+        yield f"sample {sample.sample} of {result.num_samples:,}{step}{rank}: {count(tokens, 'token')}, {documents}"
+        for part in sample.parts:
+            yield from _part(part)
+    yield from _noted(result.notes)
+
+
+def _steps(samples: Sequence[ShownSample]) -> str:
+    steps = [each.step for each in samples if each.step is not None]
+    span = sorted({min(steps), max(steps)}) if steps else []
+    return f"{'steps' if len(span) > 1 else 'step'} {' to '.join(map(str, span))}: " if span else ""
+
+
+def _part(part: ShownPart) -> Iterator[str]:
+    origin = _origin(part.origin)
+    yield f"  {part.prefix}, document {part.document}, tokens {part.begin}:{part.end}{origin}"
+    more = "…" if part.end - part.begin > len(part.tokens) else ""
+    if part.text is not None:
+        yield f"    {json.dumps(part.text, ensure_ascii=False)}{more}"
+    elif part.tokens:
+        yield f"    tokens {' '.join(map(str, part.tokens))}{more}"
+
+
+def _origin(origin: DocumentOrigin | None) -> str:
+    if origin is None:
+        return ""
+    part = "" if origin.part is None else f", document {origin.part.document:,} of {origin.part.prefix}"
+    return part if origin.source is None else f"{part}, from {origin.source.path}, line {origin.source.line:,}"
+
+
+def _consumed(result: ConsumedTokens) -> Iterator[Line]:
+    yield f"after {result.consumed:,} of {count(result.num_samples, 'sample')}:"
+    rows = [
+        (each.prefix, each.num_samples, times, tokens, show_percent(tokens / max(1, sum(each.tokens_by_times))))
+        for each in result.datasets
+        for times, tokens in enumerate(each.tokens_by_times)
+        if tokens
+    ]
+    yield _table(rows, ("dataset", "samples", "times read", "tokens", "of its tokens"))
+
+
+def _reported(result: ReportResult) -> Iterator[Line]:
+    yield f"{result.output}: {count(len(result.datasets), 'dataset')}, {format_size(result.size_bytes)}"
+    for each in result.datasets:
+        told = "not read"
+        if each.documents is not None and each.tokens is not None:
+            told = f"{count(each.documents, 'document')}, {count(each.tokens, 'token')}, "
+            told += count(each.repetitions, "repetition")
+        yield f"  {each.name}: {told}"
+        yield from (f"    {note}" for note in _noted(each.notes))
+        yield from (f"    FOUND: {finding}" for finding in each.findings)
+    yield from (f"  FOUND: {finding}" for finding in result.findings)
+
+
+VIEWS: dict[str, Callable[[Any], Iterator[Line]]] = {
+    "BuildResult": _built,
+    "ConsumedTokens": _consumed,
+    "ConvertResult": _converted,
+    "EstimateResult": _estimated,
+    "IndexResult": _indexed,
+    "InspectResult": _inspected,
+    "InstructResult": _instructed,
+    "JoinResult": _joined,
+    "MergeResult": _merged,
+    "MixResult": _mixed,
+    "PackResult": _packed,
+    "RawIndexResult": _raw_indexed,
+    "ReportResult": _reported,
+    "TracedSamples": _traced,
+    "VerifyResult": _verified,
+}
+"""Class → its lines; by name, so that no command imports the others."""
