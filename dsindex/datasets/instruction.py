@@ -28,7 +28,7 @@ from dsindex.instruction.construction import MessageConstruction
 from dsindex.instruction.records import check_text, message_text, parse_record, strings_in
 from dsindex.store.reading import is_stored
 from dsindex.store.urls import absolute, located, refuse_address, with_suffix
-from dsindex.text.jq import Patterns, parse_field_patterns
+from dsindex.text.jq import Patterns, name_patterns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -222,8 +222,8 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         jq_patterns: Mapping[str, str] | Sequence[str],
         special_tokens: Mapping[str, str] | Sequence[str],
     ) -> None:
-        fields = parse_field_patterns(jq_patterns)
-        self._names = [field.name for field in fields]
+        fields = name_patterns(jq_patterns)
+        self._names = list(fields)
         if SPECIAL_TOKENS_KEY in self._names:
             raise InputError(f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}; choose another name")
         self._patterns = Patterns(fields)

@@ -213,7 +213,7 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         if self.optional_fields is not None:
             return frozenset(self.optional_fields)
         masks = [parse_mask_pattern(pattern) for pattern in self.loss_masking_jq_patterns]
-        return frozenset(mask.field for mask in masks if mask.rest is None)
+        return frozenset(mask.field for mask in masks if mask.rest == "true")
 
     def __post_init__(self) -> None:
         if self.message_construction:

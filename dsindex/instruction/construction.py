@@ -22,7 +22,7 @@ from dsindex.instruction.records import (
     message_text,
     read_flag,
 )
-from dsindex.text.jq import FieldPattern, PatternAnswers, Patterns, parse_field_patterns, parse_mask_pattern
+from dsindex.text.jq import PatternAnswers, Patterns, name_patterns, parse_mask_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -81,10 +81,10 @@ class MessageConstruction:
         # Quoted, so that any key is possible: `.["my-field"]`.
         own = {name: f'.["{name}"]' for name in names}
         patterns = own if from_fields else config.jq_patterns or own
-        fields = {field.name: field for field in parse_field_patterns(patterns)}
+        fields = name_patterns(patterns)
         if missing := [name for name in names if name not in fields]:
             raise InputError(f"message_construction: expected a jq pattern for the field {missing[0]!r}, got none")
-        self._fields = [fields[name] for name in names]
+        self._fields = {name: fields[name] for name in names}
         self._masks = [parse_mask_pattern(pattern) for pattern in config.loss_masking_jq_patterns]
         for mask in self._masks:
             if mask.field not in names:
@@ -92,18 +92,12 @@ class MessageConstruction:
                     f"loss_masking_jq_patterns: {mask.pattern!r} masks the field {mask.field!r}, which is not one of "
                     f"message_construction ({', '.join(names)})"
                 )
-        spans = [
-            FieldPattern(name=_spans_of(name), pattern=pattern) for name, pattern in config.loss_masking_spans.items()
-        ]
-        self._patterns = Patterns([*self._fields, *spans], self._masks)
+        spans = {_spans_of(name): pattern for name, pattern in config.loss_masking_spans.items()}
+        self._patterns = Patterns(self._fields | spans, self._masks)
         self._config = config
 
     def read(self, record: Mapping[str, Any]) -> PatternAnswers:
-        """Return the answers of the patterns for `read_fields` and `build_parts`.
-
-        Raises:
-            RecordProblem: If the record nests too deeply to be written as JSON.
-        """
+        """Return the answers of the patterns for `read_fields` and `build_parts`."""
         return self._patterns.read(record)
 
     def read_fields(self, answers: PatternAnswers) -> dict[str, Any]:
@@ -113,14 +107,14 @@ class MessageConstruction:
             RecordProblem: If a field is missing, or is neither a text nor a list of messages.
         """
         fields = {}
-        for field in self._fields:
-            value = answers.value(field.name)
+        for name, pattern in self._fields.items():
+            value = answers.value(name)
             if value is not None:
-                fields[field.name] = value
-            elif field.name not in self._config.lenient_fields:
+                fields[name] = value
+            elif name not in self._config.lenient_fields:
                 raise RecordProblem(
                     "missing-field",
-                    f"field {field.name!r}: pattern `{field.pattern}` matches nothing; "
+                    f"field {name!r}: pattern `{pattern}` matches nothing; "
                     "name the field under `optional_fields` if records may lack it",
                 )
         return fields

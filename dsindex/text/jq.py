@@ -46,22 +46,13 @@ _SHOWN_CHARACTERS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FieldPattern:
-    """A jq pattern that selects one value of a record."""
-
-    name: str
-    """Name by which the value is looked up."""
-    pattern: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MaskPattern:
     """A pattern for what is excluded from training: a field, or elements of it. Made by `parse_mask_pattern`."""
 
     pattern: str
     field: str
-    rest: str | None
-    """The filter of an element; None for every element."""
+    rest: str
+    """The filter of an element."""
 
 
 class Patterns:
@@ -76,7 +67,7 @@ class Patterns:
             ($fields[0].values[0]? | if type == "array" then .[] else . end | try ([(.c)] | any) catch {error: .})]]}
 
     Args:
-        fields: Values to read from each record.
+        fields: The pattern of each value to read from a record, by its name.
         masks: Selections; their fields must be among `fields`.
         conditions: Programs of which a record must satisfy every one: at least one of a program's results must be
             neither null nor false.
@@ -86,39 +77,35 @@ class Patterns:
     """
 
     def __init__(
-        self, fields: Sequence[FieldPattern], masks: Sequence[MaskPattern] = (), conditions: Sequence[str] = ()
+        self, fields: Mapping[str, str], masks: Sequence[MaskPattern] = (), conditions: Sequence[str] = ()
     ) -> None:
-        self.fields, self.masks, self.conditions = tuple(fields), tuple(masks), tuple(conditions)
-        for pattern in (*conditions, *(field.pattern for field in fields)):
+        self.fields, self.masks, self.conditions = dict(fields), tuple(masks), tuple(conditions)
+        for pattern in (*conditions, *fields.values()):
             _compile(pattern, pattern)  # alone, so that an unbalanced bracket cannot affect the program around it
         for mask in masks:
-            _compile(_element_filter(mask), mask.pattern)
-        names = [field.name for field in fields]
+            _compile(mask.rest, mask.pattern)
+        names = list(fields)
         holds = [f"(try {{value: ([({pattern}\n)] | any)}} catch {{error: .}})" for pattern in conditions]
-        values = [f"(try {{values: [({field.pattern}\n)]}} catch {{error: .}})" for field in fields]
+        values = [f"(try {{values: [({pattern}\n)]}} catch {{error: .}})" for pattern in fields.values()]
         selected = [
             f'[($fields[{names.index(mask.field)}].values[0]? | if type == "array" then .[] else . end'
-            f" | try ([({_element_filter(mask)}\n)] | any) catch {{error: .}})]"
+            f" | try ([({mask.rest}\n)] | any) catch {{error: .}})]"
             for mask in masks
         ]
         self._program = _compile(
             f"{_PRELUDE} null as $ENV | [{', '.join(holds)}] as $holds"
             f" | (if ($holds | all(.value)) then [{', '.join(values)}] else [] end) as $fields"
             f" | {{conditions: $holds, fields: $fields, masks: [{', '.join(selected)}]}}",
-            " or ".join([*conditions, *(field.pattern for field in fields)]),
+            " or ".join([*conditions, *fields.values()]),
         )
 
     def __reduce__(self) -> tuple[type[Patterns], tuple[Any, ...]]:
         return Patterns, (self.fields, self.masks, self.conditions)
 
     def read(self, record: Mapping[str, Any] | bytes) -> PatternAnswers:
-        """Evaluate the patterns on one record, or its JSON in UTF-8.
-
-        Raises:
-            RecordProblem: If the record nests too deeply to be written as JSON.
-        """
-        text = record.decode() if isinstance(record, bytes) else _write_record(record)
+        """Evaluate the patterns on one record, or its JSON in UTF-8; a record that jq cannot read fails them all."""
         try:
+            text = record.decode() if isinstance(record, bytes) else json.dumps(record, ensure_ascii=False)
             [found] = self._program.input_text(text).all()
         except (ValueError, TypeError, RecursionError) as error:
             failed = {"error": str(error)}
@@ -147,14 +134,12 @@ class PatternAnswers:
         Raises:
             RecordProblem: If the pattern fails on this record, or returns several values.
         """
-        for field, answer in zip(self._patterns.fields, self._found["fields"], strict=True):
-            if field.name == name:
-                values = _checked(field.pattern, answer)["values"]
-                if len(values) > 1:
-                    shown = f"pattern `{field.pattern}`: expected one value, got {len(values)}; leave out `[]`"
-                    raise RecordProblem("pattern-error", shown)
-                return values[0] if values else None
-        raise KeyError(name)
+        pattern = self._patterns.fields[name]
+        values = _checked(pattern, self._found["fields"][list(self._patterns.fields).index(name)])["values"]
+        if len(values) > 1:
+            shown = f"pattern `{pattern}`: expected one value, got {len(values)}; leave out `[]`"
+            raise RecordProblem("pattern-error", shown)
+        return values[0] if values else None
 
     def selected(self, number: int) -> list[bool]:
         """Return for each element of a mask's field, or for its single value, whether the mask selects it.
@@ -170,10 +155,6 @@ class PatternAnswers:
             if isinstance(answer, dict):
                 _checked(self._patterns.masks[number].pattern, answer, f" on element {place}")
         return selected
-
-
-def _element_filter(mask: MaskPattern) -> str:
-    return "true" if mask.rest is None else mask.rest
 
 
 def _checked(pattern: str, answer: dict[str, Any], place: str = "") -> dict[str, Any]:
@@ -200,37 +181,26 @@ def _shorten(message: str) -> str:
 
 
 @functools.lru_cache(maxsize=16)
-def open_patterns(fields: tuple[FieldPattern, ...], conditions: tuple[str, ...] = ()) -> Patterns:
+def open_patterns(fields: tuple[tuple[str, str], ...], conditions: tuple[str, ...] = ()) -> Patterns:
     """Return the process-wide Patterns for these arguments: jq takes 20 ms to compile a program.
 
     Raises:
         InputError: If a pattern is not jq.
     """
-    return Patterns(fields, conditions=conditions)
+    return Patterns(dict(fields), conditions=conditions)
 
 
-def _write_record(record: Mapping[str, Any]) -> str:
-    try:
-        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-        text.encode()
-    except RecursionError:
-        raise RecordProblem("bad-field", "expected a record of usual depth, got one nested too deep") from None
-    except UnicodeEncodeError:
-        raise RecordProblem("bad-text", "expected Unicode text, got a lone surrogate") from None
-    return text
-
-
-def parse_field_patterns(patterns: Mapping[str, str] | Sequence[str]) -> tuple[FieldPattern, ...]:
-    """Parse patterns given by name, or as a list in which the last part of each path is its name.
+def name_patterns(patterns: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+    """Return patterns by name; of a list, the last part of each path is its name.
 
     Raises:
         InputError: If the name of a pattern cannot be determined.
 
-    >>> [field.name for field in parse_field_patterns([".conversations", ".meta.role"])]
-    ['conversations', 'role']
+    >>> name_patterns([".conversations", ".meta.role"])
+    {'conversations': '.conversations', 'role': '.meta.role'}
     """
     if isinstance(patterns, Mapping):
-        return tuple(FieldPattern(name=name, pattern=pattern) for name, pattern in patterns.items())
+        return dict(patterns)
     named: dict[str, str] = {}
     for pattern in patterns:
         found = re.search(r"\.([A-Za-z_]\w*)\s*$", pattern)
@@ -240,7 +210,7 @@ def parse_field_patterns(patterns: Mapping[str, str] | Sequence[str]) -> tuple[F
                 "write the patterns as a mapping of name to pattern"
             )
         named[found[1]] = pattern
-    return parse_field_patterns(named)
+    return named
 
 
 def parse_mask_pattern(pattern: str) -> MaskPattern:
@@ -264,4 +234,4 @@ def parse_mask_pattern(pattern: str) -> MaskPattern:
             f"jq pattern {pattern!r}: {whole[0].strip()!r} is for a whole list, but the filter is applied to each "
             'message; write a condition for one message, as in `.conversations | select(.from == "human")`'
         )
-    return MaskPattern(pattern=pattern, field=name, rest=found["rest"] and found["rest"].strip())
+    return MaskPattern(pattern=pattern, field=name, rest="true" if found["rest"] is None else found["rest"].strip())

@@ -160,9 +160,9 @@ class Selection:
         return replace(block, columns={JOINED: Column.of(texts)})
 
     def _open_patterns(self) -> Patterns:
-        from dsindex.text.jq import FieldPattern, open_patterns
+        from dsindex.text.jq import open_patterns
 
-        fields = tuple(FieldPattern(name=key.name, pattern=key.program) for key in self.keys if key.program is not None)
+        fields = tuple((key.name, key.program) for key in self.keys if key.program is not None)
         conditions = () if self.where is None else (self.where,)
         return open_patterns(fields, conditions=conditions)
 

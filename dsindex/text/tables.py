@@ -14,8 +14,7 @@ import decimal
 import json
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +53,7 @@ def measure_table(path: str, format: Format, columns: Columns | None) -> list[in
     """
     part = TextPart(path=path, begin=0, end=0)
     with opened_input(part) as file, errors_named(path, f"a table ({format}) with a readable schema"):
-        return _open_table(path, file, format, columns).sizes
+        return _open_table(path, file, format, columns)[0]
 
 
 def read_table_records(
@@ -68,19 +67,19 @@ def read_table_records(
     Raises:
         InputError: If the file is damaged, lacks a column or changes while it is read.
     """
-    columns = selection.paths or {}
-    for group, first_row, values in _read_rows(part, columns, block_bytes):
-        rows = list(zip(*values, strict=True))
+    for group, first_row, values in _read_rows(part, selection.paths, block_bytes):
+        rows = list(zip(*values.values(), strict=True))
 
         def read_line(_file: int, line: int, rows: Sequence[Any] = rows, first: int = first_row) -> bytes:
-            return encode_row(dict(zip(columns, rows[line - first], strict=True)))[:max_record_bytes]
+            return encode_row(dict(zip(selection.names, rows[line - first], strict=True)))[:max_record_bytes]
 
         reasons: dict[int, str] = {}
-        if not all(set(map(type, column)) == {str} for column in values):
+        if not all(set(map(type, column)) == {str} for column in values.values()):
             found = ((number, _find_fault(selection, row)) for number, row in enumerate(rows))
             reasons = {number: reason for number, reason in found if reason is not None}
-            values = [["" if row in reasons else value for row, value in enumerate(column)] for column in values]
-        built = {name: selection.build_column(own) for name, own in zip(columns, values, strict=True)}
+            for own in values.values():
+                own[:] = ["" if row in reasons else value for row, value in enumerate(own)]
+        built = {name: selection.build_column(own) for name, own in values.items()}
         sizes = sum((column.sizes() for column in built.values()), np.zeros(len(rows), np.int64))
         for row in np.flatnonzero(sizes > max_record_bytes).tolist():
             reasons.setdefault(row, describe_long_line(int(sizes[row]), max_record_bytes))
@@ -103,7 +102,9 @@ def read_table_lines(part: TextPart, *, block_bytes: int) -> Iterator[LineBlock]
     Raises:
         InputError: If the file is damaged, has two columns of one name, or changes while it is read.
     """
-    for group, first_row, [lines] in _read_rows(part, None, block_bytes):
+    for group, first_row, columns in _read_rows(part, None, block_bytes):
+        rows = zip(*columns.values(), strict=True)
+        lines = [encode_row(dict(zip(columns, row, strict=True))) for row in rows]
         yield LineBlock.of_lines(lines, np.full(len(lines), group, np.int64), first_row)
 
 
@@ -142,7 +143,12 @@ def _find_fault(selection: Selection, row: tuple[Any, ...]) -> str | None:
 
 
 def _values_of(array: pa.Array) -> list[Any]:
-    """Return an array's values; texts that are not UTF-8 as bytes, and binary values that are as texts."""
+    """Return values as objects of Python: texts that are not UTF-8 as bytes, binary values that are as texts.
+
+    Times are cut to microseconds, which Python has.
+    """
+    if pa.types.is_timestamp(array.type) and array.type.unit == "ns":
+        array = array.cast(pa.timestamp("us", array.type.tz), safe=False)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     try:
@@ -152,7 +158,10 @@ def _values_of(array: pa.Array) -> list[Any]:
         if "UTF8" not in str(error):
             raise
         values = [_value_of(array.slice(number, 1)) for number in range(len(array))]
-    return list(map(_decoded, values)) if "binary" in str(array.type) else values
+    kind = str(array.type)
+    if "binary" in kind:
+        values = list(map(_decoded, values))
+    return [_as_json(value, array.type) for value in values] if "struct" in kind or "extension" in kind else values
 
 
 def _value_of(array: pa.Array) -> Any:  # noqa: ANN401 - a value of a table
@@ -169,22 +178,6 @@ def _decoded(value: Any) -> Any:  # noqa: ANN401 - a value of a table
         return value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError:
         return value
-
-
-def _lines_of(array: pa.StructArray) -> list[bytes]:
-    """Return rows as objects of JSON."""
-    names = [field.name for field in array.type]
-    columns = [_plain_of(array.field(number)) for number in range(len(names))]
-    return [encode_row(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
-
-
-def _plain_of(array: pa.Array) -> list[Any]:
-    """Return an array's values as objects of Python; times are cut to microseconds, which Python has."""
-    if pa.types.is_timestamp(array.type) and array.type.unit == "ns":
-        array = array.cast(pa.timestamp("us", array.type.tz), safe=False)
-    values = _values_of(array)
-    is_flat = not pa.types.is_nested(array.type) and not isinstance(array.type, pa.BaseExtensionType)
-    return values if is_flat else [_as_json(value, array.type) for value in values]
 
 
 def _as_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - a value of a table
@@ -211,63 +204,57 @@ def _parsed(text: str) -> Any:  # noqa: ANN401 - any JSON value
         return text
 
 
-def _read_rows(part: TextPart, columns: Columns | None, block_bytes: int) -> Iterator[tuple[int, int, list[list[Any]]]]:
-    """Yield the wanted columns of about `block_bytes` of rows, or all as lines of JSON, with group and first row."""
-    path, row = part.path, 0
-    purpose = f"a table ({part.form.format}) with readable rows"
-    with opened_input(part) as file, errors_named(path, purpose):
-        table = _open_table(path, file, part.form.format, columns)
-        if part.end > len(table.sizes):
-            found = f"expected {part.end} row groups, got {len(table.sizes)}"
+def _read_rows(
+    part: TextPart, columns: Columns | None, block_bytes: int
+) -> Iterator[tuple[int, int, dict[str, list[Any]]]]:
+    """Yield the values of the wanted columns, or of all, of about `block_bytes` of rows, with group and first row."""
+    path, format, row = part.path, part.form.format, 0
+    with opened_input(part) as file, errors_named(path, f"a table ({format}) with readable rows"):
+        sizes, read = _open_table(path, file, format, columns)
+        if part.end > len(sizes):
+            found = f"expected {part.end} row groups, got {len(sizes)}"
             raise InputError(f"{path}: {found}; the file changed since the job was planned, run it again")
-        for group, batch in table.read(part.begin, part.end, block_bytes):
-            places = _check_columns(path, batch.schema, columns)
-            if columns is None:
-                arrays = [pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))]
-            else:
-                arrays = [_nested_column(batch, places[name]) for name in columns]
-            for array in arrays:
+        for group, batch in read(part.begin, part.end, block_bytes):
+            whole = batch.to_struct_array()
+            wanted = {name: (name,) for name in batch.schema.names} if columns is None else columns
+            # A nested column is null wherever a struct around it is null.
+            arrays = {name: pc.struct_field(whole, list(fields)) for name, fields in wanted.items()}
+            for array in arrays.values():
                 array.validate()
-            size = sum(array.nbytes for array in arrays)
+            size = sum(array.nbytes for array in arrays.values())
             step = max(1, batch.num_rows * block_bytes // max(1, size))
             for begin in range(0, batch.num_rows, step):
-                convert = _lines_of if columns is None else _values_of
-                pieces = [convert(array.slice(begin, step)) for array in arrays]
-                yield group, row, pieces
-                row += len(pieces[0])
+                yield group, row, {name: _values_of(array.slice(begin, step)) for name, array in arrays.items()}
+                row += min(step, batch.num_rows - begin)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
-    """An open table, whose wanted columns are there."""
-
-    sizes: list[int]
-    """About the bytes of each row group or record batch; an Arrow stream counts as one."""
-    read: Callable[[int, int, int], Iterable[tuple[int, pa.RecordBatch]]]
-    """Reads the groups from one on to before another, in batches of about so many bytes, with the number of each."""
+Reader: TypeAlias = "Callable[[int, int, int], Iterable[tuple[int, pa.RecordBatch]]]"
+"""Reads the groups from one on to before another, in batches of about so many bytes, with the number of each."""
 
 
-def _open_table(path: str, file: Readable, format: Format, columns: Columns | None) -> _Table:
+def _open_table(path: str, file: Readable, format: Format, columns: Columns | None) -> tuple[list[int], Reader]:
+    """Open a table whose wanted columns are there; return about the bytes of each group, and what reads them.
+
+    A group is a row group or a record batch; an Arrow stream counts as one.
+    """
     source = pa.PythonFile(file, mode="r")
     if format == "arrow-stream":
         stream = pa.ipc.open_stream(source)
         _check_columns(path, stream.schema, columns)
-        return _Table(sizes=[file.size_bytes], read=lambda *_: enumerate(stream))
+        return [file.size_bytes], lambda *_: enumerate(stream)
     if format == "arrow-file":
         batches = pa.ipc.open_file(source)
         _check_columns(path, batches.schema, columns)
         num = batches.num_record_batches
-        return _Table(
-            sizes=[file.size_bytes // max(1, num)] * num,
-            read=lambda begin, end, _: ((number, batches.get_batch(number)) for number in range(begin, end)),
+        return [file.size_bytes // max(1, num)] * num, lambda begin, end, _: (
+            (number, batches.get_batch(number)) for number in range(begin, end)
         )
     import pyarrow.parquet as pq
 
     opened = pq.ParquetFile(source, buffer_size=1 << 20, page_checksum_verification=True)
     _check_columns(path, opened.schema_arrow, columns)
-    leaves = _leaf_columns(opened, columns)
-    sizes = [_text_bytes(opened, group, leaves) for group in range(opened.metadata.num_row_groups)]
     names = None if columns is None else [".".join(path) for path in columns.values()]
+    sizes = _sizes_of(opened, names)
 
     def read(begin: int, end: int, num_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         for group in range(begin, end):
@@ -276,28 +263,27 @@ def _open_table(path: str, file: Readable, format: Format, columns: Columns | No
             for batch in opened.iter_batches(rows, row_groups=[group], columns=names, use_threads=False):
                 yield group, batch
 
-    return _Table(sizes=sizes, read=read)
+    return sizes, read
 
 
-def _leaf_columns(opened: pq.ParquetFile, columns: Columns | None) -> list[int]:
-    """Return the numbers of the stored columns of a Parquet file that the wanted columns consist of, None for all."""
+def _sizes_of(opened: pq.ParquetFile, names: Sequence[str] | None) -> list[int]:
+    """Return the bytes of the wanted columns, None for all, in each row group."""
     paths = [opened.schema.column(number).path for number in range(len(opened.schema))]
-    wanted = None if columns is None else tuple(".".join(path) for path in columns.values())
-    return [
+    leaves = [
         number
         for number, path in enumerate(paths)
-        if wanted is None or any(path == column or path.startswith(f"{column}.") for column in wanted)
+        if names is None or any(f"{path}.".startswith(f"{name}.") for name in names)
     ]
-
-
-def _text_bytes(opened: pq.ParquetFile, group: int, leaves: Sequence[int]) -> int:
-    if leaves:  # pyarrow's metadata ends the process at an encrypted column; this raises, and reads nothing
-        next(opened.reader.iter_batches(0, [group], column_indices=leaves, use_threads=False), None)
-    row_group = opened.metadata.row_group(group)
-    sizes = [row_group.column(leaf).total_uncompressed_size for leaf in leaves]
-    if min(row_group.num_rows, *sizes, 0) < 0:
-        raise ValueError(f"a negative size in row group {group}")
-    return sum(sizes)
+    sizes = []
+    for group in range(opened.metadata.num_row_groups):
+        if leaves:  # pyarrow's metadata ends the process at an encrypted column; this raises, and reads nothing
+            next(opened.reader.iter_batches(0, [group], column_indices=leaves, use_threads=False), None)
+        row_group = opened.metadata.row_group(group)
+        own = [row_group.column(leaf).total_uncompressed_size for leaf in leaves]
+        if min(row_group.num_rows, *own, 0) < 0:
+            raise ValueError(f"a negative size in row group {group}")
+        sizes.append(sum(own))
+    return sizes
 
 
 # Find the wanted columns in a table's schema, and refuse those that hold something else.
@@ -317,35 +303,30 @@ def _is_wanted(kind: pa.DataType) -> bool:
     return _is_list(kind) and pa.types.is_integer(inner.value_type if _is_list(inner) else inner)
 
 
-def _check_columns(path: str, schema: pa.Schema, columns: Columns | None) -> dict[str, tuple[int, ...]]:
-    """Return where each wanted column is: its number, and that of the field at each level below.
+def _check_columns(path: str, schema: pa.Schema, columns: Columns | None) -> None:
+    """Check that a table has the wanted columns.
 
     Raises:
         InputError: If a column is missing, is there twice, or has another type; of all columns, if two have one name.
     """
+    whole = pa.struct(list(schema))
     if columns is None:
-        _require_different_names(path, pa.struct(list(schema)))
-        return {}
-    return {name: _find_column(path, schema, name, fields) for name, fields in columns.items()}
-
-
-def _find_column(path: str, schema: pa.Schema, name: str, fields: tuple[str, ...]) -> tuple[int, ...]:
-    kind, places, got = pa.struct(list(schema)), [], ""
-    for field in fields:
-        names = [kind.field(number).name for number in range(kind.num_fields)] if pa.types.is_struct(kind) else []
-        if names.count(field) != 1:
-            got = "no such column" if field not in names else f"{names.count(field)} columns of that name"
-            break
-        places.append(names.index(field))
-        kind = kind.field(places[-1]).type
-    if got or not _is_wanted(kind):
-        shown = ", ".join(f"{field.name} ({field.type})" for field in list(schema)[:_SHOWN_COLUMNS])
-        more = f" and {len(schema) - _SHOWN_COLUMNS} more" if len(schema) > _SHOWN_COLUMNS else ""
-        raise InputError(
-            f"{path}: expected the column {name!r}, of strings or of lists of strings, got {got or kind}; it has the "
-            f"columns {shown[: 4 * _SHOWN_CHARACTERS]}{more}; choose with --json-keys"
-        )
-    return tuple(places)
+        _require_different_names(path, whole)
+    for name, fields in (columns or {}).items():
+        kind, got = whole, ""
+        for field in fields:
+            places = kind.get_all_field_indices(field) if pa.types.is_struct(kind) else []
+            if len(places) != 1:
+                got = f"{len(places)} columns of that name" if places else "no such column"
+                break
+            kind = kind.field(places[0]).type
+        if got or not _is_wanted(kind):
+            shown = ", ".join(f"{field.name} ({field.type})" for field in list(schema)[:_SHOWN_COLUMNS])
+            more = f" and {len(schema) - _SHOWN_COLUMNS} more" if len(schema) > _SHOWN_COLUMNS else ""
+            raise InputError(
+                f"{path}: expected the column {name!r}, of strings or of lists of strings, got {got or kind}; it has "
+                f"the columns {shown[: 4 * _SHOWN_CHARACTERS]}{more}; choose with --json-keys"
+            )
 
 
 def _require_different_names(path: str, kind: pa.DataType) -> None:
@@ -357,12 +338,6 @@ def _require_different_names(path: str, kind: pa.DataType) -> None:
         raise InputError(msg)
     for field in inner:
         _require_different_names(path, field.type)
-
-
-def _nested_column(batch: pa.RecordBatch, places: tuple[int, ...]) -> pa.Array:
-    """Return a column; it is null wherever a struct around it is null."""
-    array = batch.column(places[0])
-    return pc.struct_field(array, list(places[1:])) if len(places) > 1 else array
 
 
 @contextmanager

@@ -2,9 +2,8 @@ import pytest
 
 from dsindex.errors import InputError, RecordProblem
 from dsindex.text.jq import (
-    FieldPattern,
     Patterns,
-    parse_field_patterns,
+    name_patterns,
     parse_mask_pattern,
 )
 
@@ -13,13 +12,13 @@ TURNS = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from"
 
 def read(pattern, record):
     """What one pattern finds in one record."""
-    return Patterns([FieldPattern(name="x", pattern=pattern)]).read(record).value("x")
+    return Patterns({"x": pattern}).read(record).value("x")
 
 
 def select(pattern, value):
     """What one masking pattern selects of its field."""
     mask = parse_mask_pattern(pattern)
-    patterns = Patterns([FieldPattern(name=mask.field, pattern=f".{mask.field}")], [mask])
+    patterns = Patterns({mask.field: f".{mask.field}"}, [mask])
     return patterns.read({mask.field: value}).selected(0)
 
 
@@ -93,14 +92,14 @@ def test_patterns_see_no_environment():
 ])  # fmt: skip
 def test_what_is_no_jq_is_refused(pattern, match):
     with pytest.raises(InputError, match=f"^jq pattern .*: .*({match})"):
-        Patterns([FieldPattern(name="x", pattern=pattern)])
+        Patterns({"x": pattern})
 
 
 @pytest.mark.parametrize("pattern", [".a | .b) | (.c", ".a |", ".a | .b) as $x | (.c"])
 def test_filter_of_a_mask_has_to_be_jq_by_itself(pattern):
     mask = parse_mask_pattern(pattern)
     with pytest.raises(InputError, match="jq pattern"):
-        Patterns([FieldPattern(name="a", pattern=".a")], [mask])
+        Patterns({"a": ".a"}, [mask])
 
 
 @pytest.mark.parametrize("pattern", ["select(.x)", ".a.b | .c", ".a[0] | .b"])
@@ -111,14 +110,14 @@ def test_mask_pattern_has_to_begin_with_one_field(pattern):
 
 def test_field_patterns_in_a_list_need_names_of_their_own():
     with pytest.raises(InputError, match="ends in a unique name"):
-        parse_field_patterns([".a.text", ".b.text"])
+        name_patterns([".a.text", ".b.text"])
 
 
 def test_record_that_nests_too_deep_is_a_problem():
     nested = 0
     for _level in range(100_000):
         nested = [nested]
-    with pytest.raises(RecordProblem, match="nested too deep"):
+    with pytest.raises(RecordProblem, match="recursion"):
         read(".x", {"x": nested})
 
 
