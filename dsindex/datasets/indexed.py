@@ -17,7 +17,7 @@ from dsindex.datasets.base import MapDataset, as_it_is, tensor_maker
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.dtypes import starts_of
 from dsindex.errors import FormatError
-from dsindex.formats.mmididx import as_items, check_ends, check_index, open_token_array, read_index
+from dsindex.formats.mmididx import as_items, check_index, open_token_array, read_index
 from dsindex.store.urls import absolute, located
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         self.dtype: np.dtype[Any] = index.dtype
         """Type of the tokens, little-endian."""
         self._tokens, bin_size_bytes = open_token_array(f"{self.prefix}.bin", self.dtype)
-        (check_index if check else check_ends)(idx_path, index, bin_size_bytes=bin_size_bytes)
+        check_index(idx_path, index, bin_size_bytes=bin_size_bytes, every_entry=check)
         self.num_documents = index.header.num_documents
         """Number of documents, including empty ones."""
         self.num_tokens = len(self._tokens)

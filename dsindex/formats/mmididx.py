@@ -19,7 +19,7 @@ import contextlib
 import struct
 import tempfile
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from dsindex.errors import FormatError
 from dsindex.store.reading import map_file, open_items, read_start, stored_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -194,55 +194,34 @@ def read_index(idx_path: str) -> SequenceIndex:
     )
 
 
-def check_ends(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int) -> None:
-    """Check the first and last entries of an index against each other and the `.bin`, in constant time.
-
-    Raises:
-        FormatError: If the boundaries do not run from 0 to S, or the last sequence does not end where the `.bin` does.
-    """
-    _check_outer_boundaries(idx_path, index)
-    end = 0
-    if index.header.num_sequences:
-        if index.sequence_pointers[0] != 0:
-            msg = f"{idx_path}: expected sequence 0 to begin at byte 0 of the .bin, got {index.sequence_pointers[0]}"
-            raise FormatError(msg)
-        end = int(index.sequence_pointers[-1]) + int(index.sequence_lengths[-1]) * index.dtype.itemsize
-    check_bin_size(idx_path, end, bin_size_bytes)
-
-
-def check_index(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int | None) -> None:
-    """Check every entry of an index: boundaries must not decrease, pointers must be the running sum of the lengths.
+def check_index(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int | None, every_entry: bool = True) -> None:
+    """Check an index: boundaries run from 0 to S and do not decrease, pointers are the running sum of the lengths.
 
     Args:
         idx_path: Named in errors.
         index: The result of `read_index`.
         bin_size_bytes: Size of the `.bin` beside it; None if there is none.
+        every_entry: Otherwise only the first and last entries are checked, in constant time.
 
     Raises:
-        FormatError: At the first wrong entry.
+        FormatError: At the first wrong entry, or if the last sequence does not end where the `.bin` does.
     """
-    _check_outer_boundaries(idx_path, index)
-    boundaries = index.document_indices
-    for begin in range(0, len(boundaries) - 1, CHUNK_ITEMS):
-        chunk = boundaries[begin : begin + CHUNK_ITEMS + 1]
-        falls = np.flatnonzero(chunk[1:] < chunk[:-1])
-        if len(falls):
-            document = begin + int(falls[0])
-            msg = f"{idx_path}: document {document} ends at sequence {chunk[falls[0] + 1]}, before it begins"
+    _check_boundaries(idx_path, index, every_entry=every_entry)
+    num_sequences, end = index.header.num_sequences, 0
+    chunks = range(0, num_sequences, CHUNK_ITEMS)
+    if not every_entry and num_sequences:
+        if index.sequence_pointers[0] != 0:
+            msg = f"{idx_path}: expected sequence 0 to begin at byte 0 of the .bin, got {index.sequence_pointers[0]}"
             raise FormatError(msg)
-    end = check_pointers(
-        idx_path,
-        index.dtype,
-        (
-            (index.sequence_lengths[begin : begin + CHUNK_ITEMS], index.sequence_pointers[begin : begin + CHUNK_ITEMS])
-            for begin in range(0, index.header.num_sequences, CHUNK_ITEMS)
-        ),
-    )
-    if bin_size_bytes is not None:
-        check_bin_size(idx_path, end, bin_size_bytes)
+        end, chunks = int(index.sequence_pointers[-1]), range(num_sequences - 1, num_sequences)
+    for begin in chunks:
+        end = _check_pointers(idx_path, index, begin, end)
+    if bin_size_bytes not in {None, end}:
+        msg = f"{idx_path}: expected a .bin of {end} bytes, got {bin_size_bytes}; they do not belong together"
+        raise FormatError(msg)
 
 
-def _check_outer_boundaries(idx_path: str, index: SequenceIndex) -> None:
+def _check_boundaries(idx_path: str, index: SequenceIndex, *, every_entry: bool) -> None:
     boundaries, num_sequences = index.document_indices, index.header.num_sequences
     if len(boundaries) == 0 or boundaries[0] != 0:
         got = "none" if len(boundaries) == 0 else boundaries[0]
@@ -254,49 +233,27 @@ def _check_outer_boundaries(idx_path: str, index: SequenceIndex) -> None:
     if boundaries[-1] != num_sequences:
         msg = f"{idx_path}: expected the last document boundary to be {num_sequences}, got {boundaries[-1]}"
         raise FormatError(msg)
+    for begin in range(0, len(boundaries) - 1, CHUNK_ITEMS) if every_entry else ():
+        chunk = boundaries[begin : begin + CHUNK_ITEMS + 1]
+        falls = np.flatnonzero(chunk[1:] < chunk[:-1])
+        if len(falls):
+            msg = f"document {begin + falls[0]} ends at sequence {chunk[falls[0] + 1]}, before it begins"
+            raise FormatError(f"{idx_path}: {msg}")
 
 
-def check_bin_size(idx_path: str, end: int, bin_size_bytes: int) -> None:
-    """Check that the last sequence ends where the `.bin` does.
-
-    Raises:
-        FormatError: If it does not.
-    """
-    if end != bin_size_bytes:
-        msg = f"{idx_path}: expected a .bin of {end} bytes, got {bin_size_bytes}; they do not belong together"
-        raise FormatError(msg)
-
-
-def check_pointers(
-    idx_path: str, dtype: np.dtype[Any], chunks: Iterable[tuple[NDArray[np.int32], NDArray[np.int64]]]
-) -> int:
-    """Compare the pointers with the running sum of the lengths; return the byte at which the last sequence ends.
-
-    Args:
-        idx_path: Named in errors.
-        dtype: The token type.
-        chunks: Lengths and pointers of all sequences in order, none of them empty.
-
-    Raises:
-        FormatError: At the first wrong entry.
-    """
-    first = end = 0
-    for stored_lengths, pointers in chunks:
-        lengths = stored_lengths.astype(np.int64)
-        if lengths.min() < 0:
-            at = int(np.flatnonzero(lengths < 0)[0])
-            raise FormatError(f"{idx_path}: expected no length below 0, got {lengths[at]} for sequence {first + at}")
-        ends = end + np.cumsum(lengths * dtype.itemsize)
-        expected = np.concatenate(([end], ends[:-1]))
-        wrong = np.flatnonzero(pointers != expected)
-        if len(wrong):
-            at = int(wrong[0])
-            raise FormatError(
-                f"{idx_path}: expected sequence {first + at} to begin at byte {expected[at]} of the .bin, "
-                f"got {pointers[at]}"
-            )
-        first, end = first + len(lengths), int(ends[-1])
-    return end
+def _check_pointers(idx_path: str, index: SequenceIndex, begin: int, start: int) -> int:
+    """Check a chunk of sequences, the first of which begins at byte `start`; return where the last one ends."""
+    lengths = index.sequence_lengths[begin : begin + CHUNK_ITEMS].astype(np.int64)
+    if lengths.min() < 0:
+        at = int(np.flatnonzero(lengths < 0)[0])
+        raise FormatError(f"{idx_path}: expected no length below 0, got {lengths[at]} for sequence {begin + at}")
+    ends = start + np.cumsum(lengths * index.dtype.itemsize)
+    pointers, expected = index.sequence_pointers[begin : begin + CHUNK_ITEMS], np.concatenate(([start], ends[:-1]))
+    wrong = np.flatnonzero(pointers != expected)
+    if len(wrong):
+        what = f"sequence {begin + wrong[0]} to begin at byte {expected[wrong[0]]} of the .bin"
+        raise FormatError(f"{idx_path}: expected {what}, got {pointers[wrong[0]]}")
+    return int(ends[-1])
 
 
 def write_index(
@@ -348,29 +305,24 @@ class IndexBuilder:
     Sections are spooled, since their positions depend on counts known only at the end.
     """
 
-    def __init__(self, dtype: np.dtype[Any], *, folder: str, modes: bool = False) -> None:
+    def __init__(self, dtype: np.dtype[Any], *, folder: str) -> None:
         self._dtype = dtype
-        self._lengths = open_spool(folder)
-        self._boundaries = open_spool(folder)
-        self._modes = open_spool(folder) if modes else None
+        self._lengths, self._boundaries = (
+            tempfile.SpooledTemporaryFile[bytes](HELD_BYTES, dir=folder) for _ in range(2)
+        )
         self.num_sequences = 0
         self.num_documents = 0
         self.num_tokens = 0
         self._boundaries.write(bytes(BOUNDARY.itemsize))
 
     def add_documents(
-        self,
-        sequence_lengths: NDArray[np.integer[Any]],
-        sequences_per_document: NDArray[np.integer[Any]],
-        *,
-        modes: NDArray[np.int8] | None = None,
+        self, sequence_lengths: NDArray[np.integer[Any]], sequences_per_document: NDArray[np.integer[Any]]
     ) -> None:
         """Append documents.
 
         Args:
             sequence_lengths: Tokens of each sequence, shape [sequences], each in [0, 2**31).
             sequences_per_document: Shape [documents], summing to `sequences`; 0 for a document without tokens.
-            modes: Shape [sequences]; passed if and only if the builder was made with modes.
 
         Raises:
             OverflowError: If a sequence is longer than the format can store.
@@ -378,10 +330,8 @@ class IndexBuilder:
         if len(sequence_lengths) and int(sequence_lengths.max()) > np.iinfo(LENGTH).max:
             msg = f"expected sequences of at most 2**31 - 1 tokens, as MMIDIDX requires, got {sequence_lengths.max()}"
             raise OverflowError(msg)
-        self._lengths.write(sequence_lengths.astype(LENGTH).data)
-        self._boundaries.write((self.num_sequences + np.cumsum(sequences_per_document)).astype(BOUNDARY).data)
-        if self._modes is not None and modes is not None:
-            self._modes.write(modes.astype(MODE).data)
+        self._lengths.write(sequence_lengths.astype(LENGTH).tobytes())
+        self._boundaries.write((self.num_sequences + np.cumsum(sequences_per_document)).astype(BOUNDARY).tobytes())
         self.num_sequences += len(sequence_lengths)
         self.num_documents += len(sequences_per_document)
         self.num_tokens += int(sequence_lengths.sum(dtype=np.int64))
@@ -392,35 +342,27 @@ class IndexBuilder:
             dtype=self._dtype,
             num_sequences=self.num_sequences,
             num_boundaries=self.num_documents + 1,
-            has_modes=self._modes is not None,
+            has_modes=False,
         )
-        spooled_modes = self._modes
         write_index(
             file,
             header,
             lengths=lambda: _spooled(self._lengths, LENGTH),
             boundaries=lambda: _spooled(self._boundaries, BOUNDARY),
-            modes=None if spooled_modes is None else lambda: _spooled(spooled_modes, MODE),
         )
 
     def close(self) -> None:
         """Release the temporary files."""
-        for spool in (self._lengths, self._boundaries, self._modes):
-            if spool is not None:
-                with contextlib.suppress(OSError):  # buffered data may not fit a full disk, and is not needed
-                    spool.close()
+        for spool in (self._lengths, self._boundaries):
+            with contextlib.suppress(OSError):  # buffered data may not fit a full disk, and is not needed
+                spool.close()
 
 
 HELD_BYTES = 1 << 20
-"""Size up to which a spool is held in memory."""
+"""Size up to which the spool of a section is held in memory; then it is a temporary file in the folder."""
 
 
-def open_spool(folder: str) -> IO[bytes]:
-    """Open an unnamed file: in memory while it is small, then a temporary one in the folder."""
-    return cast("IO[bytes]", tempfile.SpooledTemporaryFile(HELD_BYTES, dir=folder))
-
-
-def _spooled(file: IO[bytes], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+def _spooled(file: tempfile.SpooledTemporaryFile[bytes], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
     file.seek(0)
     while data := file.read(CHUNK_ITEMS * dtype.itemsize):
         yield np.frombuffer(data, dtype=dtype)

@@ -23,6 +23,7 @@ from dsindex.store.storage import atomic_writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from io import BufferedReader
 
     from _typeshed import SupportsWrite
     from numpy.typing import NDArray
@@ -157,22 +158,15 @@ def read_pbin_header(path: str, *, version: PbinVersion | None = None) -> PbinHe
     Raises:
         FormatError: If no version fits, or only one other than `version`.
     """
-    fits = []
-    problem: FormatError | None = None
-    for header in _plausible_headers(path):
-        try:
-            first_offset = _first_offset(path, header)
-        except FormatError as error:
-            problem = error
-            continue
-        if first_offset in (None, header.version.first_offset):
-            fits.append(header)
+    try:
+        with open_stored(path) as file:
+            fits = [header for each in PBIN_VERSIONS.values() if (header := _header_as(file, each)) is not None]
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     for header in fits:
         if header.version == version:
             return header
     fits = list({header.to_bytes(): header for header in fits}.values())
-    if not fits and problem is not None:
-        raise problem
     names = " and ".join(header.version.name for header in fits) or "none"
     if version is not None and fits:
         msg = f"{path}: expected a .pbin of version {version.name}, got version {names}; leave out --pbin-era"
@@ -232,48 +226,31 @@ def open_tokens(path: str, header: PbinHeader) -> Tokens:
         raise FormatError(f"{path}: cannot be mapped ({error}); it changed while being opened") from error
 
 
-def _plausible_headers(path: str) -> list[PbinHeader]:
-    """Return the header under every version whose index offset points at the beginning of a pickle."""
-    try:
-        with open_stored(path) as file:
-            size_bytes = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            head = file.read(DATA_LENGTH_BYTES + TOKEN_SIZE_BYTES)
-            headers = []
-            for version in PBIN_VERSIONS.values():
-                header = _parse_header(head, version)
-                if header is None or header.index_offset >= size_bytes:
-                    continue
-                file.seek(header.index_offset)
-                if file.read(1) == PICKLE_START:
-                    headers.append(header)
-            return headers
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
+def _header_as(file: BufferedReader, version: PbinVersion) -> PbinHeader | None:
+    """Return the header of a file if it is of a version: its index is a pickle whose first number is the first offset.
 
-
-def _parse_header(head: bytes, version: PbinVersion) -> PbinHeader | None:
+    An index without documents has no number.
+    """
+    size_bytes = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    head = file.read(version.header_bytes)
     if len(head) < version.header_bytes:
         return None
     data_bytes = int(np.frombuffer(head, dtype=f"{version.byte_order}u8", count=1)[0])
     token_bytes = TOKEN_SIZE_BYTES
     if version.names_token_size:
         token_bytes = int(np.frombuffer(head, dtype=f"{version.byte_order}u4", count=1, offset=DATA_LENGTH_BYTES)[0])
-    if token_bytes not in TOKEN_SIZES or data_bytes % token_bytes:
+    header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=data_bytes)
+    if token_bytes not in TOKEN_SIZES or data_bytes % token_bytes or header.index_offset >= size_bytes:
         return None
-    return PbinHeader(version=version, token_bytes=token_bytes, data_bytes=data_bytes)
-
-
-def _first_offset(path: str, header: PbinHeader) -> int | None:
-    """Return the first number in the pickled index; None if it has none."""
-    with open_stored(path) as file:
-        file.seek(header.index_offset)
-        head = file.read(64)
+    file.seek(header.index_offset)
+    begin = file.read(64)
     try:
-        values = (value for opcode, value, _ in pickletools.genops(head) if opcode.name in _INTEGERS)
-        return next(values, None)
-    except ValueError as error:
-        raise FormatError(f"{path}: expected a pickled index at byte {header.index_offset}, got {error}") from error
+        values = (value for opcode, value, _ in pickletools.genops(begin) if opcode.name in _INTEGERS)
+        fits = begin.startswith(PICKLE_START) and next(values, None) in {None, version.first_offset}
+    except ValueError:
+        return None
+    return header if fits else None
 
 
 _INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1"}

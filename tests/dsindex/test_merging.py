@@ -16,14 +16,11 @@ def write_part(prefix, documents, *, dtype="<u2", modes=False, seed=0):
     lengths = np.array([length for document in documents for length in document], np.int64)
     tokens = np.random.default_rng(seed).integers(0, 1000, int(lengths.sum())).astype(dtype)
     tokens.tofile(f"{prefix}.bin")
-    index = IndexBuilder(np.dtype(dtype), folder=str(prefix.parent), modes=modes)
-    index.add_documents(
-        lengths,
-        np.array([len(document) for document in documents], np.int64),
-        modes=(np.arange(len(lengths)) % 3).astype(np.int8) if modes else None,
-    )
+    index = IndexBuilder(np.dtype(dtype), folder=str(prefix.parent))
+    index.add_documents(lengths, np.array([len(document) for document in documents], np.int64))
     with atomic_writer(f"{prefix}.idx") as file:
         index.write(file)
+        file.write((np.arange(len(lengths)) % 3).astype(np.int8).tobytes() if modes else b"")
     index.close()
     return open_part(str(prefix))
 

@@ -12,13 +12,14 @@ def write_dataset(prefix, documents, *, dtype=np.uint16, modes=None):
     with atomic_writer(f"{prefix}.bin") as file:
         for sequence in sequences:
             file.write(sequence.tobytes())
-    builder = IndexBuilder(np.dtype(dtype), folder=str(prefix.parent), modes=modes is not None)
+    builder = IndexBuilder(np.dtype(dtype), folder=str(prefix.parent))
     try:
         lengths = np.array([len(sequence) for sequence in sequences], np.int64)
         per_document = np.array([len(document) for document in documents], np.int64)
-        builder.add_documents(lengths, per_document, modes=None if modes is None else np.array(modes, np.int8))
+        builder.add_documents(lengths, per_document)
         with atomic_writer(f"{prefix}.idx") as file:
             builder.write(file)
+            file.write(np.array(modes or [], np.int8).tobytes())  # the last section
     finally:
         builder.close()
     return str(prefix)
