@@ -16,7 +16,7 @@ from dsindex.engine.ledger import FileComplete, Publishing, RangeMerged, Restart
 from dsindex.engine.merge import make_index, make_provenance, make_quarantine, merge_range, merge_whole
 from dsindex.engine.output import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, withdraw
 from dsindex.engine.tasks import MergeRange, PartFile, Piece
-from dsindex.store.storage import DIGEST_BLOCK_BYTES, StoredFile, combine_digests, make_folder, open_unbuffered, writing
+from dsindex.store.storage import DIGEST_BLOCK_BYTES, StoredFile, combine_digests, make_folder, open_file, writing
 from dsindex.store.store import store_of
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class TokenFile:
         """Tell whether the file is there with all recorded ranges; otherwise they are void."""
         try:
             # On NFS, only opening a file makes sure that the server is asked.
-            with open_unbuffered(self.output.token_file) as file:
+            with open_file(self.output.token_file) as file:
                 if os.fstat(file.fileno()).st_size > max(self._recorded, default=-1) * RANGE_BYTES:
                     return True
         except OSError:
