@@ -25,8 +25,8 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 from dsindex.errors import InputError, MissingObjectError, StoreError
 from dsindex.locations import Location
 from dsindex.store import huggingface as hub
+from dsindex.store.refusals import describe_refusal
 from dsindex.store.storage import DigestingWriter, InputStatus, Readable
-from dsindex.store.store import describe_refusal
 from dsindex.store.urls import is_web, names_folder, split_address
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import numpy as np
 import xxhash
 
 from dsindex.errors import InputError
-from dsindex.store.storage import BlockDigester, InputStatus, combine_digests, open_file, unreadable
+from dsindex.store.refusals import unreadable
+from dsindex.store.storage import BlockDigester, InputStatus, combine_digests, open_file
 from dsindex.store.store import find, store_of
 from dsindex.store.urls import is_url
 

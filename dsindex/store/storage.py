@@ -25,6 +25,7 @@ import xxhash
 
 from dsindex.errors import InputError, OutputError
 from dsindex.locations import Location
+from dsindex.store.refusals import output_error, unreadable
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
@@ -127,11 +128,6 @@ class Readable(io.RawIOBase):
         count = self.read_into(memoryview(buffer).cast("B"), self._position)
         self._position += count
         return count
-
-
-def unreadable(path: str, error: OSError) -> InputError:
-    """Return the error that says that a file cannot be read."""
-    return InputError(f"{path}: cannot be read ({error.strerror}); make it readable and run the same command again")
 
 
 # Open paths from users for reading if they are files, and refuse pipes, devices and sockets.
@@ -505,24 +501,6 @@ def free_bytes(folder: str) -> int:
 def holds_writes(folder: str) -> bool:
     """Whether what tasks write below a folder is held in memory until it is sent, and checked as it arrives."""
     return is_url(folder)
-
-
-FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_REMEDIES = {
-    **dict.fromkeys(FULL_DISK_ERRORS, "make room, or choose another place, and run the same command again"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a folder that you may write to"),
-    # A folder, a link, a pipe.
-    **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.ENXIO), "move away what is there in place of a file"),
-}
-
-
-def output_error(path: str, error: OSError) -> OutputError:
-    """Return an error that says in one sentence why a file cannot be written and what to do."""
-    remedy = _REMEDIES.get(error.errno or 0)
-    reason = remedy or "check the folder and run the same command again"
-    refusal = OutputError(f"{path}: cannot be written ({error.strerror}); {reason}")
-    refusal.transient = remedy is None
-    return refusal
 
 
 class LocalStore:

@@ -23,7 +23,8 @@ from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.json_text import show_name
 from dsindex.machine import available_cpus
 from dsindex.store.reading import input_status, is_stored
-from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
+from dsindex.store.refusals import output_error
+from dsindex.store.storage import atomic_writer, make_folder, open_file, require_path
 from dsindex.store.urls import absolute
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.documents import open_documents, open_masks
