@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from dsindex.datasets.origins import DocumentOrigin
+    from dsindex.datasets.samples import SampleTrace, TracedPart
     from dsindex.engine.room import Estimate
     from dsindex.engine.source import TextResult
     from dsindex.functions import JoinResult, RawIndexResult
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
         DatasetCounts,
         Excerpt,
         InspectResult,
-        ShownPart,
-        ShownSample,
         TracedSamples,
         VerifyReport,
         VerifyResult,
@@ -423,26 +422,25 @@ def _traced(result: TracedSamples) -> Iterator[Line]:
         )
         yield _table(rows, ("dataset", "of tokens", "tokens", "samples", "documents"))
     for sample in result.samples:
-        tokens = sum(part.end - part.begin for part in sample.parts)
+        tokens = sum(part.num_tokens for part in sample.parts)
         documents = count(len({(part.dataset, part.document) for part in sample.parts}), "document")
         step = "" if sample.step is None else f", step {sample.step}"
-        rank = "" if sample.rank is None else f", rank {sample.rank}"
-        yield f"sample {sample.sample} of {result.num_samples:,}{step}{rank}: {count(tokens, 'token')}, {documents}"
+        yield f"sample {sample.sample:,} of {result.num_samples:,}{step}: {count(tokens, 'token')}, {documents}"
         for part in sample.parts:
             yield from _part(part)
     yield from _noted(result.notes)
 
 
-def _steps(samples: Sequence[ShownSample]) -> str:
+def _steps(samples: Sequence[SampleTrace]) -> str:
     steps = [each.step for each in samples if each.step is not None]
     span = sorted({min(steps), max(steps)}) if steps else []
     return f"{'steps' if len(span) > 1 else 'step'} {' to '.join(map(str, span))}: " if span else ""
 
 
-def _part(part: ShownPart) -> Iterator[str]:
-    origin = _origin(part.origin)
-    yield f"  {part.prefix}, document {part.document}, tokens {part.begin}:{part.end}{origin}"
-    more = "…" if part.end - part.begin > len(part.tokens) else ""
+def _part(part: TracedPart) -> Iterator[str]:
+    tokens = f"tokens {part.offset}:{part.offset + part.num_tokens}"
+    yield f"  {part.prefix}, document {part.document:,}, {tokens}{_origin(part.origin)}"
+    more = "…" if part.num_tokens > len(part.tokens) else ""
     if part.text is not None:
         yield f"    {json.dumps(part.text, ensure_ascii=False)}{more}"
     elif part.tokens:

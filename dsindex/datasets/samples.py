@@ -1,4 +1,4 @@
-"""A training sample: the sequences, documents and lines that its tokens come from, and the step that reads it."""
+"""A training sample: the sequences, documents and lines that its tokens come from."""
 
 from __future__ import annotations
 
@@ -91,6 +91,10 @@ class TracedPart:
     """Position of the first token in the sequence."""
     num_tokens: int
     origin: DocumentOrigin
+    tokens: tuple[int, ...] = ()
+    """The first tokens, if `dsindex trace` shows them."""
+    text: str | None = None
+    """The text of `tokens`; None if there is no tokenizer."""
 
     @property
     def source(self) -> SourceLine | None:
@@ -108,6 +112,8 @@ class SampleTrace:
     """In the order of the tokens."""
     notes: tuple[str, ...] = ()
     """Sentences about sources that are unknown."""
+    step: int | None = None
+    """The step that reads it, from 1, if `dsindex trace` was asked for steps."""
 
 
 def trace_samples(located: Iterable[LocatedSample]) -> list[SampleTrace]:
@@ -146,74 +152,3 @@ def _trace_part(located: LocatedSample, part: SamplePart, origins: Mapping[int, 
         num_tokens=part.num_tokens,
         origin=origins[document],
     )
-
-
-# The samples of a training step, as Megatron's sampler for pretraining deals them out.
-#
-# Step s, counted from 1 as in Megatron's log, has the samples [(s - 1) * global_batch_size, s * global_batch_size).
-# They are dealt out in rounds of micro_batch_size * data_parallel_size samples, of which each rank takes a run of
-# micro_batch_size. This holds for a fixed global batch size and `--dataloader-type single`.
-#
-# Source: megatron.training.datasets.data_samplers, MegatronPretrainingSampler.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batches:
-    """How samples are dealt out to steps and ranks.
-
-    Raises:
-        ValueError: If the sizes are not positive, or do not divide the global batch.
-    """
-
-    global_batch_size: int
-    micro_batch_size: int | None = None
-    data_parallel_size: int | None = None
-
-    def __post_init__(self) -> None:
-        given = (self.global_batch_size, self.micro_batch_size, self.data_parallel_size)
-        if any(size is not None and size < 1 for size in given):
-            raise ValueError("expected batch sizes and a data-parallel size of at least 1")
-        if (self.micro_batch_size is None) != (self.data_parallel_size is None):
-            raise ValueError("expected a micro-batch size and a data-parallel size, or neither: ranks depend on both")
-        if self.global_batch_size % self._round:
-            raise ValueError(
-                f"expected a global batch that {self.micro_batch_size} samples on {self.data_parallel_size} ranks "
-                f"divide, got {self.global_batch_size}"
-            )
-
-    @property
-    def _round(self) -> int:
-        """Samples that all ranks take at once."""
-        return (self.micro_batch_size or 1) * (self.data_parallel_size or 1)
-
-    def samples(self, step: int, num_samples: int, *, rank: int | None = None) -> list[int]:
-        """Return the samples of a step, or those of one rank, in its order.
-
-        Args:
-            step: Counted from 1.
-            num_samples: Samples of the data.
-            rank: Data-parallel rank; None for all.
-
-        Raises:
-            ValueError: If there is no such step or rank.
-        """
-        last = num_samples // self.global_batch_size
-        if not 1 <= step <= last:
-            raise ValueError(
-                f"expected a step from 1 to {last}, got {step}: the data has {num_samples} samples, in whole batches "
-                f"of {self.global_batch_size}"
-            )
-        if rank is not None and not 0 <= rank < (self.data_parallel_size or 0):
-            raise ValueError(f"expected a rank below the data-parallel size {self.data_parallel_size}, got {rank}")
-        numbers = range((step - 1) * self.global_batch_size, step * self.global_batch_size)
-        return [number for number in numbers if rank in {None, self.rank_of(number)}]
-
-    def step_of(self, sample: int) -> int:
-        """Return the step that reads a sample, counted from 1."""
-        return sample // self.global_batch_size + 1
-
-    def rank_of(self, sample: int) -> int | None:
-        """Return the data-parallel rank that reads a sample; None if the sizes of ranks are not known."""
-        if self.micro_batch_size is None:
-            return None
-        return sample % self._round // self.micro_batch_size

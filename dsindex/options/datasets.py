@@ -221,14 +221,8 @@ class TraceConfig(Decoded):
     """All samples of a step, or of steps such as 10-19; needs --global-batch-size."""
     consumed: int | None = option("N", default=None, group="what to trace, one of", ge=0)
     """Tokens by how often the first N samples read them, for each dataset."""
-    global_batch_size: int | None = option("N", default=None)
+    global_batch_size: int | None = option("N", default=None, ge=1)
     """Samples in a step."""
-    micro_batch_size: int | None = option("N", default=None)
-    """Samples that a rank reads at once."""
-    data_parallel_size: int | None = option("N", default=None)
-    """Number of data-parallel ranks."""
-    data_parallel_rank: int | None = option("R", default=None)
-    """Only the samples of this rank."""
     text_tokens: int = option("N", default=32, ge=0, group="output")
     """Show the text of the first N tokens of each part (default: 32)."""
 
@@ -238,13 +232,8 @@ class TraceConfig(Decoded):
         if len(asked) != 1:
             got = " and ".join(asked) or "none"
             raise ValueError(f"expected one of --sample, --step and --consumed, got {got}")
-        sizes = (self.micro_batch_size, self.data_parallel_size)
-        if self.global_batch_size is None and (
-            self.step is not None or sizes != (None, None) or self.data_parallel_rank is not None
-        ):
-            raise ValueError("expected --global-batch-size, on which steps depend, got none")
-        if self.data_parallel_rank is not None and (self.step is None or None in sizes):
-            raise ValueError("--data-parallel-rank needs --step, --micro-batch-size and --data-parallel-size")
+        if self.step is not None and self.global_batch_size is None:
+            raise ValueError("expected --global-batch-size with --step, got none")
 
 
 class RawIndexConfig(Options):

@@ -258,7 +258,7 @@ def _look_at_sample(seen: InspectResult, dataset: SampleDataset[Any], options: I
         shown = data.get(part.sequence, offset, min(part.num_tokens, left)).tolist()
         before = data.get(part.sequence, max(offset - BEFORE, 0), min(offset, BEFORE)).tolist()
         left -= len(shown)
-        where = f"tokens {part.offset:,} to {part.offset + part.num_tokens - 1:,} of document {part.document:,}"
+        where = f"tokens {part.offset}:{part.offset + part.num_tokens} of document {part.document:,}"
         excerpt = Excerpt(
             title=f"sample {trace.sample:,}: {where} of {part.prefix}",
             num_tokens=part.num_tokens,

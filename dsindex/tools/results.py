@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dsindex.datasets.origins import DocumentOrigin
+    from dsindex.datasets.samples import SampleTrace
     from dsindex.tools.documents import LengthSummary
     from dsindex.tools.token_text import Piece
 
@@ -152,35 +153,6 @@ class InspectResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownPart:
-    """A run of a sample's tokens within one document."""
-
-    prefix: str
-    dataset: int
-    """Number of the dataset in the blend."""
-    document: int
-    begin: int
-    """First token, within the document."""
-    end: int
-    """One past the last token."""
-    origin: DocumentOrigin
-    text: str | None
-    """The text of the first tokens; None if there is no tokenizer."""
-    tokens: tuple[int, ...]
-    """The first tokens, of which `text` is the text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownSample:
-    """A sample."""
-
-    sample: int
-    step: int | None
-    rank: int | None
-    parts: tuple[ShownPart, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ShownDataset:
     """What samples have of a dataset."""
 
@@ -196,7 +168,7 @@ class TracedSamples:
 
     num_samples: int
     """Samples of the cache, or packs."""
-    samples: tuple[ShownSample, ...] = field(repr=False)
+    samples: tuple[SampleTrace, ...] = field(repr=False)
     datasets: tuple[ShownDataset, ...]
     """What the samples have of each dataset, the most tokens first."""
     notes: tuple[str, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +13,11 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import Packs, read_layout
 from dsindex.datasets.kinds import PACKING, TEXT_SUFFIX, tell_kind
 from dsindex.datasets.opening import open as open_dataset
-from dsindex.datasets.samples import Batches, SampleDataset, trace_samples
+from dsindex.datasets.samples import SampleDataset, trace_samples
 from dsindex.dtypes import starts_of
 from dsindex.errors import FormatError, InputError, UsageError
 from dsindex.tools.origin import find_origin
-from dsindex.tools.results import ConsumedTokens, ReadTokens, ShownDataset, ShownPart, ShownSample, TracedSamples
+from dsindex.tools.results import ConsumedTokens, ReadTokens, ShownDataset, TracedSamples
 from dsindex.tools.token_text import text_of
 
 if TYPE_CHECKING:
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.datasets.gpt import GPTDataset
-    from dsindex.datasets.samples import SampleTrace
+    from dsindex.datasets.samples import SampleTrace, TracedPart
     from dsindex.options.datasets import TraceConfig
-    from dsindex.tools.origin import Origin
 
 MOST_SAMPLES = 100_000
 """Samples that are traced at once, each of which is held in memory."""
@@ -37,54 +37,64 @@ def run_trace(config: TraceConfig) -> TracedSamples | ConsumedTokens:
     """Trace what the options ask for.
 
     Raises:
-        UsageError: If sizes of batches contradict each other.
+        UsageError: If the steps are too many.
         InputError: If there is nothing of the kind.
         FormatError: If the cache, a manifest or provenance is damaged.
     """
-    batches = _batches(config)
-    samples = open_samples(config.cache, split=config.split, prefixes=config.prefix)
-    if isinstance(samples, Packs):
-        if config.consumed is not None or batches is not None:
-            raise InputError(f"{config.cache}: packs have no steps, as trainers shuffle them; give --sample")
-    elif config.consumed is not None:
+    samples, batch = open_samples(config.cache, split=config.split, prefixes=config.prefix), config.global_batch_size
+    if isinstance(samples, Packs) and (config.consumed is not None or batch is not None):
+        raise InputError(f"{config.cache}: packs have no steps, as trainers shuffle them; give --sample")
+    if config.consumed is not None:
         return _count_consumed(samples, config.consumed)
     numbers: Sequence[int] = config.sample or ()
-    if config.step is not None and batches is not None:
-        numbers = _samples_of_steps(config, batches, len(samples))
-    return show_samples(
-        samples, numbers, tokenizer_model=config.tokenizer_model, text_tokens=config.text_tokens, batches=batches
+    if config.step is not None and batch is not None:
+        numbers = samples_of_steps(*config.step, batch)
+    if len(numbers) > MOST_SAMPLES:
+        raise UsageError(f"expected at most {MOST_SAMPLES:,} samples at once, got {len(numbers):,}")
+    for number in numbers:
+        if not 0 <= number < len(samples):
+            raise InputError(f"{config.cache}: expected a sample from 0 to {len(samples) - 1}, got {number}")
+    located = [samples.locate(number) for number in numbers]
+    traces, data = trace_samples(located), {own.data.prefix: own.data for own in located}
+    parts = [part for trace in traces for part in trace.parts]
+    origins = {prefix: find_origin(prefix, config.tokenizer_model) for prefix in data}
+    for prefix, origin in origins.items():
+        origin.check_inputs(part.origin for part in parts if part.prefix == prefix)
+
+    def with_tokens(part: TracedPart) -> TracedPart:
+        shown, tokenizer = min(part.num_tokens, config.text_tokens), origins[part.prefix].tokenizer
+        tokens = tuple(data[part.prefix].get(part.sequence, part.sequence_offset, shown).tolist())
+        return replace(part, tokens=tokens, text=text_of(tokenizer, tokens) if tokenizer and tokens else None)
+
+    notes = [note for trace in traces for note in trace.notes]
+    notes += [note for origin in origins.values() for note in (*origin.findings, *origin.notes)]
+    return TracedSamples(
+        num_samples=len(samples),
+        samples=tuple(
+            replace(
+                trace,
+                step=None if batch is None else trace.sample // batch + 1,
+                parts=tuple(map(with_tokens, trace.parts)),
+                notes=(),
+            )
+            for trace in traces
+        ),
+        datasets=tuple(_summarize(traces)),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _batches(config: TraceConfig) -> Batches | None:
-    """Return how samples are dealt out to steps, if that is given.
+def samples_of_steps(first: int, last: int, global_batch_size: int) -> range:
+    """Return the samples of steps, which are counted from 1 as in Megatron's log.
 
-    Raises:
-        UsageError: If the sizes contradict each other.
+    This holds for a fixed global batch size and `--dataloader-type single`.
+
+    Source: megatron.training.datasets.data_samplers, MegatronPretrainingSampler.
+
+    >>> samples_of_steps(10, 12, 32)
+    range(288, 384)
     """
-    if config.global_batch_size is None:
-        return None
-    try:
-        return Batches(
-            global_batch_size=config.global_batch_size,
-            micro_batch_size=config.micro_batch_size,
-            data_parallel_size=config.data_parallel_size,
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-
-
-def _samples_of_steps(config: TraceConfig, batches: Batches, num_samples: int) -> list[int]:
-    first, last = config.step or (1, 0)
-    if (last - first + 1) * batches.global_batch_size > MOST_SAMPLES:
-        most = MOST_SAMPLES // batches.global_batch_size
-        raise UsageError(f"--step: expected at most {most:,} steps of this size, got {last - first + 1:,}")
-    rank = config.data_parallel_rank
-    try:
-        steps = [batches.samples(step, num_samples, rank=rank) for step in range(first, last + 1)]
-    except ValueError as error:
-        raise InputError(f"{config.cache}: {error}") from error
-    return [number for step in steps for number in step]
+    return range((first - 1) * global_batch_size, last * global_batch_size)
 
 
 def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None) -> SampleDataset[Any]:
@@ -112,81 +122,12 @@ def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None
     return found
 
 
-def show_samples(
-    samples: SampleDataset[Any],
-    numbers: Sequence[int],
-    *,
-    tokenizer_model: str | None = None,
-    text_tokens: int,
-    batches: Batches | None = None,
-) -> TracedSamples:
-    """Trace samples to documents, lines and text.
-
-    Args:
-        samples: The index cache, or packs.
-        numbers: Numbers of samples.
-        tokenizer_model: Decodes the tokens; None for the tokenizer of each dataset.
-        text_tokens: Tokens of each part that are shown.
-        batches: How samples are dealt out to steps; None if this is not known.
-
-    Raises:
-        InputError: If there is no such sample.
-        FormatError: If the cache, a manifest or provenance is damaged.
-    """
-    for number in numbers:
-        if not 0 <= number < len(samples):
-            raise InputError(f"expected a sample from 0 to {len(samples) - 1}, got {number}")
-    located = [samples.locate(number) for number in numbers]
-    data = {own.data.prefix: own.data for own in located}
-    traces = trace_samples(located)
-    parts = [part for trace in traces for part in trace.parts]
-    origins = {prefix: find_origin(prefix, tokenizer_model) for prefix in dict.fromkeys(part.prefix for part in parts)}
-    for prefix, origin in origins.items():
-        origin.check_inputs(part.origin for part in parts if part.prefix == prefix)
-    shown = [
-        ShownSample(
-            sample=trace.sample,
-            step=None if batches is None else batches.step_of(trace.sample),
-            rank=None if batches is None else batches.rank_of(trace.sample),
-            parts=tuple(_show_parts(trace, data, origins, text_tokens)),
-        )
-        for trace in traces
-    ]
-    notes = [note for trace in traces for note in trace.notes]
-    notes += [note for origin in origins.values() for note in (*origin.findings, *origin.notes)]
-    return TracedSamples(
-        num_samples=len(samples),
-        samples=tuple(shown),
-        datasets=tuple(_summarize(shown)),
-        notes=tuple(dict.fromkeys(notes)),
-    )
-
-
-def _show_parts(
-    trace: SampleTrace, data: dict[str, IndexedDataset], origins: dict[str, Origin], text_tokens: int
-) -> Iterator[ShownPart]:
-    for part in trace.parts:
-        tokenizer = origins[part.prefix].tokenizer
-        shown = min(part.num_tokens, text_tokens)
-        tokens = tuple(data[part.prefix].get(part.sequence, part.sequence_offset, shown).tolist())
-        yield ShownPart(
-            prefix=part.prefix,
-            dataset=part.dataset,
-            document=part.document,
-            begin=part.offset,
-            end=part.offset + part.num_tokens,
-            origin=part.origin,
-            text=None if tokenizer is None or not tokens else text_of(tokenizer, tokens),
-            tokens=tokens,
-        )
-
-
-def _summarize(shown: Sequence[ShownSample]) -> Iterator[ShownDataset]:
+def _summarize(traces: Sequence[SampleTrace]) -> Iterator[ShownDataset]:
     tokens, owners, documents = Counter[str](), Counter[str](), dict[str, set[int]]()
-    for sample in shown:
+    for sample in traces:
         owners.update({part.prefix for part in sample.parts})
         for part in sample.parts:
-            tokens[part.prefix] += part.end - part.begin
+            tokens[part.prefix] += part.num_tokens
             documents.setdefault(part.prefix, set()).add(part.document)
     for prefix, number in tokens.most_common():
         num_documents = len(documents[prefix])

@@ -79,24 +79,18 @@ def test_samples_lead_to_lines_and_text(built, cli):
         assert (shown["sample"], tokens) == (number, samples.tokens(number).tolist())  # type: ignore[union-attr]
         for part in shown["parts"]:
             encoded = [*library.encode(record_of(part)["text"]).ids, library.token_to_id("<|endoftext|>")]
-            assert encoded[part["begin"] : part["end"]] == part["tokens"]
+            assert encoded[part["offset"] :][: part["num_tokens"]] == part["tokens"]
             assert part["text"] == library.decode(part["tokens"], skip_special_tokens=False)
     shown = cli(["trace", str(built / "cache"), "--sample", "0", "--tokenizer-model", TOKENIZER]).out
     part = report["samples"][0]["parts"][0]
-    place = (
-        f"document {part['document']}, tokens {part['begin']}:{part['end']}, from {part['origin']['source']['path']}"
-    )
-    assert place in shown
+    tokens = f"tokens {part['offset']}:{part['offset'] + part['num_tokens']}"
+    assert f"document {part['document']}, {tokens}, from {part['origin']['source']['path']}" in shown
     assert show_name(json.dumps(part["text"][:9], ensure_ascii=False)[:-1]) in shown
 
 
-def test_a_rank_reads_its_samples_of_a_step(built, cli):
-    batch = ["--global-batch-size", 8, "--micro-batch-size", 2, "--data-parallel-size", 2, "--text-tokens", 0]
-    report = trace(cli, built / "cache", "--step", 2, *batch, "--data-parallel-rank", 1)
-    assert [shown["sample"] for shown in report["samples"]] == [10, 11, 14, 15]
-    assert {(shown["step"], shown["rank"]) for shown in report["samples"]} == {(2, 1)}
-    whole = trace(cli, built / "cache", "--step", 2, *batch)
-    assert [shown["sample"] for shown in whole["samples"]] == list(range(8, 16))
+def test_a_step_has_its_samples(built, cli):
+    report = trace(cli, built / "cache", "--step", "2-3", "--global-batch-size", 8, "--text-tokens", 0)
+    assert [(each["sample"], each["step"]) for each in report["samples"]] == [(n, n // 8 + 1) for n in range(8, 24)]
 
 
 def test_without_a_tokenizer_ids_are_shown(copied, cli):
@@ -146,15 +140,9 @@ def test_cache_of_other_data_is_refused(copied, cli):
     (2, [], "expected one of --sample, --step and --consumed, got none"),
     (2, ["--sample", 1, "--consumed", 1], "got --sample and --consumed"),
     (2, ["--step", 1], "expected --global-batch-size"),
-    (2, ["--step", 1, "--global-batch-size", 8, "--data-parallel-rank", 0], "needs --step, --micro-batch-size"),
     (2, ["--step", "9-3", "--global-batch-size", 8], "expected a step from 1, or steps such as 10-19, got '9-3'"),
-    (2, ["--step", f"1-{10**6}", "--global-batch-size", 8], "--step: expected at most 12,500 steps of this size"),
-    (2, ["--step", 1, "--global-batch-size", 8, "--micro-batch-size", 2], "or neither"),
-    (2, ["--step", 1, "--global-batch-size", 8, "--micro-batch-size", 3, "--data-parallel-size", 2],
-     "3 samples on 2 ranks divide, got 8"),
-    (1, ["--step", 1, "--global-batch-size", 8, "--micro-batch-size", 2, "--data-parallel-size", 2,
-         "--data-parallel-rank", 2], "expected a rank below the data-parallel size 2, got 2"),
-    (1, ["--step", 10**6, "--global-batch-size", 8], "expected a step from 1 to"),
+    (2, ["--step", f"1-{10**6}", "--global-batch-size", 8], "expected at most 100,000 samples at once, got 8,000,000"),
+    (1, ["--step", 10**6, "--global-batch-size", 8], "expected a sample from 0 to 1875, got 7999992"),
     (1, ["--sample", 10**6], "expected a sample from 0 to"),
     (1, ["--consumed", 10**6], "expected a number of consumed samples from 0 to"),
     (1, ["--sample", 0, "--split", "valid"], "expected one index cache of the split valid"),
