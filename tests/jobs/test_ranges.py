@@ -25,7 +25,6 @@ pytestmark = pytest.mark.usefixtures("small_ranges")
 @pytest.fixture
 def small_ranges(monkeypatch):
     monkeypatch.setattr("dsindex.engine.output.RANGE_BYTES", STEP)
-    monkeypatch.setattr("dsindex.engine.merge.COPY_BYTES", STEP // 4)
     monkeypatch.setattr("dsindex.store.storage.DIGEST_BLOCK_BYTES", STEP)
 
 
