@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dsindex.engine.executors import ThreadExecutor
-from dsindex.engine.ledger import Ledger, RangeMerged
+from dsindex.engine.work_folder import Ledger, RangeMerged
 from dsindex.errors import OutputError
 from dsindex.options.build import BuildConfig
 from dsindex.store.reading import digest_file
