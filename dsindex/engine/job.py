@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from dsindex.engine.executors import Call, Executor
-    from dsindex.engine.output import Dataset, Output
+    from dsindex.engine.output import Output
     from dsindex.engine.progress import Reporter
     from dsindex.formats.manifest import Content, Plan
     from dsindex.options.config import WorkConfig
@@ -55,6 +55,7 @@ class Job:
 
     config: WorkConfig
     plan: Plan
+    outputs: Sequence[Output]
     ledger: Ledger
     reporter: Reporter
     executor_options: dict[str, Any]
@@ -99,18 +100,12 @@ class Job:
             lock.require_held()
 
     def publish(
-        self,
-        datasets: Sequence[Dataset],
-        contents: Sequence[Content],
-        *,
-        engine: Engine | None = None,
-        tokenizer_path: str | None = None,
+        self, contents: Sequence[Content], *, engine: Engine | None = None, tokenizer_path: str | None = None
     ) -> None:
-        """Publish datasets that are assembled, the last one first.
+        """Publish the outputs, which are assembled, the last one first.
 
         Args:
-            datasets: The datasets.
-            contents: The content of each dataset's manifest, in order.
+            contents: The content of each output's manifest, in order.
             engine: The engine, if the job encodes.
             tokenizer_path: What names the tokenizer, which is recorded if it is a path in UTF-8.
 
@@ -127,7 +122,7 @@ class Job:
             host=socket.gethostname(),
             executor=self.executor.kind,
             workers=self.executor.slots,
-            shards=len(datasets[0].parts),
+            shards=len(self.outputs[0].parts),
             retries=self.executor.retries,
             lost_workers=self.executor.lost_workers,
             dsindex=dsindex.__version__,
@@ -137,9 +132,8 @@ class Job:
         self.require_locks()
         self.manifests = [Manifest(content=content, run=run) for content in contents]
         self.ledger.record(Publishing())
-        outputs = [dataset.output for dataset in datasets]
-        publish(outputs, self.manifests)
-        remove_partials(outputs, self.plan.plan_id)
+        publish(self.outputs, self.manifests)
+        remove_partials(self.outputs, self.plan.plan_id)
         self.ledger.record(Finished())
 
 
@@ -181,6 +175,7 @@ def open_job(
         job = Job(
             config=config,
             plan=plan,
+            outputs=outputs,
             ledger=ledger,
             reporter=reporter,
             executor_options={"text_bytes": 0 if finished else text_bytes, "holds_gil": holds_gil},
@@ -193,8 +188,8 @@ def open_job(
             yield job
             conclude(absolute(config.output_prefix))
         else:
-            _take_over(job, outputs, settings, inputs)
-            with _working(job, outputs):
+            _take_over(job, settings, inputs)
+            with _working(job):
                 yield job
         if not config.keep_shards and (not job.already_complete or is_same or not ledger.has_work):
             remove_work_folder(work_dir)
@@ -210,12 +205,11 @@ def hold_output(prefix: str) -> contextlib.AbstractContextManager[Lock]:
     return hold_lock(with_suffix(absolute(prefix), f".{LOCK_SUFFIX}"), what=f"the output {prefix}")
 
 
-def _take_over(job: Job, outputs: Sequence[Output], settings: Sequence[str], inputs: Sequence[str]) -> None:
+def _take_over(job: Job, settings: Sequence[str], inputs: Sequence[str]) -> None:
     """Go on with the work of an earlier run, but for what belongs to inputs that changed.
 
     Args:
         job: The job.
-        outputs: Its outputs.
         settings: What differs in the settings of the earlier run.
         inputs: What differs in its inputs.
 
@@ -233,7 +227,7 @@ def _take_over(job: Job, outputs: Sequence[Output], settings: Sequence[str], inp
             "the same output over"
         )
     if ledger.plan.plan_id != plan.plan_id:
-        remove_partials(outputs, ledger.plan.plan_id)
+        remove_partials(job.outputs, ledger.plan.plan_id)
     if settings:
         remove_work(job.work_dir)
         ledger.forget_all()
@@ -242,10 +236,10 @@ def _take_over(job: Job, outputs: Sequence[Output], settings: Sequence[str], inp
 
 
 @contextlib.contextmanager
-def _working(job: Job, outputs: Sequence[Output]) -> Iterator[None]:
+def _working(job: Job) -> Iterator[None]:
     """Give a job what it needs to work, and say what is kept if it is stopped."""
     work_dir, ledger, executor, prefix = job.work_dir, job.ledger, job.executor, absolute(job.config.output_prefix)
-    ledger.begin(job.plan)
+    ledger.begin(job.plan, again=not all(output.is_as_recorded(ledger) for output in job.outputs))
     try:
         with job.reporter.showing(*([] if holds_writes(prefix) else [ProgressFile(prefix)])):
             job.reporter.follow(executor)
@@ -263,5 +257,5 @@ def _working(job: Job, outputs: Sequence[Output]) -> Iterator[None]:
     finally:
         ledger.close()
         if not ledger.has_work:
-            remove_partials(outputs, job.plan.plan_id)
+            remove_partials(job.outputs, job.plan.plan_id)
             remove_work(work_dir)
