@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
 from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
@@ -89,7 +88,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
                 if not any(part.header.num_documents for part in output.parts):
                     msg = f"{output.prefix}: expected records for it with --hold-out {config.hold_out}, got none"
                     raise InputError(f"{msg}; take another share")
-            assemble(job)
+            job.assemble()
             contents = [
                 shards.content(output, group=number // num_keys, options=_describe_options(config, source, number))
                 for number, output in enumerate(outputs)

@@ -16,7 +16,6 @@ import msgspec
 import xxhash
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
 from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
@@ -122,7 +121,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
                 recipe=recipe, fractions=config.split, split_seed=config.split_seed, **source.shard_options()
             )
             shards = make_shards(job, source, settings, function=encode_shard)
-            assemble(job)
+            job.assemble()
             contents = _describe(config, recipe, shards)
             job.publish(contents, engine=source.engine, tokenizer_path=config.tokenizer_model)
         packed = pack_splits(config, list(prefixes.values()))

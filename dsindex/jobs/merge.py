@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dsindex.datasets.origins import tell_tokenizers_apart
-from dsindex.engine.assembly import assemble
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.job import open_job
 from dsindex.engine.merge import merged_header, open_part
@@ -59,7 +58,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
             for part in parts:
                 check_index(part.idx.path, read_index(part.idx.path), bin_size_bytes=part.bin.size_bytes)
                 output.add(part)
-            assemble(job)
+            job.assemble()
             for file in inputs:
                 if _input_file(file.path) != file:
                     what = "changed while it was merged; leave inputs alone, and run the same command again"

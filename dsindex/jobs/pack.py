@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.engine.assembly import assemble
 from dsindex.engine.executors import Call
 from dsindex.engine.job import open_job
 from dsindex.engine.merge import read_items
@@ -88,7 +87,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
             )
             shards = make_shards(job, source, shared)
             _add_ends(job, output, version)
-            assemble(job)
+            job.assemble()
             content = shards.content(
                 output,
                 token_dtype=np.dtype(f"u{token_bytes}").name,
