@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from dsindex.instruction.encode import EncoderRecipe
     from dsindex.jobs.packs import MadePacking
     from dsindex.options.instruct import InstructConfig
-    from dsindex.store.storage import StoredFile
 
 
 THREADS_UP_TO_BYTES = 4 << 20
