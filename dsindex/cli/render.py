@@ -249,11 +249,14 @@ def _noted(notes: Iterable[str]) -> Iterator[str]:
 def _estimated(result: EstimateResult) -> Iterator[Line]:
     size, outputs = format_size(result.bin_bytes + result.idx_bytes), format_size(result.bin_bytes)
     here = f"{format_size(result.memory_bytes)} with {count(result.workers, 'worker')} here"
+    documents, tokens = (
+        _rounded(result.estimate, each) for each in (result.estimate.documents, result.estimate.tokens)
+    )
     rows = {
         "inputs": f"{result.num_inputs:,}, {format_size(result.input_bytes)}",
         "shards": f"{result.num_shards:,} of at most {format_size(result.largest_shard_bytes)} of input",
-        "documents": f"about {_rounded(result.estimate, result.estimate.documents)}",
-        "tokens": f"about {_tokens_of(result.estimate)}, {result.token_dtype}, encoded by {result.engine}",
+        "documents": f"about {documents}",
+        "tokens": f"about {tokens}, {result.token_dtype}, encoded by {result.engine}",
         "output": f"about {size}: .bin {outputs}, .idx {format_size(result.idx_bytes)}",
         "work folder": f"at most about {format_size(result.work_bytes)}, until the end",
         "memory": f"about {here}; on Ray {format_size(WORKER_MEMORY_BYTES)} per worker",
@@ -267,12 +270,7 @@ def _estimated(result: EstimateResult) -> Iterator[Line]:
 
 def _rounded(estimate: Estimate, value: float) -> str:
     """Return a number to two digits, unless everything was read."""
-    return f"{float(f'{value:.2g}') if estimate.token_margin else value:,.0f}"
-
-
-def _tokens_of(estimate: Estimate) -> str:
-    low, value, high = (_rounded(estimate, estimate.tokens + side * estimate.token_margin) for side in (-1, 0, 1))
-    return f"{value} ({low} to {high})" if estimate.token_margin else value
+    return f"{value if estimate.is_exact else float(f'{value:.2g}'):,.0f}"
 
 
 def _mixed(result: MixResult) -> Iterator[Line]:

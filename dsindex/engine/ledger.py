@@ -1,7 +1,7 @@
 """The work folder's ledger: lines of receipts, to which only the driver appends.
 
 It governs nothing but what is done. A line is a JSON object; one that a crash cut off is ignored, and its work is done
-again. An output's name in it has the plan's id, so what is recorded of it holds however the plan is cut into shards.
+again. Shards belong to their inputs, whatever the plan; ranges and files to the run that began last.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Line(msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower):
 
 
 class Began(_Line, frozen=True):
-    """A run of a plan began."""
+    """The outputs of a plan are begun; ranges and files that are recorded before are void."""
 
     plan: Plan
 
@@ -52,12 +52,6 @@ class FileComplete(_Line, frozen=True, tag="file"):
     file: StoredFile
 
 
-class Restart(_Line, frozen=True):
-    """What was recorded of an output is void: its token file is begun again."""
-
-    output: str
-
-
 class Publishing(_Line, frozen=True):
     """Files of the plan get their final names from now on."""
 
@@ -66,7 +60,7 @@ class Finished(_Line, frozen=True):
     """Everything is published."""
 
 
-Line: TypeAlias = Began | ShardMade | RangeMerged | FileComplete | Restart | Publishing | Finished
+Line: TypeAlias = Began | ShardMade | RangeMerged | FileComplete | Publishing | Finished
 
 
 class Ledger:
@@ -91,10 +85,13 @@ class Ledger:
         self.is_publishing = self.is_finished = False
         self.shards: dict[str, ShardResult] = {}
         """Key of a shard → its receipt."""
+        self._forget_outputs()
+
+    def _forget_outputs(self) -> None:
         self.ranges: defaultdict[str, dict[int, str]] = defaultdict(dict)
         """Output → number of a merged range → its digest."""
         self.files: defaultdict[str, dict[str, StoredFile]] = defaultdict(dict)
-        """Output → suffix → the complete file."""
+        """Output → suffix → the complete file, but for tokens of which there are ranges."""
 
     @property
     def has_work(self) -> bool:
@@ -104,30 +101,32 @@ class Ledger:
     def _take(self, line: Line) -> None:
         match line:
             case Began(plan):
-                self.plan = plan
-                self.is_publishing = self.is_finished = False
+                self.is_publishing &= plan == self.plan and not self.is_finished
+                self.plan, self.is_finished = plan, False
+                self._forget_outputs()
             case ShardMade(task, result):
                 self.shards[task] = result
             case RangeMerged(output, number, digest):
                 self.ranges[output][number] = digest
             case FileComplete(output, file):
                 self.files[output][file.name] = file
-            case Restart(output):
-                self.ranges.pop(output, None)
-                self.files.pop(output, None)
             case Publishing():
                 self.is_publishing = True
             case Finished():
                 self.is_finished = True
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: Plan, *, again: bool) -> None:
         """Open the ledger for what is recorded from now on, by a run of a plan.
+
+        Args:
+            plan: The plan.
+            again: Whether its outputs are to be begun again.
 
         Raises:
             OutputError: If it cannot be written.
         """
         self._journal.begin()
-        if self.plan != plan or self.is_finished:
+        if again or self.plan != plan or self.is_finished:
             self.record(Began(plan))
 
     def record(self, line: Line) -> None:

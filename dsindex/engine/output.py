@@ -1,4 +1,4 @@
-"""A dataset's files: assembled under partial names, and published once all are complete.
+"""A dataset that a job makes: the names of its files, its parts as they are known, and how it is published.
 
 On a disk, files are assembled beside the output (a rename cannot cross file systems) as `<final>.<plan id>.partial`: a
 leftover process of another plan cannot write there, and one of the same plan would write the same bytes. In a bucket,
@@ -10,34 +10,32 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import dataclass, replace
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dsindex.engine.plan import compare_plans
-from dsindex.engine.tasks import Part, PartFile
-from dsindex.errors import OutputError, PlanError
+from dsindex.engine.tasks import MergeRange, Piece
+from dsindex.errors import MissingObjectError, OutputError, PlanError
 from dsindex.formats.manifest import files_have_recorded_sizes, manifest_path, read_manifest
-from dsindex.formats.mmididx import IndexHeader
 from dsindex.json_text import show_name
-from dsindex.store.storage import (
-    StoredFile,
-    holds_writes,
-    sync_folder,
-    writing,
-)
+from dsindex.store.storage import DIGEST_BLOCK_BYTES, holds_writes, sync_folder, writing
 from dsindex.store.store import find, replace_file, store_of
 from dsindex.store.urls import local_paths, with_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
 
     from dsindex.engine.ledger import Ledger
-    from dsindex.engine.tasks import ShardResult, ShardRows
+    from dsindex.engine.tasks import Part, PartFile, ShardRows
     from dsindex.formats.manifest import Manifest, Plan
+    from dsindex.store.storage import StoredFile
 
+RANGE_BYTES = DIGEST_BLOCK_BYTES
+"""Size of the ranges of a token file, so that each has one digest."""
 PROVENANCE_SUFFIX = "provenance.parquet"
 QUARANTINE_SUFFIX = "quarantine.jsonl.zst"
 MEGATRON_SUFFIXES = ("bin", PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "idx")
@@ -45,9 +43,9 @@ MEGATRON_SUFFIXES = ("bin", PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "idx")
 PBIN_SUFFIXES = (PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "pbin")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Output:
-    """A dataset that a job is going to make, as far as it is known before its parts exist."""
+    """A dataset that a job makes of parts, which are added in their order."""
 
     prefix: str
     """Absolute path or address without suffix."""
@@ -59,18 +57,52 @@ class Output:
     """The key of its part in a shard's receipt."""
     is_mask: bool = False
     """Whether it has a value for each token of another output, and shares that one's provenance and bad records."""
-    header_bytes: int = 0
-    """Size of a `.pbin`'s header; 0 for a `.bin` and an `.idx`."""
+    head: PartFile | None = None
+    """The header of a `.pbin`, which is written before what is behind the tokens; None for a `.bin` and an `.idx`."""
+    parts: list[Part] = field(default_factory=list)
+    provenance: list[ShardRows] = field(default_factory=list)
+    quarantine: list[ShardRows] = field(default_factory=list)
+    """Shards' bad records."""
+    digests: dict[str, StoredFile] = field(default_factory=dict)
+    """Its files by suffix, once they are complete."""
+
+    def __post_init__(self) -> None:
+        self.token_files: list[PartFile] = []
+        """What the token file is assembled from."""
+        self.begins = [0]
+        """Where each of them begins in the token file, and where the last one ends."""
+        self._num_ranges = 0
+        """Ranges that `take_ranges` has returned."""
+        self.is_begun = False
+        """Whether this run has begun the token file."""
+        if self.head is not None:
+            self.add_file(self.head)
+
+    def add(self, part: Part) -> None:
+        """Add the next part."""
+        self.parts.append(part)
+        self.add_file(part.bin)
+
+    def add_file(self, file: PartFile) -> None:
+        """Add the next file of which the token file consists."""
+        self.token_files.append(file)
+        self.begins.append(self.begins[-1] + file.size_bytes)
 
     @property
-    def suffixes(self) -> tuple[str, ...]:
+    def all_suffixes(self) -> tuple[str, ...]:
         """Suffixes of all files that it may have, except the manifest's, in the order of publishing."""
-        return PBIN_SUFFIXES if self.header_bytes else MEGATRON_SUFFIXES
+        return MEGATRON_SUFFIXES if self.head is None else PBIN_SUFFIXES
+
+    @property
+    def suffixes(self) -> list[str]:
+        """Suffixes of the files that it has, once all parts are known."""
+        absent = {PROVENANCE_SUFFIX: not self.provenance, QUARANTINE_SUFFIX: not self.quarantine}
+        return [suffix for suffix in self.all_suffixes if not absent.get(suffix)]
 
     @property
     def token_suffix(self) -> str:
         """The suffix of the file that is assembled from tokens."""
-        return "pbin" if self.header_bytes else "bin"
+        return "bin" if self.head is None else "pbin"
 
     @cached_property
     def in_bucket(self) -> bool:
@@ -79,80 +111,67 @@ class Output:
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """Its name in messages and in the ledger; folders may be moved."""
         return os.path.basename(self.prefix)
-
-    @property
-    def recorded_name(self) -> str:
-        """Its name in the ledger; folders may be moved."""
-        return f"{self.name}.{self.plan_id}"
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Final paths of all its files, the manifest's last."""
-        return (*map(self.final, self.suffixes), manifest_path(self.prefix))
+        return (*map(self.final, self.all_suffixes), manifest_path(self.prefix))
 
     def final(self, suffix: str) -> str:
         """Return a file's published path, or an object's address."""
         return with_suffix(self.prefix, f".{suffix}")
 
-    def partial(self, suffix: str) -> str:
-        """Return where a file is written: under its partial name on a disk, its final one in a bucket."""
+    def partial(self, suffix: str, plan_id: str | None = None) -> str:
+        """Return where this plan, or another, writes a file: on a disk its partial name, in a bucket its final one."""
         final = self.final(suffix)
-        return final if self.in_bucket else f"{final}.{self.plan_id}.partial"
+        return final if self.in_bucket else f"{final}.{plan_id or self.plan_id}.partial"
 
     @property
     def token_file(self) -> str:
         """Where the tokens are assembled."""
         return self.partial(self.token_suffix)
 
-    def part_of(self, result: ShardResult, work_dir: str) -> Part:
-        """Return its part of a shard."""
-        made = result.find_part(self.key)
-        num_boundaries = made.num_documents + 1
-        return Part(
-            bin=PartFile.of(made.bin, work_dir),
-            idx=PartFile.of(made.idx, work_dir),
-            header=IndexHeader(
-                dtype=self.dtype, num_sequences=made.num_sequences, num_boundaries=num_boundaries, has_modes=False
-            ),
+    def is_as_recorded(self, ledger: Ledger) -> bool:
+        """Tell whether the files and ranges that an earlier run recorded are there."""
+        files, ranges = ledger.files[self.name], ledger.ranges[self.name]
+        has_files = all(self._find_size(suffix) == file.size_bytes for suffix, file in files.items())
+        return has_files and (not ranges or self._find_size(self.token_suffix) > max(ranges) * RANGE_BYTES)
+
+    def _find_size(self, suffix: str) -> int:
+        """Return the size of a file, published or not yet; -1 if it is not there."""
+        for path in (self.partial(suffix), self.final(suffix)):
+            # On NFS, only opening a file makes sure that the server is asked.
+            with contextlib.suppress(OSError, MissingObjectError), store_of(path).open(path) as file:
+                return file.size_bytes
+        return -1
+
+    def take_ranges(self, *, is_whole: bool) -> range:
+        """Return the numbers of the ranges of the token file that became full; of all, if nothing more is added."""
+        if is_whole:
+            return ranges_of(0, self.begins[-1])
+        first, self._num_ranges = self._num_ranges, self.begins[-1] // RANGE_BYTES
+        return range(max(first, int(self.head is not None)), self._num_ranges)  # a header is written at the end
+
+    def files_of(self, number: int) -> range:
+        """Return the numbers of the files that a range of the token file needs."""
+        first = bisect_right(self.begins, number * RANGE_BYTES) - 1
+        return range(first, min(bisect_left(self.begins, (number + 1) * RANGE_BYTES), len(self.token_files)))
+
+    def range_of(self, number: int) -> MergeRange:
+        """Return the task that merges a range of the token file."""
+        begin, end = number * RANGE_BYTES, (number + 1) * RANGE_BYTES
+        pieces = (
+            Piece(file=file, begin=max(0, begin - start), end=min(end - start, file.size_bytes))
+            for file, start in ((self.token_files[each], self.begins[each]) for each in self.files_of(number))
         )
-
-    def complete_files(self, ledger: Ledger) -> dict[str, StoredFile]:
-        """Return the files that an earlier run completed and that are there, published or not yet, by suffix."""
-        complete = {}
-        for suffix, file in ledger.files[self.recorded_name].items():
-            found = find(self.partial(suffix)) or find(self.final(suffix))
-            if found is not None and found.size_bytes == file.size_bytes:
-                complete[suffix] = file
-        return complete
+        return MergeRange(output=self.token_file, number=number, begin=begin, pieces=tuple(pieces))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
-    """A dataset that is ready to be assembled: all its parts exist."""
-
-    output: Output
-    parts: tuple[Part, ...]
-    """The parts, in output order."""
-    provenance: tuple[ShardRows, ...] | None = None
-    quarantine: tuple[ShardRows, ...] = ()
-    """Shards' bad records; if empty, no quarantine file is published."""
-    head: tuple[PartFile, ...] = ()
-    """The header of a `.pbin`, before its tokens."""
-    tail: tuple[PartFile, ...] = ()
-    """The index of a `.pbin`, after its tokens."""
-
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        """Suffixes of the files that the dataset has, in the order of publishing."""
-        absent = {PROVENANCE_SUFFIX: self.provenance is None, QUARANTINE_SUFFIX: not self.quarantine}
-        return tuple(suffix for suffix in self.output.suffixes if not absent.get(suffix))
-
-    @property
-    def token_files(self) -> list[PartFile]:
-        """What the token file is assembled from, in order."""
-        return [*self.head, *(part.bin for part in self.parts), *self.tail]
+def ranges_of(begin: int, end: int) -> range:
+    """Return the numbers of the ranges that the bytes [begin, end) of a token file overlap."""
+    return range(begin // RANGE_BYTES, -(-end // RANGE_BYTES))
 
 
 # What is there before a job begins.
@@ -184,7 +203,7 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
                 f"{output.prefix}: finished output of another plan is here: {'; '.join([*settings, *inputs])}; choose "
                 f"another place for the output, or replace it with --replace"
             )
-        for path in map(output.final, output.suffixes):
+        for path in map(output.final, output.all_suffixes):
             if manifest is None and not replaces and find(path):
                 raise OutputError(
                     f"{path}: exists already, and no manifest says that dsindex made it; choose another place for the "
@@ -221,8 +240,8 @@ def remove_partials(outputs: Sequence[Output], plan_id: str) -> None:
 
     What cannot be removed stays, since it is not an output.
     """
-    own = [replace(output, plan_id=plan_id) for output in outputs if not output.in_bucket]
-    partials = {output.partial(suffix) for output in own for suffix in output.suffixes}
+    own = [output for output in outputs if not output.in_bucket]
+    partials = {output.partial(suffix, plan_id) for output in own for suffix in output.all_suffixes}
     names = partials.union(*(output.paths for output in own))
     for folder in {os.path.dirname(output.prefix) for output in own}:
         found = [each.path for each in store_of(folder).list(folder, recursive=False)]
@@ -242,24 +261,18 @@ def publish(outputs: Sequence[Output], manifests: Sequence[Manifest]) -> None:
     Raises:
         OutputError: If a file cannot be renamed or written.
     """
-    pairs = list(zip(outputs, manifests, strict=True))
     # What completes a dataset is the last of its files; in a bucket, all have final names.
     waiting = [each for each in outputs if not each.in_bucket and os.path.exists(each.partial(each.suffixes[-1]))]
-    for output, manifest in pairs:
+    for output in waiting:
+        withdraw(output)
+    for output, manifest in zip(reversed(outputs), reversed(manifests), strict=True):
         if output in waiting:
-            withdraw(output, manifest.content.digests)
-    for output, manifest in reversed(pairs):
-        if output in waiting:
-            _rename_all(output, manifest.content.digests)
+            _rename_all(output)
         replace_file(manifest_path(output.prefix), manifest.encode())
 
 
-def withdraw(output: Output, suffixes: Container[str]) -> None:
+def withdraw(output: Output) -> None:
     """Remove an earlier dataset's manifest and its `.idx` or `.pbin`, and files that the new one does not have.
-
-    Args:
-        output: The output.
-        suffixes: Suffixes of the new files.
 
     Raises:
         OutputError: If the former cannot be removed.
@@ -268,11 +281,11 @@ def withdraw(output: Output, suffixes: Container[str]) -> None:
     left = store.delete([manifest_path(output.prefix), output.final(output.suffixes[-1])])
     if left:
         raise OutputError(f"{left[0]}: cannot be removed, and a new file is to take its place; remove it and run again")
-    store.delete([output.final(suffix) for suffix in output.suffixes if suffix not in suffixes])
+    store.delete(map(output.final, {*output.all_suffixes} - {*output.suffixes}))
 
 
-def _rename_all(output: Output, suffixes: Container[str]) -> None:
-    *others, last = (suffix for suffix in output.suffixes if suffix in suffixes)
+def _rename_all(output: Output) -> None:
+    *others, last = output.suffixes
     folder = os.path.dirname(output.prefix)
     with writing(output.prefix):
         for suffix in others:

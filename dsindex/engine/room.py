@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import format_size
@@ -33,13 +33,12 @@ class Estimate:
     """Tokens of all keys, EOD included."""
     documents: float
     """Documents of all inputs."""
-    token_margin: float = 0.0
-    """The tokens are so many more or fewer in one job of twenty at most; 0 if everything was read."""
+    is_exact: bool = True
+    """Whether everything was read."""
 
     def scaled(self, share: float) -> Estimate:
         """Return the estimate for a share of the records."""
-        margin = self.token_margin * share
-        return Estimate(tokens=self.tokens * share, documents=self.documents * share, token_margin=margin)
+        return replace(self, tokens=self.tokens * share, documents=self.documents * share)
 
 
 def check_room(

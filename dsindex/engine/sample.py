@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -54,9 +55,7 @@ class Piece:
     """Where the part begins: in bytes, or in row groups."""
     end: int
     stored_bytes: int
-    """Its size in the stored input."""
-    is_whole: bool = True
-    """Whether the part is read to its end; otherwise about the stored bytes of it."""
+    """About how much of it is read, as it is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,55 +66,50 @@ class PieceCounts:
     tokens: int
     """Number of tokens of all keys, without EOD."""
     bad_records: int
-    stored_bytes: float
+    line_bytes: float
     """Size of its lines in the stored input, bad and left out ones too."""
     range_bytes: float
     """Size of the range in the stored input in which they begin."""
 
 
 def spread_pieces(inputs: Sequence[InputFile], *, num_pieces: int, piece_bytes: int) -> list[Piece]:
-    """Spread pieces evenly over the bytes of all inputs; they are all of small inputs.
+    """Spread pieces evenly over the bytes of all inputs; together they are all of small inputs.
 
     Args:
         inputs: The inputs.
         num_pieces: Number of pieces, at least 1. Those in one part that cannot be cut become one.
-        piece_bytes: Size of each piece, unless its input ends before.
+        piece_bytes: Size of each piece, which is less if the next one begins before, or its input ends.
     """
-    total = sum(file.size_bytes for file in inputs)
-    if total <= num_pieces * piece_bytes:
-        return [piece for file in inputs for piece in _all_of(file, piece_bytes)]
-    ends = np.cumsum([file.size_bytes for file in inputs], dtype=np.int64)
-    starts: Counter[tuple[int, int]] = Counter()
+    ends = np.cumsum([file.size_bytes for file in inputs], dtype=np.int64).tolist()
+    read: Counter[tuple[int, int, int]] = Counter()
     for piece in range(num_pieces):
-        position = total * piece // num_pieces
-        number = int(np.searchsorted(ends, position, side="right"))
-        begin = position - int(ends[number]) + inputs[number].size_bytes
-        starts[number, _part_begin(inputs[number], begin)] += 1
-    return [_first_of(inputs[number], begin, times * piece_bytes) for (number, begin), times in starts.items()]
+        begin, following = (ends[-1] * number // num_pieces for number in (piece, piece + 1))
+        number, end = bisect_right(ends, begin), min(begin + piece_bytes, following)
+        while begin < end:
+            file, stop = inputs[number], min(end, ends[number])
+            base = ends[number] - file.size_bytes
+            for first, past, size in _parts_in(file, begin - base, stop - base):
+                read[number, first, past] += size
+            begin, number = stop, number + 1
+    return [
+        Piece(file=inputs[number], begin=first, end=past, stored_bytes=size)
+        for (number, first, past), size in read.items()
+    ]
 
 
-def _part_begin(file: InputFile, position: int) -> int:
-    """Return where what is read for a byte begins: there, or where a part begins."""
+def _parts_in(file: InputFile, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield what is read for bytes [begin, end) of an input: begin and end of parts, and how many of the bytes."""
     if file.bounds is None:
-        return position
-    units = max(1, file.bounds[-1])
-    return file.bounds[min(bisect_right(file.bounds, position * units // file.size_bytes), len(file.bounds) - 1) - 1]
-
-
-def _first_of(file: InputFile, begin: int, num_bytes: int) -> Piece:
-    """Return the piece of a number of stored bytes from a begin."""
-    if file.bounds is None:
-        end = min(begin + num_bytes, file.size_bytes)
-        return Piece(file=file, begin=begin, end=end, stored_bytes=end - begin)
-    end = file.bounds[file.bounds.index(begin) + 1]
-    return Piece(file=file, begin=begin, end=end, stored_bytes=num_bytes, is_whole=False)
-
-
-def _all_of(file: InputFile, piece_bytes: int) -> Iterator[Piece]:
-    bounds = file.bounds or (*range(0, file.size_bytes, piece_bytes), file.size_bytes)
-    units, size = max(1, bounds[-1]), file.size_bytes
-    for begin, end in pairwise(bounds):
-        yield Piece(file=file, begin=begin, end=end, stored_bytes=end * size // units - begin * size // units)
+        yield begin, end, end - begin
+        return
+    units, size = max(1, file.end), file.size_bytes
+    at = max(0, bisect_right(file.bounds, begin * units // size) - 1)
+    for first, past in pairwise(file.bounds[at:]):
+        low, high = max(begin, size * first // units), min(end, size * past // units)
+        if low >= end:
+            return
+        if low < high:
+            yield first, past, high - low
 
 
 def encode_piece(
@@ -147,8 +141,7 @@ def encode_piece(
 
     file = piece.file
     part = TextPart(path=file.absolute_path, begin=piece.begin, end=piece.end, form=file.form, is_sample=True)
-    stored_per_byte = None if piece.is_whole else _stored_per_byte(piece)
-    most = None if stored_per_byte is None else int(piece.stored_bytes / stored_per_byte)
+    stored_per_byte = 1.0 if file.bounds is None else _stored_per_byte(piece)
     blocks = read_part(
         part,
         selection,
@@ -156,7 +149,7 @@ def encode_piece(
         max_record_bytes=max_record_bytes,
     )
     documents = tokens = bad = text_bytes = 0
-    for block in _first_blocks(blocks, file, most):
+    for block in _first_blocks(blocks, file, int(piece.stored_bytes / stored_per_byte)):
         text_bytes += block.num_bytes
         documents += len(block.offsets)
         bad += len(block.bad)
@@ -171,13 +164,13 @@ def encode_piece(
             batch, encoded = encode_leniently(make_encoder(tokenizer, engine), texts)
             bad += len(texts) - len(encoded)
             tokens += len(batch.tokens) * sum(map(len, column.items)) // max(1, sum(map(len, texts)))
-    stored = piece.stored_bytes if stored_per_byte is None else min(text_bytes * stored_per_byte, file.size_bytes)
+    line_bytes = text_bytes * stored_per_byte
     return PieceCounts(
         documents=documents,
         tokens=tokens,
         bad_records=bad,
-        stored_bytes=text_bytes if file.bounds is None else stored,
-        range_bytes=stored,
+        line_bytes=line_bytes,
+        range_bytes=piece.stored_bytes if file.bounds is None else line_bytes,
     )
 
 
@@ -193,51 +186,38 @@ def _stored_per_byte(piece: Piece) -> float:
         return 1 / TEXT_PER_STORED_BYTE
 
 
-def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, most: int | None) -> Iterator[RecordBlock]:
-    """Yield blocks up to a number of bytes of text; of a compressed input, up to where it is damaged."""
-    num_bytes = 0
+def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, num_bytes: int) -> Iterator[RecordBlock]:
+    """Yield blocks: so many bytes of a part that cannot be cut, and a compressed one up to where it is damaged."""
     try:
         for block in blocks:
             yield block
-            num_bytes += block.num_bytes
-            if most is not None and num_bytes >= most:
+            num_bytes -= block.num_bytes
+            if file.bounds is not None and num_bytes <= 0:
                 return
     except InputError:
         if file.form.container == "plain":
             raise  # damage in a compressed input is reported by its shard, after all records before it
 
 
-def extrapolate(counts: Sequence[PieceCounts], total_bytes: float, *, eod_per_document: int) -> Estimate:
+def extrapolate(counts: Sequence[PieceCounts], inputs: Sequence[InputFile], *, eod_per_document: int) -> Estimate:
     """Estimate a whole job from its sample.
 
-    Tokens are estimated by the size of the lines, so that a long line which begins in a short piece counts as one;
-    their margin is that of a ratio estimator, with Student's t for few pieces.
+    Tokens are estimated by the size of the lines, so that a long line which begins in a short piece counts as one.
 
     Args:
-        counts: Of the pieces, of which at least one has documents.
-        total_bytes: Size of all inputs.
+        counts: Of the pieces.
+        inputs: All inputs.
         eod_per_document: EOD tokens of each document, of all keys.
     """
-    sizes, ranges, documents, tokens = (
-        np.array([getattr(count, name) for count in counts], np.float64)
-        for name in ("stored_bytes", "range_bytes", "documents", "tokens")
-    )
-    tokens += documents * eod_per_document
-    sampled, num = max(float(sizes.sum()), 1.0), len(counts)
-    ratio = tokens.sum() / sampled
-    unread = max(0.0, 1 - ranges.sum() / total_bytes)
-    if unread < 1e-9:  # what the metadata of a table says of its size is an estimate
-        unread, total_bytes = 0.0, sampled
-    margin = ratio if unread else 0.0  # a single piece says nothing about others
-    if num > 1:
-        student = 1.96 + 2.4 / (num - 1) + 8.4 / (num - 1) ** 2
-        deviation = np.sqrt(unread * num / (num - 1) * np.square(tokens - ratio * sizes).sum()) / sampled
-        margin = student * deviation
-    return Estimate(
-        tokens=float(ratio * total_bytes),
-        documents=float(documents.sum() * (total_bytes / ranges.sum() if unread else 1)),
-        token_margin=float(margin * total_bytes),
-    )
+    total, documents = sum(file.size_bytes for file in inputs), sum(count.documents for count in counts)
+    if not documents:
+        return Estimate(tokens=total / 3, documents=total / 1000)
+    tokens = sum(count.tokens for count in counts) + documents * eod_per_document
+    covered = min(1.0, sum(count.range_bytes for count in counts) / total)
+    if covered == 1 and all(file.bounds is None for file in inputs):
+        return Estimate(tokens=tokens, documents=documents)
+    lines = sum(count.line_bytes for count in counts)
+    return Estimate(tokens=tokens * total / max(1.0, lines), documents=documents / covered, is_exact=False)
 
 
 def examine_sample(inputs: Sequence[InputFile], selection: Selection, tokenizer: Tokenizer, engine: Engine) -> Estimate:
@@ -246,17 +226,13 @@ def examine_sample(inputs: Sequence[InputFile], selection: Selection, tokenizer:
     Raises:
         TokenizerError: If the engines differ.
     """
-
-    def encode(piece: Piece) -> PieceCounts:
-        limit = SAMPLED_RECORD_BYTES
-        return encode_piece(piece, selection, tokenizer, engine, max_record_bytes=limit, audits=True)
-
-    total = sum(file.size_bytes for file in inputs)
+    limit, total = SAMPLED_RECORD_BYTES, sum(file.size_bytes for file in inputs)
     num_pieces = max(1, -(-min(total // AUDIT_SHARE, AUDIT_MAX_BYTES) // AUDIT_PIECE_BYTES))
     first, *others = spread_pieces(inputs, num_pieces=num_pieces, piece_bytes=AUDIT_PIECE_BYTES)
+    encode = partial(
+        encode_piece, selection=selection, tokenizer=tokenizer, engine=engine, max_record_bytes=limit, audits=True
+    )
     counts = [encode(first)]  # loads the tokenizers
     with ThreadPoolExecutor(AUDITED_AT_ONCE) as pool:
         counts += pool.map(encode, others)
-    if not any(count.documents for count in counts):
-        return Estimate(tokens=total / 3, documents=total / 1000)
-    return extrapolate(counts, total, eod_per_document=len(selection.outputs))
+    return extrapolate(counts, inputs, eod_per_document=len(selection.outputs))

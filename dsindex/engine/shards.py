@@ -1,6 +1,6 @@
 """Make the shards of a plan: keep those that the ledger has, make the others, count records.
 
-Meanwhile, ranges of the output that finished shards fill are merged (dsindex.engine.assembly). What is made is then
+Meanwhile, ranges of the output that finished shards fill are merged (dsindex.engine.job). What is made is then
 described: datasets to assemble, and the counts for their manifests.
 """
 
@@ -8,41 +8,36 @@ from __future__ import annotations
 
 import contextlib
 from itertools import groupby, takewhile
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count
-from dsindex.engine.assembly import TokenFile, merge_call
 from dsindex.engine.executors import Call
 from dsindex.engine.ledger import ShardMade
-from dsindex.engine.output import Dataset
-from dsindex.engine.tasks import MergeRange, PartFile, ShardRows
+from dsindex.engine.output import ranges_of
+from dsindex.engine.tasks import Part, PartFile, ShardRows
 from dsindex.engine.work_folder import SHARDS_FOLDER
 from dsindex.engine.worker import tokenize_shard
 from dsindex.errors import BadRecordError, InputError, RecordError
 from dsindex.formats.manifest import Content, RecordCounts, RecordedInput
+from dsindex.formats.mmididx import IndexHeader
 from dsindex.store.store import store_of
 from dsindex.store.urls import joined
 from dsindex.text.compressed import measure_compression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dsindex.engine.dispatch import Dispatch
-    from dsindex.engine.job import Job
+    from dsindex.engine.job import Job, RangeOfOutput
     from dsindex.engine.output import Output
     from dsindex.engine.source import TextSource
-    from dsindex.engine.tasks import KeyResult, ShardResult, ShardTask
-    from dsindex.store.storage import StoredFile
-
-Key: TypeAlias = int | MergeRange
-"""Number of a shard, or a range of an output."""
+    from dsindex.engine.tasks import ShardResult, ShardTask
 
 
 def make_shards(
     job: Job,
     source: TextSource,
     settings: object,
-    outputs: Sequence[Output],
     *,
     function: Callable[[ShardTask, Any], ShardResult] = tokenize_shard,
     filters: Sequence[str] = (),
@@ -53,7 +48,6 @@ def make_shards(
         job: The job.
         source: The inputs.
         settings: The settings that all shards share; sent to every worker once.
-        outputs: The datasets that are made of the shards.
         function: The function that makes a shard.
         filters: Flags that leave out records, for messages.
 
@@ -63,11 +57,11 @@ def make_shards(
         InputError: If there are more bad records than allowed, or no records at all.
     """
     tasks = source.tasks()
-    kept = _find_kept(job, tasks, outputs)
+    kept = _find_kept(job, tasks)
     if job.ledger.shards:
         job.reporter.say(f"{len(kept):,} of {count(len(tasks), 'shard')} kept, {len(tasks) - len(kept):,} to be made")
     job.reporter.stage("tokenize", total=sum(task.stored_bytes for task in tasks), unit="bytes", tasks=len(tasks))
-    shards = Shards(job, source, tasks, outputs)
+    shards = Shards(job, source, tasks)
     ready = [call for number, result in kept.items() for call in shards.take(number, result, fresh=False)]
     missing, shared = [task for task in tasks if task.shard not in kept], job.executor.share(settings)
     calls = (
@@ -77,12 +71,16 @@ def make_shards(
         )
         for task in missing
     )
-    dispatch: Dispatch[Key] = job.dispatch(calls)
+    dispatch: Dispatch[int | RangeOfOutput] = job.dispatch(calls)
     dispatch.release(ready)
     try:
         with contextlib.closing(dispatch.run()) as results:
             for what, value in results:
-                dispatch.release(shards.commit(what, value))
+                if isinstance(what, int):
+                    job.ledger.record(ShardMade(tasks[what].key, value))
+                    dispatch.release(shards.take(what, value, fresh=True))
+                else:
+                    job.record_range(*what, value)
     except RecordError as error:
         raise shards.explain(error) from error
     finally:
@@ -92,7 +90,7 @@ def make_shards(
     return shards
 
 
-def _find_kept(job: Job, tasks: Sequence[ShardTask], outputs: Sequence[Output]) -> dict[int, ShardResult]:
+def _find_kept(job: Job, tasks: Sequence[ShardTask]) -> dict[int, ShardResult]:
     """Return the shards of the ledger whose files have the recorded sizes, by number in the plan.
 
     Their bytes are compared by the merge, which reads them anyway. A file of tokens may be gone if ranges have them.
@@ -103,13 +101,13 @@ def _find_kept(job: Job, tasks: Sequence[ShardTask], outputs: Sequence[Output]) 
         return {}
     folder = joined(job.work_dir, SHARDS_FOLDER)
     there = {each.path: each.size_bytes for each in store_of(folder).list(folder)}
-    for output in outputs:
-        tokens = TokenFile(output, job)
-        placed = known if tokens.is_complete else takewhile(known.__contains__, range(len(tasks)))
-        files = [output.part_of(known[number], job.work_dir).bin for number in placed]
-        for file in files:
-            tokens.add(file)
-        there |= {file.path: file.size_bytes for number, file in enumerate(files, 1) if not tokens.needs(number)}
+    for output in job.outputs:
+        merged, end = job.ledger.ranges[output.name], output.begins[-1]
+        for number in takewhile(known.__contains__, range(len(tasks))):
+            tokens = known[number].find_part(output.key).bin
+            begin, end = end, end + tokens.size_bytes
+            if all(map(merged.__contains__, ranges_of(begin, end))):
+                there[joined(job.work_dir, tokens.name)] = tokens.size_bytes
     return {number: result for number, result in known.items() if _is_whole(result, job.work_dir, there)}
 
 
@@ -121,32 +119,24 @@ def _is_whole(result: ShardResult, work_dir: str, there: dict[str, int]) -> bool
 class Shards:
     """The shards of a plan, as they are being made, and what of them becomes part of its datasets."""
 
-    def __init__(self, job: Job, source: TextSource, tasks: Sequence[ShardTask], outputs: Sequence[Output]) -> None:
+    def __init__(self, job: Job, source: TextSource, tasks: Sequence[ShardTask]) -> None:
         self.job = job
         self.source = source
         self._tasks = tasks
         self._results: dict[int, ShardResult] = {}
-        self._files = {output.token_file: TokenFile(output, job) for output in outputs}
         self._num_in_order = 0
-        """Number of leading shards that are recorded."""
+        """Number of leading shards, whose parts the outputs have."""
+        self._line = 1
+        """1-based number of the next shard's first line in its input, if it has the same input as the last one."""
         self._num_bad = 0
 
-    def commit(self, what: Key, value: Any) -> list[tuple[Key, Call]]:  # noqa: ANN401 - a ShardResult or a digest
-        """Record a finished shard or range; return the calls for ranges that can now be merged."""
-        if isinstance(what, MergeRange):
-            self._files[what.output].record(what, value)
-            return []
-        self.job.ledger.record(ShardMade(self._tasks[what].key, value))
-        return self.take(what, value, fresh=True)
-
-    def take(self, number: int, result: ShardResult, *, fresh: bool) -> list[tuple[Key, Call]]:
+    def take(self, number: int, result: ShardResult, *, fresh: bool) -> list[tuple[RangeOfOutput, Call]]:
         """Count a shard; return the calls for ranges that can now be merged.
 
         For the last shard none is returned: `assemble` merges the rest.
         """
         self._results[number] = result
-        outputs = (file.output for file in self._files.values())
-        tokens = sum(result.find_part(output.key).num_tokens for output in outputs if not output.is_mask)
+        tokens = sum(result.find_part(output.key).num_tokens for output in self.job.outputs if not output.is_mask)
         stored_bytes = self._tasks[number].stored_bytes
         self.job.reporter.advance(stored_bytes, documents=result.num_records, tokens=tokens, fresh=fresh)
         self._num_bad += sum(file.quarantined for file in result.files)
@@ -154,12 +144,33 @@ class Shards:
         if limit is not None and not limit.endswith("%") and self._num_bad > int(limit):
             raise _too_many_bad(self._num_bad, limit)
         while (following := self._results.get(self._num_in_order)) is not None:
+            self._add_parts(self._tasks[self._num_in_order], following)
             self._num_in_order += 1
-            for file in self._files.values():
-                file.add(file.output.part_of(following, self.job.work_dir).bin)
         if self._num_in_order == len(self._tasks):
             return []
-        return [(task, merge_call(task)) for file in self._files.values() for task in file.take_ranges()]
+        return [call for output in self.job.outputs for call in self.job.full_ranges(output)]
+
+    def _add_parts(self, task: ShardTask, result: ShardResult) -> None:
+        """Add the next shard's parts to the outputs, and the places of its rows of provenance and bad records."""
+        work_dir = self.job.work_dir
+        if task.shard and self._tasks[task.shard - 1].input != task.input:
+            self._line = 1
+        for output in self.job.outputs:
+            made = result.find_part(output.key)
+            header = IndexHeader(
+                dtype=output.dtype,
+                num_sequences=made.num_sequences,
+                num_boundaries=made.num_documents + 1,
+                has_modes=False,
+            )
+            output.add(Part(bin=PartFile.of(made.bin, work_dir), idx=PartFile.of(made.idx, work_dir), header=header))
+            rows = [(output.provenance, made.provenance), (output.quarantine, result.quarantine)]
+            for files, file in rows if not output.is_mask else ():
+                if file is not None:
+                    names = tuple(self.source.inputs[number].path for number in task.inputs)
+                    made_rows = PartFile.of(file, work_dir)
+                    files.append(ShardRows(file=made_rows, input=task.input, line=self._line, names=names))
+        self._line += result.files[0].lines
 
     @property
     def results(self) -> list[tuple[ShardTask, ShardResult]]:
@@ -210,42 +221,16 @@ class Shards:
         msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got {got}; {remedy}"
         raise InputError(msg)
 
-    def parts(self, key: str) -> list[KeyResult]:
-        """Return a key's part of each shard."""
-        return [result.find_part(key) for _, result in self.results]
-
-    def dataset(self, output: Output, **own: Any) -> Dataset:  # noqa: ANN401 - fields of Dataset
-        """Return a dataset; one of tokens, not of masks, has provenance and bad records."""
-        if not output.is_mask:
-            if not self.source.config.no_provenance:
-                own["provenance"] = tuple(self._rows(part.provenance for part in self.parts(output.key)))
-            quarantine = (result.quarantine for _, result in self.results)
-            own["quarantine"] = tuple(self._rows(quarantine, named=True))
-        made = (output.part_of(result, self.job.work_dir) for _, result in self.results)
-        return Dataset(output=output, parts=tuple(made), **own)
-
-    def _rows(self, files: Iterable[StoredFile | None], *, named: bool = False) -> Iterator[ShardRows]:
-        """Yield a file of each shard that has one, with the place of the shard's first line in its input."""
-        at, line = -1, 1
-        for (task, result), file in zip(self.results, files, strict=True):
-            if task.input != at:
-                at, line = task.input, 1
-            if file is not None:
-                names = (self.source.inputs[number].path for number in task.inputs) if named else ()
-                made = PartFile.of(file, self.job.work_dir)
-                yield ShardRows(file=made, input=task.input, line=line, names=tuple(names))
-            line += result.files[0].lines
-
-    def content(self, key: str, *, group: int = 0, **own: Any) -> Content:  # noqa: ANN401 - fields of Content
-        """Return the content of a manifest of texts.
+    def content(self, output: Output, *, group: int = 0, **own: Any) -> Content:  # noqa: ANN401 - fields of Content
+        """Return the content of the manifest of an output that is assembled.
 
         Args:
-            key: The dataset's key.
+            output: The output.
             group: Number of its sample or split among those whose records are counted.
             own: Fields of Content that only this kind of job has.
         """
-        parts = self.parts(key)
-        number = [part.key for part in self._results[0].keys].index(key)
+        parts = [result.find_part(output.key) for result in self._results.values()]
+        number = [part.key for part in self._results[0].keys].index(output.key)
         inputs = list(self._describe_inputs(number, group))
         counts = {name: sum(getattr(file, name) or 0 for file in inputs) for name in _COUNTS}
         empty = sum(part.num_empty_documents for part in parts)
@@ -257,7 +242,8 @@ class Shards:
             tokens=sum(part.num_tokens for part in parts),
             eod_in_text=sum(part.eod_in_text for part in parts),
             tokenizer=self.source.describe_tokenizer(),
-            **own,
+            digests=output.digests,
+            **{"token_dtype": output.dtype.name, **own},
         )
 
     def _describe_inputs(self, key: int, group: int) -> Iterator[RecordedInput]:

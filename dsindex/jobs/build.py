@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
 from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
@@ -102,25 +101,18 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
             )
             filters = {"--where": config.where, "--sample": config.sample, "--hold-out": config.hold_out}
             used = [flag for flag, value in filters.items() if value is not None]
-            shards = make_shards(job, source, settings, outputs, filters=used)
-            datasets = [shards.dataset(output) for output in outputs]
-            for each in datasets if config.hold_out is not None else ():
-                if not any(part.header.num_documents for part in each.parts):
-                    msg = f"{each.output.prefix}: expected records for it with --hold-out {config.hold_out}, got none"
+            shards = make_shards(job, source, settings, filters=used)
+            for output in outputs if config.hold_out is not None else ():
+                if not any(part.header.num_documents for part in output.parts):
+                    msg = f"{output.prefix}: expected records for it with --hold-out {config.hold_out}, got none"
                     raise InputError(f"{msg}; take another share")
-            files = assemble(job, datasets)
+            job.assemble()
             contents = [
-                shards.content(
-                    output.key,
-                    group=number // num_keys,
-                    token_dtype=dtype.name,
-                    options=_describe_options(config, source, number),
-                    digests=files[number],
-                )
+                shards.content(output, group=number // num_keys, options=_describe_options(config, source, number))
                 for number, output in enumerate(outputs)
             ]
             engine = source.engine if encodes else None
-            job.publish(datasets, contents, engine=engine, tokenizer_path=config.tokenizer_model)
+            job.publish(contents, engine=engine, tokenizer_path=config.tokenizer_model)
         if index_configs:
             indices = tuple(run_index(each, executor=job.executor) for each in index_configs)
     contents = [manifest.content for manifest in job.manifests]

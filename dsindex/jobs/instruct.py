@@ -16,7 +16,6 @@ import msgspec
 import xxhash
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
 from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
@@ -127,10 +126,10 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
             settings = InstructionSettings(
                 recipe=recipe, fractions=config.split, split_seed=config.split_seed, **source.shard_options()
             )
-            shards = make_shards(job, source, settings, targets, function=encode_shard)
-            datasets = [shards.dataset(target) for target in targets]
-            contents = _describe(config, recipe, shards, targets, assemble(job, datasets))
-            job.publish(datasets, contents, engine=source.engine, tokenizer_path=config.tokenizer_model)
+            shards = make_shards(job, source, settings, function=encode_shard)
+            job.assemble()
+            contents = _describe(config, recipe, shards)
+            job.publish(contents, engine=source.engine, tokenizer_path=config.tokenizer_model)
         packed = pack_splits(config, list(prefixes.values()))
         if config.export:
             exports = make_exports(config, prefixes, eos_id=eos_id, executor=job.executor, reporter=reporter)
@@ -167,13 +166,7 @@ def _check_room(config: InstructConfig, source: TextSource, targets: Sequence[Ou
     check_room(config, estimate, itemsize=itemsize, num_keys=2, unfinished=targets)
 
 
-def _describe(
-    config: InstructConfig,
-    recipe: EncoderRecipe,
-    shards: Shards,
-    targets: Sequence[Output],
-    files: Sequence[dict[str, StoredFile]],
-) -> list[Content]:
+def _describe(config: InstructConfig, recipe: EncoderRecipe, shards: Shards) -> list[Content]:
     """Return the contents of the manifests of tokens and masks."""
     counts: Counter[str] = Counter()
     for _, result in shards.results:
@@ -184,11 +177,10 @@ def _describe(
 
     contents = []
     for number, split in enumerate(split_names(config.split)):
-        output = targets[2 * number]
+        output, masks = shards.job.outputs[2 * number : 2 * number + 2]
         tokens = shards.content(
-            output.key,
+            output,
             group=number,
-            token_dtype=output.dtype.name,
             options=shards.source.describe_options(
                 split=None if config.split is None else list(config.split),
                 split_seed=config.split_seed,
@@ -197,9 +189,8 @@ def _describe(
             ),
             statistics=counts_of(f"{output.key}."),
             bad_records=counts_of(BAD),
-            digests=files[2 * number],
         )
-        own = {"token_dtype": MASK_DTYPE.name, "digests": files[2 * number + 1]}
+        own = {"token_dtype": MASK_DTYPE.name, "digests": masks.digests}
         no_tokens = dict.fromkeys(("account", "tokenizer", "statistics", "bad_records", "eod_in_text"))
         contents += [tokens, msgspec.structs.replace(tokens, **own, **no_tokens)]
     return contents

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dsindex.datasets.origins import tell_tokenizers_apart
-from dsindex.engine.assembly import assemble
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.job import open_job
 from dsindex.engine.merge import merged_header, open_part
-from dsindex.engine.output import Dataset, Output
+from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
 from dsindex.engine.room import require_room
 from dsindex.errors import FormatError, InputError
@@ -69,8 +68,8 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
             require_room({folder_of(prefix): needed}, what="the output", remedy="make room, or write elsewhere")
             for part in parts:
                 check_index(part.idx.path, read_index(part.idx.path), bin_size_bytes=part.bin.size_bytes)
-            dataset = Dataset(output=output, parts=parts)
-            [files] = assemble(job, [dataset])
+                output.add(part)
+            job.assemble()
             for file in inputs:
                 if _input_file(file.path) != file:
                     what = "changed while it was merged; leave inputs alone, and run the same command again"
@@ -86,9 +85,9 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 tokens=sum(part.num_tokens for part in parts),
                 token_dtype=header.dtype.name,
                 tokenizer=shared.content.tokenizer if shared else None,
-                digests=files,
+                digests=output.digests,
             )
-            job.publish([dataset], [content], tokenizer_path=shared.run.tokenizer_path if shared else None)
+            job.publish([content], tokenizer_path=shared.run.tokenizer_path if shared else None)
     content = job.manifests[0].content
     return MergeResult(
         prefix=config.output_prefix,

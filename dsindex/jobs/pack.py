@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.engine.assembly import assemble
 from dsindex.engine.executors import Call
 from dsindex.engine.job import open_job
 from dsindex.engine.merge import read_items
@@ -23,7 +22,8 @@ from dsindex.engine.worker import ShardSettings
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.jobs.conversion import TYPE_OF_SIZE
-from dsindex.store.store import open_output
+from dsindex.options.config import work_folder_path
+from dsindex.store.store import open_output, replace_file
 from dsindex.store.urls import absolute, joined
 from dsindex.text.selection import open_pattern
 from dsindex.text.tokenizer import shared_tokenizer
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.engine.job import Job
-    from dsindex.engine.output import Dataset
     from dsindex.engine.progress import Reporter
-    from dsindex.engine.shards import Shards
     from dsindex.engine.tasks import Part
     from dsindex.formats.pbin import PbinVersion
     from dsindex.options.pack import PackConfig
@@ -80,7 +78,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
         plan_id=plan.plan_id,
         key=selection.names[0],
         dtype=TYPE_OF_SIZE[token_bytes],
-        header_bytes=version.header_bytes,
+        head=PartFile(path=joined(work_folder_path(config), f"{SHARDS_FOLDER}/head"), size_bytes=version.header_bytes),
     )
     uses_jq = selection.needs_jq
     with open_job(config, plan, [output], reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
@@ -99,16 +97,15 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
                 layout="pbin",
                 **source.shard_options(),
             )
-            shards = make_shards(job, source, shared, [output])
-            dataset = _add_ends(job, shards, output, version)
-            [files] = assemble(job, [dataset])
+            shards = make_shards(job, source, shared)
+            _add_ends(job, output, version)
+            job.assemble()
             content = shards.content(
-                output.key,
+                output,
                 token_dtype=np.dtype(f"u{token_bytes}").name,
                 options=source.describe_options(jq_pattern=config.jq_pattern, pbin_era=config.pbin_era),
-                digests=files,
             )
-            job.publish([dataset], [content], engine=source.engine, tokenizer_path=config.tokenizer_model)
+            job.publish([content], engine=source.engine, tokenizer_path=config.tokenizer_model)
     content = job.manifests[0].content
     return PackResult(
         path=config.output,
@@ -148,27 +145,26 @@ def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
 # The parts of a `.pbin` besides its tokens: the token size and the header before them, the pickled index after them.
 
 
-def _add_ends(job: Job, shards: Shards, output: Output, version: PbinVersion) -> Dataset:
-    """Return the dataset of all shards with its header and index, in files of the work folder."""
-    data_bytes = sum(part.bin.size_bytes for part in shards.parts(output.key))
+def _add_ends(job: Job, output: Output, version: PbinVersion) -> None:
+    """Write the header and the index of all shards to files of the work folder."""
+    data_bytes = sum(part.bin.size_bytes for part in output.parts)
     header = PbinHeader(version=version, token_bytes=output.dtype.itemsize, data_bytes=data_bytes)
-    tokens = shards.dataset(output)
-    arguments = (tokens.parts, header, joined(job.work_dir, f"{SHARDS_FOLDER}/{output.name}"))
+    arguments = (output.parts, header, joined(job.work_dir, SHARDS_FOLDER))
     call = Call(name="pack-index", place=output.prefix, function=_write_ends, arguments=arguments)
-    [(_, (head, tail))] = job.dispatch([(output.name, call)]).run()
-    return replace(tokens, head=(head,), tail=(tail,))
+    [(_, tail)] = job.dispatch([(output.name, call)]).run()
+    output.add_file(tail)
 
 
-def _write_ends(parts: Sequence[Part], header: PbinHeader, path: str) -> list[PartFile]:
-    """Write header and index, from the lengths in the shards' `.idx` files, to files of the work folder.
+def _write_ends(parts: Sequence[Part], header: PbinHeader, folder: str) -> PartFile:
+    """Write the header, and the index from the lengths in the shards' `.idx` files; return the index.
 
     Raises:
         InputError: If a shard is missing.
         OutputError: If the work folder cannot be written.
     """
     lengths = np.concatenate([np.empty(0, np.int32), *read_items(parts, "lengths")])
-    with open_output(f"{path}.head") as head, open_output(f"{path}.index") as index:
-        head.write(header.to_bytes())
-        write_pbin_index(index, header, lengths)
-    files = {"head": head, "index": index}
-    return [PartFile(path=f"{path}.{name}", size_bytes=file.size_bytes) for name, file in files.items()]
+    replace_file(joined(folder, "head"), header.to_bytes())
+    path = joined(folder, "index")
+    with open_output(path) as file:
+        write_pbin_index(file, header, lengths)
+    return PartFile(path=path, size_bytes=file.size_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.dtypes import dtype_for_vocabulary
@@ -15,8 +16,6 @@ from dsindex.machine import available_cpus
 
 if TYPE_CHECKING:
     from dsindex.engine.room import Estimate
-    from dsindex.engine.sample import Piece, PieceCounts
-    from dsindex.engine.source import TextSource
     from dsindex.options.build import BuildConfig
 
 PIECE_BYTES = 256 << 10
@@ -66,10 +65,18 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
         DsindexError: If the inputs or the tokenizer cannot be used.
     """
     source = open_source(config, append_eod=config.append_eod, columns=config.selection().paths)
-    counts = _encode_sample(source, config)
+    encode = partial(
+        encode_piece,
+        selection=config.selection(source.tokenizer.vocabulary_size),
+        tokenizer=source.tokenizer,
+        engine=source.engine,
+        max_record_bytes=config.max_record_size,
+    )
+    with ThreadPoolExecutor(available_cpus()) as pool:
+        counts = list(pool.map(encode, spread_pieces(source.inputs, num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)))
     keys, workers, num_shards = len(config.output_names), config.workers or available_cpus(), len(source.tasks())
     eod = keys if source.eod_id is not None else 0
-    estimate = extrapolate(counts, source.total_bytes, eod_per_document=eod)
+    estimate = extrapolate(counts, source.inputs, eod_per_document=eod)
     estimate = estimate.scaled(sum(sample.high - sample.low for sample in config.samples))
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     bin_bytes, idx_bytes = estimate.tokens * dtype.itemsize, estimate.documents * keys * IDX_BYTES
@@ -100,14 +107,3 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
         notes=tuple(source.first_notes()),
         limits=tuple(limits),
     )
-
-
-def _encode_sample(source: TextSource, config: BuildConfig) -> list[PieceCounts]:
-    selection = config.selection(source.tokenizer.vocabulary_size)
-    pieces = spread_pieces(source.inputs, num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)
-
-    def encode(piece: Piece) -> PieceCounts:
-        return encode_piece(piece, selection, source.tokenizer, source.engine, max_record_bytes=config.max_record_size)
-
-    with ThreadPoolExecutor(available_cpus()) as pool:
-        return list(pool.map(encode, pieces))

@@ -204,10 +204,10 @@ def run_child(folder, arguments, strike, waiting):
 
 def use_small_ranges():
     """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own."""
-    from dsindex.engine import assembly
+    from dsindex.engine import output
 
-    assert assembly.RANGE_BYTES  # setting what nothing reads would do nothing
-    assembly.RANGE_BYTES = SMALL_RANGE_BYTES
+    assert output.RANGE_BYTES  # setting what nothing reads would do nothing
+    output.RANGE_BYTES = SMALL_RANGE_BYTES
 
 
 def record_tokenizing(path):

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("small_ranges")
 
 @pytest.fixture
 def small_ranges(monkeypatch):
-    monkeypatch.setattr("dsindex.engine.assembly.RANGE_BYTES", STEP)
+    monkeypatch.setattr("dsindex.engine.output.RANGE_BYTES", STEP)
     monkeypatch.setattr("dsindex.engine.merge.COPY_BYTES", STEP // 4)
     monkeypatch.setattr("dsindex.store.storage.DIGEST_BLOCK_BYTES", STEP)
 
@@ -66,7 +66,7 @@ def stopped_after(num_ranges):
     def recorded(ledger, line):
         record(ledger, line)
         if isinstance(line, RangeMerged):
-            committed.append(f"merge[{line.output.rsplit('.', 1)[0]}.bin:{line.number:05d}]")
+            committed.append(f"merge[{line.output}.bin:{line.number:05d}]")
             if len(committed) == num_ranges:
                 raise Stopped
 
