@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, get_args, ge
 
 from dsindex.json_text import show_name
 from dsindex.locations import without_secrets
-from dsindex.options.model import Option, Options, Parsed, flag_of, option, options_of
+from dsindex.options.model import Option, Options, flag_of, option, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -174,23 +174,15 @@ def _values(option: Option) -> str:
     return more if option.positional else f" {name}{more}"
 
 
-def _value_kind(kind: Any) -> Any:  # noqa: ANN401 - an annotation
-    """Return the type of an option's value, without None."""
-    if get_origin(kind) is Parsed:
-        kind = get_args(kind)[1]
-    members = [each for each in get_args(kind) if each is not type(None)]
-    return members[0] if type(None) in get_args(kind) and len(members) == 1 else kind
-
-
 def _is_list(option: Option) -> bool:
     """Tell whether a flag takes several words; one word may hold several values as well, by the option's parser."""
-    kind = _value_kind(option.kind)
+    kind = option.kind
     return get_origin(kind) is tuple and get_args(kind)[-1] is ... and option.metavar != "N,N"
 
 
 def _settings(name: str, option: Option) -> dict[str, Any]:
     """Return how argparse reads the values of an option."""
-    kind = _value_kind(option.kind)
+    kind = option.kind
     if kind is bool:
         return {"dest": name, "action": "store_true"}
     settings: dict[str, Any] = {} if option.positional else {"dest": name}

@@ -11,7 +11,7 @@ import numpy as np
 from dsindex.datasets.base import MapDataset, tensor_maker
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.formats.raw_index import create_raw_index, find_lines, raw_index_path, read_raw_index
-from dsindex.store.storage import LocalFile, open_unbuffered
+from dsindex.store.storage import LocalFile, open_file
 from dsindex.text.tokenizer import Tokenizer, decode, load_tokenizer
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class RawLines(MapDataset[bytes]):
             create_raw_index(self.path, self.index_path)
         self._pairs = read_raw_index(self.index_path, size_bytes=status.st_size)
         ends = self._pairs.sum(axis=1)
-        with open_unbuffered(self.path) as file:
+        with open_file(self.path) as file:
             following = {os.pread(file.fileno(), 1, int(end)) for end in (*ends[:64], *ends[-64:])}
         if following - {b"\n", b""}:
             raise FormatError(

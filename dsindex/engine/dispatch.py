@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dsindex.engine.interrupts import raise_missed_stop
 from dsindex.errors import DsindexError, TaskError
-from dsindex.store.storage import FULL_DISK_ERRORS
+from dsindex.store.refusals import FULL_DISK_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable

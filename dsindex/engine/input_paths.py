@@ -34,7 +34,8 @@ from msgspec import Struct
 
 from dsindex.engine.work_folder import MARKER_FILE
 from dsindex.errors import InputError
-from dsindex.store.listing import at_commit, described_configurations, expand_pattern, is_folder, is_match, list_files
+from dsindex.store.huggingface import described_configurations, pin
+from dsindex.store.listing import expand_pattern, is_folder, is_match, list_files
 from dsindex.store.storage import open_file
 from dsindex.store.store import store_of
 from dsindex.store.urls import ONLY_INPUTS, absolute, joined, locate, refuse_address
@@ -164,7 +165,7 @@ def _listed(lists: Iterable[str]) -> Iterator[FoundPath]:
 
 
 def _found(path: str, origin: str = "", status: InputStatus | None = None) -> FoundPath:
-    path = at_commit(locate(path))
+    path = pin(locate(path))
     known = absolute(path)
     return FoundPath(path=path, absolute_path=path if path == known else known, origin=origin, status=status)
 

@@ -27,7 +27,7 @@ from dsindex.formats.mmididx import (
     write_index,
 )
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.reading import Extent, input_status, open_sources, open_stored
+from dsindex.store.reading import Extent, input_status, open_in_order, open_stored
 from dsindex.store.storage import BlockDigester, start_writeback, write_at, writing
 from dsindex.store.store import open_output, store_of
 from dsindex.store.urls import with_suffix
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.engine.tasks import MergeRange, ShardRows
-    from dsindex.store.reading import Source
-    from dsindex.store.storage import StoredFile
+    from dsindex.store.storage import Readable, StoredFile
 
 COPY_BYTES = 4 << 20
 ROW = np.dtype([("input", "<i4"), ("offset", "<i8"), ("line", "<i8")])
@@ -93,14 +92,14 @@ def _read_pieces(pieces: Sequence[Piece]) -> Iterator[memoryview]:
     """Yield the bytes of pieces in order, in chunks that share a buffer."""
     buffer = memoryview(bytearray(COPY_BYTES))
     extents = [Extent(path=piece.file.path, begin=piece.begin, end=piece.end) for piece in pieces]
-    for piece, source in zip(pieces, open_sources(extents), strict=True):
+    for piece, source in zip(pieces, open_in_order(extents), strict=True):
         compares = piece.file.digest is not None and piece.end == piece.file.size_bytes
         digester = BlockDigester()
         # Ranges before this one have the beginning of the file.
         for begin, end in [(0, piece.begin), (piece.begin, piece.end)] if compares else [(piece.begin, piece.end)]:
             while begin < end:
                 chunk = buffer[: end - begin]
-                source.read_into(chunk, begin)
+                source.fill(chunk, begin)
                 if compares:
                     digester.update(chunk)
                 if begin >= piece.begin:
@@ -230,15 +229,15 @@ def _sections(parts: Sequence[Part], name: str) -> Iterator[tuple[Part, Iterator
         count = part.header.num_boundaries if name == "boundaries" else part.header.num_sequences
         begin = getattr(part.header, f"{name}_offset")
         extents.append(Extent(path=part.idx.path, begin=begin, end=begin + count * dtype.itemsize))
-    for part, extent, source in zip(parts, extents, open_sources(extents), strict=True):
+    for part, extent, source in zip(parts, extents, open_in_order(extents), strict=True):
         yield part, _read_items(source, extent, dtype)
 
 
-def _read_items(source: Source, extent: Extent, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+def _read_items(source: Readable, extent: Extent, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
     chunk_bytes = CHUNK_ITEMS * dtype.itemsize
     for begin in range(extent.begin, extent.end, chunk_bytes):
         chunk = np.empty(min(chunk_bytes, extent.end - begin) // dtype.itemsize, dtype)
-        source.read_into(chunk.data.cast("B"), begin)
+        source.fill(chunk.data.cast("B"), begin)
         yield chunk
 
 
@@ -277,12 +276,12 @@ def _row_groups(shards: Sequence[ShardRows]) -> Iterator[NDArray[Any]]:
     """Regroup the shards' rows into groups of ROWS_PER_GROUP, whatever the sizes of the shards."""
     group, filled = np.empty(ROWS_PER_GROUP, ROW), 0
     extents = [Extent(path=shard.file.path, begin=0, end=shard.file.size_bytes) for shard in shards]
-    for shard, source in zip(shards, open_sources(extents), strict=True):
+    for shard, source in zip(shards, open_in_order(extents), strict=True):
         digester, begin = BlockDigester(), 0
         while begin < shard.file.size_bytes:
             rows = group[filled : filled + (shard.file.size_bytes - begin) // ROW.itemsize]
             content = rows.view(np.uint8).data
-            source.read_into(content, begin)
+            source.fill(content, begin)
             digester.update(content)
             rows["input"] += shard.input
             rows["line"] += shard.line

@@ -37,7 +37,7 @@ def is_marked(path: str) -> bool:
     Raises:
         OutputError: If the store refuses.
     """
-    found = store_of(path).read(joined(path, MARKER_FILE), most_bytes=len(MARKER))
+    found = store_of(path).read(joined(path, MARKER_FILE))
     return found is not None and found[0] == MARKER
 
 

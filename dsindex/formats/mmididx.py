@@ -25,14 +25,14 @@ import numpy as np
 
 from dsindex.dtypes import TOKEN_DTYPES, dtype_code
 from dsindex.errors import FormatError
-from dsindex.store.reading import map_file, open_items, read_start, stored_size
+from dsindex.store.reading import input_status, map_file, open_items, open_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from dsindex.store.objects import ObjectArray
+    from dsindex.store.reading import ObjectArray
     from dsindex.store.storage import DigestingWriter
 
 
@@ -123,7 +123,8 @@ def read_header(idx_path: str) -> IndexHeader:
             counts.
     """
     try:
-        head, size_bytes = read_start(idx_path, HEADER_BYTES), stored_size(idx_path)
+        with open_readable(idx_path) as file:
+            head, size_bytes = file.read_at(HEADER_BYTES, 0), file.size_bytes
     except OSError as error:
         raise _unreadable(idx_path, error) from error
     return _parse_header(idx_path, head, size_bytes)
@@ -382,7 +383,7 @@ def open_token_array(bin_path: str, dtype: np.dtype[Any]) -> tuple[Tokens, int]:
         InputError: If an object cannot be read.
     """
     try:
-        return open_items(bin_path, dtype), stored_size(bin_path)
+        return open_items(bin_path, dtype), input_status(bin_path).size_bytes
     except (OSError, ValueError) as error:
         raise FormatError(f"{bin_path}: cannot be read ({error})") from error
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dsindex.dtypes import cast_tokens
 from dsindex.errors import FormatError, OutputError
-from dsindex.store.reading import Extent, open_sources
+from dsindex.store.reading import Extent, open_in_order
 from dsindex.store.storage import require_path
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ def copy_tokens(file: DigestingWriter, run: TokenRun, dtype: np.dtype[Any]) -> N
     """
     end = run.offset + run.num_tokens * run.dtype.itemsize
     buffer = np.empty(min(COPY_TOKENS, run.num_tokens), run.dtype)
-    for source in open_sources([Extent(path=run.path, begin=run.offset, end=end)]):
+    for source in open_in_order([Extent(path=run.path, begin=run.offset, end=end)]):
         for begin in range(0, run.num_tokens, COPY_TOKENS):
             tokens = buffer[: run.num_tokens - begin]
-            source.read_into(tokens.view(np.uint8).data, run.offset + begin * run.dtype.itemsize)
+            source.fill(tokens.view(np.uint8).data, run.offset + begin * run.dtype.itemsize)
             try:
                 cast = cast_tokens(tokens.astype(run.dtype.newbyteorder("="), copy=False), dtype.newbyteorder("="))
             except OverflowError as error:

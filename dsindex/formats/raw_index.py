@@ -17,7 +17,7 @@ import numpy as np
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.formats import PICKLE_START
 from dsindex.formats.pickled_pairs import read_pairs, write_pairs
-from dsindex.store.storage import atomic_writer, open_file, open_unbuffered, require_path
+from dsindex.store.storage import atomic_writer, open_file, require_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -114,7 +114,7 @@ def _find_lines(path: str, *, drop_faulty_entries: bool) -> tuple[NDArray[np.int
     from dsindex.text.streams import LineBlock, read_lines  # only who reads lines imports what decompresses
 
     try:
-        with open_unbuffered(path) as file:
+        with open_file(path) as file:
             size_bytes = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error

@@ -29,7 +29,7 @@ from dsindex.index.cache import (
 )
 from dsindex.index.epochs import STOCK_ORDER, DocumentOrder, shuffle_dtype, split_bounds
 from dsindex.index.plan import BlendedCache, GPTCache, PartCounts, as_number
-from dsindex.store.reading import digest_file, is_stored, stored_size
+from dsindex.store.reading import digest_file, input_status, is_stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ def count_parts(prefix: str, parts: Sequence[Part | None]) -> list[PartCounts | 
         remedy = "prefix after each weight" if is_weight else "prefix of a .bin and .idx, without the suffix"
         raise InputError(f"{prefix}.idx: no such file; give the {remedy}")
     index = read_index(f"{prefix}.idx")
-    bin_size_bytes = stored_size(f"{prefix}.bin") if is_stored(f"{prefix}.bin") else None
+    bin_size_bytes = input_status(f"{prefix}.bin").size_bytes if is_stored(f"{prefix}.bin") else None
     check_index(f"{prefix}.idx", index, bin_size_bytes=bin_size_bytes)
     lengths = index.sequence_lengths
     bounds = [None if part is None else split_bounds(part, len(lengths)) for part in parts]

@@ -41,12 +41,12 @@ from dsindex.formats.mmididx import read_index
 from dsindex.index.epochs import ORDER_SETTINGS, PLAN
 from dsindex.index.job import FIM_CLASS
 from dsindex.store.reading import digest_file, input_status, version_number
+from dsindex.store.refusals import output_error
 from dsindex.store.storage import (
     BlockDigester,
     atomic_writer,
     make_folder,
     open_file,
-    output_error,
     remove_if_present,
     sync_folder,
     temporary_name,

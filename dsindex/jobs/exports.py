@@ -35,7 +35,8 @@ from dsindex.instruction.exports import (
 from dsindex.jobs.instruct_shards import keys_of
 from dsindex.jobs.packs import read_published
 from dsindex.store.reading import digest_file
-from dsindex.store.storage import StoredFile, atomic_writer, make_folder, output_error, sync_folder, write_whole
+from dsindex.store.refusals import output_error
+from dsindex.store.storage import StoredFile, atomic_writer, make_folder, sync_folder, write_whole
 from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:

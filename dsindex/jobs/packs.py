@@ -140,7 +140,7 @@ def _pack(
             dtype=LAYOUT_DTYPE, num_sequences=len(lengths), num_boundaries=len(boundaries), has_modes=False
         )
         index = io.BytesIO()
-        writer = DigestingWriter(index)
+        writer = DigestingWriter(index.write)
         write_index(writer, header, lengths=lambda: iter([lengths]), boundaries=lambda: iter([boundaries]))
         content = Content(
             inputs=tokens.inputs,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from dsindex.index.pretrain_command import TOKENIZER_NAMES
 from dsindex.options.config import ExecutorConfig, OptionalPath, Path, TextConfig
 from dsindex.options.index import IndexBasics, IndexConfig
-from dsindex.options.model import Options, Parsed, option, options_of, read_text
+from dsindex.options.model import Options, Parsed, option, options_of
 from dsindex.options.numbers import parse_share
 from dsindex.store.urls import locate_output, refuse_address
 
@@ -44,9 +44,9 @@ class TokenizerFormats(Options):
     """Pattern and special tokens of a tiktoken file whose name does not say them, such as cl100k_base or llama3."""
     tiktoken_pattern: Literal["v1", "v2"] = option(default="v2")
     """Pattern of a TikTokenizer (default: v2)."""
-    tiktoken_num_special_tokens: int = option("N", default=1000, ge=0, le=1 << 20)
+    tiktoken_num_special_tokens: int = option("N", default=1000, le=1 << 20)
     """Special tokens of a TikTokenizer (default: 1000)."""
-    vocab_size: int | None = option("N", default=None, ge=1, lt=1 << 31)
+    vocab_size: int | None = option("N", default=None, ge=1, le=(1 << 31) - 1)
     """Vocabulary of a TikTokenizer with its special tokens (default: 131072)."""
     tokenizer_special_tokens: tuple[str, ...] | None = option("T", default=None)
     """The first special tokens of a TikTokenizer (default: Megatron's)."""
@@ -202,8 +202,7 @@ def _check_names(flag: str, keys: tuple[str, ...]) -> None:
                 f"{flag}: expected keys that can be part of a file name, got the jq pattern {key!r}; "
                 f"name its output, as in NAME={key}"
             )
-        read_text(name)
-        if not name or "/" in name or len(os.fsencode(name)) > 200:
+        if not name or "/" in name or "\0" in name or len(os.fsencode(name)) > 200:
             remedy = f"; write NAME={key}" if key.startswith(".") else ""
             raise ValueError(f"{flag}: expected keys that can be part of a file name, got {name!r}{remedy}")
         if name in names:

@@ -59,7 +59,7 @@ class ExecutorConfig(Reported):
     """The Ray cluster to join: HOST:6379, or auto for this machine's."""
     workers: int | None = option("N", default=None, ge=1, le=MAX_WORKERS)
     """Tasks that run at once (default: all CPUs)."""
-    shard_deadline: float = option("SECONDS", default=3600.0, gt=0, le=10**9)
+    shard_deadline: float = option("SECONDS", default=3600.0, ge=0.001, le=10**9)
     """End a task that takes longer, and try it again elsewhere with twice the time (default: 3600)."""
 
 

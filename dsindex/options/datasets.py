@@ -171,7 +171,7 @@ class InspectConfig(Decoded):
     """One document, counted from 0."""
     sample: int | None = option("K", default=None, group="what to show")
     """One training sample of an index cache."""
-    tokens: int | None = option("N", default=None, ge=0)
+    tokens: int | None = option("N", default=None)
     """Show at most this many tokens of each document."""
     split: Literal["train", "valid", "test"] | None = option(default=None)
     """The split of an index cache."""
@@ -219,11 +219,11 @@ class TraceConfig(Decoded):
         "S", default=None, group="what to trace, one of", parse=parse_steps
     )
     """All samples of a step, or of steps such as 10-19; needs --global-batch-size."""
-    consumed: int | None = option("N", default=None, group="what to trace, one of", ge=0)
+    consumed: int | None = option("N", default=None, group="what to trace, one of")
     """Tokens by how often the first N samples read them, for each dataset."""
     global_batch_size: int | None = option("N", default=None, ge=1)
     """Samples in a step."""
-    text_tokens: int = option("N", default=32, ge=0, group="output")
+    text_tokens: int = option("N", default=32, group="output")
     """Show the text of the first N tokens of each part (default: 32)."""
 
     def _agree(self) -> None:

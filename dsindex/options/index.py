@@ -6,8 +6,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from fractions import Fraction
-from typing import Any, ClassVar, Literal, TypeAlias, get_type_hints
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
 from dsindex.index.job import FIM_CLASS, MID_LEVEL_SURPLUS, JobTokenizer, Release
@@ -21,7 +22,7 @@ from dsindex.index.pretrain_command import (
 )
 from dsindex.json_text import show_value
 from dsindex.options.config import ExecutorConfig, OptionalPath, TrainingLength, local_output
-from dsindex.options.model import Options, Parsed, convert, option
+from dsindex.options.model import Options, Parsed, option
 from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import refuse_url
 
@@ -108,17 +109,9 @@ def _fraction(value: object) -> Fraction:
     return Fraction(text)
 
 
-def _tokenizer_flags(value: Mapping[str, object] | JobTokenizer) -> JobTokenizer:
-    if isinstance(value, JobTokenizer):
-        return value
-    kinds = get_type_hints(JobTokenizer)
-    read: dict[str, Any] = {}
-    for name, each in dict(value).items():
-        try:
-            read[name] = convert(each, kinds.get(name))
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-    return JobTokenizer(**read)
+def _tokenizer_flags(value: Mapping[str, Any] | JobTokenizer) -> JobTokenizer | dict[str, Any]:
+    """Refuse unknown flags; their types are checked with those of options."""
+    return value if isinstance(value, JobTokenizer) else asdict(JobTokenizer(**value))
 
 
 def _iterations(value: object) -> tuple[int, ...]:
@@ -140,7 +133,7 @@ class IndexBasics(TrainingLength):
     """What the index caches of nearly every job depend on; a build has these options, too."""
 
     group: ClassVar = "samples"
-    seq_length: int | None = option("L", default=None, ge=2, lt=MEGATRON_COUNT)
+    seq_length: int | None = option("L", default=None, ge=2, le=MEGATRON_COUNT - 1)
     """The job's --seq-length: tokens per sample."""
     epochs: Epochs = option("E", default=None, parse=_fraction)
     """Train on E epochs, fractions allowed, and valid and test on one; the number of samples is in the description."""
@@ -150,11 +143,11 @@ class IndexBasics(TrainingLength):
     """Samples of train, valid and test, as the job requests them; `none` or a missing number means one epoch."""
     eval_interval: int | None = option("N", default=None, ge=1)
     """Iterations between validations."""
-    eval_iters: int = option("N", default=100, ge=0)
+    eval_iters: int = option("N", default=100)
     """Iterations per validation (default: 100)."""
     split: str | None = option("S", default=None, group="order")
     """Shares of train, valid and test, spelled as in the job (default: '969, 30, 1')."""
-    seed: int | None = option("N", default=None, ge=0, lt=2**32, group="order")
+    seed: int | None = option("N", default=None, le=2**32 - 1, group="order")
     """The job's --seed (default: 1234)."""
     document_order: Parsed[str | os.PathLike[str], str] = option(
         "ORDER", default="shuffled", group="order", parse=_order
@@ -187,7 +180,7 @@ class SampleOrder(Options):
     """Samples of L tokens, not L + 1 (rare in Megatron)."""
     keep_partial_validation: bool = option(default=False)
     """Keep valid's last, partial sample."""
-    mid_level_dataset_surplus: float = option("X", default=MID_LEVEL_SURPLUS, ge=0, le=2**31)
+    mid_level_dataset_surplus: float = option("X", default=MID_LEVEL_SURPLUS, le=2**31)
     """The job's value, for weighted blends (default: 0.005)."""
 
 
@@ -199,7 +192,7 @@ class RareLengths(Options):
     """Each validation is one epoch of valid."""
     skip_train: bool = option(default=False)
     """The job only validates, once, as with its --skip-train."""
-    start_eval_at_iter: int | None = option("N", default=None, ge=0)
+    start_eval_at_iter: int | None = option("N", default=None)
     """The job validates from this iteration on."""
     eval_global_batch_size: int | None = option("N", default=None, ge=1)
     """Samples per iteration of a validation, from 0.18 on."""
@@ -222,7 +215,7 @@ class OverTime(Options):
     continue_from: OptionalPath = option("CACHE", default=None, parse=local_output)
     """The cache folder of a first job, or its description: samples before --consumed-samples are that job's, and after
     them comes what is unread, by this job's weights, datasets and number of samples."""
-    consumed_samples: int | None = option("N", default=None, ge=0)
+    consumed_samples: int | None = option("N", default=None)
     """The samples that the first job has read, a multiple of --global-batch-size: `consumed samples` in its log."""
     blend_schedule: str | None = option("'P:W,W P:W,W'", default=None)
     """Weights from positions of the run on, in samples, tokens or shares of it, as in '0:90,10 50%:50,50' or 'linear

@@ -80,7 +80,7 @@ class InstructConfig(RecordsConfig):
         "A,B,C", default=None, parse=parse_shares
     )
     """Shares of train, valid and test, by a hash of each conversation's content."""
-    split_seed: int = option("N", default=1234, ge=0, lt=2**63)
+    split_seed: int = option("N", default=1234)
     """Seed of the split (default: 1234)."""
     export: Parsed[ExportKind | Sequence[ExportKind], tuple[ExportKind, ...]] = option(
         "KIND", default=(), parse=lambda kinds: (kinds,) if isinstance(kinds, str) else tuple(dict.fromkeys(kinds))

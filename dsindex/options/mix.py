@@ -51,7 +51,7 @@ class MixConfig(TrainingLength):
     """Show what these weights of a job mean: W1 P1 W2 P2 …."""
     tokens: Parsed[int | str | None, int | None] = option("N", default=None, ge=1, parse=parse_tokens)
     """Tokens to draw, such as 300B."""
-    seq_length: int = option("L", default=DEFAULT_SEQ_LENGTH, ge=2, lt=MEGATRON_COUNT, group="the job")
+    seq_length: int = option("L", default=DEFAULT_SEQ_LENGTH, ge=2, le=MEGATRON_COUNT - 1, group="the job")
     """Tokens per sample (default: 4096)."""
     split: str | None = option("S", default=None, group="the job")
     """Shares of train, valid and test in every dataset (default: '969, 30, 1')."""

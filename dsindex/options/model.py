@@ -11,33 +11,31 @@ a command line, as plain values from YAML, or as objects from Python; the field'
 from __future__ import annotations
 
 import ast
-import contextlib
 import difflib
-import math
-import numbers
-import operator
 import os
-import re
 import sys
-import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import GenericAlias, NoneType
 from typing import (
+    Annotated,
     Any,
     ClassVar,
     Generic,
     Literal,
     Self,
     TypeVar,
-    Union,
     dataclass_transform,
     get_args,
     get_origin,
     get_type_hints,
 )
+
+import msgspec
+from msgspec import Meta
 
 from dsindex.errors import InputError, UsageError
 from dsindex.json_text import show_value
@@ -86,43 +84,76 @@ class Option:
     parse: Callable[[Any], Any] | None = None
     """Reads a value, in place of the field's type."""
     may_be_empty: bool = False
-    ge: float | None = None
-    gt: float | None = None
-    le: float | None = None
-    lt: float | None = None
+    ge: float = 0
+    le: float = MAX_NUMBER
     kind: Any = None
     """The type of the value."""
     annotation: str = ""
     """As it stands in the source."""
 
-    def read(self, value: object) -> object:
+    def read(self, value: Any) -> Any:  # noqa: ANN401 - any value of a command line, YAML or Python
         """Return a value in the field's type.
 
         Raises:
             ValueError: If it is something else, saying what was expected.
         """
-        if value == "" and not self.may_be_empty:
-            raise ValueError("expected a value, got an empty text")
         if value is None and self.default is not ...:
             return self.default
-        value = convert(value if self.parse is None else self.parse(value), self.kind)
-        for number in value if isinstance(value, tuple) else (value,):
-            self._check_range(number, value)
-        return value
+        plain = _plain(value if self.parse is None else self.parse(value))
+        if get_origin(self.kind) is tuple and not isinstance(plain, tuple):
+            plain = (plain,)
+        try:
+            return msgspec.convert(plain, self._limited(self.kind), strict=False)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"expected {self._expected(error)}, got {show_value(value)}") from None
 
-    def _check_range(self, number: object, shown: object) -> None:
-        if not isinstance(number, int | float):
-            return
-        most = min(self.le or MAX_NUMBER, MAX_NUMBER) if isinstance(number, int) else self.le
-        limits = (
-            (self.ge, operator.ge, "at least"),
-            (self.gt, operator.gt, "more than"),
-            (most, operator.le, "at most"),
-            (self.lt, operator.lt, "less than"),
-        )
-        for limit, holds, words in limits:
-            if limit is not None and not holds(number, limit):
-                raise ValueError(f"expected {words} {limit}, got {show_value(shown)}")
+    def _limited(self, kind: Any) -> Any:  # noqa: ANN401 - types
+        """Return a type with the limits on numbers and text in it, as msgspec checks them."""
+        if get_origin(kind) is tuple:
+            return GenericAlias(tuple, tuple(map(self._limited, get_args(kind))))
+        if kind is str:
+            return Annotated[str, Meta(min_length=0 if self.may_be_empty else 1, pattern=_CAN_BE_TYPED)]
+        return Annotated[kind, Meta(ge=self.ge, le=self.le)] if kind in {int, float} else kind
+
+    def _expected(self, error: msgspec.ValidationError) -> str:
+        """Say what a value must be."""
+        kind, several = self.kind, ""
+        if get_origin(kind) is tuple:
+            kind, *others = get_args(kind)
+            several = "" if others == [...] else f"{len(others) + 1} values, each "
+        if get_origin(kind) is Literal:
+            *first, last = map(str, get_args(kind))
+            return f"one of {', '.join(first)} or {last}"
+        limits = f" from {self.ge} to {self.le}" if kind in {int, float} else ""
+        return f"{several}{_NAMES[kind]}{limits}" if kind in _NAMES else str(error)
+
+
+_CAN_BE_TYPED = r"\A[^\0\ud800-\udc7f\udd00-\udfff]*\Z"
+"""Text that can name a file; bytes of names that are not UTF-8 are surrogates from U+DC80 to U+DCFF."""
+_NAMES = {str: "text that can be typed", bool: "true or false", int: "an integer", float: "a number"}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - any value
+    """Return paths as text, arrays and scalars of NumPy as numbers, and lists of any kind as tuples."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
+        return tuple(map(_plain, value))
+    return value
+
+
+def value_kind(kind: Any) -> Any:  # noqa: ANN401 - types
+    """Return the type of an option's value, without None.
+
+    >>> value_kind(Parsed[int | str, int | None]), value_kind(tuple[str, ...] | None)
+    (<class 'int'>, tuple[str, ...])
+    """
+    if get_origin(kind) is Parsed:
+        kind = get_args(kind)[1]
+    kinds = [each for each in get_args(kind) if each is not NoneType]
+    return kinds[0] if len(kinds) < len(get_args(kind)) else kind
 
 
 def option(
@@ -216,13 +247,14 @@ def _find_options(model: type[Options]) -> dict[str, Option]:
             if isinstance(own, Option):
                 groups = (vars(each).get("group") for each in reversed(lineage[: place + 1]))
                 group = own.group if own.group is not None else next(filter(None, groups), "")
-                help = helps_of(kind.__module__).get((kind.__name__, name), "")
-                found[name] = replace(own, kind=kinds[name], annotation=str(annotation), group=group, help=help)
+                help = _helps_of(kind.__module__).get((kind.__name__, name), "")
+                own = replace(own, kind=value_kind(kinds[name]), annotation=str(annotation), group=group, help=help)
+                found[name] = own
     return found
 
 
 @cache
-def helps_of(module: str) -> dict[tuple[str, str], str]:
+def _helps_of(module: str) -> dict[tuple[str, str], str]:
     """Return the strings under the fields of a module's classes, by class and field."""
     source = Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8")
     return {
@@ -248,94 +280,3 @@ def _by_name(model: type[Options], arguments: tuple[Any, ...], values: dict[str,
     if len(arguments) > len(by_position):
         raise UsageError(f"expected at most {len(by_position)} arguments without a name, got {len(arguments)}")
     return dict(zip(by_position, arguments, strict=False)) | {names.get(name, name): values[name] for name in values}
-
-
-# Reading values by the types of fields.
-
-
-def convert(value: Any, kind: Any) -> Any:  # noqa: ANN401 - any value, any annotation
-    """Return a value of the command line, YAML or Python in a type.
-
-    Raises:
-        ValueError: If it is something else.
-
-    >>> convert("4", int | None), convert(["a"], tuple[str, ...]), convert(4, Parsed[int | str, int])
-    (4, ('a',), 4)
-    """
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Parsed:
-        return convert(value, arguments[1])
-    if origin in {Union, types.UnionType}:
-        [kind, *others] = [each for each in arguments if each is not types.NoneType]
-        return value if others or (value is None and types.NoneType in arguments) else convert(value, kind)
-    if origin is Literal:
-        if value not in arguments:
-            *first, last = map(str, arguments)
-            words = f"one of {', '.join(first)} or {last}" if first else last
-            raise ValueError(f"expected {words}, got {show_value(value)}")
-        return value
-    if origin is tuple:
-        return _convert_all(value, arguments)
-    reader = _READERS.get(kind)
-    return value if reader is None else reader(value)
-
-
-def _convert_all(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - any value
-    if value is None or isinstance(value, Mapping | bytes):
-        raise ValueError(f"expected a list, got {show_value(value)}")
-    values = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | os.PathLike) else (value,)
-    if "" in values:
-        raise ValueError("expected a value, got an empty text")
-    if kinds[-1] is ...:
-        return tuple(convert(each, kinds[0]) for each in values)
-    if len(values) != len(kinds):
-        raise ValueError(f"expected {len(kinds)} values, got {show_value(list(values))}")
-    return tuple(map(convert, values, kinds))
-
-
-def read_text(value: object) -> str:
-    """Return a text that can be typed and can name a file, or the path of an object."""
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if isinstance(value, bool) or not isinstance(value, str):
-        hint = "; quote it if it looks like a number" if isinstance(value, int | float) else ""
-        raise ValueError(f"expected text, got {show_value(value)}{hint}")
-    try:
-        is_text = b"\0" not in os.fsencode(value)
-    except UnicodeEncodeError:
-        is_text = False
-    if not is_text:
-        raise ValueError(f"expected a text that can be typed and can name a file, got {value!r}")
-    return value
-
-
-def _read_switch(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"expected true or false, got {show_value(value)}")
-    return value
-
-
-def _read_integer(value: object) -> int:
-    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,30}\s*", value, flags=re.ASCII):
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ValueError(f"expected an integer, got {show_value(value)}")
-    return int(value)
-
-
-def _read_number(value: object) -> float:
-    number = math.nan
-    if isinstance(value, str | numbers.Real) and not isinstance(value, bool):
-        with contextlib.suppress(ValueError, OverflowError):
-            number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"expected a number, got {show_value(value)}")
-    return number
-
-
-_READERS: dict[Any, Callable[[Any], Any]] = {
-    str: read_text,
-    bool: _read_switch,
-    int: _read_integer,
-    float: _read_number,
-}

@@ -12,7 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
-from dsindex.errors import InputError, MissingObjectError, StoreError
+from dsindex.errors import MissingObjectError
+from dsindex.store.refusals import describe_refusal
 from dsindex.store.storage import InputStatus
 from dsindex.store.urls import HUB_ADDRESS, has_magic, names_folder
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_TOKEN = "set HF_TOKEN or run `hf auth login` on every node"
 _PAUSES = (1.0, 5.0, 30.0, 60.0)
 """Seconds before further attempts, as the Hub counts requests in windows of minutes."""
 _commits: dict[tuple[str, str | None], Any] = {}
@@ -42,11 +42,13 @@ def token() -> str | None:
 
 
 def pin(url: str) -> str:
-    """Return the address at a commit.
+    """Return the address of a dataset at its present commit; other paths are unchanged.
 
     Raises:
         InputError: If there is no such dataset or revision, or it cannot be read.
     """
+    if not url.startswith("hf://"):
+        return url
     _, revision, name = _parts(url)
     return url if revision is not None and _COMMIT.fullmatch(revision) else _address(url, _info(url).sha, name)
 
@@ -79,8 +81,8 @@ def web_address(url: str) -> tuple[str, str]:
 
 
 def described_configurations(folder: str) -> Sequence[object]:
-    """Return the configurations of a dataset as its README.md has them; none for a folder in it."""
-    if _parts(folder)[2]:
+    """Return the configurations of a dataset as its README.md has them; none for a folder in it, or elsewhere."""
+    if not folder.startswith("hf://") or _parts(folder)[2]:
         return ()
     card = _info(folder).card_data
     found = card.get("configs") if card is not None else None
@@ -115,9 +117,6 @@ def _info(url: str) -> Any:  # noqa: ANN401 - DatasetInfo
     info = _commits.get((dataset, revision))
     if info is None:
         info = _ask(url, lambda: _api().dataset_info(dataset, revision=revision))
-        if info.id != dataset or not _COMMIT.fullmatch(info.sha or ""):
-            msg = f"expected the present name of a dataset, got one that was renamed; write hf://datasets/{info.id}"
-            raise InputError(f"{url}: {msg}")
         _commits[dataset, revision] = _commits[dataset, info.sha] = info
     return info
 
@@ -132,34 +131,8 @@ def _ask(url: str, request: Callable[[], Answer]) -> Answer:
         try:
             return request()
         except Exception as error:  # noqa: BLE001 - the library raises many kinds
-            failure = _described(url, error)
+            failure = describe_refusal(url, error)
             if not failure.transient or pause is None:
                 raise failure from None
             time.sleep(pause)
     raise AssertionError
-
-
-def _described(url: str, error: Exception) -> InputError:
-    from huggingface_hub import errors
-
-    dataset, revision, _ = _parts(url)
-    page = f"{endpoint()}/datasets/{dataset}"
-    refusals: list[tuple[type[Exception], type[InputError], str]] = [
-        (errors.GatedRepoError, StoreError, f"the dataset is gated: ask for access at {page}, then {_TOKEN}"),
-        (errors.RepositoryNotFoundError, StoreError, f"no such dataset, or it is private: check the name, or {_TOKEN}"),
-        (errors.RevisionNotFoundError, StoreError, f"the dataset has no revision {revision}: check it"),
-        (errors.DisabledRepoError, StoreError, "the Hub has disabled the dataset: choose another"),
-        (errors.OfflineModeIsEnabled, StoreError, "HF_HUB_OFFLINE is set: unset it, or name a folder of the cache"),
-        (errors.HFValidationError, StoreError, "no name of a dataset: write hf://datasets/ORGANISATION/NAME"),
-        (errors.EntryNotFoundError, MissingObjectError, "no such file or folder in this commit: check the path"),
-    ]
-    for kind, failure, what in refusals:
-        if isinstance(error, kind):
-            return failure(f"{url}: cannot be read ({what})")
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status in {401, 403}:
-        return StoreError(f"{url}: cannot be read (the Hub does not accept the token: {_TOKEN})")
-    what = "the Hub cannot be reached" if status is None else f"the Hub answers with {status}"
-    busy = StoreError(f"{url}: cannot be read ({what}); run the same command again later, or check the network")
-    busy.transient = status is None or status >= 500 or status in {408, 429}
-    return busy

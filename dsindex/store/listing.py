@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from dsindex.errors import InputError
+from dsindex.store.huggingface import pin
 from dsindex.store.store import store_of
 from dsindex.store.urls import folder_of, has_magic, is_url, names_folder
 
@@ -29,24 +30,6 @@ def is_folder(path: str) -> bool:
     return names_folder(path) if is_url(path) else os.path.isdir(path)
 
 
-def at_commit(path: str) -> str:
-    """Return the address of a dataset on the Hub at its present commit; other paths are unchanged."""
-    if not path.startswith("hf://"):
-        return path
-    from dsindex.store.huggingface import pin  # huggingface_hub is slow to import
-
-    return pin(path)
-
-
-def described_configurations(folder: str) -> Sequence[object]:
-    """Return the configurations of a dataset on the Hub as its README.md has them; none for other folders."""
-    if not folder.startswith("hf://"):
-        return ()
-    from dsindex.store.huggingface import described_configurations  # huggingface_hub is slow to import
-
-    return described_configurations(folder)
-
-
 def expand_pattern(pattern: str) -> Sequence[Listed]:
     """Return the files or objects that match a pattern, sorted by name; a name without `*?[` as it is.
 
@@ -56,7 +39,7 @@ def expand_pattern(pattern: str) -> Sequence[Listed]:
     Raises:
         InputError: If there are none, or the bucket cannot be listed.
     """
-    pattern = at_commit(pattern)
+    pattern = pin(pattern)
     if is_url(pattern):
         is_pattern = has_magic(pattern) and not names_folder(pattern)
         return _matching_objects(pattern) if is_pattern else [(pattern, None)]

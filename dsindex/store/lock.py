@@ -191,7 +191,7 @@ class _Lease(Lock):
     def release(self) -> None:
         self._stop.set()
         self._renewer.join()
-        found = self._store.read(self.path, most_bytes=MAX_LOCK_BYTES)
+        found = self._store.read(self.path)
         if found is not None and found[0] == self._content:
             self._store.delete([self.path])
 
@@ -205,7 +205,7 @@ class _Lease(Lock):
                     f"them; write to another store, or to a disk"
                 )
             return
-        content, version = self._store.read(self.path, most_bytes=MAX_LOCK_BYTES) or (b"", "")
+        content, version = self._store.read(self.path) or (b"", "")
         left = 0.0 if _has_ended(_owner(content)) else self._seconds_left()
         if left > 0 or not content.startswith(_BEGINNING) or not self._write(version):
             raise self._refusal(content, f"; if it no longer runs, its lock lapses in {left:.0f} s")

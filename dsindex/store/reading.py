@@ -11,9 +11,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import xxhash
 
 from dsindex.errors import InputError
+from dsindex.store.refusals import unreadable
 from dsindex.store.storage import BlockDigester, InputStatus, combine_digests, open_file
 from dsindex.store.store import find, store_of
 from dsindex.store.urls import is_url
@@ -21,14 +23,9 @@ from dsindex.store.urls import is_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    import numpy as np
     from numpy.typing import NDArray
 
-    from dsindex.store.objects import ObjectArray
     from dsindex.store.storage import Readable
-
-Items: TypeAlias = "NDArray[Any] | ObjectArray"
-"""Items of a file, mapped, or of an object, requested when they are sliced."""
 
 _BUFFER_BYTES = 256 << 10
 _COPY_BYTES = 8 << 20
@@ -42,16 +39,6 @@ def input_status(path: str) -> InputStatus:
         InputError: If an object cannot be read.
     """
     return store_of(path).head(path)
-
-
-def stored_size(path: str) -> int:
-    """Return the size of a file or an object in bytes; raises as `input_status`."""
-    return input_status(path).size_bytes
-
-
-def is_there(path: str) -> bool:
-    """Whether a path is a file, or an address, of which only a read tells."""
-    return is_url(path) or os.path.isfile(path)
 
 
 def is_stored(path: str) -> bool:
@@ -83,12 +70,6 @@ def open_stored(path: str) -> io.BufferedReader:
     return io.BufferedReader(open_readable(path), _BUFFER_BYTES) if is_url(path) else open_file(path)
 
 
-def read_start(path: str, num_bytes: int) -> bytes:
-    """Return the first bytes of an input; raises as `open_readable`."""
-    with open_readable(path) as file:
-        return file.read_at(num_bytes, 0)
-
-
 def digest_file(path: str, *, begin: int = 0, end: int | None = None, chunk_bytes: int = 4 << 20) -> str:
     """Read a file or an object, or its bytes [begin, end), once and return the digest.
 
@@ -115,7 +96,7 @@ def digest_blocks(path: str, *, begin: int = 0, end: int | None = None, chunk_by
                 digester.update(buffer[:count])
                 offset += count
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise unreadable(path, error) from error
     return digester.blocks()
 
 
@@ -141,6 +122,33 @@ def map_file(path: str) -> mmap.mmap | bytes:
         return mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ) if source.size_bytes else b""
 
 
+class ObjectArray:
+    """The items of an object, read-only; those of a slice are requested when they are asked for, and are copies."""
+
+    def __init__(self, file: Readable, dtype: np.dtype[Any], offset: int, count: int | None) -> None:
+        room = max(0, file.size_bytes - offset) // dtype.itemsize
+        self.size = room if count is None else count
+        """The number of items."""
+        self.dtype = dtype
+        self._file, self._offset = file, offset
+        if self.size > room:
+            raise ValueError(f"expected {count} items of {dtype} from byte {offset} on, got {room}")
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return self.size
+
+    def __getitem__(self, items: slice) -> NDArray[Any]:
+        """Return the items of a slice without a step."""
+        begin, end, _ = items.indices(self.size)
+        num_bytes = max(0, end - begin) * self.dtype.itemsize
+        return np.frombuffer(self._file.read_at(num_bytes, self._offset + begin * self.dtype.itemsize), self.dtype)
+
+
+Items: TypeAlias = "NDArray[Any] | ObjectArray"
+"""Items of a file, mapped, or of an object."""
+
+
 def open_items(path: str, dtype: np.dtype[Any], *, offset: int = 0, count: int | None = None) -> Items:
     """Open a file or an object as a read-only array.
 
@@ -155,12 +163,8 @@ def open_items(path: str, dtype: np.dtype[Any], *, offset: int = 0, count: int |
         ValueError: If it is shorter.
         InputError: If an object cannot be read.
     """
-    import numpy as np
-
     if is_url(path):
-        from dsindex.store.objects import ObjectArray
-
-        return ObjectArray(input_status(path), dtype, offset=offset, count=count)
+        return ObjectArray(open_readable(path), dtype, offset, count)
     buffer = map_file(path)
     count = (len(buffer) - offset) // dtype.itemsize if count is None else count
     return np.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
@@ -193,7 +197,7 @@ def fingerprint_input(path: str, *, version: str | None = None) -> str:
         with open_readable(path) as file:
             return _fingerprint(file.size_bytes, file.read_at)
     except OSError as error:
-        raise _gone(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def fingerprint_content(path: str, content: bytes, *, version: str | None = None) -> str:
@@ -221,7 +225,8 @@ def read_in_order(inputs: Iterable[InputStatus]) -> Iterator[bytes]:
         InputError: If one cannot be read, or changed.
     """
     known = list(inputs)
-    for planned, file in zip(known, _open_ahead(((each, 0, each.size_bytes) for each in known), _gone), strict=True):
+    extents = (Extent(path=each.path, begin=0, end=each.size_bytes, version=each.version) for each in known)
+    for planned, file in zip(known, open_in_order(extents), strict=True):
         content, now = b"", file.size_bytes
         if (now, file.version) == (planned.size_bytes, planned.version):
             content = file.read_at(now, 0)
@@ -243,13 +248,9 @@ def require_unchanged(path: str, size_bytes: int, version: str) -> None:
     try:
         now = input_status(path)
     except OSError as error:
-        raise _gone(path, error) from error
+        raise unreadable(path, error) from error
     if (now.size_bytes, now.version) != (size_bytes, version):
         raise _changed_since_planned(path, size_bytes, now.size_bytes)
-
-
-def _gone(path: str, error: OSError) -> InputError:
-    return InputError(f"{path}: cannot be read ({error.strerror}); it existed when the job was planned")
 
 
 def _changed_since_planned(path: str, planned: int, now: int) -> InputError:
@@ -259,38 +260,44 @@ def _changed_since_planned(path: str, planned: int, now: int) -> InputError:
     )
 
 
-# Ranges of many sources, one after another.
+# Ranges of many files, one after another.
 
 AHEAD = 32
-"""Most sources that are open before their turn."""
+"""Most files that are open before their turn."""
 BYTES_AHEAD = 64 << 20
-"""Their bytes, beyond which no further source is opened."""
+"""Their bytes, beyond which no further file is opened."""
 
 
-def _open_ahead(
-    wanted: Iterable[tuple[InputStatus, int, int]], refusal: Callable[[str, OSError], InputError]
-) -> Iterator[Readable]:
-    """Yield sources that are open, each until the next one is requested; the bytes of objects are requested ahead.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """Bytes [begin, end) of a file or an object, which are read forwards."""
 
-    Args:
-        wanted: A source as it was looked at, and its bytes [begin, end) that are read forwards.
-        refusal: Makes the error for a file that cannot be opened.
+    path: str
+    begin: int
+    end: int
+    version: str = ""
+    """The version of an object that is read; if it is empty, any will do."""
+
+
+def open_in_order(extents: Iterable[Extent]) -> Iterator[Readable]:
+    """Yield each extent's file, open until the next one is requested; the bytes of objects are requested ahead.
+
+    Raises:
+        InputError: If a file cannot be opened, or is not a regular one.
     """
-    left = iter(wanted)
+    left = iter(extents)
     opened: deque[tuple[Readable, int]] = deque()
     try:
         while True:
-            while len(opened) < AHEAD and sum(size for _, size in opened) < BYTES_AHEAD:
-                following = next(left, None)
-                if following is None:
-                    break
-                known, begin, end = following
+            while len(opened) < AHEAD and sum(size for _, size in opened) < BYTES_AHEAD and (each := next(left, None)):
+                # It is known to exist, and nothing behind the extent is read: no request looks at an object.
+                known = InputStatus(path=each.path, size_bytes=each.end, version=each.version)
                 try:
-                    file = store_of(known.path).open(known.path, known)
+                    file = store_of(each.path).open(each.path, known)
                 except OSError as error:
-                    raise refusal(known.path, error) from error
-                opened.append((file, end - begin))
-                file.expect_forwards(begin, end)
+                    raise unreadable(each.path, error) from error
+                opened.append((file, each.end - each.begin))
+                file.expect_forwards(each.begin, each.end)
             if not opened:
                 return
             with closing(opened.popleft()[0]) as file:
@@ -298,54 +305,3 @@ def _open_ahead(
     finally:
         for file, _ in opened:
             file.close()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """A byte range of a source, for sequential reading."""
-
-    path: str
-    begin: int
-    end: int
-
-
-class Source:
-    """A file or an object that is open for reading."""
-
-    def __init__(self, path: str, file: Readable) -> None:
-        self._path = path
-        self._file = file
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill a buffer from an offset.
-
-        Raises:
-            InputError: If the source ends before the buffer is full, or cannot be read (marked as transient).
-        """
-        try:
-            while len(buffer):
-                count = self._file.read_into(buffer, offset)
-                if not count:
-                    what = f"ends at byte {offset}, {len(buffer)} bytes too early"
-                    raise InputError(f"{self._path}: {what}; it changed during the copy; run the same command again")
-                buffer, offset = buffer[count:], offset + count
-        except OSError as error:
-            refused = _unreadable(self._path, error)
-            refused.transient = True
-            raise refused from error
-
-
-def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
-    """Yield an open source for each extent, valid until the next one is requested.
-
-    Raises:
-        InputError: If a source cannot be opened, or is not a regular file.
-    """
-    # An extent is known to exist, and nothing behind it is read: no request looks at it, and any version will do.
-    known = [(InputStatus(path=each.path, size_bytes=each.end, version=""), each.begin, each.end) for each in extents]
-    for (status, _, _), file in zip(known, _open_ahead(known, _unreadable), strict=True):
-        yield Source(status.path, file)
-
-
-def _unreadable(path: str, error: OSError) -> InputError:
-    return InputError(f"{path}: cannot be read ({error.strerror}); make it readable and run the same command again")

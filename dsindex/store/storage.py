@@ -17,17 +17,19 @@ import stat
 import sys
 import uuid
 from dataclasses import dataclass
-from io import BufferedReader, FileIO
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias
+from functools import partial
+from io import BufferedReader
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xxhash
 
-from dsindex.errors import OutputError
+from dsindex.errors import InputError, OutputError
 from dsindex.locations import Location
+from dsindex.store.refusals import output_error, unreadable
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
 
@@ -50,6 +52,7 @@ class InputStatus:
 class Readable(io.RawIOBase):
     """A file or an object that is open for reading, by ranges and as a file of Python's; InputError or OSError."""
 
+    path: str
     size_bytes: int
     version: str
     _position = 0
@@ -65,6 +68,24 @@ class Readable(io.RawIOBase):
         while done < len(content) and (count := self.read_into(memoryview(content)[done:], offset + done)):
             done += count
         return bytes(content[:done])
+
+    def fill(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer from an offset.
+
+        Raises:
+            InputError: If the file ends before the buffer is full, or cannot be read (marked as transient).
+        """
+        try:
+            while len(buffer):
+                count = self.read_into(buffer, offset)
+                if not count:
+                    what = f"ends at byte {offset}, {len(buffer)} bytes too early"
+                    raise InputError(f"{self.path}: {what}; it changed during the copy; run the same command again")
+                buffer, offset = buffer[count:], offset + count
+        except OSError as error:
+            refused = unreadable(self.path, error)
+            refused.transient = True
+            raise refused from error
 
     def expect_forwards(self, begin: int, end: int) -> None:
         """Say that the bytes [begin, end) will be read forwards."""
@@ -146,15 +167,6 @@ def open_file(path: str | os.PathLike[str]) -> BufferedReader:
     return open(path, "rb", opener=_open_regular)
 
 
-def open_unbuffered(path: str | os.PathLike[str]) -> FileIO:
-    """Open a file without a buffer, for a reader that has its own.
-
-    Raises:
-        OSError: As `open_file`.
-    """
-    return open(path, "rb", buffering=0, opener=_open_regular)
-
-
 def open_configuration(path: str) -> BufferedReader:
     """Open a small file that is read once: also what a shell writes into a descriptor, as for `--config <(command)`.
 
@@ -178,12 +190,12 @@ class LocalFile(Readable):
         OSError: As `open_file`.
     """
 
-    _file: FileIO | None = None
-    """None where it could not be opened; Python closes that, too."""
+    _descriptor = -1
+    """A file that could not be opened has none, and Python closes that, too."""
 
     def __init__(self, path: str) -> None:
-        self._file = open_unbuffered(path)
-        self._descriptor = self._file.fileno()
+        self.path = path
+        self._descriptor = _open_regular(path, os.O_RDONLY | os.O_CLOEXEC)
         status = os.fstat(self._descriptor)
         self.size_bytes, self.version = status.st_size, str(status.st_mtime_ns)
 
@@ -203,8 +215,8 @@ class LocalFile(Readable):
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        if self._descriptor >= 0 and not self.closed:
+            os.close(self._descriptor)
         super().close()
 
 
@@ -284,22 +296,23 @@ WRITEBACK_BYTES = 8 << 20
 """Bytes written before writeback is started, so that little is left for the sync at the end."""
 
 
-class Appendable(Protocol):
-    """What a DigestingWriter writes to."""
-
-    def write(self, data: Bytes, /) -> int:
-        """Append all of `data`."""
-        ...
-
-
 class DigestingWriter(io.RawIOBase):
-    """A file opened for sequential writing that knows the size and digest of what was written; its owner closes it."""
+    """A file opened for sequential writing that knows the size and digest of what was written; its owner closes it.
 
-    def __init__(self, file: IO[bytes] | Appendable) -> None:
-        self._file = file
-        self._descriptor: int | None = None
-        with contextlib.suppress(AttributeError, io.UnsupportedOperation):  # what is no file of the system
-            self._descriptor = file.fileno()  # type: ignore[union-attr]  # the block suppresses it
+    Args:
+        append: Appends all that it is given.
+        errors: Names the file in errors of the block.
+        descriptor: The file, if it is one of the system.
+    """
+
+    def __init__(
+        self,
+        append: Callable[[memoryview[int]], object],
+        *,
+        errors: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        descriptor: int | None = None,
+    ) -> None:
+        self._append, self._errors, self._descriptor = append, errors, descriptor
         self._digester = BlockDigester()
         self.size_bytes = 0
         self._at_work_bytes = 0
@@ -308,8 +321,9 @@ class DigestingWriter(io.RawIOBase):
     def write(self, data: Bytes) -> int:  # type: ignore[override]  # its stub takes any buffer
         """Append all of `data`."""
         view = _as_bytes(data)
-        for begin in range(0, len(view), WRITE_BYTES):
-            self._file.write(view[begin : begin + WRITE_BYTES])
+        with self._errors():
+            for begin in range(0, len(view), WRITE_BYTES):
+                self._append(view[begin : begin + WRITE_BYTES])
         self._digester.update(view)
         self.size_bytes += len(view)
         if self._descriptor is not None and self.size_bytes - self._at_work_bytes >= WRITEBACK_BYTES:
@@ -332,18 +346,6 @@ class DigestingWriter(io.RawIOBase):
     def as_stored(self, name: str) -> StoredFile:
         """Return the written file under a name."""
         return StoredFile(name=name, size_bytes=self.size_bytes, digest=self.hexdigest())
-
-
-class _OutputFile:
-    """A file of an output, whose errors name it."""
-
-    def __init__(self, path: str, file: IO[bytes]) -> None:
-        self._path, self._file = path, file
-        self.fileno = file.fileno
-
-    def write(self, data: Bytes) -> int:
-        with writing(self._path):
-            return self._file.write(data)
 
 
 @contextlib.contextmanager
@@ -376,7 +378,7 @@ def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[Diges
     with writing(path):
         file = open(temporary, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - closed below
     try:
-        yield DigestingWriter(_OutputFile(path, file))
+        yield DigestingWriter(file.write, errors=partial(writing, path), descriptor=file.fileno())
         with writing(path):
             file.flush()
             os.fsync(file.fileno())
@@ -501,24 +503,6 @@ def holds_writes(folder: str) -> bool:
     return is_url(folder)
 
 
-FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_REMEDIES = {
-    **dict.fromkeys(FULL_DISK_ERRORS, "make room, or choose another place, and run the same command again"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a folder that you may write to"),
-    # A folder, a link, a pipe.
-    **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.ENXIO), "move away what is there in place of a file"),
-}
-
-
-def output_error(path: str, error: OSError) -> OutputError:
-    """Return an error that says in one sentence why a file cannot be written and what to do."""
-    remedy = _REMEDIES.get(error.errno or 0)
-    reason = remedy or "check the folder and run the same command again"
-    refusal = OutputError(f"{path}: cannot be written ({error.strerror}); {reason}")
-    refusal.transient = remedy is None
-    return refusal
-
-
 class LocalStore:
     """The file systems of this machine."""
 
@@ -530,14 +514,11 @@ class LocalStore:
         """Open a file; OSError if it cannot be opened, or is no file."""
         return LocalFile(path)
 
-    def read(self, path: str, *, most_bytes: int | None = None) -> tuple[bytes, str] | None:
+    def read(self, path: str) -> tuple[bytes, str] | None:
         """Return a small file; None if there is no file."""
-        try:
-            with open_file(path) as file:
-                content = file.read(-1 if most_bytes is None else most_bytes)
-        except OSError:
-            return None
-        return content, ""
+        with contextlib.suppress(OSError), open_file(path) as file:
+            return file.read(), ""
+        return None
 
     def put(self, path: str, data: Bytes) -> None:
         """Write a file and replace what has its name."""

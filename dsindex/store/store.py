@@ -1,4 +1,4 @@
-"""What a store is: one interface to read, write, list and delete, by a whole path or address."""
+"""What a store is: one interface to read, write, list and delete by a whole path or address."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Store(Protocol):
         """Open for reading; `known` says what an object is, so that it is not looked at, and which version is read."""
         ...
 
-    def read(self, path: str, *, most_bytes: int | None = None) -> tuple[bytes, str] | None:
-        """Return the content, or its first `most_bytes`, and an object's version; None if absent."""
+    def read(self, path: str) -> tuple[bytes, str] | None:
+        """Return the content of what is small, and an object's version; None if absent."""
         ...
 
     def put(self, path: str, data: Bytes) -> None:

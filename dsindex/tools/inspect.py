@@ -37,7 +37,7 @@ from dsindex.index.cache import (
 )
 from dsindex.instruction.exports import read_export_manifest
 from dsindex.store.lock import owner_is_gone
-from dsindex.store.reading import is_stored, stored_size
+from dsindex.store.reading import input_status, is_stored
 from dsindex.tools.documents import documents_of, open_masks, summarize_lengths
 from dsindex.tools.origin import SHOWN_INPUTS, find_misfit, find_origin
 from dsindex.tools.results import Excerpt, InspectResult
@@ -188,7 +188,7 @@ def _spread(number: int) -> list[int]:
 
 
 def _sizes(paths: Iterable[str]) -> dict[str, int]:
-    return {path: stored_size(path) for path in paths if is_stored(path)}
+    return {path: input_status(path).size_bytes for path in paths if is_stored(path)}
 
 
 def _look_at_packs(seen: InspectResult, _: InspectConfig) -> None:

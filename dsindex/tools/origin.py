@@ -11,7 +11,7 @@ from dsindex.datasets.decoding import load_like, load_recorded
 from dsindex.datasets.origins import find_document_origins
 from dsindex.errors import DsindexError, FormatError, MissingObjectError, TokenizerError
 from dsindex.formats.manifest import read_manifest
-from dsindex.store.reading import fingerprint_input, input_status, is_there
+from dsindex.store.reading import fingerprint_input, input_status, is_stored
 from dsindex.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def input_problem(manifest: Manifest, number: int) -> str | None:
     """Return what became of an input since the build; None if it is as it was."""
     recorded, absolute = manifest.content.inputs[number], manifest.run.plan.inputs
     path = recorded.path
-    if not is_there(path) and number < len(absolute):
+    if not is_stored(path) and number < len(absolute):
         path = absolute[number][0]
     try:
         status = input_status(path)

@@ -22,8 +22,9 @@ from dsindex.datasets.tails import describe_tails
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.json_text import show_name
 from dsindex.machine import available_cpus
-from dsindex.store.reading import is_stored, stored_size
-from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
+from dsindex.store.reading import input_status, is_stored
+from dsindex.store.refusals import output_error
+from dsindex.store.storage import atomic_writer, make_folder, open_file, require_path
 from dsindex.store.urls import absolute
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.documents import open_documents, open_masks
@@ -231,7 +232,9 @@ def _lengths_of(opened: Sequence[OpenedDataset], named: str) -> Any:  # noqa: AN
 def _describe(opened: OpenedDataset, *, advance: Callable[[int], None]) -> Section:
     """Measure a dataset and describe it."""
     documents, origin, content = opened.documents, opened.origin, opened.origin.content
-    facts = [("file", f"{path}, {format_size(stored_size(path))}") for path in opened.files if is_stored(path)]
+    facts = [
+        ("file", f"{path}, {format_size(input_status(path).size_bytes)}") for path in opened.files if is_stored(path)
+    ]
     for name, value in origin.facts().items():
         facts.append((name, ", ".join(value) if isinstance(value, list) else str(value)))
     section = Section(

@@ -25,7 +25,7 @@ from dsindex.errors import FormatError, InputError, UsageError
 from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.instruction.exports import read_export_manifest
-from dsindex.store.reading import digest_blocks, is_stored, stored_size
+from dsindex.store.reading import digest_blocks, input_status, is_stored
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, StoredFile, combine_digests
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.documents import documents_of, open_documents
@@ -244,7 +244,7 @@ def find_foreign_id(subject: Subject, begin: int, end: int, vocabulary_size: int
 
 def _check_digest(path: str, file: StoredFile) -> Check:
     """Compare a file with its size and digest in a manifest."""
-    is_read = is_stored(path) and stored_size(path) == file.size_bytes
+    is_read = is_stored(path) and input_status(path).size_bytes == file.size_bytes
     begins = range(0, file.size_bytes, DIGEST_BLOCK_BYTES) if is_read else ()
     is_dataset = path.endswith(f".{file.name}")
     return Check(
@@ -270,7 +270,7 @@ def judge_digest(path: str, file: StoredFile, pieces: Iterable[list[bytes] | str
         is_other = os.path.lexists(path)
         what = "expected a regular file, got another" if is_other else "is missing, but the manifest lists it"
         yield f"{path}: {what}; {REMEDY}"
-    elif (size_bytes := stored_size(path)) != file.size_bytes:
+    elif (size_bytes := input_status(path).size_bytes) != file.size_bytes:
         yield f"{path}: expected {file.size_bytes} bytes as in the manifest, got {size_bytes}; {REMEDY}"
     else:
         read = list(pieces)

@@ -21,7 +21,7 @@ from dsindex.engine.inputs import look_at_inputs, plan_shards
 from dsindex.engine.work_folder import write_marker
 from dsindex.engine.worker import ShardSettings, tokenize_shard
 from dsindex.errors import FormatError, InputError
-from dsindex.store.reading import fingerprint_input, is_stored, is_there
+from dsindex.store.reading import fingerprint_input, is_stored
 from dsindex.text.blocks import Sample
 from dsindex.text.selection import open_pattern, open_selection
 from dsindex.tools.documents import documents_of, open_documents
@@ -76,12 +76,12 @@ def first_difference(one: Documents, other: Documents) -> tuple[int, str] | None
     """Return the number of the first document that differs, and how; None if all are the same."""
     number, end = _first_unequal_length(one, other)
     for begin in range(0, end, BLOCK_TOKENS):
-        block = slice(begin, min(begin + BLOCK_TOKENS, end))
-        unequal = np.flatnonzero(one.tokens[block] != other.tokens[block])
+        tokens, others = (own.tokens[begin : min(begin + BLOCK_TOKENS, end)] for own in (one, other))
+        unequal = np.flatnonzero(tokens != others)
         if len(unequal):
             position = begin + int(unequal[0])
             number = one.at(position)
-            what = f"{one.tokens[position]} and {other.tokens[position]}"
+            what = f"{tokens[unequal[0]]} and {others[unequal[0]]}"
             return number, f"its token {position - one.end(number - 1):,} is {what}"
     if number < min(one.num_documents, other.num_documents):
         sizes = [end - start for start, end in (own.span(number) for own in (one, other))]
@@ -255,7 +255,7 @@ def _find_inputs(manifest: Manifest) -> list[InputFile]:
     found = []
     for number, recorded in enumerate(manifest.content.inputs):
         path = recorded.path
-        if (path == STANDARD_INPUT or not is_there(path)) and number < len(absolute):
+        if (path == STANDARD_INPUT or not is_stored(path)) and number < len(absolute):
             path = absolute[number]
         form: Any = recorded.format or "jsonl"
         place = FoundPath(path=path, absolute_path=path)

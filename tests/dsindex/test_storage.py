@@ -6,6 +6,7 @@ import xxhash
 
 from dsindex.errors import OutputError
 from dsindex.store import storage
+from dsindex.store.refusals import output_error
 
 
 def test_digest_of_known_bytes_is_pinned():
@@ -47,7 +48,7 @@ def test_short_writes_and_reads_are_continued(tmp_path, monkeypatch):
     (errno.EIO, "run the same command again", True),
 ], ids=["EDQUOT", "EROFS", "EIO"])  # fmt: skip
 def test_output_error_says_what_to_do(number, remedy, transient):
-    error = storage.output_error("out.bin", OSError(number, os.strerror(number)))
+    error = output_error("out.bin", OSError(number, os.strerror(number)))
     assert str(error).startswith(f"out.bin: cannot be written ({os.strerror(number)}); ")
     assert remedy in str(error)
     assert error.transient is transient

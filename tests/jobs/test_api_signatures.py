@@ -78,9 +78,9 @@ GIVEN = {"tokenizer": "t", "output_prefix": "o"}
 @pytest.mark.parametrize(("name", "arguments", "options", "message"), [
     ("build", ["a"], {"output_prefix": "o"}, "--tokenizer-model is required"),
     ("build", ["a"], {**GIVEN, "shard_sise": 1}, "there is no option 'shard_sise' .did you mean 'shard_size'"),
-    ("build", ["a"], {**GIVEN, "workers": True}, "--workers: expected an integer, got True"),
-    ("build", ["a"], {**GIVEN, "workers": 0, "join": 3}, "--workers: expected at least 1, got 0.*--join: "),
-    ("build", [3], GIVEN, "--input: expected text, got 3"),
+    ("build", ["a"], {**GIVEN, "workers": True}, "--workers: expected an integer from 1 to 1048576, got True"),
+    ("build", ["a"], {**GIVEN, "workers": 0, "join": 3}, "--workers: expected .* from 1 to .*, got 0; --join: "),
+    ("build", [3], GIVEN, "--input: expected text that can be typed, got 3"),
     ("build", ["a", "b"], GIVEN, "expected at most 1 arguments without a name, got 2"),
     ("build", ["a"], {**GIVEN, "epochs": 2}, "give --seq-length, or --like with"),
     ("build", ["a"], {**GIVEN, "progress": 3}, "progress: expected True, False or a function"),

@@ -96,12 +96,12 @@ def test_wrong_options_and_places_are_named(tmp_path, cli, arguments, message, c
 
 def test_values_of_a_file_are_explained_in_sentences(tmp_path, cli):
     values = {
-        "shard_deadline: [1]": "--shard-deadline: expected a number, got [1]",
+        "shard_deadline: [1]": "--shard-deadline: expected a number from 0.001 to 1000000000, got [1]",
         "append_eod: maybe": "--append-eod: expected true or false, got 'maybe'",
         "engine: fast": "--engine: expected one of auto, gigatoken, reference or tokenizers, got 'fast'",
-        "max_record_size: 0": "--max-record-size: expected at least 1, got 0",
-        "eod_token: 5": "--eod-token: expected text, got 5; quote it if it looks like a number",
-        "vocab_size: 2147483648": "--vocab-size: expected less than 2147483648, got 2147483648",
+        "max_record_size: 0": "--max-record-size: expected an integer from 1 to 9223372036854775807, got 0",
+        "eod_token: 5": "--eod-token: expected text that can be typed, got 5",
+        "vocab_size: 2147483648": "--vocab-size: expected an integer from 1 to 2147483647, got 2147483648",
     }
     (tmp_path / "c.yaml").write_text("\n".join(values))
     shown = cli(["build", "--config", str(tmp_path / "c.yaml"), "--input", "x", *TOKENIZER], 2).err
@@ -111,7 +111,7 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path, cli):
 
 
 @pytest.mark.parametrize(("words", "code", "message"), [
-    (["build", "--config", "empty.yaml"], 2, "--input: expected a value, got an empty text"),
+    (["build", "--config", "empty.yaml"], 2, "--input: expected text that can be typed, got ['']"),
     (["build", "--input", str(OWN.docs), "--tokenizer-model", "/dev/null", "--output-prefix", "x"], 1,
      "/dev/null: the tokenizer cannot be read (a device in place of a file)"),
     (["instruct", "template.yaml"], 1, "none.jinja: the chat template cannot be read (No such file or directory)"),

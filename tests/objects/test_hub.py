@@ -87,10 +87,20 @@ def test_configurations_name_the_files(hub):
 
 FAULTS = {
     "busy": ({"faults": [("hub /api", 429), ("storage", 503)]}, {}, "/de/*", None),
-    "wrong token": ({}, {"HF_TOKEN": "hf_PlantedOther"}, "/en/*", "the Hub does not accept the token: set HF_TOKEN"),
-    "private": ({"private": True}, {}, "/en/*", "no such dataset, or it is private: check the name, or set HF_TOKEN"),
-    "no network": ({}, {"HF_ENDPOINT": "http://127.0.0.1:1"}, "/en/*", "the Hub cannot be reached"),
-    "no such branch": ({}, {}, "@v9/en/*", "the dataset has no revision v9: check it"),
+    "wrong token": (
+        {},
+        {"HF_TOKEN": "hf_PlantedOther"},
+        "/en/*",
+        "the store does not accept the credentials of this node; renew them (on the Hub by HF_TOKEN",
+    ),
+    "private": (
+        {"private": True},
+        {},
+        "/en/*",
+        "there is no such dataset, or it is private; check its name, or set HF_TOKEN",
+    ),
+    "no network": ({}, {"HF_ENDPOINT": "http://127.0.0.1:1"}, "/en/*", "the store cannot be reached"),
+    "no such branch": ({}, {}, "@v9/en/*", "the dataset has no such revision; check it"),
     "no such file": ({}, {}, "/en/none.jsonl", "there is no such file in this commit of the dataset; check the path"),
     "no match": ({}, {}, "/en/*.txt", "expected at least one object to match"),
     "gated": ({"gated": True}, {}, "/en/*", "the store does not accept the credentials of this node"),

@@ -1,0 +1,83 @@
+"""What refusals of disks, object stores and the Hub mean, and what to do: one table for each."""
+
+from __future__ import annotations
+
+import errno
+import re
+
+from dsindex.errors import DsindexError, InputError, MissingObjectError, OutputError, StoreError
+
+# Of the system.
+
+FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_DISK_REMEDIES = {
+    **dict.fromkeys(FULL_DISK_ERRORS, "make room, or choose another place, and run the same command again"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a folder that you may write to"),
+    # A folder, a link, a pipe.
+    **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.ENXIO), "move away what is there in place of a file"),
+}
+
+
+def output_error(path: str, error: OSError) -> OutputError:
+    """Return an error that says in one sentence why a file cannot be written and what to do."""
+    remedy = _DISK_REMEDIES.get(error.errno or 0)
+    reason = remedy or "check the folder and run the same command again"
+    refusal = OutputError(f"{path}: cannot be written ({error.strerror}); {reason}")
+    refusal.transient = remedy is None
+    return refusal
+
+
+def unreadable(path: str, error: OSError) -> InputError:
+    """Return the error that says that a file cannot be read."""
+    return InputError(f"{path}: cannot be read ({error.strerror}); make it readable and run the same command again")
+
+
+# Of object stores and the Hub.
+
+_ACCESS = "the store does not allow it; check what this node's credentials may do"
+_CREDENTIALS = (
+    "the store does not accept the credentials of this node; renew them (on the Hub by HF_TOKEN or `hf auth login`), "
+    "or set AWS_SKIP_SIGNATURE=true (GOOGLE_…, AZURE_…) for public data"
+)
+_ABSENT = "there is no such object, and a folder ends in a slash; check the address"
+_BUSY = (
+    "the store cannot be reached, or refuses again and again; check credentials, AWS_ENDPOINT_URL, AWS_REGION and the "
+    "network, then run the same command again"
+)
+_REMEDIES = {
+    "NoSuchBucket": "there is no such bucket; check its name and AWS_ENDPOINT_URL",
+    **dict.fromkeys(("PermissionDeniedError", "AccessDenied"), _ACCESS),
+    **dict.fromkeys(
+        ("UnauthenticatedError", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "401", "403"),
+        _CREDENTIALS,
+    ),
+    **dict.fromkeys(("FileNotFoundError", "EntryNotFoundError"), _ABSENT),
+    "NotSupportedError": "the server does not send parts of files; download it",
+    "InvalidPathError": "a key has an empty part, `.` or `..` between slashes; rename the object",
+    "UnknownConfigurationKeyError": "a variable of the environment has another value than the store's library takes",
+    "PreconditionError": "it was replaced since it was looked at; run the job again once nothing writes to it",
+    "GatedRepoError": "the dataset is gated; ask for access on its page, then set HF_TOKEN on every node",
+    "RepositoryNotFoundError": "there is no such dataset, or it is private; check its name, or set HF_TOKEN",
+    "RevisionNotFoundError": "the dataset has no such revision; check it",
+    "HFValidationError": "expected hf://datasets/ORGANISATION/NAME, got another name; check it",
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set; unset it, or name a folder of the cache",
+}
+"""The store's name of an error, its class or its status → what it means, and what to do."""
+_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+
+
+def describe_refusal(url: str, error: Exception, *, writes: bool = False) -> DsindexError:
+    """Return in a sentence why a request failed; it is transient if it is none of those that stay."""
+    code = match[1] if (match := _CODE.search(str(error))) else ""
+    status = str(getattr(getattr(error, "response", None), "status_code", ""))
+    kinds = (code, *(kind.__name__ for kind in type(error).__mro__), status)
+    known = [name for name in kinds if name in _REMEDIES]
+    remedy = _REMEDIES[known[0]] if known else _BUSY
+    reason = f"{code}: {remedy}" if code else remedy
+    failure: DsindexError = StoreError(f"{url}: cannot be read ({reason})")
+    if writes:
+        failure = OutputError(f"{url}: cannot be written ({reason})")
+    elif remedy == _ABSENT:
+        failure = MissingObjectError(*failure.args)
+    failure.transient = not known
+    return failure
