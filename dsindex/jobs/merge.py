@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from dsindex.datasets.origins import tell_tokenizers_apart
-from dsindex.engine.assembly import assemble
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.job import open_job
 from dsindex.engine.merge import merged_header, open_part
@@ -18,6 +17,7 @@ from dsindex.engine.room import require_room
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import Content, RecordedInput, read_manifest
 from dsindex.formats.mmididx import check_index, read_index
+from dsindex.jobs.results import JobResult, MadeDataset
 from dsindex.store.reading import input_status
 from dsindex.store.urls import absolute, as_prefix, folder_of
 
@@ -28,26 +28,14 @@ if TYPE_CHECKING:
     from dsindex.engine.tasks import Part
     from dsindex.formats.manifest import Manifest
     from dsindex.options.merge import MergeConfig
-    from dsindex.store.storage import StoredFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeResult:
+class MergeResult(JobResult):
     """The result of a merge."""
 
-    prefix: str
-    num_inputs: int
-    num_documents: int
-    num_sequences: int
-    num_tokens: int
-    files: dict[str, StoredFile] = field(repr=False)
     already_complete: bool
-    notes: tuple[str, ...] = ()
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The merged dataset."""
-        return (self.prefix,)
+    notes: tuple[str, ...]
 
 
 def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
@@ -70,7 +58,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
             for part in parts:
                 check_index(part.idx.path, read_index(part.idx.path), bin_size_bytes=part.bin.size_bytes)
                 output.add(part)
-            assemble(job)
+            job.assemble()
             for file in inputs:
                 if _input_file(file.path) != file:
                     what = "changed while it was merged; leave inputs alone, and run the same command again"
@@ -89,14 +77,8 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 digests=output.digests,
             )
             job.publish([content], tokenizer_path=shared.run.tokenizer_path if shared else None)
-    content = job.manifests[0].content
     return MergeResult(
-        prefix=config.output_prefix,
-        num_inputs=len(parts),
-        num_documents=content.documents,
-        num_sequences=content.sequences,
-        num_tokens=content.tokens,
-        files=content.digests,
+        datasets=(MadeDataset.of(config.output_prefix, job.manifests[0].content),),
         already_complete=job.already_complete,
         notes=tuple(filter(None, [tell_tokenizers_apart(prefixes)])),
     )
