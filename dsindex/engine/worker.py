@@ -2,8 +2,8 @@
 
 `tokenize_shard` tokenizes a part of an input, or a list of small ones, into a `.bin` and an `.idx` for each key, under
 names of its own, and returns a receipt. Any number of attempts at one task may run at once, even after the job has
-moved on; the driver alone decides which attempt counts (dsindex.engine.work_folder). A worker holds a few parsed blocks,
-never a whole part.
+moved on; the driver alone decides which attempt counts, in its ledger. A worker holds a few parsed blocks, never a
+whole part.
 
 `merge_range` and the functions after it join parts: tokens by ranges of the output; indices, provenance and bad records
 as streams. A range is assembled from the pieces that overlap it and written at its offset, so that a second attempt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +17,7 @@ from dsindex.engine.tasks import Part, PartFile
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import Content, RecordedInput, read_manifest
 from dsindex.formats.mmididx import check_index, read_header, read_index
+from dsindex.jobs.results import JobResult, MadeDataset
 from dsindex.store.reading import input_status
 from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
 
@@ -26,26 +27,14 @@ if TYPE_CHECKING:
     from dsindex.engine.progress import Reporter
     from dsindex.formats.manifest import Manifest
     from dsindex.options.merge import MergeConfig
-    from dsindex.store.storage import StoredFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeResult:
+class MergeResult(JobResult):
     """The result of a merge."""
 
-    prefix: str
-    num_inputs: int
-    num_documents: int
-    num_sequences: int
-    num_tokens: int
-    files: dict[str, StoredFile] = field(repr=False)
     already_complete: bool
-    notes: tuple[str, ...] = ()
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The merged dataset."""
-        return (self.prefix,)
+    notes: tuple[str, ...]
 
 
 def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
@@ -88,14 +77,8 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 digests=output.digests,
             )
             job.publish([content], tokenizer_path=shared.run.tokenizer_path if shared else None)
-    content = job.manifests[0].content
     return MergeResult(
-        prefix=config.output_prefix,
-        num_inputs=len(parts),
-        num_documents=content.documents,
-        num_sequences=content.sequences,
-        num_tokens=content.tokens,
-        files=content.digests,
+        datasets=(MadeDataset.of(config.output_prefix, job.manifests[0].content),),
         already_complete=job.already_complete,
         notes=tuple(filter(None, [tell_tokenizers_apart(prefixes)])),
     )
