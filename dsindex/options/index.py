@@ -166,9 +166,7 @@ class IndexBasics(TrainingLength):
     """The job's release of megatron-core, by which the flags of its tokenizer become part of the names."""
     like: OptionalPath = option("DESCRIPTION.txt", default=None, group="names")
     """Take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it."""
-    plain_names: bool = option(
-        default=False, group="names", excludes=("tokenizer_identifiers", "megatron_release", "like")
-    )
+    plain_names: bool = option(default=False, group="names", excludes=("megatron_release", "like"))
     """Name caches after their datasets, for a reader of your own: no Megatron job finds them."""
 
 
@@ -242,7 +240,9 @@ class CacheNames(Options):
     job_tokenizer: Parsed[Mapping[str, Any] | JobTokenizer | None, JobTokenizer | None] = option(
         default=None, flag="--tokenizer-type", parse=_tokenizer_flags, needs=("megatron_release",)
     )
-    tokenizer_identifiers: OptionalPath = option("FILE.json", default=None, excludes=("megatron_release", "like"))
+    tokenizer_identifiers: OptionalPath = option(
+        "FILE.json", default=None, excludes=("plain_names", "megatron_release", "like")
+    )
     """The tokenizer's `unique_identifiers` in the job's Megatron, a JSON object."""
     dataset_path_as: Words = option(
         "HERE=THERE", default=None, parse=lambda value: tuple(value.split()) if isinstance(value, str) else value

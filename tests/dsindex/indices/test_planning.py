@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsindex.errors import InputError, LimitError, UsageError
+from dsindex.errors import FormatError, InputError, LimitError, UsageError
 from dsindex.index.arrays import blend_by_weights, blend_exhaustively
 from dsindex.index.cache import cache_files, description_text, read_description
 from dsindex.index.epochs import (
