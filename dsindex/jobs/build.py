@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.job import open_job
+from dsindex.engine.job import check_room, make_plan, open_job
 from dsindex.engine.output import Output
-from dsindex.engine.plan import make_plan
-from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
@@ -68,7 +66,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
                 reporter.say(note)
             estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
             estimate = estimate.scaled(sum(sample.high - sample.low for sample in config.samples))
-            check_room(config, estimate, itemsize=dtype.itemsize, num_keys=num_keys, unfinished=outputs)
+            check_room(config, estimate, itemsize=dtype.itemsize, num_keys=num_keys)
             settings = ShardSettings(
                 tokenizer=source.tokenizer,
                 engine=source.engine,

@@ -16,10 +16,9 @@ import msgspec
 import xxhash
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.job import open_job
+from dsindex.engine.job import check_room, make_plan, open_job
 from dsindex.engine.output import Output
-from dsindex.engine.plan import make_plan
-from dsindex.engine.room import Estimate, check_room
+from dsindex.engine.sample import Estimate
 from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
 from dsindex.errors import UsageError
@@ -156,7 +155,7 @@ def _check_room(config: InstructConfig, source: TextSource, targets: Sequence[Ou
     """Check the disk space; no sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed."""
     estimate = Estimate(tokens=source.text_bytes / 3, documents=source.text_bytes / 500)
     itemsize = targets[0].dtype.itemsize + MASK_DTYPE.itemsize
-    check_room(config, estimate, itemsize=itemsize, num_keys=2, unfinished=targets)
+    check_room(config, estimate, itemsize=itemsize, num_keys=2)
 
 
 def _describe(config: InstructConfig, recipe: EncoderRecipe, shards: Shards) -> list[Content]:

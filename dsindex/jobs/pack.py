@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.engine.executors import Call
-from dsindex.engine.job import open_job
+from dsindex.engine.job import check_room, make_plan, open_job
 from dsindex.engine.output import Output
-from dsindex.engine.plan import make_plan
-from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
@@ -73,7 +71,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
             for note in source.first_notes():
                 reporter.say(note)
             estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
-            check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1, unfinished=[output])
+            check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1)
             shared = ShardSettings(
                 tokenizer=source.tokenizer,
                 engine=source.engine,
