@@ -67,7 +67,7 @@ from dsindex.options.config import work_folder_path
 from dsindex.store.lock import hold_lock
 from dsindex.store.storage import StoredFile, combine_digests, free_bytes, holds_writes, nearest_folder
 from dsindex.store.store import find, replace_file, store_of
-from dsindex.store.urls import absolute, folder_of, joined, local_paths, with_suffix
+from dsindex.store.urls import absolute, folder_of, joined, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -351,26 +351,23 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
         The manifests of finished output of the same plan; nothing if there is work to do.
 
     Raises:
-        PlanError: If another plan made the output, naming what differs.
+        PlanError: If another plan made the output, naming what differs, or no manifest describes it.
         FormatError: If a manifest cannot be read.
-        OutputError: If no manifest describes the files under final names.
     """
     finished: list[Manifest] = []
     for output in outputs:
-        manifest = read_manifest(output.prefix)
-        settings, inputs = ([], []) if manifest is None else compare_plans(manifest.run.plan, plan)
-        if (settings or inputs) and not replaces:
+        manifest, foreign = read_manifest(output.prefix), ""
+        if manifest is not None:
+            settings, inputs = compare_plans(manifest.run.plan, plan)
+            foreign = "; ".join([*settings, *inputs])
+        elif found := next(filter(find, map(output.final, output.all_suffixes)), None):
+            foreign = f"{os.path.basename(found)} exists already, and no manifest says that dsindex made it"
+        if foreign and not replaces:
             raise PlanError(
-                f"{output.prefix}: finished output of another plan is here: {'; '.join([*settings, *inputs])}; choose "
-                f"another place for the output, or replace it with --replace"
+                f"{output.prefix}: finished output of another plan is here: {foreign}; choose another place for the "
+                f"output, or replace it with --replace"
             )
-        for path in map(output.final, output.all_suffixes):
-            if manifest is None and not replaces and find(path):
-                raise OutputError(
-                    f"{path}: exists already, and no manifest says that dsindex made it; choose another place for the "
-                    f"output, or replace it with --replace"
-                )
-        if manifest and not (settings or inputs) and files_have_recorded_sizes(output.prefix, manifest):
+        if manifest and not foreign and files_have_recorded_sizes(output.prefix, manifest):
             finished.append(manifest)
     return finished if len(finished) == len(outputs) else []
 
@@ -381,9 +378,8 @@ def refuse_inputs(outputs: Sequence[Output], inputs: Sequence[str]) -> None:
     Raises:
         OutputError: If an output is an input, naming both.
     """
-    names = [path for output in outputs for path in output.paths]
-    gone = {path for path in local_paths(names) if not os.path.exists(path)}
-    existing = {os.path.realpath(path): path for path in names if path not in gone}
+    names = [path for output in outputs for path in output.paths if output.in_bucket or os.path.exists(path)]
+    existing = {os.path.realpath(path): path for path in names}
     for path in inputs if existing else ():
         if found := existing.get(os.path.realpath(path)):
             raise OutputError(
@@ -419,9 +415,8 @@ def _take_over(job: Job, settings: Sequence[str], inputs: Sequence[str]) -> None
     is_same_output = ledger.plan.settings.get("output-prefix") == plan.settings.get("output-prefix")
     if settings and ledger.has_work and not (job.config.replace and is_same_output):
         raise PlanError(
-            f"{job.work_dir}: {'kept shards' if ledger.is_finished else 'unfinished work'} of another plan: "
-            f"{'; '.join(settings)}; use the former options to continue, another --work-dir, or --replace to start "
-            "the same output over"
+            f"{job.work_dir}: shards of another plan are here: {'; '.join(settings)}; use the former options to "
+            "continue, another --work-dir, or --replace to start the same output over"
         )
     if ledger.plan.plan_id != plan.plan_id:
         remove_partials(job.outputs, ledger.plan.plan_id)
@@ -537,13 +532,9 @@ def require_room(needs: Mapping[str, int], *, what: str) -> None:
     Raises:
         OutputError: If fewer bytes are free.
     """
-    disks: dict[int, tuple[str, int]] = {}
-    for folder in needs:
-        if not holds_writes(folder):
-            disk = os.stat(nearest_folder(folder)).st_dev
-            first, before = disks.get(disk, (folder, 0))
-            disks[disk] = first, before + needs[folder]
-    for folder, needed in disks.values():
+    disks = {folder: os.stat(nearest_folder(folder)).st_dev for folder in needs if not holds_writes(folder)}
+    for folder, disk in disks.items():
+        needed = sum(needs[each] for each in disks if disks[each] == disk)
         if needed > (free := free_bytes(folder)):
             sizes = f"about {format_size(needed)} are needed for {what}, {format_size(free)} are free"
             raise OutputError(f"{folder}: {sizes}; make room, or choose another --output-prefix or --work-dir")

@@ -51,8 +51,6 @@ class Output:
     """Id of the job's plan."""
     dtype: np.dtype[Any]
     """Token type of its parts."""
-    key: str = ""
-    """The key of its part in a shard's receipt."""
     is_mask: bool = False
     """Whether it has a value for each token of another output, and shares that one's provenance and bad records."""
     head: PartFile | None = None

@@ -61,7 +61,6 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     output = Output(
         prefix=absolute(config.output_prefix),
         plan_id=plan.plan_id,
-        key=selection.names[0],
         dtype=TYPE_OF_SIZE[token_bytes],
         head=PartFile(path=joined(work_folder_path(config), f"{SHARDS_FOLDER}/head"), size_bytes=version.header_bytes),
     )
@@ -84,18 +83,11 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
             )
             shards = make_shards(job, source, shared)
             _add_ends(job, output, version)
-            job.assemble()
-            content = shards.content(
-                output,
-                token_dtype=np.dtype(f"u{token_bytes}").name,
-                options=source.describe_options(jq_pattern=config.jq_pattern, pbin_era=config.pbin_era),
-            )
-            job.publish([content], engine=source.engine, tokenizer_path=config.tokenizer_model)
-    content = job.manifests[0].content
+            options = source.describe_options(jq_pattern=config.jq_pattern, pbin_era=config.pbin_era)
+            shards.publish([{"token_dtype": np.dtype(f"u{token_bytes}").name, "options": options}])
     return PackResult(
-        datasets=(MadeDataset.of(config.output, content),),
+        datasets=(MadeDataset.of(config.output, job.manifests[0].content),),
         engine=source.engine.name,
-        counts=content.record_counts,
         **outcome_fields(source, job),
     )
 
