@@ -49,8 +49,6 @@ class TextSource:
     tokenizer: Tokenizer
     engine: Engine
     eod_id: int | None
-    joins_files: bool = True
-    """Whether a shard may read several small inputs."""
 
     @property
     def total_bytes(self) -> int:
@@ -95,7 +93,7 @@ class TextSource:
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
-        return plan_shards(self.inputs, joins=self.joins_files)
+        return plan_shards(self.inputs)
 
     def shard_options(self) -> dict[str, Any]:
         """Return the settings that the shards of every kind have."""
