@@ -1,8 +1,13 @@
-"""The beginning and the end of every job that publishes datasets.
+"""The frame of every job that publishes datasets: what is there before, from parts to files, from files to datasets.
 
 `open_job` locks the work folder and the outputs, finds what is finished, and opens the ledger. Whatever can be refused
 is refused before anything changes, and files under final names are left alone until everything that replaces them is
 complete.
+
+On a disk, the tokens are merged by ranges, most of them while shards are still being made; the `.bin` of a shard is
+removed once the ranges that need it are recorded. A range can be merged as soon as its shards and all shards before
+them are recorded, because its place is then known. A plan's ranges have the same bytes whenever they are merged, so one
+that is recorded is done. In a bucket, an output's objects are written at the end.
 """
 
 from __future__ import annotations
@@ -12,33 +17,54 @@ import os
 import socket
 import time
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
 import dsindex
 from dsindex.engine.dispatch import Dispatch
-from dsindex.engine.executors import ClusterLostError
+from dsindex.engine.executors import Call, ClusterLostError
 from dsindex.engine.interrupts import raise_missed_stop
-from dsindex.engine.ledger import Finished, Ledger, Publishing
-from dsindex.engine.output import find_finished, publish, refuse_inputs, remove_partials
+from dsindex.engine.output import (
+    PROVENANCE_SUFFIX,
+    QUARANTINE_SUFFIX,
+    Output,
+    find_finished,
+    publish,
+    ranges_of,
+    refuse_inputs,
+    remove_partials,
+    withdraw,
+)
 from dsindex.engine.plan import compare_plans
 from dsindex.engine.progress import ProgressFile, conclude
 from dsindex.engine.start import make_executor
-from dsindex.engine.work_folder import MARKER_FILE, hold_work_folder, remove_work, remove_work_folder
+from dsindex.engine.tasks import MergeRange
+from dsindex.engine.work_folder import (
+    MARKER_FILE,
+    FileComplete,
+    Finished,
+    Ledger,
+    Publishing,
+    RangeMerged,
+    hold_work_folder,
+    remove_work,
+    remove_work_folder,
+)
+from dsindex.engine.worker import make_index, make_provenance, make_quarantine, merge_range, merge_whole
 from dsindex.errors import PlanError
 from dsindex.formats.manifest import Manifest, RecordedEngine, Run
 from dsindex.options.config import work_folder_path
 from dsindex.store.lock import hold_lock
-from dsindex.store.storage import holds_writes
+from dsindex.store.storage import StoredFile, combine_digests, holds_writes
+from dsindex.store.store import replace_file, store_of
 from dsindex.store.urls import absolute, folder_of, joined, with_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from dsindex.engine.executors import Call, Executor
-    from dsindex.engine.output import Output
+    from dsindex.engine.executors import Executor
     from dsindex.engine.progress import Reporter
     from dsindex.formats.manifest import Content, Plan
     from dsindex.options.config import WorkConfig
@@ -46,6 +72,7 @@ if TYPE_CHECKING:
     from dsindex.text.engines import Engine
 
 K = TypeVar("K")
+RangeOfOutput: TypeAlias = tuple[Output, MergeRange]
 LOCK_SUFFIX = "dsindex-lock"
 
 
@@ -58,9 +85,9 @@ class Job:
     outputs: Sequence[Output]
     ledger: Ledger
     reporter: Reporter
-    executor_options: dict[str, Any]
+    start_executor: Callable[[], Executor]
     owned: contextlib.ExitStack
-    locks: tuple[Lock, ...]
+    locks: Sequence[Lock]
     """The locks of the work folder and of each output."""
     manifests: list[Manifest]
     """The manifests in the order of the outputs, once everything is published by this run or an earlier one."""
@@ -73,7 +100,7 @@ class Job:
     @cached_property
     def executor(self) -> Executor:
         """The executor, which starts when it is needed; it ends with the job."""
-        return self.owned.enter_context(contextlib.closing(make_executor(self.config, **self.executor_options)))
+        return self.owned.enter_context(contextlib.closing(self.start_executor()))
 
     @property
     def work_dir(self) -> str:
@@ -90,14 +117,97 @@ class Job:
         deadline, tick = self.config.shard_deadline, self.reporter.tick
         return Dispatch(self.executor, calls, deadline_seconds=deadline, on_idle=tick)
 
-    def require_locks(self) -> None:
-        """Check, before anything is published, that no other driver can have taken this job over.
+    # From parts to files.
+
+    def full_ranges(self, output: Output, *, is_whole: bool = False) -> list[tuple[RangeOfOutput, Call]]:
+        """Return the calls for ranges that became full, but for those that are merged; begin the token file.
+
+        Args:
+            output: One of the job's outputs.
+            is_whole: Whether all parts were added, so that all ranges are as full as they will be.
+
+        Raises:
+            OutputError: If the token file cannot be created.
+        """
+        if output.in_bucket:
+            return []
+        merged = self.ledger.ranges[output.name]
+        tasks = [output.range_of(number) for number in output.take_ranges(is_whole=is_whole) if number not in merged]
+        if (tasks or is_whole) and not (merged or output.is_begun):
+            replace_file(output.token_file, b"")
+            output.is_begun = True
+        return [((output, task), _merge_call(output, task)) for task in tasks]
+
+    def record_range(self, output: Output, task: MergeRange, digest: str) -> None:
+        """Record a merged range, and remove the tokens of shards that no range needs any more."""
+        self.ledger.record(RangeMerged(output.name, task.number, digest))
+        merged, used_up = self.ledger.ranges[output.name], []
+        for number in output.files_of(task.number):
+            file = output.token_files[number]
+            needed = ranges_of(*output.begins[number : number + 2])
+            if file.digest is not None and all(map(merged.__contains__, needed)):
+                used_up.append(file.path)
+        if used_up and not self.config.keep_shards:
+            self.ledger.sync()
+            store_of(used_up[0]).delete(used_up)
+
+    def assemble(self) -> None:
+        """Write all files of all outputs, keeping those that an earlier run completed.
+
+        On a disk they have partial names. In a bucket, an earlier dataset of the same names is withdrawn first, and
+        what completes each dataset is written last, so that no reader meets half of one.
+        """
+        calls: list[tuple[tuple[Output, MergeRange | str], Call]] = []
+        last_calls: list[tuple[tuple[Output, str], Call]] = []
+        for output in self.outputs:
+            calls += self.full_ranges(output, is_whole=True)
+            whole = [suffix for suffix in output.suffixes if output.in_bucket or suffix != output.token_suffix]
+            missing = [suffix for suffix in whole if suffix not in self.ledger.files[output.name]]
+            own = [((output, suffix), _write_call(output, suffix)) for suffix in missing]
+            if output.in_bucket and missing and missing[-1] == output.suffixes[-1]:
+                last_calls.insert(0, own.pop())
+            calls += own
+        total, num_ranges = (
+            sum(output.begins[-1] for output in self.outputs),
+            sum(isinstance(what, MergeRange) for (_, what), _ in calls),
+        )
+        self.reporter.stage("merge", total=total, unit="bytes", tasks=num_ranges, task_name="ranges")
+        if any(output.in_bucket for output in self.outputs):
+            self._begin_publishing()
+        for (output, _), _ in last_calls:
+            withdraw(output)
+        for part in (calls, last_calls):
+            with contextlib.closing(self.dispatch(part).run()) as results:
+                for (output, what), value in results:
+                    if isinstance(what, MergeRange):
+                        self.record_range(output, what, value)
+                        self.reporter.advance(what.size_bytes)
+                    else:
+                        self.ledger.record(FileComplete(output.name, value))
+                        self.reporter.advance(value.size_bytes if what == output.token_suffix else 0, tasks=0)
+        for output in self.outputs:
+            files = {**self.ledger.files[output.name], **self._merged_file(output)}
+            output.digests = {suffix: files[suffix] for suffix in sorted(output.suffixes)}
+
+    def _merged_file(self, output: Output) -> dict[str, StoredFile]:
+        """Return the token file on a disk by its suffix, from the digests of its ranges."""
+        if output.in_bucket:
+            return {}
+        digests = [bytes.fromhex(digest) for _, digest in sorted(self.ledger.ranges[output.name].items())]
+        name, size_bytes = output.token_suffix, output.begins[-1]
+        return {name: StoredFile(name=name, size_bytes=size_bytes, digest=combine_digests(digests))}
+
+    # From files to datasets.
+
+    def _begin_publishing(self) -> None:
+        """Record that final names are given from now on, if no other driver can have taken this job over.
 
         Raises:
             PlanError: If a lock was lost.
         """
         for lock in self.locks:
             lock.require_held()
+        self.ledger.record(Publishing())
 
     def publish(
         self, contents: Sequence[Content], *, engine: Engine | None = None, tokenizer_path: str | None = None
@@ -129,12 +239,34 @@ class Job:
             engine=msgspec.convert(engine, RecordedEngine | None, from_attributes=True),
             tokenizer_path=path if is_path else None,
         )
-        self.require_locks()
         self.manifests = [Manifest(content=content, run=run) for content in contents]
-        self.ledger.record(Publishing())
+        self._begin_publishing()
         publish(self.outputs, self.manifests)
         remove_partials(self.outputs, self.plan.plan_id)
         self.ledger.record(Finished())
+
+
+def _merge_call(output: Output, task: MergeRange) -> Call:
+    return Call(
+        name=f"merge[{output.name}.{output.token_suffix}:{task.number:05d}]",
+        place=f"{task.output}, bytes {task.begin} to {task.begin + task.size_bytes}",
+        function=merge_range,
+        arguments=(task,),
+    )
+
+
+def _write_call(output: Output, suffix: str) -> Call:
+    """Return the call that writes a file as a whole."""
+    functions: dict[str, tuple[Any, Any]] = {
+        output.token_suffix: (merge_whole, output.token_files),
+        PROVENANCE_SUFFIX: (make_provenance, output.provenance),
+        QUARANTINE_SUFFIX: (make_quarantine, output.quarantine),
+        "idx": (make_index, output.parts),
+    }
+    function, parts = functions[suffix]
+    name = f"{suffix.partition('.')[0]}[{output.name}]"
+    arguments = (parts, output.partial(suffix))
+    return Call(name=name, place=output.final(suffix), function=function, arguments=arguments)
 
 
 @contextlib.contextmanager
@@ -168,19 +300,20 @@ def open_job(
         locks = [owned.enter_context(hold_work_folder(work_dir))]
         locks += [owned.enter_context(hold_output(prefix)) for prefix in sorted(output.prefix for output in outputs)]
         ledger = Ledger(work_dir)
-        settings, inputs = ([], []) if ledger.plan is None else compare_plans(ledger.plan, plan)
+        settings, inputs = compare_plans(ledger.plan or plan, plan)
         is_same = not settings and not inputs
         is_publishing = ledger.is_publishing and not ledger.is_finished and is_same
         finished = find_finished(outputs, plan, replaces=config.replace or is_publishing)
+        options: dict[str, Any] = {"text_bytes": 0 if finished else text_bytes, "holds_gil": holds_gil}
         job = Job(
             config=config,
             plan=plan,
             outputs=outputs,
             ledger=ledger,
             reporter=reporter,
-            executor_options={"text_bytes": 0 if finished else text_bytes, "holds_gil": holds_gil},
+            start_executor=partial(make_executor, config, **options),
             owned=owned,
-            locks=tuple(locks),
+            locks=locks,
             manifests=finished,
             already_complete=bool(finished),
         )

@@ -1,6 +1,6 @@
 """Make the shards of a plan: keep those that the ledger has, make the others, count records.
 
-Meanwhile, ranges of the output that finished shards fill are merged (dsindex.engine.assembly). What is made is then
+Meanwhile, ranges of the output that finished shards fill are merged (dsindex.engine.job). What is made is then
 described: datasets to assemble, and the counts for their manifests.
 """
 
@@ -11,12 +11,10 @@ from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count
-from dsindex.engine.assembly import RangeOfOutput, full_ranges, record_range
 from dsindex.engine.executors import Call
-from dsindex.engine.ledger import ShardMade
 from dsindex.engine.output import ranges_of
 from dsindex.engine.tasks import Part, PartFile, ShardRows
-from dsindex.engine.work_folder import SHARDS_FOLDER
+from dsindex.engine.work_folder import SHARDS_FOLDER, ShardMade
 from dsindex.engine.worker import tokenize_shard
 from dsindex.errors import BadRecordError, InputError, RecordError
 from dsindex.formats.manifest import Content, RecordCounts, RecordedInput
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from dsindex.engine.dispatch import Dispatch
-    from dsindex.engine.job import Job
+    from dsindex.engine.job import Job, RangeOfOutput
     from dsindex.engine.output import Output
     from dsindex.engine.source import TextSource
     from dsindex.engine.tasks import ShardResult, ShardTask
@@ -81,7 +79,7 @@ def make_shards(
                     job.ledger.record(ShardMade(tasks[what].key, value))
                     dispatch.release(shards.take(what, value, fresh=True))
                 else:
-                    record_range(job, *what, value)
+                    job.record_range(*what, value)
     except RecordError as error:
         raise shards.explain(error) from error
     finally:
@@ -149,7 +147,7 @@ class Shards:
             self._num_in_order += 1
         if self._num_in_order == len(self._tasks):
             return []
-        return [call for output in self.job.outputs for call in full_ranges(self.job, output)]
+        return [call for output in self.job.outputs for call in self.job.full_ranges(output)]
 
     def _add_parts(self, task: ShardTask, result: ShardResult) -> None:
         """Add the next shard's parts to the outputs, and the places of its rows of provenance and bad records."""

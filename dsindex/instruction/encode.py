@@ -312,7 +312,7 @@ class InstructionEncoder:
             begin_id, end_id = self._markers.values()
             return [
                 mask_between_markers(ids, begin_id=begin_id, end_id=end_id)
-                for ids in cut_at(*self._encode([text.text for text in texts]))
+                for ids in self._encode([text.text for text in texts])
             ]
         if self._fast is not None:
             return self._fast.encode_spans(texts)
@@ -320,7 +320,7 @@ class InstructionEncoder:
 
     def _tokenize_segments(self, sequences: Sequence[Sequence[Segment]]) -> list[MaskedTokens]:
         texts = [segment.text for sequence in sequences for segment in sequence if segment.special is None]
-        pieces = iter(cut_at(*self._encode(texts)))
+        pieces = iter(self._encode(texts))
         found = []
         for sequence in sequences:
             special = [segment.special for segment in sequence]
@@ -331,12 +331,10 @@ class InstructionEncoder:
             found.append(MaskedTokens(tokens=np.concatenate(tokens), mask=mask))
         return found
 
-    def _encode(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Return the tokens of texts, one after the other, and the number of tokens of each."""
-        if self._fast is not None:
-            batch = self._fast.encode(texts)
-            return batch.tokens, batch.lengths
-        return self._tokenizer.encode_ids(texts)
+    def _encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """Return the tokens of each text."""
+        batch = (self._fast or self._tokenizer).encode_ids(texts)
+        return cut_at(batch.tokens, batch.lengths)
 
 
 class _Chat:

@@ -21,27 +21,27 @@ import xxhash
 from dsindex.dtypes import starts_of
 from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.instruction.records import check_text
-from dsindex.text.encoders import encode_all, make_encoder
+from dsindex.text.encoders import TokenBatch, encode_all, encode_by_reference, make_encoder
 from dsindex.text.engines import adds_prefix_space
 from dsindex.text.tokenizer import (
     LibraryError,
+    Tokenizer,
     library_errors,
     load_tokenizer,
     read_folder_config,
     read_tokenizer_bytes,
+    shared_tokenizer,
     token_text,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from dsindex.instruction.records import CharacterSpan
-    from dsindex.text.encoders import TokenBatch
     from dsindex.text.engines import Engine
-    from dsindex.text.tokenizer import Tokenizer
 
 
 class MarkedText(NamedTuple):
@@ -108,18 +108,16 @@ class ChatTokenizer:
         special_tokens: Mapping[str, str] | None = None,
         chat_templates: Mapping[str, str] | None = None,
     ) -> None:
-        from tokenizers import Tokenizer
-
         self._json = tokenizer_json
         self.special_tokens = dict(special_tokens or {})
         self.chat_templates = dict(chat_templates or {})
+        exact = _with_exact_offsets(tokenizer_json).encode()
+        self._data = Tokenizer(name="the tokenizer", json=exact, sha256="", vocabulary_size=0, special_tokens=())
         try:
             with library_errors():
-                self._tokenizer = Tokenizer.from_str(_with_exact_offsets(tokenizer_json))
+                self._tokenizer = shared_tokenizer(self._data)
         except LibraryError as error:
             raise TokenizerError(f"expected the text of a tokenizer.json, got something else: {error}") from error
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
 
     @classmethod
     def from_path(cls, path: Path) -> ChatTokenizer:
@@ -144,27 +142,18 @@ class ChatTokenizer:
             UnencodableError: If the library fails on it.
         """
         check_text(text)
-        encoding = self._encode_all(lambda texts: self._tokenizer.encode(texts[0], add_special_tokens=False), [text])
+        call = functools.partial(self._tokenizer.encode, add_special_tokens=False)
+        encoding = encode_all(lambda texts: call(texts[0]), [text], self._data)
         offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         return EncodedText(ids=np.array(encoding.ids, dtype=np.uint32), offsets=offsets)
 
-    def encode_ids(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    def encode_ids(self, texts: Sequence[str]) -> TokenBatch:
         """Tokenize texts without lone surrogates, each on its own.
-
-        Returns:
-            The tokens, one after the other, and the number of tokens of each text.
 
         Raises:
             UnencodableError: If the library fails on some of them.
         """
-        encode = functools.partial(self._tokenizer.encode_batch_fast, add_special_tokens=False)
-        encodings = self._encode_all(encode, list(texts))
-        counts = np.fromiter(map(len, encodings), np.int64, count=len(encodings))
-        ids = chain.from_iterable(encoding.ids for encoding in encodings)
-        return np.fromiter(ids, np.uint32, count=int(counts.sum())), counts
-
-    def _encode_all(self, encode: Callable[[Sequence[str]], Any], texts: Sequence[str]) -> Any:  # noqa: ANN401 - of tokenizers
-        return encode_all(encode, texts, name="the tokenizer", library="tokenizers")
+        return TokenBatch.of(encode_by_reference(self._data, texts, add_special_tokens=False))
 
     def special_id(self, name: str, text: str) -> int:
         """Return the id of a special token.
@@ -354,16 +343,15 @@ class FastTexts:
     def __reduce__(self) -> tuple[Any, ...]:
         return FastTexts, (self._tokenizer, self._engine, self._reference)
 
-    def encode(self, texts: Sequence[str]) -> TokenBatch:
+    def encode_ids(self, texts: Sequence[str]) -> TokenBatch:
         """Tokenize texts, each on its own.
 
         Raises:
             TokenizerError: If the engine and the reference return other tokens for an audited text.
         """
-        spelt = [text.encode() for text in texts]
-        batch = self._encode(spelt)
-        for text, data, tokens in zip(texts, spelt, cut_at(batch.tokens, batch.lengths), strict=True):
-            if _is_audited(data) and not np.array_equal(tokens, self._reference.encode(text).ids):
+        batch = self._encoder.encode(texts)
+        for text, tokens in zip(texts, cut_at(batch.tokens, batch.lengths), strict=True):
+            if _is_audited(text.encode()) and not np.array_equal(tokens, self._reference.encode(text).ids):
                 raise self._differs(text)
         return batch
 
@@ -376,7 +364,7 @@ class FastTexts:
         Raises:
             TokenizerError: If the engine and the reference return other tokens or masks for an audited text.
         """
-        batch = self._encode([text.spelt for text in texts])
+        batch = self._encoder.encode([text.text for text in texts])
         ends = np.cumsum(self._lengths.take(batch.tokens), dtype=np.int64)
         # Where each text begins, in bytes of tokens.
         bases = np.concatenate([[0], ends])[starts_of(batch.lengths)]
@@ -407,10 +395,6 @@ class FastTexts:
             if not content.isascii() and content in document["model"]["vocab"]:
                 return f"masks need the characters of each token, and {content!r} stands for itself and for other bytes"
         return None
-
-    def _encode(self, spelt: Sequence[bytes]) -> TokenBatch:
-        """Return the tokens of texts in UTF-8."""
-        return self._encoder.encode([text.decode() for text in spelt])
 
     def _is_unchanged(self, spelt: bytes) -> bool:
         """Tell whether the normalizer leaves a text as it is: NFC is the only one that the fast engine has."""

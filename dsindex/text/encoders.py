@@ -29,7 +29,7 @@ from dsindex.text.tokenizer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -196,7 +196,6 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer, engine: Engine) -> None:
         self.engine = engine
         self._tokenizer = tokenizer
-        self._differing = CodePoints(engine.differing)
         self._lock = threading.Lock()
         """Held while gigatoken's object is chosen or built, not while it encodes."""
         self._gigatoken: Any = None
@@ -215,27 +214,27 @@ class Encoder:
             special = self.engine.add_special_tokens
             rows = encode_by_reference(self._tokenizer, texts, add_special_tokens=special) if texts else []
             return TokenBatch.of(rows, text_bytes=text_bytes)
-        separator = self.engine.separator or ("", 0)
-        joined = separator[0].encode().join([*spelt, b""])
         try:
             with library_errors():
-                batch = self._encode_fast(spelt, joined, separator)
+                batch = self._encode_fast(spelt)
         except LibraryError as error:
             msg = f"{self._tokenizer.name}: gigatoken fails on a text ({error}); use --engine reference"
             raise TokenizerError(msg) from error
-        numbers = self._differing.find_texts(texts, joined)
-        if numbers.size:
+        numbers = find_texts(texts, spelt, self.engine.differing)
+        if numbers:
             batch = self._with_reference(texts, numbers, batch)
         return replace(_with_added(batch, self.engine.prefix, self.engine.suffix), text_bytes=text_bytes)
 
-    def _encode_fast(self, spelt: Sequence[bytes], joined: bytes, separator: Separator) -> TokenBatch:
-        """Encode texts in UTF-8, given also as one, in which a separator that is not empty follows each."""
+    def _encode_fast(self, spelt: Sequence[bytes]) -> TokenBatch:
+        """Encode texts in UTF-8: as one, in which a separator follows each; each by itself if that is not possible."""
         from gigatoken.gigatoken_rs import BytesSource, PadTruncate
 
-        backend = self._open_gigatoken(len(joined))
-        if separator[0]:
-            [ids], _ = backend.encode_batch_padded(BytesSource([joined]), PadTruncate(0), parallel=True)
-            places = np.flatnonzero(ids == separator[1])
+        backend = self._open_gigatoken(sum(map(len, spelt)))
+        if self.engine.separator is not None:
+            token, number = self.engine.separator
+            source = BytesSource([token.encode().join([*spelt, b""])])
+            [ids], _ = backend.encode_batch_padded(source, PadTruncate(0), parallel=True)
+            places = np.flatnonzero(ids == number)
             if len(places) == len(spelt):  # no text has some of its own
                 return TokenBatch(spaced=ids, lengths=np.diff(places, prepend=-1) - 1)
         return TokenBatch.of(backend.encode_batch_list(BytesSource(list(spelt)), parallel=True))
@@ -253,17 +252,17 @@ class Encoder:
             self._used_bytes += num_bytes
             return self._gigatoken
 
-    def _with_reference(self, texts: Sequence[str], numbers: NDArray[np.int64], batch: TokenBatch) -> TokenBatch:
+    def _with_reference(self, texts: Sequence[str], numbers: Sequence[int], batch: TokenBatch) -> TokenBatch:
         """Replace gigatoken's tokens of some texts with the reference's."""
-        chosen = [texts[number] for number in numbers.tolist()]
         try:
+            chosen = [texts[number] for number in numbers]
             rows = encode_by_reference(self._tokenizer, chosen, add_special_tokens=False)
         except UnencodableError as error:
-            reasons = {int(numbers[number]): reason for number, reason in error.reasons.items()}
+            reasons = {numbers[number]: reason for number, reason in error.reasons.items()}
             raise UnencodableError(error.name, reasons) from error
         pieces = np.split(batch.spaced, batch.places[:-1] + 1)
         lengths = batch.lengths.copy()
-        for number, row in zip(numbers.tolist(), rows, strict=True):
+        for number, row in zip(numbers, rows, strict=True):
             pieces[number], lengths[number] = np.array([*row, 0], np.uint32), len(row)
         return TokenBatch(spaced=np.concatenate(pieces), lengths=lengths)
 
@@ -326,10 +325,10 @@ def encode_by_reference(tokenizer: Tokenizer, texts: Sequence[str], *, add_speci
         batches = (some[begin : begin + TEXTS_PER_CALL] for begin in range(0, len(some), TEXTS_PER_CALL))
         return [each.ids for batch in batches for each in call(batch)]
 
-    return encode_all(encode, texts, name=tokenizer.name, library=tokenizer.library)
+    return encode_all(encode, texts, tokenizer)
 
 
-def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], *, name: str, library: str) -> _T:
+def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], tokenizer: Tokenizer) -> _T:
     """Encode texts in one call; if the library fails, find out on which of them.
 
     It is asked about each text alone, and not about halves: a text can take it seconds before it fails.
@@ -337,8 +336,7 @@ def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], *, n
     Args:
         encode: Calls the library.
         texts: The texts.
-        name: The tokenizer's name.
-        library: The library's.
+        tokenizer: Whose library it is.
 
     Raises:
         UnencodableError: If the library fails on some of the texts.
@@ -354,52 +352,45 @@ def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], *, n
                     encode([text])
             except LibraryError as error:
                 reasons[number] = (
-                    f"expected a text that {library} can encode, but it fails ({error}) on {text[:40]!r}, of "
+                    f"expected a text that {tokenizer.library} can encode, but it fails ({error}) on {text[:40]!r}, of "
                     f"length {len(text):,}; change it, or leave the record out"
                 )
         if not reasons:
-            msg = f"{name}: {library} fails ({failure}) on {len(texts):,} texts together and on none of them alone"
-            raise TokenizerError(msg) from failure
-        raise UnencodableError(name, reasons) from failure
+            what = f"{tokenizer.library} fails ({failure}) on {len(texts):,} texts together and on none of them alone"
+            raise TokenizerError(f"{tokenizer.name}: {what}") from failure
+        raise UnencodableError(tokenizer.name, reasons) from failure
 
 
 # Find the texts that contain one of a set of code points, at memory speed for texts that are mostly ASCII.
 
-_NUM_CODE_POINTS = 0x110000
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""First and last code points, both included."""
 
 
-class CodePoints:
-    """A set of code points outside ASCII, prepared for searching UTF-8."""
+@lru_cache(maxsize=8)
+def _members(ranges: Ranges) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return whether each code point is a member, and whether one has these two first bytes, as a big-endian number."""
+    members, pairs = np.zeros(0x110000, np.bool_), np.zeros(1 << 16, np.bool_)
+    for first, last in ranges:
+        members[first : last + 1] = True
+    pairs[[int.from_bytes(chr(point).encode()[:2], "big") for point in np.flatnonzero(members)]] = True
+    return members, pairs
 
-    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Prepare a set.
 
-        Args:
-            ranges: First and last code point of each range, both included.
-        """
-        flags = np.zeros(_NUM_CODE_POINTS, np.bool_)
-        for first, last in ranges:
-            flags[first : last + 1] = True
-        self._members = flags
-        self._pairs = np.zeros(1 << 16, np.bool_)
-        """Whether a member has these first two bytes in UTF-8, as a big-endian number."""
-        self._pairs[[int.from_bytes(chr(point).encode()[:2], "big") for point in np.flatnonzero(flags)]] = True
-        self._lowest = int(np.argmax(self._pairs)) >> 8
-        self._is_empty = not flags.any()
+def find_texts(texts: Sequence[str], spelt: Sequence[bytes], ranges: Ranges) -> list[int]:
+    """Return the numbers of the texts that contain a code point outside ASCII that is in a range, ascending.
 
-    def find_texts(self, texts: Sequence[str], joined: bytes) -> NDArray[np.int64]:
-        """Return the numbers of the texts that contain a member, ascending.
-
-        Args:
-            texts: The texts.
-            joined: All of them in UTF-8, whatever is between them.
-        """
-        if self._is_empty or joined.isascii():
-            return np.empty(0, np.int64)
-        octets = np.frombuffer(joined, np.uint8)
-        high = np.flatnonzero(octets[:-1] >= self._lowest)  # few in most texts
-        if not self._pairs[octets[high].astype(np.int64) << 8 | octets[high + 1]].any():
-            return np.empty(0, np.int64)
-        points = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4")
-        ends = np.cumsum(list(map(len, texts)))
-        return np.unique(np.searchsorted(ends, np.flatnonzero(self._members[points]), side="right"))
+    Args:
+        texts: The texts.
+        spelt: The same in UTF-8.
+        ranges: The code points.
+    """
+    numbers = [number for number, text in enumerate(texts) if not text.isascii()]
+    if not ranges or not numbers:
+        return []
+    members, pairs = _members(ranges)
+    octets = np.frombuffer(b"".join([spelt[number] for number in numbers]), np.uint8)
+    high = np.flatnonzero(octets >= int(np.argmax(pairs)) >> 8)  # few in most texts
+    if not pairs[octets[high].astype(np.int64) << 8 | octets[high + 1]].any():
+        return []
+    return [number for number in numbers if members[np.frombuffer(texts[number].encode("utf-32-le"), "<u4")].any()]

@@ -108,16 +108,19 @@ class TiktokenEncoding(msgspec.Struct, frozen=True, kw_only=True):
         named = self.special_tokens.get(token)
         return named if named is not None else self.ranks.get(token.encode())
 
-    def spelt_tokens(self) -> dict[int, bytes]:
-        """Return the bytes of each token, special ones included, by id."""
-        spelt = {number: token for token, number in self.ranks.items()}
-        return spelt | {number: token.encode() for token, number in self.special_tokens.items()}
-
 
 @functools.lru_cache(maxsize=2)
 def read_definition(content: bytes) -> TiktokenEncoding:
     """Read the definition of an encoding."""
     return msgspec.json.decode(content, type=TiktokenEncoding)
+
+
+@functools.lru_cache(maxsize=2)
+def spell_tokens(content: bytes) -> dict[int, bytes]:
+    """Return the bytes of each token of a definition, special ones included, by id."""
+    encoding = read_definition(content)
+    spelt = {number: token for token, number in encoding.ranks.items()}
+    return spelt | {number: token.encode() for token, number in encoding.special_tokens.items()}
 
 
 def make_tiktoken(encoding: TiktokenEncoding) -> tiktoken.Encoding:

@@ -34,6 +34,7 @@ from dsindex.text.ranks import (
     read_definition,
     read_megatron_ranks,
     read_rank_file,
+    spell_tokens,
 )
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
             if tokenizer.library == "sentencepiece":
                 return str(shared_sentencepiece(tokenizer).decode(numbers))
             if tokenizer.library == "tiktoken":
-                spelt = read_definition(tokenizer.model).spelt_tokens()
+                spelt = spell_tokens(tokenizer.model)
                 return b"".join(spelt.get(number, b"") for number in numbers).decode(errors="replace")
             return shared_tokenizer(tokenizer).decode(numbers, skip_special_tokens=False)
     except LibraryError as error:

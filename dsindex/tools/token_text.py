@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dsindex.text.ranks import read_definition
 from dsindex.text.tokenizer import decode
 
 if TYPE_CHECKING:
@@ -67,21 +65,9 @@ def text_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 def _text_after(tokenizer: Tokenizer, before: tuple[int, ...], ids: tuple[int, ...]) -> str:
     if not before:
-        return _decode(tokenizer, ids)
-    first, both = _decode(tokenizer, before), _decode(tokenizer, (*before, *ids))
-    return both[len(first) :] if both.startswith(first) else _decode(tokenizer, ids)
-
-
-def _decode(tokenizer: Tokenizer, ids: tuple[int, ...]) -> str:
-    if tokenizer.library == "tiktoken":  # `decode` spells the whole vocabulary at each call
-        spelt = _spelling(tokenizer.model)
-        return b"".join(spelt.get(number, b"") for number in ids).decode(errors="replace")
-    return decode(tokenizer, ids)
-
-
-@functools.lru_cache(maxsize=2)
-def _spelling(model: bytes) -> dict[int, bytes]:
-    return read_definition(model).spelt_tokens()
+        return decode(tokenizer, ids)
+    first, both = decode(tokenizer, before), decode(tokenizer, (*before, *ids))
+    return both[len(first) :] if both.startswith(first) else decode(tokenizer, ids)
 
 
 def pieces_of(ids: Sequence[Any], tokenizer: Tokenizer | None, *, before: Sequence[Any] = ()) -> list[Piece]:

@@ -10,7 +10,7 @@ import pytest
 
 from dsindex.engine.dispatch import Dispatch
 from dsindex.engine.executors import Call, ProcessExecutor, ThreadExecutor
-from dsindex.engine.merge import make_index
+from dsindex.engine.worker import make_index
 from dsindex.errors import BadRecordError
 from dsindex.machine import available_cpus, available_memory
 from dsindex.store.store import open_output
@@ -202,7 +202,7 @@ def make_index_in_a_worker_that_dies_once(parts, path):
 
 
 def test_worker_that_dies_while_it_writes_leaves_nothing(tmp_path, make_config, monkeypatch):
-    monkeypatch.setattr("dsindex.engine.assembly.make_index", make_index_in_a_worker_that_dies_once)
+    monkeypatch.setattr("dsindex.engine.job.make_index", make_index_in_a_worker_that_dies_once)
     run_config(make_config(executor="processes"))
     assert (tmp_path / "died").exists()
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".bin", ".idx", ".json", ".parquet"}

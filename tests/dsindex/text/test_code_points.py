@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from dsindex.text.encoders import CodePoints
+from dsindex.text.encoders import find_texts
 
 RANGES = [(0x88F, 0x88F), (0xA7CE, 0xA7CF), (0x10940, 0x10959), (0x323B0, 0x33479)]
 EDGES = [0x88E, 0x88F, 0x890, 0xA7CD, 0xA7CE, 0xA7CF, 0xA7D0, 0x1093F, 0x10940, 0x10959, 0x1095A, 0x323AF, 0x323B0,
@@ -25,4 +25,4 @@ def test_texts_with_a_member_are_found(ranges):
         if any(first <= ord(character) <= last for character in text for first, last in ranges)
     ]
     assert 0 < len(wanted) < len(texts)
-    assert CodePoints(ranges).find_texts(texts, "|".join(texts).encode()).tolist() == wanted
+    assert find_texts(texts, list(map(str.encode, texts)), tuple(ranges)) == wanted
