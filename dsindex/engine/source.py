@@ -77,9 +77,9 @@ class TextSource:
             encodes: Whether the job encodes texts.
         """
         fallback = self.engine.describe_fallback() if encodes else None
-        folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else []
+        folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else None
         twice = self._describe_two_eods() if encodes else None
-        return (*filter(None, [fallback, twice]), *folder, *self.notes)
+        return (*filter(None, [fallback, twice, folder]), *self.notes)
 
     def _describe_two_eods(self) -> str | None:
         """Return a note if the post-processor ends texts with EOD, and another is appended; Megatron writes both."""
