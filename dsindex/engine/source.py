@@ -20,7 +20,8 @@ from dsindex.store.reading import input_status
 from dsindex.store.storage import holds_writes, make_folder
 from dsindex.store.store import find, open_output, store_of
 from dsindex.store.urls import joined
-from dsindex.text.tokenizer import TokenizerOptions, describe_folder, load_tokenizer, require_eod, shared_tokenizer
+from dsindex.text.ranks import TokenizerOptions
+from dsindex.text.tokenizer import describe_folder, load_tokenizer, require_eod, shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

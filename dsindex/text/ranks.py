@@ -13,7 +13,8 @@ from __future__ import annotations
 import base64
 import itertools
 import os
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import tiktoken
-
-    from dsindex.text.tokenizer import TokenizerOptions
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -67,6 +66,26 @@ MEGATRON_PATTERNS = {
 }
 MEGATRON_SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>")
 MEGATRON_VOCABULARY_SIZE = 1 << 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerOptions:
+    """What a tokenizer's file does not say, named as the options of Megatron-LM where it has them."""
+
+    tokenizer_type: str | None = None
+    """Megatron's name of the type that the file must be of; None for whatever its content is."""
+    vocab_file: str | None = None
+    """GPT-2's vocab.json, which is read together with `merge_file` in place of the path."""
+    merge_file: str | None = None
+    tiktoken_encoding: str | None = None
+    """Name of the pattern and special tokens of a tiktoken file; None if the file's name says it."""
+    tiktoken_pattern: Literal["v1", "v2"] = "v2"
+    """Megatron's pattern for ranks in JSON."""
+    tiktoken_num_special_tokens: int = 1000
+    vocab_size: int | None = None
+    """Size of the vocabulary for ranks in JSON; None for Megatron's 131,072."""
+    tokenizer_special_tokens: tuple[str, ...] = MEGATRON_SPECIAL_TOKENS
+    """The first special tokens for ranks in JSON."""
 
 
 class TiktokenEncoding(msgspec.Struct, frozen=True, kw_only=True):

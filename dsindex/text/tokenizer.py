@@ -28,6 +28,7 @@ from dsindex.text.compressed import describe_lfs_pointer
 from dsindex.text.ranks import (
     END_OF_TEXT,
     MEGATRON_SPECIAL_TOKENS,
+    TokenizerOptions,
     convert_gpt2_files,
     make_tiktoken,
     read_definition,
@@ -70,26 +71,6 @@ def library_errors() -> Iterator[None]:
             raise
         said = " ".join(str(error).split()) or type(error).__name__
         raise LibraryError(said if len(said) <= _SHOWN_CHARACTERS else f"{said[:_SHOWN_CHARACTERS]}…") from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizerOptions:
-    """What a tokenizer's file does not say, named as the options of Megatron-LM where it has them."""
-
-    tokenizer_type: str | None = None
-    """Megatron's name of the type that the file must be of; None for whatever its content is."""
-    vocab_file: str | None = None
-    """GPT-2's vocab.json, which is read together with `merge_file` in place of the path."""
-    merge_file: str | None = None
-    tiktoken_encoding: str | None = None
-    """Name of the pattern and special tokens of a tiktoken file; None if the file's name says it."""
-    tiktoken_pattern: Literal["v1", "v2"] = "v2"
-    """Megatron's pattern for ranks in JSON."""
-    tiktoken_num_special_tokens: int = 1000
-    vocab_size: int | None = None
-    """Size of the vocabulary for ranks in JSON; None for Megatron's 131,072."""
-    tokenizer_special_tokens: tuple[str, ...] = MEGATRON_SPECIAL_TOKENS
-    """The first special tokens for ranks in JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from tokenizers import models, pre_tokenizers
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.text.encoders import make_encoder
 from dsindex.text.engines import PATTERNS, choose_engine
-from dsindex.text.ranks import CL100K_PATTERN, MEGATRON_PATTERNS, R50K_PATTERN, read_definition
-from dsindex.text.tokenizer import TokenizerOptions, decode, describe_folder, load_tokenizer, shared_tokenizer
+from dsindex.text.ranks import CL100K_PATTERN, MEGATRON_PATTERNS, R50K_PATTERN, TokenizerOptions, read_definition
+from dsindex.text.tokenizer import decode, describe_folder, load_tokenizer, shared_tokenizer
 from tests.support import text_tokenizers as trained
 from tests.support.foreign_tokenizers import (
     SENTENCEPIECE_SHAPES,
