@@ -44,14 +44,14 @@ def stop_on_signals(command: str) -> Iterator[None]:
 
     def stop(number: int, _frame: FrameType | None) -> NoReturn:
         global _stop
+        is_first, _stop = _stop is None, _stop or StoppedError(number)
         sentence = "stopping; a second signal stops it at once, which is safe too"
-        if _stop is not None:
+        if not is_first:
             sentence = "stopped; run the same command again to continue"
         with contextlib.suppress(OSError):  # not by sys.stderr: the signal may have interrupted a write to it
             os.write(2, f"\n{command}: {sentence}\n".encode())
-        if _stop is not None:
+        if not is_first:
             os._exit(128 + number)
-        _stop = StoppedError(number)
         raise _stop
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, *hang_up)}
