@@ -160,14 +160,8 @@ class _Split(GroupWriter):
         self.statistics: Counter[str] = Counter()
         self._vocabulary_size = settings.recipe.tokenizer.vocabulary_size
         self._dtype = dtype_for_vocabulary(self._vocabulary_size)
-<<<<<<< HEAD
         super().__init__(attempt, split or "0", [self._dtype, MASK_DTYPE], provenance=settings.provenance)
-        self._held: list[tuple[EncodedConversation, int, int]] = []
-=======
-        dtypes = dict(zip(self.keys, (self._dtype, MASK_DTYPE), strict=True))
-        super().__init__(attempt, split or "0", dtypes, provenance=settings.provenance)
         self._held: list[tuple[EncodedConversation, int, int, int]] = []
->>>>>>> main
 
     def hold(self, encoded: EncodedConversation, offset: int, line: int, file: int) -> None:
         """Count a conversation and hold it until the next `write`."""
@@ -192,13 +186,7 @@ class _Split(GroupWriter):
         per_document = np.array([len(encoded.lengths) for encoded in conversations], np.int64)
         tokens = np.concatenate([encoded.tokens for encoded in conversations])
         check_ids(tokens, self._vocabulary_size)
-<<<<<<< HEAD
         self.add(0, cast_tokens(tokens, self._dtype), lengths, per_document)
         self.add(1, np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
-        self.add_places(np.array(offsets, np.int64), np.array(lines, np.int64))
-=======
-        self.add(self.keys[0], cast_tokens(tokens, self._dtype), lengths, per_document)
-        self.add(self.keys[1], np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
         self.add_places(*np.array(places, np.int64))
->>>>>>> main
         self._held = []
