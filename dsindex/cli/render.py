@@ -193,8 +193,8 @@ def _instructed(result: InstructResult) -> Iterator[Line]:
     for export in result.exports:
         was_there = ", already complete" if export.already_complete else ""
         yield f"{export.path}/: export {export.kind}{was_there}"
-        for name, own in export.content.splits.items():
-            yield f"  {name}: {count(own.rows, 'row')}, {own.tokens:,} tokens, {own.targets:,} targets"
+        for name, own in export.splits.items():
+            yield f"  {name}: {count(own['rows'], 'row')}, {own['tokens']:,} tokens, {own['targets']:,} targets"
 
 
 def _split(split: BuiltSplit) -> Iterator[str]:
