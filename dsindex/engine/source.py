@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.engine.input_paths import find_paths, open_piped
 from dsindex.engine.inputs import look_at_inputs, plan_shards
-from dsindex.engine.ledger import Ledger
-from dsindex.engine.work_folder import INPUTS_FOLDER, hold_work_folder, is_marked
+from dsindex.engine.work_folder import INPUTS_FOLDER, Ledger, hold_work_folder, is_marked
 from dsindex.errors import InputError
 from dsindex.formats.manifest import RecordedOptions, RecordedTokenizer
 from dsindex.json_text import show_name

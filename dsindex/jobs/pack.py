@@ -9,7 +9,6 @@ import numpy as np
 
 from dsindex.engine.executors import Call
 from dsindex.engine.job import open_job
-from dsindex.engine.merge import read_items
 from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
 from dsindex.engine.room import check_room
@@ -18,7 +17,7 @@ from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
 from dsindex.engine.tasks import PartFile
 from dsindex.engine.work_folder import SHARDS_FOLDER
-from dsindex.engine.worker import ShardSettings
+from dsindex.engine.worker import ShardSettings, read_lengths
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.jobs.conversion import TYPE_OF_SIZE
@@ -145,9 +144,8 @@ def _write_ends(parts: Sequence[Part], header: PbinHeader, folder: str) -> PartF
         InputError: If a shard is missing.
         OutputError: If the work folder cannot be written.
     """
-    lengths = np.concatenate([np.empty(0, np.int32), *read_items(parts, "lengths")])
     replace_file(joined(folder, "head"), header.to_bytes())
     path = joined(folder, "index")
     with open_output(path) as file:
-        write_pbin_index(file, header, lengths)
+        write_pbin_index(file, header, read_lengths(parts))
     return PartFile(path=path, size_bytes=file.size_bytes)
