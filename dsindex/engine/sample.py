@@ -19,7 +19,6 @@ from dsindex.engine.inputs import TEXT_PER_STORED_BYTE
 from dsindex.engine.room import Estimate
 from dsindex.errors import InputError
 from dsindex.text.compressed import measure_compression
-from dsindex.text.forms import TextPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -140,10 +139,9 @@ def encode_piece(
     from dsindex.text.records import DEFAULT_BLOCK_BYTES
 
     file = piece.file
-    part = TextPart(path=file.absolute_path, begin=piece.begin, end=piece.end, form=file.form, is_sample=True)
     stored_per_byte = 1.0 if file.bounds is None else _stored_per_byte(piece)
     blocks = read_part(
-        part,
+        file.part(piece.begin, piece.end, is_sample=True),
         selection,
         block_bytes=max(1, min(DEFAULT_BLOCK_BYTES, piece.stored_bytes)),
         max_record_bytes=max_record_bytes,

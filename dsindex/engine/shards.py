@@ -186,15 +186,20 @@ class Shards:
         """
         if error.part is not None:
             begin, line = error.part
-            task = next(task for task in self._tasks if (task.path, task.begin) == (error.path, begin))
-            if task.form.container != "plain":  # raises if it is damaged: then the record is not a bad one
-                measure_compression(task.path, task.form.container)
+            number, part = next(
+                (number, part)
+                for task in self._tasks
+                for number, part in zip(task.inputs, task.parts, strict=True)
+                if (part.path, part.begin) == (error.path, begin)
+            )
+            if part.form.container != "plain":  # raises if it is damaged: then the record is not a bad one
+                measure_compression(part.path, part.form.container)
             before = [
-                self._results[other.shard].files[0]
-                for other in self._tasks[: task.shard]
-                if other.input == task.input and other.shard in self._results
+                self._results[task.shard].files[0].lines
+                for task in self._tasks
+                if task.input == number and task.parts[0].begin < begin and task.shard in self._results
             ]
-            error = error.at(line=sum(file.lines for file in before) + line + 1)
+            error = error.at(line=sum(before) + line + 1)
         if isinstance(error, BadRecordError):
             way_on = (
                 "mend it and run the same command again, or add --on-bad-record quarantine to set such records aside"
@@ -217,7 +222,9 @@ class Shards:
         lost = [f"{bad:,} are bad"] if bad else []
         lost += [f"{records - bad:,} are left out by {' and '.join(filters)}"] if filters else []
         got = f"none of {records:,}: {' and '.join(lost)}" if lost else "none"
-        msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got {got}; {remedy}"
+        msg = (
+            f"{self._tasks[0].parts[0].path}: expected at least one record in all inputs together, got {got}; {remedy}"
+        )
         raise InputError(msg)
 
     def content(self, output: Output, *, group: int = 0, **own: Any) -> Content:  # noqa: ANN401 - fields of Content

@@ -32,7 +32,7 @@ from dsindex.engine.work_folder import SHARDS_FOLDER, require_marked
 from dsindex.errors import BadRecordError, OutputError
 from dsindex.formats.mmididx import BOUNDARY, CHUNK_ITEMS, LENGTH, MODE, IndexBuilder, IndexHeader, write_index
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.reading import Extent, open_in_order, open_stored, require_unchanged
+from dsindex.store.reading import Extent, open_in_order, open_stored
 from dsindex.store.storage import BlockDigester, holds_writes, start_writeback, write_at, writing
 from dsindex.store.store import open_output, store_of
 from dsindex.store.urls import joined
@@ -111,30 +111,19 @@ class Attempt(contextlib.ExitStack):
 
     Raises:
         OutputError: If the work folder is gone.
-        InputError: If the input is missing or has changed since the job was planned.
     """
 
     def __init__(self, task: ShardTask, settings: WorkSettings) -> None:
         super().__init__()
         self._task, self._settings, work_dir = task, settings, settings.work_dir
         require_marked(work_dir)  # a late attempt must not bring back what the driver removed
-        self.check_unchanged()
         self._stem = f"{SHARDS_FOLDER}/{task.shard // SHARDS_PER_FOLDER:04d}/{task.shard:08d}.{secrets.token_hex(8)}"
         folder = os.path.dirname(joined(work_dir, self._stem))
         self.folder = tempfile.gettempdir() if holds_writes(work_dir) else folder
         """Where temporary files go."""
         self._files: dict[str, DigestingWriter] = {}
-        self.bad = np.zeros(len(task.inputs), np.int64)
+        self.bad = np.zeros(len(task.parts), np.int64)
         """Bad records of each input."""
-
-    def check_unchanged(self) -> None:
-        """Compare the input's size and time with the plan; small files are compared as they are read.
-
-        Raises:
-            InputError: If it is missing or has changed.
-        """
-        if not self._task.files:
-            require_unchanged(self._task.path, self._task.input_size_bytes, self._task.input_version)
 
     def file(self, suffix: str) -> DigestingWriter:
         """Return a file of this attempt, which is opened when it is first asked for.
@@ -158,14 +147,10 @@ class Attempt(contextlib.ExitStack):
             BadRecordError: If bad records are not quarantined.
             OutputError: If the work folder refuses.
         """
-        task = self._task
         if not self._settings.quarantine:
-            if not task.files:
-                place, is_row = (task.begin, record.line), task.form.is_table
-                raise BadRecordError(task.path, record.offset, record.reason, part=place, is_row=is_row)
-            file = task.files[record.file]
-            is_row = file.form.is_table
-            raise BadRecordError(file.path, record.offset, record.reason, record.line + 1, is_row=is_row)
+            part = self._task.parts[record.file]
+            place, is_row = (part.begin, record.line), part.form.is_table
+            raise BadRecordError(part.path, record.offset, record.reason, part=place, is_row=is_row)
         self.bad[record.file] += 1
         entry: dict[str, Any] = {
             "file": record.file,
@@ -286,7 +271,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
     from dsindex.text.encoders import encode_block  # these load pyarrow, only when needed
     from dsindex.text.parts import TaskReader
 
-    reader = TaskReader(task.files or task.part, settings.selection, max_record_bytes=settings.max_record_bytes)
+    reader = TaskReader(task.parts, settings.selection, max_record_bytes=settings.max_record_bytes)
     with Attempt(task, settings) as attempt:
         groups = [_SampleWriter(attempt, number, settings) for number in range(len(settings.samples))]
         for block in reader.blocks():
@@ -301,7 +286,6 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
                 own = sample.holds(hashes)
                 places = np.flatnonzero(own)
                 group.add_block(keep_records(kept, own), {key: each.take(places) for key, each in encoded.items()})
-        attempt.check_unchanged()
         columns = [reader.counts[name].tolist() for name in ("lines", "blank")]
         columns += [attempt.bad.tolist(), reader.counts["text_bytes"].tolist(), reader.fingerprints]
         columns += [list(zip(*(group.kept.tolist() for group in groups), strict=True))]

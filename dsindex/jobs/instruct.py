@@ -88,7 +88,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     Raises:
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
-    source = replace(open_source(as_text_config(config), append_eod=False, reporter=reporter), joins_files=False)
+    source = open_source(as_text_config(config), append_eod=False, reporter=reporter)
     # Reports wrong tokens, patterns and templates before work begins.
     recipe = make_recipe(instruction, source.tokenizer, config.tokenizer_model, engine=source.engine)
     source = replace(source, engine=recipe.engine)

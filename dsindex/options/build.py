@@ -14,8 +14,8 @@ from dsindex.store.urls import locate_output, refuse_address
 
 if TYPE_CHECKING:
     from dsindex.text.blocks import Sample
+    from dsindex.text.ranks import TokenizerOptions
     from dsindex.text.selection import Selection
-    from dsindex.text.tokenizer import TokenizerOptions
 
 Share = Parsed[float | str | None, float | None]
 
@@ -136,7 +136,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
 
     def tokenizer_options(self) -> TokenizerOptions:
         """Return what the tokenizer's file does not say."""
-        from dsindex.text.tokenizer import TokenizerOptions  # loads what a help text does not need
+        from dsindex.text.ranks import TokenizerOptions  # loads what a help text does not need
 
         given = {name: getattr(self, name) for name in TokenizerOptions.__slots__}
         if self.tokenizer_type not in {None, "TikTokenizer"}:  # Megatron ignores the rest, too
