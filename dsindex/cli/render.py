@@ -328,7 +328,7 @@ def _verified_one(report: VerifyReport) -> Iterator[str]:
     yield f"{report.path}: {VERDICTS[report.verdict]}"
     if report.counts is not None:
         documents = f"{count(report.counts.documents, 'document')} ({report.counts.empty_documents:,} empty)"
-        version = f" in a .pbin of version {report.version}" if report.version else ""
+        version = f" in a .pbin of version {report.counts.version}" if report.counts.version else ""
         tokens = f"{count(report.counts.tokens, 'token')} of type {report.counts.token_type}{version}"
         yield f"  {documents}, {count(report.counts.sequences, 'sequence')}, {tokens}"
     yield from (f"  checked: {check.name}" for check in report.checks if not check.findings)
