@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.origins import DocumentOrigin
     from dsindex.datasets.samples import SampleDataset
-    from dsindex.formats.mmididx import Tokens
     from dsindex.options.datasets import InspectConfig
+    from dsindex.store.reading import Items
     from dsindex.tools.documents import Documents
     from dsindex.tools.origin import Origin
 
@@ -116,7 +116,7 @@ def _look_at_sequences(seen: InspectResult, options: InspectConfig) -> None:
     seen.facts["tokens"] = dataset.num_tokens
     if dataset.sequence_modes is not None:
         seen.facts["modes"] = "each sequence has a mode"
-    masks: Tokens | None = None
+    masks: Items | None = None
     if prefix != seen.path:
         layouts = sorted(glob.glob(f"{glob.escape(seen.path)}_packing_*.idx"))
         seen.facts["block layouts"] = [os.path.basename(each).removesuffix(".idx") for each in layouts]
@@ -144,7 +144,7 @@ def _look_at_packed(seen: InspectResult, options: InspectConfig) -> None:
 
 
 def _look_at_documents(
-    seen: InspectResult, documents: Documents, origin: Origin, options: InspectConfig, masks: Tokens | None
+    seen: InspectResult, documents: Documents, origin: Origin, options: InspectConfig, masks: Items | None
 ) -> None:
     is_chosen = options.document is not None
     numbers = _spread(documents.num_documents) if options.document is None else [options.document]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.formats.mmididx import Tokens
+    from dsindex.store.reading import Items
     from dsindex.tools.documents import Documents, LengthSummary
 
 MOST_DIGESTS = 1 << 22
@@ -153,7 +153,7 @@ def measure(
     documents: Documents,
     sources: Sources,
     *,
-    masks: Tokens | None = None,
+    masks: Items | None = None,
     threads: int,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Measurement:
