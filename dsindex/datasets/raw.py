@@ -172,7 +172,7 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
         from dsindex.text.encoders import make_encoder
 
         batch = make_encoder(self.tokenizer, self._engine).encode([self.text(index) for index in indices])
-        return list(map(self._convert, np.split(batch.tokens, batch.lengths.cumsum()[:-1]) if indices else []))
+        return list(map(self._convert, batch.split()))
 
     def text(self, index: SupportsIndex) -> str:
         """Return the text that the jq pattern selects from a line.
