@@ -47,8 +47,6 @@ class TextSource:
     tokenizer: Tokenizer
     engine: Engine
     eod_id: int | None
-    joins_files: bool = True
-    """Whether a shard may read several small inputs."""
 
     @property
     def total_bytes(self) -> int:
@@ -93,7 +91,7 @@ class TextSource:
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
-        return plan_shards(self.inputs, joins=self.joins_files)
+        return plan_shards(self.inputs)
 
     def shard_options(self) -> dict[str, Any]:
         """Return the settings that the shards of every kind have."""
