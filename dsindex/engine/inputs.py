@@ -15,12 +15,13 @@ from dsindex.engine.tasks import ShardTask
 from dsindex.errors import InputError
 from dsindex.store.reading import input_status
 from dsindex.store.storage import what_is_no_file
-from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, detect_form
+from dsindex.text.forms import JSON_LINES, InputForm, TextPart, detect_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.engine.input_paths import FoundPath
+    from dsindex.store.storage import InputStatus
     from dsindex.text.forms import Columns, InputFormat
 
 Item = TypeVar("Item")
@@ -88,6 +89,18 @@ class InputFile:
         """Where its last part ends."""
         return self.size_bytes if self.bounds is None else self.bounds[-1]
 
+    def part(self, begin: int, end: int, *, is_sample: bool = False) -> TextPart:
+        """Return a part of it."""
+        return TextPart(
+            path=self.absolute_path,
+            size_bytes=self.size_bytes,
+            version=self.version,
+            begin=begin,
+            end=end,
+            form=self.form,
+            is_sample=is_sample,
+        )
+
 
 def look_at_inputs(
     paths: Iterable[FoundPath],
@@ -133,7 +146,7 @@ def _look_at(
         size, bounds, table_bytes = status.size_bytes, None, None
         shard_bytes = max(shard_size or choose_shard_size(size, form, largest), -(-size // MOST_SHARDS_PER_INPUT))
         if form.is_table:
-            bounds, table_bytes = _cut_table(stored, form, shard_bytes, columns)
+            bounds, table_bytes = _cut_table(status, form, shard_bytes, columns)
         elif not form.can_seek:
             bounds = (0, size)
         return InputFile(
@@ -157,11 +170,13 @@ def choose_shard_size(size_bytes: int, form: InputForm, largest: int = LARGEST_S
     return size
 
 
-def _cut_table(path: str, form: InputForm, shard_size: int, columns: Columns | None) -> tuple[tuple[int, ...], int]:
+def _cut_table(
+    status: InputStatus, form: InputForm, shard_size: int, columns: Columns | None
+) -> tuple[tuple[int, ...], int]:
     """Return the row groups at which a table's shards begin and end, and the size of its wanted columns."""
     from dsindex.text.tables import measure_table
 
-    groups = measure_table(path, form.format, columns)
+    groups = measure_table(status, form.format, columns)
     bounds, num_bytes = [0], 0
     for number, group in enumerate(groups):
         if num_bytes >= shard_size:
@@ -189,22 +204,33 @@ def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -
     return answers
 
 
-def plan_shards(inputs: Sequence[InputFile], *, joins: bool = True) -> list[ShardTask]:
-    """Cut every input into ranges of its shard size, or into its parts, in order; small ones share a shard.
-
-    Args:
-        inputs: The inputs.
-        joins: Whether a shard may have several inputs.
-    """
+def plan_shards(inputs: Sequence[InputFile]) -> list[ShardTask]:
+    """Cut every input into ranges of its shard size, or into its parts, in order; small ones share a shard."""
     tasks: list[ShardTask] = []
     number = 0
-    for files in _lists_of_small(inputs) if joins else ([file] for file in inputs):
+    for files in _lists_of_small(inputs):
+        cuts = [[file.part(0, file.end) for file in files]]
         if len(files) == 1:
-            tasks += _cut_input(files[0], len(tasks), number)
-        else:
-            tasks.append(_join_inputs(files, len(tasks), number))
+            bounds = files[0].bounds or (*range(0, files[0].size_bytes, files[0].shard_bytes), files[0].size_bytes)
+            cuts = [[files[0].part(begin, end)] for begin, end in pairwise(bounds)]
+        for parts in cuts:
+            keys = [f"{part.path}\0{part.size_bytes}\0{part.version}\0{part.begin}\0{part.end}" for part in parts]
+            digest = xxhash.xxh3_128_hexdigest("\0".join(keys).encode("utf-8", "surrogateescape"))
+            task = ShardTask(
+                shard=len(tasks),
+                input=number,
+                parts=tuple(parts),
+                key=keys[0] if len(keys) == 1 else f"{keys[0]}\0{digest}",
+                stored_bytes=sum(_stored_bytes(*pair) for pair in zip(files, parts, strict=True)),
+            )
+            tasks.append(task)
         number += len(files)
     return tasks
+
+
+def _stored_bytes(file: InputFile, part: TextPart) -> int:
+    units = max(1, file.end)
+    return file.size_bytes * part.end // units - file.size_bytes * part.begin // units
 
 
 def _lists_of_small(inputs: Sequence[InputFile]) -> Iterator[list[InputFile]]:
@@ -234,45 +260,3 @@ def _ends_list(file: InputFile) -> bool:
     """
     among = max(1, file.shard_bytes // (2 * file.weight))
     return xxhash.xxh3_64_intdigest(file.absolute_path.encode("utf-8", "surrogateescape")) % among == 0
-
-
-def _join_inputs(files: Sequence[InputFile], shard: int, number: int) -> ShardTask:
-    size_bytes = sum(file.size_bytes for file in files)
-    identity = "".join(f"{file.absolute_path}\0{file.size_bytes}\0{file.version}\0" for file in files)
-    return ShardTask(
-        shard=shard,
-        input=number,
-        path=files[0].absolute_path,
-        begin=0,
-        end=size_bytes,
-        stored_bytes=size_bytes,
-        input_size_bytes=size_bytes,
-        input_version=xxhash.xxh3_128_hexdigest(identity.encode("utf-8", "surrogateescape")),
-        files=tuple(
-            SmallFile(
-                path=file.absolute_path,
-                size_bytes=file.size_bytes,
-                version=file.version,
-                form=file.form,
-                end=file.end,
-            )
-            for file in files
-        ),
-    )
-
-
-def _cut_input(file: InputFile, shard: int, number: int) -> Iterator[ShardTask]:
-    bounds = file.bounds or (*range(0, file.size_bytes, file.shard_bytes), file.size_bytes)
-    units = max(1, bounds[-1])
-    for place, (begin, end) in enumerate(pairwise(bounds)):
-        yield ShardTask(
-            shard=shard + place,
-            input=number,
-            path=file.absolute_path,
-            begin=begin,
-            end=end,
-            form=file.form,
-            stored_bytes=file.size_bytes * end // units - file.size_bytes * begin // units,
-            input_size_bytes=file.size_bytes,
-            input_version=file.version,
-        )

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.engine.input_paths import find_paths, open_piped
 from dsindex.engine.inputs import look_at_inputs, plan_shards
-from dsindex.engine.ledger import Ledger
-from dsindex.engine.work_folder import INPUTS_FOLDER, hold_work_folder, is_marked
+from dsindex.engine.work_folder import INPUTS_FOLDER, Ledger, hold_work_folder, is_marked
 from dsindex.errors import InputError
 from dsindex.formats.manifest import RecordedOptions, RecordedTokenizer
 from dsindex.json_text import show_name
@@ -21,7 +20,8 @@ from dsindex.store.reading import input_status
 from dsindex.store.storage import holds_writes, make_folder
 from dsindex.store.store import find, open_output, store_of
 from dsindex.store.urls import joined
-from dsindex.text.tokenizer import TokenizerOptions, describe_folder, load_tokenizer, require_eod, shared_tokenizer
+from dsindex.text.ranks import TokenizerOptions
+from dsindex.text.tokenizer import describe_folder, load_tokenizer, require_eod, shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,8 +47,6 @@ class TextSource:
     tokenizer: Tokenizer
     engine: Engine
     eod_id: int | None
-    joins_files: bool = True
-    """Whether a shard may read several small inputs."""
 
     @property
     def total_bytes(self) -> int:
@@ -75,9 +73,9 @@ class TextSource:
             encodes: Whether the job encodes texts.
         """
         fallback = self.engine.describe_fallback() if encodes else None
-        folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else []
+        folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else None
         twice = self._describe_two_eods() if encodes else None
-        return (*filter(None, [fallback, twice]), *folder, *self.notes)
+        return (*filter(None, [fallback, twice, folder]), *self.notes)
 
     def _describe_two_eods(self) -> str | None:
         """Return a note if the post-processor ends texts with EOD, and another is appended; Megatron writes both."""
@@ -93,7 +91,7 @@ class TextSource:
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
-        return plan_shards(self.inputs, joins=self.joins_files)
+        return plan_shards(self.inputs)
 
     def shard_options(self) -> dict[str, Any]:
         """Return the settings that the shards of every kind have."""

@@ -13,57 +13,39 @@ from msgspec import Struct
 
 from dsindex.store.storage import StoredFile  # noqa: TC001 - receipts are decoded by their types
 from dsindex.store.urls import joined
-from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, TextPart
 
 if TYPE_CHECKING:
     from dsindex.formats.mmididx import IndexHeader
+    from dsindex.text.forms import TextPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardTask:
-    """A part of an input: the lines that begin in the byte range [begin, end), or row groups of a table."""
+    """A part of an input, or consecutive small inputs as a whole."""
 
     shard: int
     """Number in plan order, over all inputs."""
     input: int
-    """Number of the input in plan order."""
-    path: str
-    begin: int
-    end: int
-    input_size_bytes: int
-    input_version: str
-    """Modification time in ns when the job was planned."""
-    form: InputForm = JSON_LINES
-    stored_bytes: int = 0
-    """Size of its part of the file, for progress."""
-    files: tuple[SmallFile, ...] = ()
-    """Consecutive inputs that are read as a whole, of which `input` and `path` are the first; empty for a part of one.
-
-    Sizes are those of all, and the version is a digest of theirs.
-    """
-
-    @property
-    def key(self) -> str:
-        """What it reads: it stays the same when inputs are added."""
-        return f"{self.path}\0{self.input_size_bytes}\0{self.input_version}\0{self.begin}\0{self.end}"
+    """Number of the first input in plan order."""
+    parts: tuple[TextPart, ...]
+    """The part, or all of each input."""
+    key: str
+    """What it reads: it stays the same when inputs are added."""
+    stored_bytes: int
+    """Size of what it reads as it is stored, for progress."""
 
     @property
     def inputs(self) -> range:
         """Numbers of its inputs in plan order."""
-        return range(self.input, self.input + max(1, len(self.files)))
+        return range(self.input, self.input + len(self.parts))
 
     @property
     def place(self) -> str:
         """What it reads, for messages."""
-        if self.files:
-            return f"{len(self.files):,} files from {self.path} to {self.files[-1].path}"
-        return f"{self.path}, {'row groups' if self.form.is_table else 'bytes'} {self.begin} to {self.end}"
-
-    @property
-    def part(self) -> TextPart:
-        """The part of a file to read."""
-        size = self.input_size_bytes
-        return TextPart(path=self.path, begin=self.begin, end=self.end, form=self.form, expected_size=size)
+        first, *others = self.parts
+        if others:
+            return f"{len(self.parts):,} files from {first.path} to {others[-1].path}"
+        return f"{first.path}, {'row groups' if first.form.is_table else 'bytes'} {first.begin} to {first.end}"
 
 
 class FileCounts(Struct, frozen=True, array_like=True, gc=False):
@@ -86,7 +68,6 @@ class FileCounts(Struct, frozen=True, array_like=True, gc=False):
 class KeyResult:
     """One key's part of a shard."""
 
-    key: str
     num_sequences: int
     num_documents: int
     num_tokens: int
@@ -107,6 +88,7 @@ class ShardResult:
     files: tuple[FileCounts, ...]
     """The counts of each file of the task."""
     keys: tuple[KeyResult, ...]
+    """The parts, in the order of the job's outputs: all keys of a sample or split, then those of the next one."""
     quarantine: StoredFile | None = None
     counts: tuple[tuple[str, int], ...] = ()
     """Further named counts of a kind of shard, to be added up over shards."""
@@ -115,10 +97,6 @@ class ShardResult:
     def num_records(self) -> int:
         """Records kept."""
         return sum(sum(file.kept) for file in self.files)
-
-    def find_part(self, key: str) -> KeyResult:
-        """Return the part of a key."""
-        return next(part for part in self.keys if part.key == key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

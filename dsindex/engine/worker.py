@@ -1,9 +1,14 @@
-"""The worker: one function of a task and its settings, which writes under names of its own and returns a receipt.
+"""The worker: functions of a task and its settings, which run unchanged on any executor.
 
-`tokenize_shard` runs unchanged on any executor: it tokenizes a part of an input, or a list of small ones, into a `.bin`
-and an `.idx` for each key. Any number of attempts at one task may run at once, even after the job has moved on; the
-driver alone decides which attempt counts (dsindex.engine.ledger). A worker holds a few parsed blocks, never a whole
-part.
+`tokenize_shard` tokenizes a part of an input, or a list of small ones, into a `.bin` and an `.idx` for each key, under
+names of its own, and returns a receipt. Any number of attempts at one task may run at once, even after the job has
+moved on; the driver alone decides which attempt counts, in its ledger. A worker holds a few parsed blocks, never a
+whole part.
+
+`merge_range` and the functions after it join parts: tokens by ranges of the output; indices, provenance and bad records
+as streams. A range is assembled from the pieces that overlap it and written at its offset, so that a second attempt
+writes the same bytes to the same place. An object is written from its start to its end by one task. A file of a shard
+is compared with the digest that its worker recorded, as it is read.
 """
 
 from __future__ import annotations
@@ -19,16 +24,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import xxhash
 
-from dsindex.engine.merge import ROW
-from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
+from dsindex.datasets.provenance import COLUMNS, ROWS_PER_GROUP
+from dsindex.engine.tasks import FileCounts, KeyResult, Piece, ShardResult
 from dsindex.engine.work_folder import SHARDS_FOLDER, require_marked
-from dsindex.errors import BadRecordError
-from dsindex.formats.mmididx import IndexBuilder
-from dsindex.json_text import encode_json
-from dsindex.store.reading import require_unchanged
-from dsindex.store.storage import holds_writes, writing
-from dsindex.store.store import open_output
+from dsindex.errors import BadRecordError, OutputError
+from dsindex.formats.mmididx import BOUNDARY, CHUNK_ITEMS, LENGTH, MODE, IndexBuilder, IndexHeader, write_index
+from dsindex.json_text import decode_json, encode_json
+from dsindex.store.reading import Extent, open_in_order, open_stored
+from dsindex.store.storage import BlockDigester, holds_writes, start_writeback, write_at, writing
+from dsindex.store.store import open_output, store_of
 from dsindex.store.urls import joined
 from dsindex.text.blocks import (
     ALL_RECORDS,
@@ -40,11 +46,11 @@ from dsindex.text.blocks import (
 from dsindex.text.layout import lay_out_documents, lay_out_pbin_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from dsindex.engine.tasks import ShardTask
+    from dsindex.engine.tasks import MergeRange, Part, PartFile, ShardRows, ShardTask
     from dsindex.store.storage import DigestingWriter, StoredFile
     from dsindex.text.blocks import BadRecord, RecordBlock
     from dsindex.text.encoders import TokenBatch
@@ -92,6 +98,8 @@ class ShardSettings(WorkSettings):
 # The files of one attempt at a shard.
 
 SHARDS_PER_FOLDER = 10_000
+ROW = np.dtype([("input", "<i4"), ("offset", "<i8"), ("line", "<i8")])
+"""A row of a shard's provenance: input, byte offset and line of a record, counted from the beginning of the shard."""
 
 
 class Attempt(contextlib.ExitStack):
@@ -103,30 +111,19 @@ class Attempt(contextlib.ExitStack):
 
     Raises:
         OutputError: If the work folder is gone.
-        InputError: If the input is missing or has changed since the job was planned.
     """
 
     def __init__(self, task: ShardTask, settings: WorkSettings) -> None:
         super().__init__()
         self._task, self._settings, work_dir = task, settings, settings.work_dir
         require_marked(work_dir)  # a late attempt must not bring back what the driver removed
-        self.check_unchanged()
         self._stem = f"{SHARDS_FOLDER}/{task.shard // SHARDS_PER_FOLDER:04d}/{task.shard:08d}.{secrets.token_hex(8)}"
         folder = os.path.dirname(joined(work_dir, self._stem))
         self.folder = tempfile.gettempdir() if holds_writes(work_dir) else folder
         """Where temporary files go."""
         self._files: dict[str, DigestingWriter] = {}
-        self.bad = np.zeros(len(task.inputs), np.int64)
+        self.bad = np.zeros(len(task.parts), np.int64)
         """Bad records of each input."""
-
-    def check_unchanged(self) -> None:
-        """Compare the input's size and time with the plan; small files are compared as they are read.
-
-        Raises:
-            InputError: If it is missing or has changed.
-        """
-        if not self._task.files:
-            require_unchanged(self._task.path, self._task.input_size_bytes, self._task.input_version)
 
     def file(self, suffix: str) -> DigestingWriter:
         """Return a file of this attempt, which is opened when it is first asked for.
@@ -150,14 +147,10 @@ class Attempt(contextlib.ExitStack):
             BadRecordError: If bad records are not quarantined.
             OutputError: If the work folder refuses.
         """
-        task = self._task
         if not self._settings.quarantine:
-            if not task.files:
-                place, is_row = (task.begin, record.line), task.form.is_table
-                raise BadRecordError(task.path, record.offset, record.reason, part=place, is_row=is_row)
-            file = task.files[record.file]
-            is_row = file.form.is_table
-            raise BadRecordError(file.path, record.offset, record.reason, record.line + 1, is_row=is_row)
+            part = self._task.parts[record.file]
+            place, is_row = (part.begin, record.line), part.form.is_table
+            raise BadRecordError(part.path, record.offset, record.reason, part=place, is_row=is_row)
         self.bad[record.file] += 1
         entry: dict[str, Any] = {
             "file": record.file,
@@ -182,26 +175,25 @@ class GroupWriter:
     Args:
         attempt: The attempt whose files they are.
         name: The group's name in those of its files.
-        dtypes: Key → token type of its `.bin`.
+        dtypes: Token type of each key's `.bin`.
         provenance: Whether to write where the documents are from.
 
     Raises:
         OutputError: If the work folder refuses.
     """
 
-    def __init__(self, attempt: Attempt, name: str, dtypes: Mapping[str, np.dtype[Any]], *, provenance: bool) -> None:
+    def __init__(self, attempt: Attempt, name: str, dtypes: Sequence[np.dtype[Any]], *, provenance: bool) -> None:
         self._attempt = attempt
-        self._names = {key: f"{name}.{number}" for number, key in enumerate(dtypes)}
-        self._indices: dict[str, IndexBuilder] = {}
-        for key, dtype in dtypes.items():
-            self._indices[key] = IndexBuilder(dtype.newbyteorder("<"), folder=attempt.folder)
-            attempt.callback(self._indices[key].close)
-        self._facts: dict[str, Counter[str]] = {key: Counter() for key in dtypes}
+        self._name = name
+        self._indices = [IndexBuilder(dtype.newbyteorder("<"), folder=attempt.folder) for dtype in dtypes]
+        for index in self._indices:
+            attempt.callback(index.close)
+        self._facts: list[Counter[str]] = [Counter() for _ in dtypes]
         self._provenance = f"{name}.prov" if provenance else None
 
     def add(
         self,
-        key: str,
+        key: int,
         tokens: NDArray[Any],
         sequence_lengths: NDArray[np.integer[Any]],
         sequences_per_document: NDArray[np.integer[Any]],
@@ -210,7 +202,7 @@ class GroupWriter:
         """Append documents to a key's part.
 
         Args:
-            key: The key.
+            key: The number of the key.
             tokens: Of the type on disk.
             sequence_lengths: Shape [sequences].
             sequences_per_document: Shape [documents].
@@ -219,7 +211,7 @@ class GroupWriter:
         Raises:
             OutputError: If a disk is full.
         """
-        self._attempt.file(f"{self._names[key]}.bin").write(tokens.view(np.uint8).data)
+        self._attempt.file(f"{self._name}.{key}.bin").write(tokens.view(np.uint8).data)
         with writing(self._attempt.folder):
             self._indices[key].add_documents(sequence_lengths, sequences_per_document)
         self._facts[key].update(facts)
@@ -246,16 +238,15 @@ class GroupWriter:
             OutputError: If a disk is full.
         """
         rows, parts = None if self._provenance is None else self._attempt.stored(self._provenance), []
-        for key, index in self._indices.items():
+        for key, index in enumerate(self._indices):
             with writing(self._attempt.folder):
-                index.write(self._attempt.file(f"{self._names[key]}.idx"))
+                index.write(self._attempt.file(f"{self._name}.{key}.idx"))
             part = KeyResult(
-                key=key,
                 num_sequences=index.num_sequences,
                 num_documents=index.num_documents,
                 num_tokens=index.num_tokens,
-                bin=self._attempt.stored(f"{self._names[key]}.bin"),
-                idx=self._attempt.stored(f"{self._names[key]}.idx"),
+                bin=self._attempt.stored(f"{self._name}.{key}.bin"),
+                idx=self._attempt.stored(f"{self._name}.{key}.idx"),
                 provenance=rows,
                 **self._facts[key],
             )
@@ -278,9 +269,9 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
     from dsindex.text.encoders import encode_block  # these load pyarrow, only when needed
     from dsindex.text.parts import TaskReader
 
-    reader = TaskReader(task.files or task.part, settings.selection, max_record_bytes=settings.max_record_bytes)
+    reader = TaskReader(task.parts, settings.selection, max_record_bytes=settings.max_record_bytes)
     with Attempt(task, settings) as attempt:
-        groups = [_SampleWriter(attempt, number, settings) for number in range(len(settings.samples))]
+        groups = [_SampleWriter(attempt, str(number), settings) for number in range(len(settings.samples))]
         for block in reader.blocks():
             kept, encoded = encode_block(sample_records(block, settings.samples), settings.tokenizer, settings.engine)
             for record in kept.bad:
@@ -293,7 +284,6 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
                 own = sample.holds(hashes)
                 places = np.flatnonzero(own)
                 group.add_block(keep_records(kept, own), {key: each.take(places) for key, each in encoded.items()})
-        attempt.check_unchanged()
         columns = [reader.counts[name].tolist() for name in ("lines", "blank")]
         columns += [attempt.bad.tolist(), reader.counts["text_bytes"].tolist(), reader.fingerprints]
         columns += [list(zip(*(group.kept.tolist() for group in groups), strict=True))]
@@ -309,11 +299,10 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
 class _SampleWriter(GroupWriter):
     """Writes the texts of a sample, laid out as documents, and counts them."""
 
-    def __init__(self, attempt: Attempt, number: int, settings: ShardSettings) -> None:
-        dtype, prefix = np.dtype(settings.dtype), settings.samples[number].prefix
-        dtypes = dict.fromkeys((f"{prefix}{key}" for key in settings.keys), dtype)
-        super().__init__(attempt, str(number), dtypes, provenance=settings.provenance)
-        self._keys = dict(zip(dtypes, settings.keys, strict=True))
+    def __init__(self, attempt: Attempt, name: str, settings: ShardSettings) -> None:
+        dtype = np.dtype(settings.dtype)
+        super().__init__(attempt, name, [dtype] * len(settings.keys), provenance=settings.provenance)
+        self._keys = settings.keys
         lay_out = lay_out_pbin_documents
         if settings.layout == "megatron":
             lay_out = partial(lay_out_documents, empty_documents=settings.empty_documents)
@@ -329,7 +318,7 @@ class _SampleWriter(GroupWriter):
         files = np.zeros(len(block.offsets), np.int64) if block.files is None else block.files
         self.kept += np.bincount(files, minlength=len(self.kept))
         is_document = None
-        for sizes, (name, key) in zip(self.text_bytes, self._keys.items(), strict=True):
+        for number, (key, sizes) in enumerate(zip(self._keys, self.text_bytes, strict=True)):
             batch = encoded[key]
             if batch.text_bytes and block.files is None:
                 sizes += batch.text_bytes
@@ -337,7 +326,246 @@ class _SampleWriter(GroupWriter):
                 sizes += np.bincount(files, block.columns[key].sizes(), len(sizes)).astype(np.int64)
             documents = self._lay_out(batch)
             facts = {"num_empty_documents": documents.num_empty, "eod_in_text": documents.eod_in_text}
-            self.add(name, documents.tokens, documents.sequence_lengths, documents.sequences_per_document, **facts)
+            self.add(number, documents.tokens, documents.sequence_lengths, documents.sequences_per_document, **facts)
             is_document = documents.is_document
         kept = slice(None) if is_document is None else is_document  # None but in a layout with one key
         self.add_places(block.offsets[kept], block.lines[kept], files[kept])
+
+
+# Merge tokens.
+
+COPY_BYTES = 1 << 22
+
+
+def merge_range(task: MergeRange) -> str:
+    """Assemble one range of a file at its offset, and sync it.
+
+    Returns:
+        Its XXH3-128, in hexadecimal.
+
+    Raises:
+        InputError: If a part is missing or shorter than planned.
+        OutputError: If the output cannot be written, or the tokens of a shard are not those that were written.
+    """
+    digest, offset = xxhash.xxh3_128(), task.begin
+    with writing(task.output):
+        descriptor = os.open(task.output, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            for _, chunk in _read_pieces(task.pieces):
+                digest.update(chunk)
+                write_at(descriptor, chunk, offset)
+                start_writeback(descriptor, offset, len(chunk))
+                offset += len(chunk)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    return digest.hexdigest()
+
+
+def merge_whole(files: Sequence[PartFile], path: str) -> StoredFile:
+    """Assemble an object from its start to its end; it appears complete or not at all.
+
+    Raises:
+        InputError, OutputError: As `merge_range`.
+    """
+    with open_output(path, size_bytes=sum(each.size_bytes for each in files)) as file:
+        for _, chunk in _read_files(files):
+            file.write(chunk)
+    return file.as_stored(path.rpartition(".")[2])
+
+
+def _read_files(files: Iterable[PartFile], chunk_bytes: int = COPY_BYTES) -> Iterator[tuple[int, memoryview]]:
+    """Do what `_read_pieces` does with whole files."""
+    return _read_pieces([Piece(file=each, begin=0, end=each.size_bytes) for each in files], chunk_bytes)
+
+
+def _read_pieces(pieces: Sequence[Piece], chunk_bytes: int = COPY_BYTES) -> Iterator[tuple[int, memoryview]]:
+    """Yield the bytes of pieces, each with its number, in chunks that share a buffer; objects are read ahead.
+
+    Raises:
+        OutputError: If a file of a shard has other bytes than its worker wrote. It is removed, so that the next run
+            makes it again.
+    """
+    buffer = memoryview(bytearray(chunk_bytes))
+    extents = [Extent(path=piece.file.path, begin=piece.begin, end=piece.end) for piece in pieces]
+    for number, (piece, source) in enumerate(zip(pieces, open_in_order(extents), strict=True)):
+        file, digester = piece.file, BlockDigester()
+        compares = file.digest is not None and piece.end == file.size_bytes
+        offset = 0 if compares else piece.begin  # ranges before this one have the beginning of the file
+        while offset < piece.end:
+            chunk = buffer[: (piece.begin if offset < piece.begin else piece.end) - offset]
+            source.fill(chunk, offset)
+            if compares:
+                digester.update(chunk)
+            if offset >= piece.begin:
+                yield number, chunk
+            offset += len(chunk)
+        if compares and digester.hexdigest() != file.digest:
+            store_of(file.path).delete([file.path])
+            raise OutputError(
+                f"{file.path}: expected what was written there, got other bytes, which are removed; run the same "
+                f"command again: it makes what was lost; and check the disk"
+            )
+
+
+def _require_written(files: Iterable[PartFile]) -> None:
+    """Compare the files of shards with their digests."""
+    for _ in _read_files(file for file in files if file.digest):
+        pass
+
+
+# Merge indices.
+
+
+def make_index(parts: Sequence[Part], path: str) -> StoredFile:
+    """Write the merged `.idx`: unchanged lengths, continuous pointers, and each part's boundaries shifted by its base.
+
+    It is complete or absent, and no step holds all documents in memory.
+
+    Raises:
+        OutputError: If it cannot be written, or the index of a shard is not the one that was written.
+    """
+    _require_written(part.idx for part in parts)
+    header = IndexHeader(
+        dtype=parts[0].header.dtype,
+        num_sequences=sum(part.header.num_sequences for part in parts),
+        num_boundaries=sum(part.header.num_documents for part in parts) + 1,
+        has_modes=any(part.header.has_modes for part in parts),
+    )
+    bases = np.cumsum([0, *(part.header.num_sequences for part in parts)])
+
+    def boundaries() -> Iterator[NDArray[np.int64]]:
+        yield np.zeros(1, BOUNDARY)
+        for number, chunk in _read_section(parts, "boundaries"):
+            yield chunk + bases[number]
+
+    def items(name: str) -> Iterator[NDArray[Any]]:
+        return (chunk for _, chunk in _read_section(parts, name))
+
+    with open_output(path) as file:
+        write_index(
+            file,
+            header,
+            lengths=lambda: items("lengths"),
+            boundaries=boundaries,
+            modes=(lambda: items("modes")) if header.has_modes else None,
+        )
+    return file.as_stored("idx")
+
+
+def read_lengths(parts: Sequence[Part]) -> NDArray[np.int32]:
+    """Return the lengths of all sequences of parts.
+
+    Raises:
+        InputError: If an index is missing or shorter than its header says.
+    """
+    return np.concatenate([np.empty(0, LENGTH), *(chunk for _, chunk in _read_section(parts, "lengths"))])
+
+
+_SECTIONS: dict[str, np.dtype[Any]] = {"lengths": LENGTH, "boundaries": BOUNDARY, "modes": MODE}
+
+
+def _read_section(parts: Sequence[Part], name: str) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield the items of a section of indices, a chunk at a time, each with the number of its part.
+
+    The first boundary of each part, which is 0, is left out. Objects are read ahead.
+    """
+    dtype, extents = _SECTIONS[name], []
+    for part in parts:
+        header = part.header
+        count = header.num_documents if name == "boundaries" else header.num_sequences
+        begin = getattr(header, f"{name}_offset") + (dtype.itemsize if name == "boundaries" else 0)
+        extents.append(Extent(path=part.idx.path, begin=begin, end=begin + count * dtype.itemsize))
+    for number, (extent, source) in enumerate(zip(extents, open_in_order(extents), strict=True)):
+        for begin in range(extent.begin, extent.end, CHUNK_ITEMS * dtype.itemsize):
+            chunk = np.empty(min(CHUNK_ITEMS, (extent.end - begin) // dtype.itemsize), dtype)
+            source.fill(chunk.data.cast("B"), begin)
+            yield number, chunk
+
+
+# Merge provenance and bad records.
+
+QUARANTINE_CHUNK_BYTES = 1 << 20
+"""What the compressor gets at once, so that its file does not depend on how the build was cut into shards."""
+
+
+def make_provenance(shards: Sequence[ShardRows], path: str) -> StoredFile:
+    """Write the merged provenance, with one row group in memory; it is complete or absent.
+
+    Source: dsindex.datasets.provenance, which reads it.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from dsindex.arrow import number_array
+
+    schema = pa.schema([(name, getattr(pa, dtype)()) for name, dtype in COLUMNS])
+    with (
+        open_output(path) as file,
+        pq.ParquetWriter(
+            pa.PythonFile(file, mode="w"),
+            schema,
+            compression="zstd",
+            use_dictionary=["input"],
+            column_encoding={"offset": "DELTA_BINARY_PACKED", "line": "DELTA_BINARY_PACKED"},
+            store_schema=False,
+        ) as writer,
+    ):
+        for group in _row_groups(shards):
+            columns = [number_array(group[name]) for name, _ in COLUMNS]
+            writer.write_table(pa.table(columns, schema=schema), row_group_size=ROWS_PER_GROUP)
+    return file.as_stored("provenance.parquet")
+
+
+def _row_groups(shards: Sequence[ShardRows]) -> Iterator[NDArray[Any]]:
+    """Regroup the shards' rows into groups of ROWS_PER_GROUP, whatever the sizes of the shards."""
+    group, filled = np.empty(ROWS_PER_GROUP, ROW), 0
+    for number, chunk in _read_files((shard.file for shard in shards), ROW.itemsize * ROWS_PER_GROUP):
+        left = np.frombuffer(chunk, ROW)
+        while len(left):
+            rows = group[filled : filled + len(left)]
+            rows[:], left = left[: len(rows)], left[len(rows) :]
+            rows["input"] += shards[number].input
+            rows["line"] += shards[number].line
+            filled += len(rows)
+            if filled == ROWS_PER_GROUP:
+                yield group
+                filled = 0
+    if filled:
+        yield group[:filled]
+
+
+def make_quarantine(shards: Sequence[ShardRows], path: str) -> StoredFile:
+    """Write the bad records of all shards, compressed, with a line and a chunk in memory; it is complete or absent.
+
+    `<prefix>.quarantine.jsonl.zst` has one JSON line each, in the order of the inputs:
+
+        file     the input, as it was given
+        offset   byte offset of the line in that input's (unpacked) text; in a table, the row group
+        line     1-based number of the line, or of the row, in that input
+        reason   why it is bad
+        raw      the line itself if it is UTF-8, otherwise
+        raw_base64
+
+    Of a line longer than --max-record-size, the first bytes are stored: at most that many, and at most 1 MiB.
+    """
+    import pyarrow as pa
+
+    with (
+        open_output(path) as file,
+        pa.CompressedOutputStream(pa.PythonFile(file, mode="w"), "zstd") as compressor,
+    ):
+        pending = bytearray()
+        for shard in shards:
+            _require_written([shard.file])
+            with open_stored(shard.file.path) as lines:
+                for line in lines:
+                    entry = decode_json(line)
+                    entry["file"] = shard.names[entry["file"]]
+                    entry["line"] += shard.line
+                    pending += encode_json(entry, newline=True)
+                    while len(pending) >= QUARANTINE_CHUNK_BYTES:
+                        compressor.write(bytes(pending[:QUARANTINE_CHUNK_BYTES]))
+                        del pending[:QUARANTINE_CHUNK_BYTES]
+        compressor.write(bytes(pending))
+    return file.as_stored("quarantine.jsonl.zst")

@@ -115,15 +115,16 @@ def _find_lines(path: str, *, drop_faulty_entries: bool) -> tuple[NDArray[np.int
 
     try:
         with open_file(path) as file:
-            size_bytes = os.fstat(file.fileno()).st_size
+            status = os.fstat(file.fileno())
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
+    size_bytes, version = status.st_size, str(status.st_mtime_ns)
     if size_bytes == 0 and not drop_faulty_entries:  # Modalities counts an empty file as one faulty line
         msg = f"{path}: expected at least one line, got an empty file; index it with --drop-faulty-entries"
         raise InputError(msg)
     kept, num_lines = [np.empty((0, 2), np.int64)], 0
     faulty: list[tuple[int, int]] = []
-    part = TextPart(path=path, begin=0, end=size_bytes, expected_size=size_bytes)
+    part = TextPart(path=path, begin=0, end=size_bytes, size_bytes=size_bytes, version=version)
     for block in read_lines(part, block_bytes=BLOCK_BYTES) if size_bytes else ():
         if not isinstance(block, LineBlock):
             continue  # oversized lines are only yielded where a limit is set

@@ -18,18 +18,18 @@ from dsindex.engine.worker import Attempt, GroupWriter, WorkSettings
 from dsindex.errors import RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.statistics import NOTE, SPLITS, split_by_hash
-from dsindex.store.reading import fingerprint_input
 from dsindex.text.blocks import BadRecord, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.layout import check_ids
-from dsindex.text.parts import LARGEST_RECORD_BYTES, read_part_lines
+from dsindex.text.parts import LARGEST_RECORD_BYTES, fingerprint_part, read_part_lines, read_small
 from dsindex.text.streams import LongLine, cut_large
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from dsindex.engine.tasks import ShardTask
-    from dsindex.instruction.encode import EncodedConversation
+    from dsindex.instruction.encode import EncodedConversation, InstructionEncoder
+    from dsindex.text.streams import LineBlock
 
 MASK_DTYPE = np.dtype(np.uint8)
 BLOCK_BYTES = 1 << 20
@@ -78,56 +78,68 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         TokenizerError: If the tokenizer is damaged.
         OutputError: If the work folder cannot be written.
     """
-    encoder, limit = make_instruction_encoder(settings.recipe), settings.max_record_bytes or LARGEST_RECORD_BYTES
+    encoder = make_instruction_encoder(settings.recipe)
     with Attempt(task, settings) as attempt:
         splits = {split: _Split(split, attempt, settings) for split in split_names(settings.fractions)}
         bad: Counter[str] = Counter()
-
-        def refuse(offset: int, line: int, line_bytes: bytes, problem: RecordProblem) -> None:
-            reason = f"{problem.reason} ({problem.kind})"
-            attempt.set_aside(BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason))
-            bad[problem.kind] += 1
-
-        num_lines = num_blank = text_bytes = 0
-        for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
-            if isinstance(block, LongLine):
-                num_lines, text_bytes = num_lines + 1, text_bytes + block.num_bytes + 1
-                refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, block.limit))
-                continue
-            lines = [block.text(number) for number in range(len(block.starts))]
-            sizes = (block.ends - block.starts).tolist()
-            records = [number for number, line in enumerate(lines) if line.strip(JSON_WHITESPACE)]
-            fitting = [lines[number] for number in records if sizes[number] <= limit]
-            outcomes = encoder.encode_lines(fitting, up_to_problem=not settings.quarantine)
-            for number in records:
-                size, offset, line = sizes[number], int(block.offsets[number]), block.first_line + number
-                outcome = next(outcomes) if size <= limit else _too_large(size, limit)
-                if isinstance(outcome, RecordProblem):
-                    refuse(offset, line, cut_large(block.line(number), limit), outcome)
-                else:
-                    splits[_split_of(outcome, settings)].hold(outcome, offset, line)
-            num_lines, num_blank = num_lines + len(lines), num_blank + len(lines) - len(records)
-            text_bytes += block.text_bytes
-            for split in splits.values():
-                split.write()
-        attempt.check_unchanged()
+        files = []
+        for number, part in enumerate(read_small(task.parts)):
+            lines = records = text_bytes = 0
+            before = [split.statistics["conversations"] for split in splits.values()]
+            for block in read_part_lines(part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
+                lines += block.num_lines
+                text_bytes += block.text_bytes
+                for offset, line, outcome, kept in _encode_block(block, encoder, settings):
+                    records += 1
+                    if isinstance(outcome, RecordProblem):
+                        reason = f"{outcome.reason} ({outcome.kind})"
+                        attempt.set_aside(
+                            BadRecord(file=number, offset=offset, line=line, line_bytes=kept, reason=reason)
+                        )
+                        bad[outcome.kind] += 1
+                    else:
+                        splits[_split_of(outcome, settings)].hold(outcome, offset, line, number)
+                for split in splits.values():
+                    split.write()
+            after = [split.statistics["conversations"] for split in splits.values()]
+            file = FileCounts(
+                lines=lines,
+                blank=lines - records,
+                quarantined=int(attempt.bad[number]),
+                text_bytes=text_bytes,
+                fingerprint=fingerprint_part(part),
+                kept=tuple(now - then for now, then in zip(after, before, strict=True)),
+            )
+            files.append(file)
         counts = {f"{BAD}{kind}": count for kind, count in bad.items()}
         for split in splits.values():
-            counts |= {f"{split.keys[0]}.{name}": number for name, number in split.statistics.items()}
-        file = FileCounts(
-            lines=num_lines,
-            blank=num_blank,
-            quarantined=bad.total(),
-            text_bytes=text_bytes,
-            fingerprint=fingerprint_input(task.path),
-            kept=tuple(split.statistics["conversations"] for split in splits.values()),
-        )
+            counts |= {f"{split.name}.{name}": number for name, number in split.statistics.items()}
         return ShardResult(
-            files=(file,),
-            keys=tuple(part for split in splits.values() for part in split.results()),
+            files=tuple(files),
+            keys=tuple(key for split in splits.values() for key in split.results()),
             quarantine=attempt.quarantine(),
             counts=tuple(sorted(counts.items())),
         )
+
+
+def _encode_block(
+    block: LineBlock | LongLine, encoder: InstructionEncoder, settings: InstructionSettings
+) -> Iterator[tuple[int, int, EncodedConversation | RecordProblem, bytes]]:
+    """Yield for each record its offset, its line, what becomes of it, and what is kept of a bad one's line."""
+    if isinstance(block, LongLine):
+        yield block.offset, block.line, _too_large(block.num_bytes, block.limit), block.head
+        return
+    limit = settings.max_record_bytes or LARGEST_RECORD_BYTES
+    lines, sizes = [block.text(number) for number in range(block.num_lines)], (block.ends - block.starts).tolist()
+    records = [number for number, line in enumerate(lines) if line.strip(JSON_WHITESPACE)]
+    fitting = [lines[number] for number in records if sizes[number] <= limit]
+    outcomes = encoder.encode_lines(fitting, up_to_problem=not settings.quarantine)
+    for number in records:
+        size, kept = sizes[number], b""
+        outcome = next(outcomes) if size <= limit else _too_large(size, limit)
+        if isinstance(outcome, RecordProblem):
+            kept = cut_large(block.line(number), limit)
+        yield int(block.offsets[number]), block.first_line + number, outcome, kept
 
 
 def _split_of(encoded: EncodedConversation, settings: InstructionSettings) -> str | None:
@@ -144,17 +156,16 @@ class _Split(GroupWriter):
     """Writes the tokens and masks of a split, and counts its conversations."""
 
     def __init__(self, split: str | None, attempt: Attempt, settings: InstructionSettings) -> None:
-        self.keys = keys_of(split)
+        self.name = keys_of(split)[0]
         self.statistics: Counter[str] = Counter()
         self._vocabulary_size = settings.recipe.tokenizer.vocabulary_size
         self._dtype = dtype_for_vocabulary(self._vocabulary_size)
-        dtypes = dict(zip(self.keys, (self._dtype, MASK_DTYPE), strict=True))
-        super().__init__(attempt, split or "0", dtypes, provenance=settings.provenance)
-        self._held: list[tuple[EncodedConversation, int, int]] = []
+        super().__init__(attempt, split or "0", [self._dtype, MASK_DTYPE], provenance=settings.provenance)
+        self._held: list[tuple[EncodedConversation, int, int, int]] = []
 
-    def hold(self, encoded: EncodedConversation, offset: int, line: int) -> None:
+    def hold(self, encoded: EncodedConversation, offset: int, line: int, file: int) -> None:
         """Count a conversation and hold it until the next `write`."""
-        self._held.append((encoded, offset, line))
+        self._held.append((encoded, offset, line, file))
         self.statistics.update(
             conversations=1,
             sequences=len(encoded.lengths),
@@ -170,12 +181,12 @@ class _Split(GroupWriter):
         """Write the conversations that are held."""
         if not self._held:
             return
-        conversations, offsets, lines = zip(*self._held, strict=True)
+        conversations, *places = zip(*self._held, strict=True)
         lengths = np.concatenate([encoded.lengths for encoded in conversations])
         per_document = np.array([len(encoded.lengths) for encoded in conversations], np.int64)
         tokens = np.concatenate([encoded.tokens for encoded in conversations])
         check_ids(tokens, self._vocabulary_size)
-        self.add(self.keys[0], cast_tokens(tokens, self._dtype), lengths, per_document)
-        self.add(self.keys[1], np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
-        self.add_places(np.array(offsets, np.int64), np.array(lines, np.int64))
+        self.add(0, cast_tokens(tokens, self._dtype), lengths, per_document)
+        self.add(1, np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
+        self.add_places(*np.array(places, np.int64))
         self._held = []

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -81,8 +82,14 @@ class Option:
     """Whether a function takes it only by name."""
     alias: str | None = None
     """Its name as an argument of a function."""
+    separator: str | None = None
+    """Where a text is split that holds several values."""
     parse: Callable[[Any], Any] | None = None
     """Reads a value, in place of the field's type."""
+    needs: tuple[str, ...] = ()
+    """Other options that must be given with it: names, or several as in "split or like"."""
+    excludes: tuple[str, ...] = ()
+    """Other options that must not be given with it."""
     may_be_empty: bool = False
     ge: float = 0
     le: float = MAX_NUMBER
@@ -99,13 +106,16 @@ class Option:
         """
         if value is None and self.default is not ...:
             return self.default
+        given = value
+        if self.separator is not None and isinstance(value, str):
+            value = re.split(rf"\s*{self.separator}\s*", value.strip())
         plain = _plain(value if self.parse is None else self.parse(value))
         if get_origin(self.kind) is tuple and not isinstance(plain, tuple):
             plain = (plain,)
         try:
             return msgspec.convert(plain, self._limited(self.kind), strict=False)
         except msgspec.ValidationError as error:
-            raise ValueError(f"expected {self._expected(error)}, got {show_value(value)}") from None
+            raise ValueError(f"expected {self._expected(error)}, got {show_value(given)}") from None
 
     def _limited(self, kind: Any) -> Any:  # noqa: ANN401 - types
         """Return a type with the limits on numbers and text in it, as msgspec checks them."""
@@ -201,6 +211,7 @@ class Options:
             raise UsageError("; ".join(problems))
         own["given"] = frozenset(values)
         try:
+            self._check_given(known)
             for kind in reversed(type(self).__mro__):
                 if "_agree" in vars(kind):
                     vars(kind)["_agree"](self)
@@ -218,6 +229,18 @@ class Options:
         Raises:
             ValueError: In a sentence that names flags.
         """
+
+    def _check_given(self, known: Mapping[str, Option]) -> None:
+        given = [name for name, each in known.items() if getattr(self, name) not in (each.default, None, ())]
+        for name in given:
+            for needed in known[name].needs:
+                others = [other for other in needed.split(" or ") if other in known]
+                if not set(others) & set(given):
+                    flags = " or ".join(flag_of(other, known[other]) for other in others)
+                    raise ValueError(f"{flag_of(name, known[name])} needs {flags}")
+            for other in known[name].excludes:
+                if other in given:
+                    raise ValueError(f"give either {flag_of(name, known[name])} or {flag_of(other, known[other])}")
 
     def replaced(self, **changes: Any) -> Self:  # noqa: ANN401 - values of fields
         """Return a copy with other values, which are not checked."""

@@ -233,30 +233,15 @@ def read_in_order(inputs: Iterable[InputStatus]) -> Iterator[bytes]:
             changed = file.size_if_changed()
             now = len(content) if changed is None else changed
         if len(content) != planned.size_bytes or now != planned.size_bytes:
-            raise _changed_since_planned(planned.path, planned.size_bytes, now)
+            raise changed_since_planned(planned, now)
         yield content
 
 
-def require_unchanged(path: str, size_bytes: int, version: str) -> None:
-    """Compare an input's size and version with what they were when the job was planned.
-
-    Raises:
-        InputError: If it is missing or has changed.
-    """
-    if path.startswith("hf://"):
-        return  # the files of a commit never change
-    try:
-        now = input_status(path)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if (now.size_bytes, now.version) != (size_bytes, version):
-        raise _changed_since_planned(path, size_bytes, now.size_bytes)
-
-
-def _changed_since_planned(path: str, planned: int, now: int) -> InputError:
+def changed_since_planned(planned: InputStatus, now: int) -> InputError:
+    """Return the error of an input that is not as it was, and has another size or is of another version."""
     return InputError(
-        f"{path}: changed while the build was running (expected {planned} bytes as planned, got {now}, or a newer "
-        f"version); leave inputs alone, and run the same command again"
+        f"{planned.path}: changed while the build was running (expected {planned.size_bytes} bytes as planned, got "
+        f"{now}, or a newer version); leave inputs alone, and run the same command again"
     )
 
 

@@ -9,15 +9,13 @@ import numpy as np
 
 from dsindex.store.reading import fingerprint_content, fingerprint_input, read_in_order
 from dsindex.text.blocks import RecordBlock, chain_columns
-from dsindex.text.compressed import measure_compression
-from dsindex.text.forms import TextPart
 from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_blocks
 from dsindex.text.streams import read_lines, read_text_file, read_text_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dsindex.text.forms import SmallFile
+    from dsindex.text.forms import TextPart
     from dsindex.text.selection import Selection
     from dsindex.text.streams import LineBlock, LongLine
 
@@ -85,21 +83,18 @@ class TaskReader:
     """One pass over the records of a part of a file, or of whole small files.
 
     Args:
-        source: A part, or files.
+        parts: One part, or files as a whole.
         selection: The records to keep and the values to read.
         max_record_bytes: A longer line (without newline) is bad.
     """
 
-    def __init__(
-        self, source: TextPart | Sequence[SmallFile], selection: Selection, *, max_record_bytes: int | None = None
-    ) -> None:
-        self._source = source
+    def __init__(self, parts: Sequence[TextPart], selection: Selection, *, max_record_bytes: int | None = None) -> None:
+        self._parts = parts
         self._selection = selection
         self._limit = max_record_bytes
-        num_files = 1 if isinstance(source, TextPart) else len(source)
-        self.counts = np.zeros(num_files, FILE_COUNTS)
+        self.counts = np.zeros(len(parts), FILE_COUNTS)
         """The counts of each file, shape [files], once all blocks were read."""
-        self.fingerprints = [""] * num_files
+        self.fingerprints = [""] * len(parts)
         """The fingerprint of each file, once it was read."""
 
     def blocks(self) -> Iterator[RecordBlock]:
@@ -108,28 +103,39 @@ class TaskReader:
         Raises:
             InputError: If a file cannot be read, has changed or is damaged.
         """
-        if not isinstance(self._source, TextPart):
-            yield from _joined(self._read_files(self._source))
-            return
-        yield from self._read(self._source, 0)
-        self.fingerprints[0] = fingerprint_input(self._source.path)
+        read = self._read()
+        return (block for _, block in read) if len(self._parts) == 1 else _joined(read)
 
-    def _read_files(self, files: Sequence[SmallFile]) -> Iterator[tuple[int, RecordBlock]]:
-        for number, (file, content) in enumerate(zip(files, read_in_order(files), strict=True)):
-            self.fingerprints[number] = fingerprint_content(file.path, content, version=file.version)
-            for block in self._read(file.part(content), number):
-                if block.bad and file.form.container != "plain":  # raises if it is damaged: then none is bad
-                    measure_compression(file.path, file.form.container)
+    def _read(self) -> Iterator[tuple[int, RecordBlock]]:
+        for number, part in enumerate(read_small(self._parts)):
+            lines = blank = text_bytes = 0
+            for block in read_part(part, self._selection, max_record_bytes=self._limit):
+                lines += block.num_lines
+                blank += block.num_blank
+                text_bytes += block.num_bytes
                 yield number, block
+            self.counts[number] = lines, blank, text_bytes
+            self.fingerprints[number] = fingerprint_part(part)
 
-    def _read(self, part: TextPart, number: int) -> Iterator[RecordBlock]:
-        lines = blank = text_bytes = 0
-        for block in read_part(part, self._selection, max_record_bytes=self._limit):
-            lines += block.num_lines
-            blank += block.num_blank
-            text_bytes += block.num_bytes
-            yield block
-        self.counts[number] = lines, blank, text_bytes
+
+def read_small(parts: Sequence[TextPart]) -> Iterator[TextPart]:
+    """Yield the parts of a task, with their contents if they are several files, which are read ahead.
+
+    Raises:
+        InputError: If a file cannot be read, or changed since it was planned.
+    """
+    if len(parts) == 1:
+        yield parts[0]
+        return
+    for part, content in zip(parts, read_in_order(parts), strict=True):
+        yield replace(part, content=content)
+
+
+def fingerprint_part(part: TextPart) -> str:
+    """Return the fingerprint of a part's file."""
+    if part.content is None:
+        return fingerprint_input(part.path)
+    return fingerprint_content(part.path, part.content, version=part.version)
 
 
 def _joined(blocks: Iterator[tuple[int, RecordBlock]]) -> Iterator[RecordBlock]:

@@ -17,8 +17,10 @@ import numpy as np
 
 from dsindex.errors import InputError
 from dsindex.json_text import encode_json
-from dsindex.store.reading import open_readable
+from dsindex.store.reading import changed_since_planned
+from dsindex.store.refusals import unreadable
 from dsindex.store.storage import Readable
+from dsindex.store.store import store_of
 from dsindex.text.compressed import PIECE_BYTES, decode
 from dsindex.text.fields import JSON_WHITESPACE
 
@@ -55,6 +57,11 @@ class LineBlock:
     """File offset of each line's first byte, or where else the line is from: the row group of a table, for one."""
     text_bytes: int
     """Size of what the lines were made of: of the text itself, with newlines, if they are from one."""
+
+    @property
+    def num_lines(self) -> int:
+        """Number of its lines."""
+        return len(self.starts)
 
     @classmethod
     def of_text(cls, data: bytearray, *, offset: int, first_line: int) -> LineBlock:
@@ -98,6 +105,12 @@ class LongLine:
     """Size of the whole line, excluding the newline."""
     limit: int
     """The limit that it exceeds."""
+    num_lines = 1
+
+    @property
+    def text_bytes(self) -> int:
+        """Size of the line with its newline."""
+        return self.num_bytes + 1
 
 
 def read_lines(
@@ -179,7 +192,7 @@ def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[C
         read = bytearray(min(most, stop - begin))
         del read[file.read_into(memoryview(read), begin) :]
         if not read:
-            raise _changed(part.path, file.size_bytes, begin)
+            raise changed_since_planned(part, begin)
         yield begin, read
         begin += len(read)
 
@@ -223,18 +236,18 @@ class _Content(Readable):
 
 @contextlib.contextmanager
 def opened_input(part: TextPart) -> Iterator[Readable]:
-    """Open an input, and check on closing that it has not changed; of an object, every read checks it.
+    """Open an input as it was planned, and check on closing that it has not changed; reads of most objects check it.
 
     Raises:
-        InputError: If it cannot be read, does not have the expected size, or changed meanwhile.
+        InputError: If it cannot be read, is not as it was planned, or changed meanwhile.
     """
     if part.content is not None:
         yield _Content(part.content)
         return
     try:
-        with open_readable(part.path) as file:
-            if part.expected_size not in (None, file.size_bytes):
-                raise _changed(part.path, part.expected_size, file.size_bytes)
+        with store_of(part.path).open(part.path, part) as file:
+            if (file.size_bytes, file.version) != (part.size_bytes, part.version):
+                raise changed_since_planned(part, file.size_bytes)
             damage: InputError | None = None
             try:
                 yield file
@@ -242,19 +255,11 @@ def opened_input(part: TextPart) -> Iterator[Readable]:
                 damage = error
             after = file.size_if_changed()
             if after is not None:
-                raise _changed(part.path, file.size_bytes, after) from damage
+                raise changed_since_planned(part, after) from damage
             if damage is not None:
                 raise damage
     except OSError as error:
-        msg = f"{part.path}: cannot be read ({error.strerror}); check the path and its permissions"
-        raise InputError(msg) from error
-
-
-def _changed(path: str, expected: int | None, got: int) -> InputError:
-    return InputError(
-        f"{path}: expected {expected} bytes, got {got} or other content; the file changed since the job was planned, "
-        "run it again once nothing writes to it"
-    )
+        raise unreadable(part.path, error) from error
 
 
 # Plain text as records. A line of white space is blank, and a carriage return before a newline is not in the text.

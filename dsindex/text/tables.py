@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-    from dsindex.store.storage import Readable
+    from dsindex.store.storage import InputStatus, Readable
     from dsindex.text.forms import Columns, Format
     from dsindex.text.selection import Selection
 
@@ -40,18 +40,19 @@ _SHOWN_COLUMNS = 12
 _SHOWN_CHARACTERS = 200
 
 
-def measure_table(path: str, format: Format, columns: Columns | None) -> list[int]:
+def measure_table(status: InputStatus, format: Format, columns: Columns | None) -> list[int]:
     """Check that a table has the wanted columns, and return about the bytes of each row group or record batch.
 
     Args:
-        path: A regular file.
+        status: The file as it was looked at.
         format: The file's format.
         columns: The wanted columns; None for all.
 
     Raises:
         InputError: If the file is damaged or encrypted, or a column is missing or of another type.
     """
-    part = TextPart(path=path, begin=0, end=0)
+    path = status.path
+    part = TextPart(path=path, size_bytes=status.size_bytes, version=status.version, begin=0, end=0)
     with opened_input(part) as file, errors_named(path, f"a table ({format}) with a readable schema"):
         return _open_table(path, file, format, columns)[0]
 

@@ -20,9 +20,8 @@ from dsindex.datasets.opening import open as open_dataset
 from dsindex.datasets.pbin import PbinDocuments
 from dsindex.datasets.raw import RawLines
 from dsindex.datasets.samples import trace_samples
-from dsindex.engine.ledger import Ledger
 from dsindex.engine.progress import PROGRESS_SUFFIX, Snapshot, describe, read_progress
-from dsindex.engine.work_folder import LOCK_FILE, MARKER_FILE
+from dsindex.engine.work_folder import LOCK_FILE, MARKER_FILE, Ledger
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import (

@@ -11,11 +11,11 @@ from itertools import pairwise
 from typing import Any
 
 from dsindex.text.fields import MAX_NESTING
-from dsindex.text.forms import TextPart
 from dsindex.text.parts import read_part
 from dsindex.text.records import parse_blocks
 from dsindex.text.selection import open_selection
 from dsindex.text.streams import LineBlock
+from tests.support.datasets import part_of
 
 BOM = b"\xef\xbb\xbf"
 
@@ -97,7 +97,7 @@ def read_ranges(path, cuts, keys=KEYS, **options):
     reading = Reading()
     for begin, end in pairwise(cuts):
         first_line = reading.num_lines
-        for block in read_part(TextPart(path=str(path), begin=begin, end=end), open_selection(keys), **options):
+        for block in read_part(part_of(path, begin=begin, end=end), open_selection(keys), **options):
             reading.add(block, first_line)
     return reading
 

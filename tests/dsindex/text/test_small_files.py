@@ -12,10 +12,11 @@ from dsindex.errors import InputError
 from dsindex.store.reading import fingerprint_input
 from dsindex.text.blocks import set_aside
 from dsindex.text.compressed import SUFFIXES
-from dsindex.text.forms import InputForm, SmallFile, TextPart
+from dsindex.text.forms import InputForm
 from dsindex.text.parts import TaskReader
 from dsindex.text.selection import open_selection
 from tests.support.compressed import COMPRESSORS
+from tests.support.datasets import part_of
 
 LINES = [
     b'{"text": "one"}',
@@ -47,8 +48,7 @@ def write(folder, texts):
     for number, (text, form) in enumerate(texts):
         path = folder / str(number)
         path.write_bytes(text)
-        size, version = path.stat().st_size, str(path.stat().st_mtime_ns)
-        files.append(SmallFile(path=str(path), size_bytes=size, version=version, form=form, end=size))
+        files.append(part_of(path, form=form))
     return files
 
 
@@ -82,8 +82,7 @@ def test_files_have_the_records_that_each_has_alone(texts, limit, joined, tmp_pa
         kept, bad, together = read(files, limit)
     expected_kept, expected_bad = [], []
     for number, file in enumerate(files):
-        part = TextPart(path=file.path, begin=0, end=file.end, form=file.form)
-        own_kept, own_bad, alone = read(part, limit)
+        own_kept, own_bad, alone = read([file], limit)
         expected_kept += [(number, *row[1:]) for row in own_kept]
         expected_bad += [(number, *row[1:]) for row in own_bad]
         assert together.counts[number] == alone.counts[0]
