@@ -62,9 +62,8 @@ class RecordError(InputError):
         offset: Byte offset of the line's first byte in the text, or number of a row group.
         reason: What was expected and what was found, without the place.
         line: 1-based number of the line, or of the row of a table, in the file, if it is known.
-        part: Where the part of the file that has the line begins, and the line's number in it, counted from 0.
+        part: Number of the shard that has the line, and the line's number in its part of the file, counted from 0.
         is_row: Whether it is a row of a table; `offset` is then the number of its row group.
-        num_more: Number of bad records after it that are known.
     """
 
     def __init__(
@@ -76,7 +75,6 @@ class RecordError(InputError):
         *,
         part: tuple[int, int] | None = None,
         is_row: bool = False,
-        num_more: int = 0,
     ) -> None:
         if is_row:
             place = f"row group {offset}" if line is None else f"row {line}"
@@ -89,10 +87,9 @@ class RecordError(InputError):
         self.line = line
         self.part = part
         self.is_row = is_row
-        self.num_more = num_more
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, int, str, int | None]]:
-        make = functools.partial(type(self), part=self.part, is_row=self.is_row, num_more=self.num_more)
+        make = functools.partial(type(self), part=self.part, is_row=self.is_row)
         return make, (self.path, self.offset, self.reason, self.line)
 
     def at(self, *, line: int) -> Self:

@@ -15,14 +15,14 @@ from dsindex.json_text import decode_json, encode_json, show_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from dsindex.engine.inputs import InputFile
+    from dsindex.store.storage import InputStatus
 
 
-def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputFile] = ()) -> Plan:
+def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputStatus] = ()) -> Plan:
     """Return the plan of settings, which are of types that JSON has, and inputs."""
     return Plan(
         settings=decode_json(encode_json(settings)),
-        inputs=[(file.absolute_path, file.size_bytes, file.version) for file in inputs],
+        inputs=[(file.path, file.size_bytes, file.version) for file in inputs],
     )
 
 

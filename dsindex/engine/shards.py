@@ -22,7 +22,6 @@ from dsindex.formats.manifest import Content, RecordCounts, RecordedInput
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.store.store import store_of
 from dsindex.store.urls import joined
-from dsindex.text.compressed import measure_compression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -181,21 +180,11 @@ class Shards:
         """Return the error of a record with its place in the input, what is kept, and how the job goes on.
 
         All shards before it are made.
-
-        Raises:
-            InputError: If the input is damaged there, so that the record is not what was written.
         """
         if error.part is not None:
-            begin, line = error.part
-            task = next(task for task in self._tasks if (task.path, task.begin) == (error.path, begin))
-            if task.form.container != "plain":  # raises if it is damaged: then the record is not a bad one
-                measure_compression(task.path, task.form.container)
-            before = [
-                self._results[other.shard].files[0]
-                for other in self._tasks[: task.shard]
-                if other.input == task.input and other.shard in self._results
-            ]
-            error = error.at(line=sum(file.lines for file in before) + line + 1)
+            shard, line = error.part
+            before = [other.shard for other in self._tasks[:shard] if other.input == self._tasks[shard].input]
+            error = error.at(line=sum(self._results[number].files[0].lines for number in before) + line + 1)
         if isinstance(error, BadRecordError):
             way_on = (
                 "mend it and run the same command again, or add --on-bad-record quarantine to set such records aside"
@@ -218,7 +207,9 @@ class Shards:
         lost = [f"{bad:,} are bad"] if bad else []
         lost += [f"{records - bad:,} are left out by {' and '.join(filters)}"] if filters else []
         got = f"none of {records:,}: {' and '.join(lost)}" if lost else "none"
-        msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got {got}; {remedy}"
+        msg = (
+            f"{self._tasks[0].parts[0].path}: expected at least one record in all inputs together, got {got}; {remedy}"
+        )
         raise InputError(msg)
 
     def content(self, output: Output, *, group: int = 0, **own: Any) -> Content:  # noqa: ANN401 - fields of Content
@@ -251,7 +242,8 @@ class Shards:
         numbered = (pair for task, result in self.results for pair in zip(task.inputs, result.files, strict=True))
         for number, found in groupby(numbered, key=lambda pair: pair[0]):
             files, given = [file for _, file in found], self.source.inputs[number]
-            container, format = given.form.container, given.form.format
+            form = given.parts[0].form
+            container, format = form.container, form.format
             lines, blank = sum(file.lines for file in files), sum(file.blank for file in files)
             bad, kept = sum(file.quarantined for file in files), sum(file.kept[group] for file in files)
             tokenized = [file.tokenized_bytes[key] for file in files if file.tokenized_bytes]

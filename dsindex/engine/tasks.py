@@ -9,61 +9,50 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import xxhash
 from msgspec import Struct
 
 from dsindex.store.storage import StoredFile  # noqa: TC001 - receipts are decoded by their types
 from dsindex.store.urls import joined
-from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, TextPart
 
 if TYPE_CHECKING:
     from dsindex.formats.mmididx import IndexHeader
+    from dsindex.text.forms import TextPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardTask:
-    """A part of an input: the lines that begin in the byte range [begin, end), or row groups of a table."""
+    """A part of an input, or several small inputs as a whole."""
 
     shard: int
     """Number in plan order, over all inputs."""
     input: int
-    """Number of the input in plan order."""
-    path: str
-    begin: int
-    end: int
-    input_size_bytes: int
-    input_version: str
-    """Modification time in ns when the job was planned."""
-    form: InputForm = JSON_LINES
-    stored_bytes: int = 0
-    """Size of its part of the file, for progress."""
-    files: tuple[SmallFile, ...] = ()
-    """Consecutive inputs that are read as a whole, of which `input` and `path` are the first; empty for a part of one.
-
-    Sizes are those of all, and the version is a digest of theirs.
-    """
+    """Number of the first part's input in plan order; each further part is of the next input."""
+    parts: tuple[TextPart, ...]
 
     @property
     def key(self) -> str:
-        """What it reads: it stays the same when inputs are added."""
-        return f"{self.path}\0{self.input_size_bytes}\0{self.input_version}\0{self.begin}\0{self.end}"
+        """A digest of what it reads: it stays the same when inputs are added."""
+        parts = ((part.path, part.size_bytes, part.version, part.begin, part.end) for part in self.parts)
+        return xxhash.xxh3_128_hexdigest(repr([*parts]).encode())
 
     @property
     def inputs(self) -> range:
         """Numbers of its inputs in plan order."""
-        return range(self.input, self.input + max(1, len(self.files)))
+        return range(self.input, self.input + len(self.parts))
+
+    @property
+    def stored_bytes(self) -> int:
+        """Size of its parts, for progress."""
+        return sum(part.stored_bytes for part in self.parts)
 
     @property
     def place(self) -> str:
         """What it reads, for messages."""
-        if self.files:
-            return f"{len(self.files):,} files from {self.path} to {self.files[-1].path}"
-        return f"{self.path}, {'row groups' if self.form.is_table else 'bytes'} {self.begin} to {self.end}"
-
-    @property
-    def part(self) -> TextPart:
-        """The part of a file to read."""
-        size = self.input_size_bytes
-        return TextPart(path=self.path, begin=self.begin, end=self.end, form=self.form, expected_size=size)
+        first, *others = self.parts
+        if others:
+            return f"{len(self.parts):,} files from {first.path} to {others[-1].path}"
+        return f"{first.path}, {'row groups' if first.form.is_table else 'bytes'} {first.begin} to {first.end}"
 
 
 class FileCounts(Struct, frozen=True, array_like=True, gc=False):

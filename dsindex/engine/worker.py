@@ -26,7 +26,6 @@ from dsindex.engine.work_folder import SHARDS_FOLDER, require_marked
 from dsindex.errors import BadRecordError
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.json_text import encode_json
-from dsindex.store.reading import require_unchanged
 from dsindex.store.storage import holds_writes, writing
 from dsindex.store.store import open_output
 from dsindex.store.urls import joined
@@ -37,10 +36,11 @@ from dsindex.text.blocks import (
     keep_records,
     sample_records,
 )
+from dsindex.text.compressed import measure_compression
 from dsindex.text.layout import lay_out_documents, lay_out_pbin_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from dsindex.text.blocks import BadRecord, RecordBlock
     from dsindex.text.encoders import TokenBatch
     from dsindex.text.engines import Engine
+    from dsindex.text.parts import TaskReader
     from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
@@ -103,30 +104,19 @@ class Attempt(contextlib.ExitStack):
 
     Raises:
         OutputError: If the work folder is gone.
-        InputError: If the input is missing or has changed since the job was planned.
     """
 
     def __init__(self, task: ShardTask, settings: WorkSettings) -> None:
         super().__init__()
         self._task, self._settings, work_dir = task, settings, settings.work_dir
         require_marked(work_dir)  # a late attempt must not bring back what the driver removed
-        self.check_unchanged()
         self._stem = f"{SHARDS_FOLDER}/{task.shard // SHARDS_PER_FOLDER:04d}/{task.shard:08d}.{secrets.token_hex(8)}"
         folder = os.path.dirname(joined(work_dir, self._stem))
         self.folder = tempfile.gettempdir() if holds_writes(work_dir) else folder
         """Where temporary files go."""
         self._files: dict[str, DigestingWriter] = {}
-        self.bad = np.zeros(len(task.inputs), np.int64)
-        """Bad records of each input."""
-
-    def check_unchanged(self) -> None:
-        """Compare the input's size and time with the plan; small files are compared as they are read.
-
-        Raises:
-            InputError: If it is missing or has changed.
-        """
-        if not self._task.files:
-            require_unchanged(self._task.path, self._task.input_size_bytes, self._task.input_version)
+        self.bad = np.zeros(len(task.parts), np.int64)
+        """Bad records of each part."""
 
     def file(self, suffix: str) -> DigestingWriter:
         """Return a file of this attempt, which is opened when it is first asked for.
@@ -148,19 +138,17 @@ class Attempt(contextlib.ExitStack):
 
         Raises:
             BadRecordError: If bad records are not quarantined.
+            InputError: If not, and the file is damaged, so that the record is not what was written.
             OutputError: If the work folder refuses.
         """
-        task = self._task
         if not self._settings.quarantine:
-            if not task.files:
-                place, is_row = (task.begin, record.line), task.form.is_table
-                raise BadRecordError(task.path, record.offset, record.reason, part=place, is_row=is_row)
-            file = task.files[record.file]
-            is_row = file.form.is_table
-            raise BadRecordError(file.path, record.offset, record.reason, record.line + 1, is_row=is_row)
-        self.bad[record.file] += 1
+            part, place = self._task.parts[record.part], (self._task.shard, record.line)
+            if part.form.container != "plain":
+                measure_compression(part.path, part.form.container)
+            raise BadRecordError(part.path, record.offset, record.reason, part=place, is_row=part.form.is_table)
+        self.bad[record.part] += 1
         entry: dict[str, Any] = {
-            "file": record.file,
+            "file": record.part,
             "offset": record.offset,
             "line": record.line,
             "reason": record.reason,
@@ -170,6 +158,19 @@ class Attempt(contextlib.ExitStack):
         except UnicodeDecodeError:
             entry["raw_base64"] = base64.b64encode(record.line_bytes).decode("ascii")
         self.file("quarantine").write(encode_json(entry, newline=True))
+
+    def count_files(self, reader: TaskReader, *counted: Sequence[NDArray[np.int64]]) -> tuple[FileCounts, ...]:
+        """Return the counts of each part.
+
+        Args:
+            reader: What read the parts.
+            counted: Counts of each part, shape [parts]: the records kept in each sample or split; and, if texts became
+                tokens, the size of those of each key.
+        """
+        columns = [reader.counts[name].tolist() for name in ("lines", "blank")]
+        columns += [self.bad.tolist(), reader.counts["text_bytes"].tolist(), reader.fingerprints]
+        columns += [list(zip(*(counts.tolist() for counts in each), strict=True)) for each in counted]
+        return tuple(map(FileCounts, *columns))
 
     def quarantine(self) -> StoredFile | None:
         """Return the file of bad records, if there are any."""
@@ -278,10 +279,10 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
     from dsindex.text.encoders import encode_block  # these load pyarrow, only when needed
     from dsindex.text.parts import TaskReader
 
-    reader = TaskReader(task.files or task.part, settings.selection, max_record_bytes=settings.max_record_bytes)
+    reader = TaskReader(task.parts)
     with Attempt(task, settings) as attempt:
         groups = [_SampleWriter(attempt, number, settings) for number in range(len(settings.samples))]
-        for block in reader.blocks():
+        for block in reader.records(settings.selection, max_record_bytes=settings.max_record_bytes):
             kept, encoded = encode_block(sample_records(block, settings.samples), settings.tokenizer, settings.engine)
             for record in kept.bad:
                 attempt.set_aside(record)
@@ -293,14 +294,11 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
                 own = sample.holds(hashes)
                 places = np.flatnonzero(own)
                 group.add_block(keep_records(kept, own), {key: each.take(places) for key, each in encoded.items()})
-        attempt.check_unchanged()
-        columns = [reader.counts[name].tolist() for name in ("lines", "blank")]
-        columns += [attempt.bad.tolist(), reader.counts["text_bytes"].tolist(), reader.fingerprints]
-        columns += [list(zip(*(group.kept.tolist() for group in groups), strict=True))]
+        counted = [[group.kept for group in groups]]
         if settings.selection.vocabulary_size is None:
-            columns += [list(map(tuple, np.concatenate([group.text_bytes for group in groups]).T.tolist()))]
+            counted += [[sizes for group in groups for sizes in group.text_bytes]]
         return ShardResult(
-            files=tuple(map(FileCounts, *columns)),
+            files=attempt.count_files(reader, *counted),
             keys=tuple(part for group in groups for part in group.results()),
             quarantine=attempt.quarantine(),
         )
@@ -320,24 +318,24 @@ class _SampleWriter(GroupWriter):
         vocabulary_size = settings.tokenizer.vocabulary_size
         self._lay_out = partial(lay_out, dtype=dtype, eod_id=settings.eod_id, vocabulary_size=vocabulary_size)
         self.kept = np.zeros(len(attempt.bad), np.int64)
-        """Records of each file."""
+        """Records of each part."""
         self.text_bytes = np.zeros((len(settings.keys), len(attempt.bad)), np.int64)
-        """Size of each key's texts in each file."""
+        """Size of each key's texts in each part."""
 
     def add_block(self, block: RecordBlock, encoded: Mapping[str, TokenBatch]) -> None:
         """Append encoded records, all of which belong to the sample."""
-        files = np.zeros(len(block.offsets), np.int64) if block.files is None else block.files
-        self.kept += np.bincount(files, minlength=len(self.kept))
+        parts = np.zeros(len(block.offsets), np.int64) if block.parts is None else block.parts
+        self.kept += np.bincount(parts, minlength=len(self.kept))
         is_document = None
         for sizes, (name, key) in zip(self.text_bytes, self._keys.items(), strict=True):
             batch = encoded[key]
-            if batch.text_bytes and block.files is None:
+            if batch.text_bytes and len(sizes) == 1:
                 sizes += batch.text_bytes
             else:
-                sizes += np.bincount(files, block.columns[key].sizes(), len(sizes)).astype(np.int64)
+                sizes += np.bincount(parts, block.columns[key].sizes(), len(sizes)).astype(np.int64)
             documents = self._lay_out(batch)
             facts = {"num_empty_documents": documents.num_empty, "eod_in_text": documents.eod_in_text}
             self.add(name, documents.tokens, documents.sequence_lengths, documents.sequences_per_document, **facts)
             is_document = documents.is_document
         kept = slice(None) if is_document is None else is_document  # None but in a layout with one key
-        self.add_places(block.offsets[kept], block.lines[kept], files[kept])
+        self.add_places(block.offsets[kept], block.lines[kept], parts[kept])

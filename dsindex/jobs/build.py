@@ -74,7 +74,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
     selection = config.selection(source.tokenizer.vocabulary_size)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     encodes, num_keys = config.token_ids is None, len(config.output_names)
-    plan = make_plan(_settings(config, source), source.inputs)
+    plan = make_plan(_settings(config, source), source.files)
     outputs = [
         Output(prefix=absolute(prefix), plan_id=plan.plan_id, key=name, dtype=dtype)
         for prefix, name in zip(prefixes, config.dataset_names, strict=True)

@@ -95,12 +95,12 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     Raises:
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
-    source = replace(open_source(as_text_config(config), append_eod=False, reporter=reporter), joins_files=False)
+    source = open_source(as_text_config(config), append_eod=False, reporter=reporter)
     # Reports wrong tokens, patterns and templates before work begins.
     recipe = make_recipe(instruction, source.tokenizer, config.tokenizer_model, engine=source.engine)
     source = replace(source, engine=recipe.engine)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
-    plan = make_plan(_settings(config, source, recipe), source.inputs)
+    plan = make_plan(_settings(config, source, recipe), source.files)
     targets = [
         Output(prefix=absolute(f"{config.output_prefix}_{key}"), plan_id=plan.plan_id, key=key, dtype=own, is_mask=mask)
         for split in split_names(config.split)

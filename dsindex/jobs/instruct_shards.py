@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.dtypes import cast_tokens, dtype_for_vocabulary
-from dsindex.engine.tasks import FileCounts, ShardResult
+from dsindex.engine.tasks import ShardResult
 from dsindex.engine.worker import Attempt, GroupWriter, WorkSettings
 from dsindex.errors import RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.statistics import NOTE, SPLITS, split_by_hash
-from dsindex.store.reading import fingerprint_input
 from dsindex.text.blocks import BadRecord, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.layout import check_ids
-from dsindex.text.parts import LARGEST_RECORD_BYTES, read_part_lines
+from dsindex.text.parts import LARGEST_RECORD_BYTES, TaskReader
 from dsindex.text.streams import LongLine, cut_large
 
 if TYPE_CHECKING:
@@ -83,16 +82,18 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         splits = {split: _Split(split, attempt, settings) for split in split_names(settings.fractions)}
         bad: Counter[str] = Counter()
 
-        def refuse(offset: int, line: int, line_bytes: bytes, problem: RecordProblem) -> None:
+        def refuse(part: int, offset: int, line: int, line_bytes: bytes, problem: RecordProblem) -> None:
             reason = f"{problem.reason} ({problem.kind})"
-            attempt.set_aside(BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason))
+            attempt.set_aside(BadRecord(part=part, offset=offset, line=line, line_bytes=line_bytes, reason=reason))
             bad[problem.kind] += 1
 
-        num_lines = num_blank = text_bytes = 0
-        for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
+        reader, held_bytes = TaskReader(task.parts), 0
+        for part, block in reader.lines(block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
+            counts = reader.counts[part]
             if isinstance(block, LongLine):
-                num_lines, text_bytes = num_lines + 1, text_bytes + block.num_bytes + 1
-                refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, block.limit))
+                counts["lines"] += 1
+                counts["text_bytes"] += block.num_bytes + 1
+                refuse(part, block.offset, block.line, block.head, _too_large(block.num_bytes, block.limit))
                 continue
             lines = [block.text(number) for number in range(len(block.starts))]
             sizes = (block.ends - block.starts).tolist()
@@ -103,30 +104,27 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
                 size, offset, line = sizes[number], int(block.offsets[number]), block.first_line + number
                 outcome = next(outcomes) if size <= limit else _too_large(size, limit)
                 if isinstance(outcome, RecordProblem):
-                    refuse(offset, line, cut_large(block.line(number), limit), outcome)
+                    refuse(part, offset, line, cut_large(block.line(number), limit), outcome)
                 else:
-                    splits[_split_of(outcome, settings)].hold(outcome, offset, line)
-            num_lines, num_blank = num_lines + len(lines), num_blank + len(lines) - len(records)
-            text_bytes += block.text_bytes
-            for split in splits.values():
-                split.write()
-        attempt.check_unchanged()
-        counts = {f"{BAD}{kind}": count for kind, count in bad.items()}
+                    splits[_split_of(outcome, settings)].hold(outcome, (part, offset, line))
+            counts["lines"] += len(lines)
+            counts["blank"] += len(lines) - len(records)
+            counts["text_bytes"] += block.text_bytes
+            held_bytes += block.text_bytes
+            if held_bytes >= BLOCK_BYTES:
+                for split in splits.values():
+                    split.write()
+                held_bytes = 0
         for split in splits.values():
-            counts |= {f"{split.keys[0]}.{name}": number for name, number in split.statistics.items()}
-        file = FileCounts(
-            lines=num_lines,
-            blank=num_blank,
-            quarantined=bad.total(),
-            text_bytes=text_bytes,
-            fingerprint=fingerprint_input(task.path),
-            kept=tuple(split.statistics["conversations"] for split in splits.values()),
-        )
+            split.write()
+        numbers = {f"{BAD}{kind}": count for kind, count in bad.items()}
+        for split in splits.values():
+            numbers |= {f"{split.keys[0]}.{name}": number for name, number in split.statistics.items()}
         return ShardResult(
-            files=(file,),
+            files=attempt.count_files(reader, [split.kept for split in splits.values()]),
             keys=tuple(part for split in splits.values() for part in split.results()),
             quarantine=attempt.quarantine(),
-            counts=tuple(sorted(counts.items())),
+            counts=tuple(sorted(numbers.items())),
         )
 
 
@@ -150,11 +148,14 @@ class _Split(GroupWriter):
         self._dtype = dtype_for_vocabulary(self._vocabulary_size)
         dtypes = dict(zip(self.keys, (self._dtype, MASK_DTYPE), strict=True))
         super().__init__(attempt, split or "0", dtypes, provenance=settings.provenance)
-        self._held: list[tuple[EncodedConversation, int, int]] = []
+        self.kept = np.zeros(len(attempt.bad), np.int64)
+        """Conversations of each part."""
+        self._held: list[tuple[EncodedConversation, tuple[int, int, int]]] = []
 
-    def hold(self, encoded: EncodedConversation, offset: int, line: int) -> None:
-        """Count a conversation and hold it until the next `write`."""
-        self._held.append((encoded, offset, line))
+    def hold(self, encoded: EncodedConversation, place: tuple[int, int, int]) -> None:
+        """Count a conversation, with its part, offset and line, and hold it until the next `write`."""
+        self._held.append((encoded, place))
+        self.kept[place[0]] += 1
         self.statistics.update(
             conversations=1,
             sequences=len(encoded.lengths),
@@ -170,12 +171,13 @@ class _Split(GroupWriter):
         """Write the conversations that are held."""
         if not self._held:
             return
-        conversations, offsets, lines = zip(*self._held, strict=True)
+        conversations, places = zip(*self._held, strict=True)
         lengths = np.concatenate([encoded.lengths for encoded in conversations])
         per_document = np.array([len(encoded.lengths) for encoded in conversations], np.int64)
         tokens = np.concatenate([encoded.tokens for encoded in conversations])
         check_ids(tokens, self._vocabulary_size)
         self.add(self.keys[0], cast_tokens(tokens, self._dtype), lengths, per_document)
         self.add(self.keys[1], np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
-        self.add_places(np.array(offsets, np.int64), np.array(lines, np.int64))
+        parts, offsets, lines = np.array(places, np.int64).T
+        self.add_places(offsets, lines, parts)
         self._held = []

@@ -49,33 +49,24 @@ TABLES: frozenset[Format] = frozenset({"parquet", "arrow-file", "arrow-stream"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextPart:
-    """A part of a file that is read by itself."""
+class TextPart(InputStatus):
+    """A part of a file as it was looked at, which is read by itself: the lines that begin in it, or some row groups."""
 
-    path: str
-    begin: int
-    """First byte of the part; in a compressed file, where a member begins; in a table, the first row group."""
-    end: int
     form: InputForm = JSON_LINES
-    expected_size: int | None = None
-    """Size of the file in bytes when the job was planned."""
-    content: bytes | None = None
-    """All of the file, if it was read before."""
+    begin: int = 0
+    """First byte of the part; in a table, the first row group. A compressed file has one part."""
+    end: int
+    stored_bytes: int = 0
+    """Size of the part in the file."""
+    text_bytes: int = 0
+    """Size of its text, which is an estimate if it is compressed; of a table, of the wanted columns."""
     is_sample: bool = False
     """Whether only its first records are read, so that a store is asked for no range ahead of its reader."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmallFile(InputStatus):
-    """An input as it was when the job was planned, which is read as a whole, together with others."""
-
-    form: InputForm = JSON_LINES
-    end: int = 0
-    """Where its only part ends: in bytes, or in row groups."""
-
-    def part(self, content: bytes) -> TextPart:
-        """Return all of it, given its content."""
-        return TextPart(path=self.path, begin=0, end=self.end, form=self.form, content=content)
+    @classmethod
+    def of(cls, file: InputStatus, form: InputForm = JSON_LINES) -> TextPart:
+        """Return the whole of a file, by its bytes."""
+        return cls(path=file.path, size_bytes=file.size_bytes, version=file.version, form=form, end=file.size_bytes)
 
 
 _TAIL_BYTES = 8

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from dsindex.store.reading import fingerprint_content, fingerprint_input, read_in_order
+from dsindex.store.reading import Extent, fingerprint, open_in_order, opened_input, unchanged
 from dsindex.text.blocks import RecordBlock, chain_columns
-from dsindex.text.compressed import measure_compression
-from dsindex.text.forms import TextPart
 from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_blocks
 from dsindex.text.streams import read_lines, read_text_file, read_text_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from dsindex.text.forms import SmallFile
+    from dsindex.store.storage import Readable
+    from dsindex.text.forms import TextPart
     from dsindex.text.selection import Selection
     from dsindex.text.streams import LineBlock, LongLine
+
+Block = TypeVar("Block")
 
 LARGEST_RECORD_BYTES = 2 << 30
 """Limit on a record if none is given, so that a file that unpacks to one endless line does not take all memory."""
@@ -54,105 +56,106 @@ def read_part(
     Raises:
         InputError: If the input cannot be read, has changed or is damaged, or does not have the wanted columns.
     """
-    limit = LARGEST_RECORD_BYTES if max_record_bytes is None else max_record_bytes
-    if part.form.is_table and selection.paths is not None:
-        from dsindex.text.tables import read_table_records  # loads more of pyarrow
-
-        rows = read_table_records(part, selection, block_bytes=block_bytes, max_record_bytes=limit)
-        return map(selection.finish, rows)
-    lines = read_part_lines(part, block_bytes=block_bytes, max_line_bytes=limit)
-    return parse_blocks(lines, selection, limit)
+    with opened_input(part) as file:
+        yield from _read_opened(part, file, selection, block_bytes=block_bytes, max_record_bytes=max_record_bytes)
 
 
-def read_part_lines(
-    part: TextPart, *, block_bytes: int, max_line_bytes: int | None = None
+def _read_opened(
+    part: TextPart,
+    file: Readable,
+    selection: Selection,
+    *,
+    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    max_record_bytes: int | None = None,
+) -> Iterator[RecordBlock]:
+    if not part.form.is_table or selection.paths is None:
+        lines = _read_lines(part, file, block_bytes=block_bytes, max_line_bytes=max_record_bytes)
+        return parse_blocks(lines, selection, max_record_bytes or LARGEST_RECORD_BYTES)
+    from dsindex.text.tables import read_table_records  # loads more of pyarrow
+
+    limit = max_record_bytes or LARGEST_RECORD_BYTES
+    rows = read_table_records(part, file, selection, block_bytes=block_bytes, max_record_bytes=limit)
+    return map(selection.finish, rows)
+
+
+def _read_lines(
+    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int | None
 ) -> Iterator[LineBlock | LongLine]:
-    """Read the records of a part as lines of JSON, as `read_lines` reads them.
-
-    Raises:
-        InputError: If the input cannot be read, has changed or is damaged.
-    """
-    limit = LARGEST_RECORD_BYTES if max_line_bytes is None else max_line_bytes
+    """Read the records of a part as lines of JSON, as `read_lines` reads them."""
     if part.form.is_table:
         from dsindex.text.tables import read_table_lines
 
-        return read_table_lines(part, block_bytes=block_bytes)
+        return read_table_lines(part, file, block_bytes=block_bytes)
     read = {"jsonl": read_lines, "lines": read_text_lines, "document": read_text_file}[part.form.format]
-    return read(part, block_bytes=block_bytes, max_line_bytes=limit)
+    return read(part, file, block_bytes=block_bytes, max_line_bytes=max_line_bytes or LARGEST_RECORD_BYTES)
 
 
 class TaskReader:
-    """One pass over the records of a part of a file, or of whole small files.
+    """One pass over the parts of a task.
 
     Args:
-        source: A part, or files.
-        selection: The records to keep and the values to read.
-        max_record_bytes: A longer line (without newline) is bad.
+        parts: A part of any file, or small files as a whole.
     """
 
-    def __init__(
-        self, source: TextPart | Sequence[SmallFile], selection: Selection, *, max_record_bytes: int | None = None
-    ) -> None:
-        self._source = source
-        self._selection = selection
-        self._limit = max_record_bytes
-        num_files = 1 if isinstance(source, TextPart) else len(source)
-        self.counts = np.zeros(num_files, FILE_COUNTS)
-        """The counts of each file, shape [files], once all blocks were read."""
-        self.fingerprints = [""] * num_files
-        """The fingerprint of each file, once it was read."""
+    def __init__(self, parts: Sequence[TextPart]) -> None:
+        self._parts = parts
+        self.counts = np.zeros(len(parts), FILE_COUNTS)
+        """The counts of each part, shape [parts], once all records were read."""
+        self.fingerprints = [""] * len(parts)
+        """The fingerprint of each part's file, once it was read."""
 
-    def blocks(self) -> Iterator[RecordBlock]:
-        """Yield the records, in order; those of files with the number of each record's file.
+    def records(self, selection: Selection, *, max_record_bytes: int | None) -> Iterator[RecordBlock]:
+        """Yield the records, in order, with the number of each one's part; the arguments are those of `read_part`.
 
         Raises:
             InputError: If a file cannot be read, has changed or is damaged.
         """
-        if not isinstance(self._source, TextPart):
-            yield from _joined(self._read_files(self._source))
-            return
-        yield from self._read(self._source, 0)
-        self.fingerprints[0] = fingerprint_input(self._source.path)
-
-    def _read_files(self, files: Sequence[SmallFile]) -> Iterator[tuple[int, RecordBlock]]:
-        for number, (file, content) in enumerate(zip(files, read_in_order(files), strict=True)):
-            self.fingerprints[number] = fingerprint_content(file.path, content, version=file.version)
-            for block in self._read(file.part(content), number):
-                if block.bad and file.form.container != "plain":  # raises if it is damaged: then none is bad
-                    measure_compression(file.path, file.form.container)
-                yield number, block
-
-    def _read(self, part: TextPart, number: int) -> Iterator[RecordBlock]:
-        lines = blank = text_bytes = 0
-        for block in read_part(part, self._selection, max_record_bytes=self._limit):
-            lines += block.num_lines
-            blank += block.num_blank
-            text_bytes += block.num_bytes
-            yield block
-        self.counts[number] = lines, blank, text_bytes
-
-
-def _joined(blocks: Iterator[tuple[int, RecordBlock]]) -> Iterator[RecordBlock]:
-    """Join blocks of small files, given with the number of each one's file, to encode them together."""
-    held: list[tuple[int, RecordBlock]] = []
-    num_records = num_bytes = 0
-    for number, block in blocks:
-        held.append((number, block))
-        num_records += len(block.offsets)
-        num_bytes += block.num_bytes
-        if num_records >= JOINED_RECORDS or num_bytes >= JOINED_BYTES:
+        held: list[tuple[int, RecordBlock]] = []
+        num_records = num_bytes = 0
+        for number, block in self._read(partial(_read_opened, selection=selection, max_record_bytes=max_record_bytes)):
+            counts = self.counts[number]
+            counts["lines"] += block.num_lines
+            counts["blank"] += block.num_blank
+            counts["text_bytes"] += block.num_bytes
+            held.append((number, block))
+            num_records += len(block.offsets)
+            num_bytes += block.num_bytes
+            if num_records >= JOINED_RECORDS or num_bytes >= JOINED_BYTES:
+                yield _join(held)
+                held, num_records, num_bytes = [], 0, 0
+        if held:
             yield _join(held)
-            held, num_records, num_bytes = [], 0, 0
-    if held:
-        yield _join(held)
+
+    def lines(self, *, block_bytes: int, max_line_bytes: int | None) -> Iterator[tuple[int, LineBlock | LongLine]]:
+        """Yield the records as lines of JSON, with the number of each block's part.
+
+        Raises:
+            InputError: If a file cannot be read, has changed or is damaged.
+        """
+        return self._read(partial(_read_lines, block_bytes=block_bytes, max_line_bytes=max_line_bytes))
+
+    def _read(self, read: Callable[[TextPart, Readable], Iterator[Block]]) -> Iterator[tuple[int, Block]]:
+        if len(self._parts) == 1:
+            [part] = self._parts
+            with opened_input(part) as file:
+                yield from ((0, block) for block in read(part, file))
+                self.fingerprints[0] = fingerprint(file)
+            return
+        whole = (Extent(path=each.path, begin=0, end=each.size_bytes, version=each.version) for each in self._parts)
+        for number, (part, file) in enumerate(zip(self._parts, open_in_order(whole), strict=True)):
+            with unchanged(file, part):
+                yield from ((number, block) for block in read(part, file))
+                self.fingerprints[number] = fingerprint(file)
 
 
 def _join(numbered: Sequence[tuple[int, RecordBlock]]) -> RecordBlock:
-    numbers, blocks = zip(*numbered, strict=True)
+    numbers, blocks = [number for number, _ in numbered], [block for _, block in numbered]
+    if numbers == [0]:
+        return blocks[0]
 
-    def read_line(file: int, line: int) -> bytes:
-        own = [block for number, block in numbered if number == file and line in block.lines]
-        return own[0].read_line(file, line)
+    def read_line(part: int, line: int) -> bytes:
+        own = [block for number, block in numbered if number == part and line in block.lines]
+        return own[0].read_line(part, line)
 
     return RecordBlock(
         num_lines=sum(block.num_lines for block in blocks),
@@ -161,8 +164,8 @@ def _join(numbered: Sequence[tuple[int, RecordBlock]]) -> RecordBlock:
         num_bytes=sum(block.num_bytes for block in blocks),
         offsets=np.concatenate([block.offsets for block in blocks]),
         lines=np.concatenate([block.lines for block in blocks]),
-        files=np.repeat(np.array(numbers, np.int64), [len(block.offsets) for block in blocks]),
+        parts=np.repeat(np.array(numbers, np.int64), [len(block.offsets) for block in blocks]),
         columns={key: chain_columns([block.columns[key] for block in blocks]) for key in blocks[0].columns},
-        bad=tuple(replace(record, file=number) for number, block in numbered for record in block.bad),
+        bad=tuple(replace(record, part=number) for number, block in numbered for record in block.bad),
         read_line=read_line,
     )

@@ -53,7 +53,7 @@ def parse_blocks(
         yield replace(selection.finish(parsed), num_bytes=num_bytes, read_line=functools.partial(_line_of, block))
 
 
-def _line_of(block: LineBlock | LongLine, _file: int, line: int) -> bytes:
+def _line_of(block: LineBlock | LongLine, _part: int, line: int) -> bytes:
     return block.head if isinstance(block, LongLine) else block.line(line - block.first_line)
 
 

@@ -185,7 +185,7 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
             work_dir="",
             samples=(Sample(low=options.leave_out or 0.0, high=options.sample or 1.0),),
         ),
-        tasks=tuple(plan_shards(_find_inputs(manifest))),
+        tasks=tuple(plan_shards(_find_inputs(manifest), shard_bytes=SHARD_BYTES)),
     )
 
 
@@ -207,7 +207,7 @@ def compare_shard(task: ShardTask, first: int, end: int, subject: Subject, setti
 
 def _first_documents(provenance: str, tasks: Sequence[ShardTask]) -> list[int]:
     """Return the number of rows of the provenance before each shard."""
-    begins = [(task.input, task.begin) for task in tasks]
+    begins = [(task.input, task.parts[0].begin) for task in tasks]
     counts = np.zeros(len(begins), np.int64)
     wanted = np.array([number for number, _ in begins], np.int64)
     for first in range(0, num_rows := count_rows(provenance), ROWS_PER_GROUP):

@@ -6,12 +6,13 @@ import functools
 import json
 import operator
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from dsindex.store.reading import input_status
 from dsindex.text.fields import MAX_NESTING
-from dsindex.text.forms import TextPart
+from dsindex.text.forms import JSON_LINES, TextPart
 from dsindex.text.parts import read_part
 from dsindex.text.records import parse_blocks
 from dsindex.text.selection import open_selection
@@ -93,11 +94,16 @@ def nesting(value):
     return depth
 
 
+def part_of(path, form=JSON_LINES, **bounds):
+    """A file as it is, or a part of it."""
+    return replace(TextPart.of(input_status(str(path)), form), **bounds)
+
+
 def read_ranges(path, cuts, keys=KEYS, **options):
     reading = Reading()
     for begin, end in pairwise(cuts):
         first_line = reading.num_lines
-        for block in read_part(TextPart(path=str(path), begin=begin, end=end), open_selection(keys), **options):
+        for block in read_part(part_of(path, begin=begin, end=end), open_selection(keys), **options):
             reading.add(block, first_line)
     return reading
 

@@ -3,18 +3,18 @@
 import json
 import os
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
-from dsindex.text.forms import InputForm, TextPart
-from dsindex.text.parts import read_part
+from dsindex.text.forms import InputForm
+from dsindex.text.parts import TaskReader, read_part
 from dsindex.text.selection import MAX_PATH_KEYS, open_selection
-from dsindex.text.streams import read_lines
 from tests.dsindex.text.nasty_lines import GOOD, GOOD_LIST, NASTY, contents
-from tests.dsindex.text.readings import SELECTION, as_reading, parse, read_ranges, reference
+from tests.dsindex.text.readings import SELECTION, as_reading, parse, part_of, read_ranges, reference
 from tests.support.compressed import COMPRESSORS
 
 
@@ -50,7 +50,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, change):
     path = tmp_path / "changing.jsonl"
     content = (GOOD + b"\n") * 1000
     path.write_bytes(content)
-    blocks = read_part(TextPart(path=str(path), begin=0, end=len(content)), SELECTION, block_bytes=256)
+    blocks = read_part(part_of(path), SELECTION, block_bytes=256)
     next(blocks)
     if change == "shorter":
         os.truncate(path, 1000)
@@ -59,19 +59,19 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, change):
             file.write(GOOD)
     else:
         os.utime(path, ns=(1, 1))
-    with pytest.raises(InputError, match=r"changing\.jsonl: expected \d+ bytes, got .* or other content"):
+    with pytest.raises(InputError, match=r"changing\.jsonl: changed since .*, or a newer version"):
         list(blocks)
 
 
 def test_unsuitable_files_are_named(tmp_path):
     path = tmp_path / "small.jsonl"
     path.write_bytes(GOOD)
-    with pytest.raises(
-        InputError, match=r"small\.jsonl: expected 35 bytes, got 34 or other content; the file changed since"
-    ):
-        list(read_part(TextPart(path=str(path), begin=0, end=34, expected_size=35), SELECTION))
-    with pytest.raises(InputError, match=r"none\.jsonl: cannot be read \(No such file or directory\)"):
-        list(read_part(TextPart(path=str(tmp_path / "none.jsonl"), begin=0, end=1), SELECTION))
+    part = part_of(path)
+    with pytest.raises(InputError, match=r"small\.jsonl: changed since .*expected 35 bytes, got 34"):
+        list(read_part(replace(part, size_bytes=35), SELECTION))
+    path.unlink()
+    with pytest.raises(InputError, match=r"small\.jsonl: cannot be read \(No such file or directory\)"):
+        list(read_part(part, SELECTION))
 
 
 @pytest.mark.parametrize(("suffix", "container"), [("", "plain"), ("one.zst", "zstd")])
@@ -80,10 +80,10 @@ def test_a_long_line_takes_little_more_memory_than_the_limit(tmp_path, suffix, c
     limit, size_bytes = 16 << 20, 40_000_000
     path = tmp_path / f"a{suffix}"
     path.write_bytes(COMPRESSORS[suffix](b"x" * size_bytes) if suffix else b"x" * size_bytes)
-    part = TextPart(path=str(path), begin=0, end=path.stat().st_size, form=InputForm(container=container))
+    part = part_of(path, InputForm(container=container))
     tracemalloc.start()
     try:
-        [line] = read_lines(part, block_bytes=1 << 16, max_line_bytes=limit)
+        [(_, line)] = TaskReader([part]).lines(block_bytes=1 << 16, max_line_bytes=limit)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

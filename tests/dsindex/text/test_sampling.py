@@ -6,9 +6,9 @@ import json
 import xxhash
 
 from dsindex.text.blocks import HASH_SEED, Sample, hash_records, sample_records
-from dsindex.text.forms import TextPart
 from dsindex.text.parts import read_part
 from dsindex.text.selection import open_selection
+from tests.dsindex.text.readings import part_of
 
 
 def digest(value):
@@ -23,8 +23,7 @@ def digest(value):
 def read(folder, records, *, keys=("text",)):
     path = folder / "in.jsonl"
     path.write_bytes(b"".join(json.dumps(record).encode() + b"\n" for record in records))
-    size = path.stat().st_size
-    return list(read_part(TextPart(path=str(path), begin=0, end=size, expected_size=size), open_selection(keys)))
+    return list(read_part(part_of(path), open_selection(keys)))
 
 
 VALUES = ["", "a", "ä€😀", "x" * 5000, ["a"], [], ["a", "b"], ["ab"], ["", ""]]

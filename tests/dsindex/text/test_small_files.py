@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
-from dsindex.store.reading import fingerprint_input
+from dsindex.store.reading import fingerprint_input, input_status
 from dsindex.text.blocks import set_aside
 from dsindex.text.compressed import SUFFIXES
-from dsindex.text.forms import InputForm, SmallFile, TextPart
+from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.parts import TaskReader
 from dsindex.text.selection import open_selection
 from tests.support.compressed import COMPRESSORS
@@ -47,20 +47,19 @@ def write(folder, texts):
     for number, (text, form) in enumerate(texts):
         path = folder / str(number)
         path.write_bytes(text)
-        size, version = path.stat().st_size, str(path.stat().st_mtime_ns)
-        files.append(SmallFile(path=str(path), size_bytes=size, version=version, form=form, end=size))
+        files.append(TextPart.of(input_status(str(path)), form))
     return files
 
 
-def read(source, limit):
-    """Return the records and the bad records of each file, and the reader."""
+def read(parts, limit):
+    """Return the records and the bad records of each part, and the reader."""
     kept, bad = [], []
-    reader = TaskReader(source, SELECTION, max_record_bytes=limit)
-    for block in reader.blocks():
+    reader = TaskReader(parts)
+    for block in reader.records(SELECTION, max_record_bytes=limit):
         [column] = block.columns.values()
-        files = [0] * len(block.lines) if block.files is None else block.files.tolist()
-        kept += zip(files, block.offsets.tolist(), block.lines.tolist(), column.items, strict=True)
-        bad += [(each.file, each.offset, each.line, each.line_bytes, each.reason) for each in block.bad]
+        numbers = [0] * len(block.lines) if block.parts is None else block.parts.tolist()
+        kept += zip(numbers, block.offsets.tolist(), block.lines.tolist(), column.items, strict=True)
+        bad += [(each.part, each.offset, each.line, each.line_bytes, each.reason) for each in block.bad]
     return kept, bad, reader
 
 
@@ -82,8 +81,7 @@ def test_files_have_the_records_that_each_has_alone(texts, limit, joined, tmp_pa
         kept, bad, together = read(files, limit)
     expected_kept, expected_bad = [], []
     for number, file in enumerate(files):
-        part = TextPart(path=file.path, begin=0, end=file.end, form=file.form)
-        own_kept, own_bad, alone = read(part, limit)
+        own_kept, own_bad, alone = read([file], limit)
         expected_kept += [(number, *row[1:]) for row in own_kept]
         expected_bad += [(number, *row[1:]) for row in own_bad]
         assert together.counts[number] == alone.counts[0]
@@ -93,10 +91,10 @@ def test_files_have_the_records_that_each_has_alone(texts, limit, joined, tmp_pa
 
 def test_a_record_that_is_set_aside_later_has_its_own_line(tmp_path):
     files = write(tmp_path, [(b"\n".join(LINES[:3]), FORMS[0]), (gzip.compress(LINES[0]), InputForm(container="gzip"))])
-    [block] = TaskReader(files, SELECTION).blocks()
+    [block] = TaskReader(files).records(SELECTION, max_record_bytes=None)
     aside = set_aside(block, {1: "first", 3: "second"})
     assert aside.lines.tolist() == [0, 2]
-    assert [(each.file, each.line, each.line_bytes, each.reason) for each in aside.bad] == [
+    assert [(each.part, each.line, each.line_bytes, each.reason) for each in aside.bad] == [
         (0, 1, LINES[1], "first"),
         (1, 0, LINES[0], "second"),
     ]
@@ -115,5 +113,5 @@ def test_changed_files_are_refused(change, tmp_path):
         path.unlink()
     if change == "a pipe":
         os.mkfifo(path)
-    with pytest.raises(InputError, match=r"/1: (changed while|cannot be read)"):
+    with pytest.raises(InputError, match=r"/1: (changed since|cannot be read)"):
         read(files, None)
