@@ -9,6 +9,7 @@ import json
 import shutil
 import sys
 import textwrap
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from rich.console import Console
@@ -20,12 +21,11 @@ from dsindex.engine.start import WORKER_MEMORY_BYTES
 from dsindex.json_text import show_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.datasets.origins import DocumentOrigin
     from dsindex.datasets.samples import SampleTrace, TracedPart
     from dsindex.engine.room import Estimate
-    from dsindex.engine.source import TextResult
     from dsindex.functions import JoinResult, RawIndexResult
     from dsindex.jobs.build import BuildResult
     from dsindex.jobs.conversion import ConvertResult
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dsindex.jobs.instruct import BuiltSplit, InstructResult
     from dsindex.jobs.merge import MergeResult
     from dsindex.jobs.pack import PackResult
-    from dsindex.store.storage import StoredFile
+    from dsindex.jobs.results import MadeDataset, TextResult
     from dsindex.tools.documents import LengthSummary
     from dsindex.tools.estimate import EstimateResult
     from dsindex.tools.mix import MixResult
@@ -137,27 +137,25 @@ def _text_job(result: TextResult, *, complete: str, engine: str = "", bad: Seque
     yield from result.notes
 
 
-def _digests(files: Mapping[str, StoredFile], name: str = "") -> list[str]:
-    """Return the digests by which two people compare what they made."""
-    return [f"  {name}.{suffix:4} {files[suffix].digest}" for suffix in ("bin", "idx", "pbin") if suffix in files]
+def _dataset(dataset: MadeDataset) -> Iterator[str]:
+    """Yield what a dataset has, and the digests by which two people compare what they made."""
+    sizes = f"{count(dataset.num_documents, 'document')}, {count(dataset.num_sequences, 'sequence')}"
+    yield f"{dataset.prefix}: {sizes}, {count(dataset.num_tokens, 'token')}"
+    for suffix in ("bin", "idx", "pbin"):
+        if suffix in dataset.files:
+            yield f"  .{suffix:4} {dataset.files[suffix].digest}"
 
 
 def _built(result: BuildResult) -> Iterator[Line]:
     yield from _text_job(result, complete="built before, nothing was done", engine=result.engine)
-    for each in result.datasets:
-        sizes = f"{count(each.num_documents, 'document')}, {count(each.num_sequences, 'sequence')}"
-        yield f"{each.prefix}: {sizes}, {count(each.num_tokens, 'token')}"
-        yield from _digests(each.files)
-    for indices in result.indices:
-        yield from _indexed(indices)
+    yield from chain.from_iterable(map(_dataset, result.datasets))
+    yield from chain.from_iterable(map(_indexed, result.indices))
 
 
 def _merged(result: MergeResult) -> Iterator[Line]:
     if result.already_complete:
         yield "already complete: the same datasets were merged before, nothing was done"
-    sizes = f"{count(result.num_documents, 'document')}, {count(result.num_sequences, 'sequence')}"
-    yield f"{result.prefix}: {sizes}, {count(result.num_tokens, 'token')} of {count(result.num_inputs, 'dataset')}"
-    yield from _digests(result.files)
+    yield from chain.from_iterable(map(_dataset, result.datasets))
     yield from _noted(result.notes)
 
 
@@ -180,9 +178,8 @@ def _indexed(result: IndexResult) -> Iterator[Line]:
 
 def _packed(result: PackResult) -> Iterator[Line]:
     yield from _text_job(result, complete="packed before, nothing was done", engine=result.engine)
-    sizes = f"{count(result.num_documents, 'document')}, {count(result.num_tokens, 'token')}"
-    yield f"{result.path}: {sizes} of type {result.token_dtype}; {count(result.num_empty, 'text')} without tokens"
-    yield from _digests(result.files)
+    yield f"{count(result.counts.empty_documents, 'text')} without tokens"
+    yield from chain.from_iterable(map(_dataset, result.datasets))
 
 
 def _instructed(result: InstructResult) -> Iterator[Line]:
@@ -191,13 +188,13 @@ def _instructed(result: InstructResult) -> Iterator[Line]:
     done = f"only {' and '.join(made)} were made" if made else "nothing was done"
     bad = "quarantined: " + ", ".join(f"{kind} {number:,}" for kind, number in result.bad_records.items())
     yield from _text_job(result, complete=f"carried out before, {done}", bad=[bad] if result.bad_records else [])
-    for split in result.splits:
-        yield from _split(split)
+    yield from chain.from_iterable(map(_split, result.splits))
+    yield from chain.from_iterable(map(_dataset, result.datasets))
     for export in result.exports:
         was_there = ", already complete" if export.already_complete else ""
         yield f"{export.path}/: export {export.kind}{was_there}"
-        for name, own in export.content.splits.items():
-            yield f"  {name}: {count(own.rows, 'row')}, {own.tokens:,} tokens, {own.targets:,} targets"
+        for name, own in export.splits.items():
+            yield f"  {name}: {count(own['rows'], 'row')}, {own['tokens']:,} tokens, {own['targets']:,} targets"
 
 
 def _split(split: BuiltSplit) -> Iterator[str]:
@@ -217,13 +214,10 @@ def _split(split: BuiltSplit) -> Iterator[str]:
         if packing.dropped is not None:
             tokens = count(packing.dropped_tokens or 0, "token")
             yield f"  {count(packing.dropped, 'longer sequence')} with {tokens} left out of the blocks"
-    for name, files in split.files.items():
-        yield from _digests(files, name)
 
 
 def _converted(result: ConvertResult) -> Iterator[Line]:
-    sizes = f"{count(result.num_documents, 'document')}, {count(result.num_tokens, 'token')}"
-    yield f"{' and '.join(result.outputs)}: {sizes} of type {result.dtype}"
+    return chain.from_iterable(map(_dataset, result.datasets))
 
 
 def _raw_indexed(result: RawIndexResult) -> Iterator[Line]:

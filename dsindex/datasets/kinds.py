@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from dsindex.datasets.exports import export_folder_of
 from dsindex.datasets.subjects import PBIN_SUFFIX
 from dsindex.errors import FormatError, InputError
 from dsindex.formats import PICKLE_START
@@ -16,6 +15,7 @@ from dsindex.formats.mmididx import refuse_foreign_index
 from dsindex.formats.pbin import read_pbin_header
 from dsindex.formats.raw_index import raw_index_path
 from dsindex.index.cache import DESCRIPTION_SUFFIX, descriptions_in
+from dsindex.instruction.exports import EXPORT_MANIFEST
 from dsindex.store.reading import is_stored
 from dsindex.store.storage import open_file, what_is_no_file
 from dsindex.store.urls import is_url
@@ -67,9 +67,9 @@ def tell_kind(path: str) -> Subject:
         raise InputError(
             f"{path}: expected the dataset {prefix} beside it, found none; move it there or build it again"
         )
-    exported = export_folder_of(path)
-    if exported is not None:
-        return Subject(kind="export", path=exported)
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    if os.path.isfile(os.path.join(folder, EXPORT_MANIFEST)) and path.endswith((folder, ".parquet", EXPORT_MANIFEST)):
+        return Subject(kind="export", path=folder)
     if descriptions_in(path):
         return Subject(kind="index cache", path=path)
     return _file(path) if os.path.isfile(path) else _nothing(path)

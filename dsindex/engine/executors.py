@@ -8,9 +8,9 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import multiprocessing
-import multiprocessing.connection
 import os
 import pickle
+import re
 import signal
 import sys
 import threading
@@ -18,17 +18,21 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
+import dsindex
 from dsindex.errors import TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from multiprocessing.connection import Connection
-    from multiprocessing.process import BaseProcess
+
+HIRE_SECONDS = 2.0
+"""Pause after a worker that did not start."""
+FAILING_SECONDS = 30.0
+"""How long workers may fail to start; on a lost node they do until Ray has noticed its loss."""
 
 
 class ClusterLostError(TaskError):
@@ -60,20 +64,67 @@ class Outcome:
     """Whether the worker died or could not be reached, perhaps not because of the call."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class Worker:
+    """What runs one call after another, as the driver knows it."""
+
+    handle: Any
+    """A pool of threads, a pool of one process, or an actor."""
+    reference: Any
+    """What it is waited for with: that it has begun at first, then the outcome of its call; None while it is idle."""
+    pid: int | None = None
+    """Its process, once it has begun."""
+    attempt_id: int | None = None
+    """The attempt that it runs; None while it is idle or starts."""
+    since: float = 0.0
+    """When that began."""
+
+
 class Executor(ABC):
-    """Runs calls. Not thread-safe: one driver owns it."""
+    """Runs calls on workers, each of which can be lost, or ended, without the others; one driver owns it."""
 
     kind: str
-    slots: int
-    """Number of calls that run at once."""
-    backlog: int
-    """Number of calls to start beyond `slots`, so that no slot waits for the driver."""
+    lost: tuple[type[Exception], ...] = ()
+    """Errors that say that a worker is lost."""
     waiting: str | None = None
     """What calls wait for, and since when, as text; None if some run."""
     retries = 0
     """Calls that were tried again so far."""
     lost_workers = 0
     """Workers that died, were lost or ended at a deadline so far."""
+
+    def __init__(self, workers: int) -> None:
+        self.slots = workers
+        """Number of calls that run at once."""
+        self.backlog = workers
+        """Number of calls to start beyond `slots`, so that no slot waits for the driver."""
+        self.most_workers = workers
+        self._queue: deque[tuple[int, Call]] = deque()
+        """Attempts that wait for a worker."""
+        self._workers: list[Worker] = []
+        self._num_attempts = 0
+        self._hires_from = 0.0
+        self._failing_since: float | None = None
+
+    @abstractmethod
+    def hire(self) -> Worker:
+        """Start a worker."""
+
+    @abstractmethod
+    def give(self, worker: Worker, call: Call) -> Any:  # noqa: ANN401 - a future
+        """Let a worker run a call; return what is waited for: a value, and an error if there is one."""
+
+    @abstractmethod
+    def end(self, worker: Worker) -> None:
+        """End a worker that may be lost."""
+
+    def wait_for(self, references: list[Any], timeout: float) -> Iterable[Any]:
+        """Return those that ended, waiting for at least one up to `timeout` seconds."""
+        return concurrent.futures.wait(references, timeout, concurrent.futures.FIRST_COMPLETED).done
+
+    def result_of(self, reference: Any) -> Any:  # noqa: ANN401 - of a future
+        """Return a result that is there, or raise what says that its worker is lost."""
+        return reference.result()
 
     def share(self, value: object) -> object:
         """Make a large argument available to all workers once; pass what this returns in `Call.arguments`."""
@@ -87,25 +138,92 @@ class Executor(ABC):
             folders: Folders that calls write to.
         """
 
+    def start(self, call: Call) -> int:
+        """Queue one attempt for a worker; return its id."""
+        self._num_attempts += 1
+        self._queue.append((self._num_attempts, call))
+        return self._num_attempts
+
     def running(self) -> Mapping[int, float]:
         """Return the attempts that can be stopped, and when each began (time.monotonic)."""
-        return {}
+        return {worker.attempt_id: worker.since for worker in self._workers if worker.attempt_id is not None}
 
-    @abstractmethod
-    def start(self, call: Call) -> int:
-        """Begin one attempt, or queue it for a worker; return its id."""
-
-    @abstractmethod
     def wait(self, timeout: float) -> list[Outcome]:
-        """Return the attempts that ended, waiting for at least one up to `timeout` seconds."""
+        """Return the attempts that ended, waiting for at least one up to `timeout` seconds.
 
-    @abstractmethod
+        Raises:
+            TaskError: If no worker can start.
+        """
+        self._assign()
+        waited = {worker.reference: worker for worker in self._workers if worker.reference is not None}
+        if not waited:
+            time.sleep(timeout)
+            return []
+        ended = [self._take(waited[reference]) for reference in self.wait_for(list(waited), timeout)]
+        self._assign()  # no worker should wait until the driver has handled these outcomes
+        return [outcome for outcome in ended if outcome is not None]
+
     def abandon(self, attempt_id: int) -> None:
-        """Stop an attempt if possible; its outcome will not be reported."""
+        """Stop an attempt by ending its worker; its outcome will not be reported."""
+        self._queue = deque(entry for entry in self._queue if entry[0] != attempt_id)
+        for worker in [each for each in self._workers if each.attempt_id == attempt_id]:
+            self._lay_off(worker)
 
-    @abstractmethod
     def close(self) -> None:
-        """Stop all workers. Attempts that still run are abandoned."""
+        """End all workers. Attempts that still run are abandoned."""
+        self._queue.clear()
+        for worker in list(self._workers):
+            self._lay_off(worker)
+
+    def _lay_off(self, worker: Worker) -> None:
+        self._workers.remove(worker)
+        self.end(worker)
+
+    def _assign(self) -> None:
+        """Hire workers if there are fewer than could be used, and give queued attempts to idle ones."""
+        missing = len(self._queue) - sum(worker.attempt_id is None for worker in self._workers)
+        if time.monotonic() >= self._hires_from:
+            for _ in range(min(missing, self.most_workers - len(self._workers))):
+                self._workers.append(self.hire())
+        for worker in [each for each in self._workers if each.reference is None]:
+            if not self._queue:
+                break
+            attempt_id, call = self._queue[0]
+            try:
+                worker.reference = self.give(worker, call)
+            except self.lost:  # while it was idle
+                self._lay_off(worker)
+                continue
+            worker.attempt_id, worker.since = attempt_id, time.monotonic()
+            self._queue.popleft()
+
+    def _take(self, worker: Worker) -> Outcome | None:
+        """Take what a worker was waited for: that it has begun, or the end of its attempt."""
+        attempt_id, worker.attempt_id = worker.attempt_id, None
+        reference, worker.reference = worker.reference, None
+        try:
+            answer = self.result_of(reference)
+        except self.lost as error:
+            self._lay_off(worker)
+            if attempt_id is not None:
+                reason = TaskError(f"its worker was lost ({last_line(error)})")
+                return Outcome(attempt_id, error=reason, worker_lost=True)
+            self._hire_later(error)
+            return None
+        if attempt_id is not None:
+            return Outcome(attempt_id, *answer)
+        worker.pid, self._failing_since = answer, None
+        return None
+
+    def _hire_later(self, error: Exception) -> None:
+        now = time.monotonic()
+        self._hires_from = now + HIRE_SECONDS
+        self._failing_since = self._failing_since or now
+        if now - self._failing_since >= FAILING_SECONDS:
+            raise TaskError(
+                f"the workers of the executor {self.kind} do not start ({last_line(error)}); install dsindex "
+                f"{dsindex.__version__} on every node, and look at what its workers' folder and environment hide"
+            )
 
 
 class ThreadExecutor(Executor):
@@ -114,171 +232,75 @@ class ThreadExecutor(Executor):
     kind = "local"
 
     def __init__(self, workers: int) -> None:
-        self.slots = self.backlog = workers
+        super().__init__(workers)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="dsindex")
-        self._futures: dict[int, Future[tuple[Any, Exception | None]]] = {}
-        self._num_attempts = 0
 
-    def start(self, call: Call) -> int:
+    def hire(self) -> Worker:
+        """Return what stands for a thread of the pool."""
+        return Worker(handle=self._pool, reference=None)
+
+    def give(self, worker: Worker, call: Call) -> Future[tuple[Any, Exception | None]]:  # noqa: ARG002 - any thread takes it
         """Queue a call for the next free thread."""
-        self._num_attempts += 1
-        self._futures[self._num_attempts] = self._pool.submit(run_guarded, call.function, call.arguments)
-        return self._num_attempts
+        return self._pool.submit(run_guarded, call.function, call.arguments)
 
-    def wait(self, timeout: float) -> list[Outcome]:
-        """Return the calls that ended."""
-        if not self._futures:
-            time.sleep(timeout)
-        concurrent.futures.wait(self._futures.values(), timeout, concurrent.futures.FIRST_COMPLETED)
-        ended = [attempt_id for attempt_id, future in self._futures.items() if future.done()]
-        return [Outcome(attempt_id, *self._futures.pop(attempt_id).result()) for attempt_id in ended]
+    def running(self) -> Mapping[int, float]:
+        """Return none: a thread cannot be stopped."""
+        return {}
 
-    def abandon(self, attempt_id: int) -> None:
-        """Drop a queued call; one that runs ends by itself, unheard."""
-        future = self._futures.pop(attempt_id, None)
-        if future is not None:  # otherwise it ended meanwhile
-            future.cancel()
+    def end(self, worker: Worker) -> None:
+        """Drop a call that is queued; one that runs ends by itself, unheard."""
+        if worker.reference is not None:
+            worker.reference.cancel()
 
     def close(self) -> None:
         """Drop queued calls and wait for running ones."""
+        super().close()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Worker:
-    """A process that runs one call after another, as the driver knows it."""
-
-    attempt_id: int | None = None
-    """The attempt that it runs; None while it is idle or starts."""
-    since: float = 0.0
-    """When that began."""
-
-
-W = TypeVar("W", bound=Worker)
-
-
-class WorkerExecutor(Executor, Generic[W]):
-    """Calls wait in a queue for workers, each of which can be lost, or ended, without the others."""
-
-    def __init__(self) -> None:
-        self._queue: deque[tuple[int, Call]] = deque()
-        """Attempts that wait for a worker."""
-        self._workers: list[W] = []
-        self._num_attempts = 0
-
-    def start(self, call: Call) -> int:
-        """Queue one attempt."""
-        self._num_attempts += 1
-        self._queue.append((self._num_attempts, call))
-        return self._num_attempts
-
-    def running(self) -> Mapping[int, float]:
-        """Return the attempts that workers run."""
-        return {worker.attempt_id: worker.since for worker in self._workers if worker.attempt_id is not None}
-
-    def abandon(self, attempt_id: int) -> None:
-        """End the worker that runs an attempt."""
-        self._queue = deque(entry for entry in self._queue if entry[0] != attempt_id)
-        for worker in [each for each in self._workers if each.attempt_id == attempt_id]:
-            self._end(worker)
-
-    def close(self) -> None:
-        """End all workers."""
-        self._queue.clear()
-        for worker in list(self._workers):
-            self._end(worker)
-
-    def _begin(self, worker: W) -> Call:
-        """Give the first queued attempt to an idle worker."""
-        worker.attempt_id, call = self._queue.popleft()
-        worker.since = time.monotonic()
-        return call
-
-    def _end(self, worker: W) -> None:
-        """End a worker and the attempt that it runs."""
-        self._workers.remove(worker)
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class _Process(Worker):
-    process: BaseProcess
-    connection: Connection
-
-
-class ProcessExecutor(WorkerExecutor[_Process]):
-    """Spawned processes: for work that holds the GIL, or for many workers."""
+class ProcessExecutor(Executor):
+    """Spawned processes, each a pool of one: for work that holds the GIL, or for many workers."""
 
     kind = "processes"
+    lost = (BrokenExecutor,)
 
-    def __init__(self, workers: int) -> None:
-        super().__init__()
-        self.slots = self.backlog = workers
-
-    def wait(self, timeout: float) -> list[Outcome]:
-        """Return the calls that ended, including those whose process died."""
-        self._assign()
-        connections = {worker.connection: worker for worker in self._workers if worker.attempt_id is not None}
-        if not connections:
-            time.sleep(timeout)
-        ready = multiprocessing.connection.wait(connections, timeout)
-        outcomes = [self._take(worker) for connection, worker in connections.items() if connection in ready]
-        self._assign()
-        return outcomes
-
-    def _assign(self) -> None:
-        idle = [worker for worker in self._workers if worker.attempt_id is None]
-        while self._queue and (idle or len(self._workers) < self.slots):
-            worker = idle.pop() if idle else self._spawn()
-            attempt = self._queue[0]
-            call = self._begin(worker)
-            try:
-                worker.connection.send((call.function, call.arguments))
-            except OSError:  # it died while it was idle
-                self._end(worker)
-                self._queue.appendleft(attempt)
-
-    def _spawn(self) -> _Process:
+    def hire(self) -> Worker:
+        """Spawn a process."""
         spawn = multiprocessing.get_context("spawn")
-        ours, theirs = spawn.Pipe()
-        process = spawn.Process(target=_serve, args=(theirs,), daemon=True)
+        pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_end_with_driver)
         with _spawning():
-            process.start()
-        theirs.close()
-        self._workers.append(_Process(process=process, connection=ours))
-        return self._workers[-1]
+            return Worker(handle=pool, reference=pool.submit(begin_worker))
 
-    def _take(self, worker: _Process) -> Outcome:
-        """Return the outcome of the call that ended."""
-        attempt_id, worker.attempt_id = worker.attempt_id or 0, None
-        try:
-            return Outcome(attempt_id, *worker.connection.recv())
-        except (EOFError, OSError):
-            worker.process.join()
-            code = worker.process.exitcode or 0
-            self._end(worker)
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            return Outcome(attempt_id, error=TaskError(f"its worker process died ({how})"), worker_lost=True)
+    def give(self, worker: Worker, call: Call) -> Future[tuple[Any, Exception | None]]:
+        """Send a call."""
+        future: Future[Any] = worker.handle.submit(run_for_driver, call.function, call.arguments)
+        return future
 
-    def _end(self, worker: _Process) -> None:
-        super()._end(worker)
-        worker.process.kill()
-        worker.process.join()
-        worker.connection.close()
+    def end(self, worker: Worker) -> None:
+        """Kill a process; one that has not begun ends by itself as soon as it has."""
+        worker.handle.shutdown(wait=False, cancel_futures=True)
+        if worker.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
 
 
-def _serve(connection: Connection) -> None:
-    """Run the driver's calls, until it is gone."""
-    threading.Thread(target=_follow_driver, daemon=True).start()
-    while True:
-        connection.send(run_for_driver(*connection.recv()))
+def begin_worker() -> int:
+    """Import what calls need, while the driver does something else; return the process."""
+    import dsindex.engine.worker  # noqa: F401
+
+    return os.getpid()
 
 
-def _follow_driver() -> None:
+def _end_with_driver() -> None:
     """End this process with the driver, even if that is killed in the middle of a call."""
-    driver = multiprocessing.parent_process()
-    if driver is not None:
-        driver.join()
-        os._exit(1)
+
+    def follow() -> None:
+        driver = multiprocessing.parent_process()
+        if driver is not None:
+            driver.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 @contextlib.contextmanager
@@ -315,3 +337,13 @@ def run_for_driver(function: Callable[..., Any], arguments: Sequence[Any]) -> tu
     if error is not None:
         error.add_note("".join(traceback.format_exception(error)))
     return value, error
+
+
+def last_line(error: BaseException) -> str:
+    r"""Return the last line of an error's message, which names the cause of what happened elsewhere.
+
+    >>> last_line(RuntimeError("lost\n\x1b[36mImportError: no such module\x1b[39m\n"))
+    'ImportError: no such module'
+    """
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", str(error))
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), type(error).__name__)

@@ -26,8 +26,6 @@ import dsindex
 from dsindex.engine.dispatch import Dispatch
 from dsindex.engine.executors import Call, ClusterLostError
 from dsindex.engine.interrupts import raise_missed_stop
-from dsindex.engine.ledger import FileComplete, Finished, Ledger, Publishing, RangeMerged
-from dsindex.engine.merge import make_index, make_provenance, make_quarantine, merge_range, merge_whole
 from dsindex.engine.output import (
     PROVENANCE_SUFFIX,
     QUARANTINE_SUFFIX,
@@ -43,7 +41,18 @@ from dsindex.engine.plan import compare_plans
 from dsindex.engine.progress import ProgressFile, conclude
 from dsindex.engine.start import make_executor
 from dsindex.engine.tasks import MergeRange
-from dsindex.engine.work_folder import MARKER_FILE, hold_work_folder, remove_work, remove_work_folder
+from dsindex.engine.work_folder import (
+    MARKER_FILE,
+    FileComplete,
+    Finished,
+    Ledger,
+    Publishing,
+    RangeMerged,
+    hold_work_folder,
+    remove_work,
+    remove_work_folder,
+)
+from dsindex.engine.worker import make_index, make_provenance, make_quarantine, merge_range, merge_whole
 from dsindex.errors import PlanError
 from dsindex.formats.manifest import Manifest, RecordedEngine, Run
 from dsindex.options.config import work_folder_path

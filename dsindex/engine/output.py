@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from dsindex.engine.ledger import Ledger
     from dsindex.engine.tasks import Part, PartFile, ShardRows
+    from dsindex.engine.work_folder import Ledger
     from dsindex.formats.manifest import Manifest, Plan
     from dsindex.store.storage import StoredFile
 

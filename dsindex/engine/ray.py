@@ -24,7 +24,14 @@ import ray.exceptions
 import ray.util
 
 import dsindex
-from dsindex.engine.executors import ClusterLostError, Outcome, Worker, WorkerExecutor, run_for_driver
+from dsindex.engine.executors import (
+    ClusterLostError,
+    Executor,
+    Worker,
+    begin_worker,
+    last_line,
+    run_for_driver,
+)
 from dsindex.engine.interrupts import keeping_sigterm
 from dsindex.errors import InputError, TaskError
 from dsindex.json_text import show_name
@@ -34,6 +41,8 @@ from dsindex.store.urls import absolute, local_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from dsindex.engine.executors import Call, Outcome
 
 CLUSTER_PORT = 6379
 """The port of a cluster's head, unless `ray start --port` names another."""
@@ -45,8 +54,6 @@ LOST_SECONDS = 40.0
 """A head that has not answered for so long is lost. Ray itself ends its drivers after 60 s, without an exception."""
 BUSY_SECONDS = 10.0
 """Time without any worker after which it is said that none can start."""
-FAILING_SECONDS = 30.0
-"""How long workers may fail to start; on a lost node they do until Ray has noticed its loss."""
 LEAST_BACKLOG = 16
 """Calls beyond the slots at least, so that a cluster that starts from nothing is asked for more than one CPU."""
 CHECKED_FILES = 20
@@ -101,9 +108,9 @@ class RayWorker:
         os.environ.update(environment)
         self._passed: NodeCheck | None = None
 
-    def begin(self) -> None:
-        """Import what calls need, while the driver does something else."""
-        import dsindex.engine.worker  # noqa: F401
+    def begin(self) -> int:
+        """Begin as a process does."""
+        return begin_worker()
 
     def run(self, check: NodeCheck | None, function: Any, *arguments: Any) -> tuple[Any, Exception | None]:  # noqa: ANN401 - of any call
         """Run one call; before the first one, check this node."""
@@ -115,18 +122,11 @@ class RayWorker:
         return run_for_driver(function, arguments)
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class _Actor(Worker):
-    actor: Any
-    reference: Any
-    """What it is waited for with: that it has begun at first, then the value of its call; None while it is idle."""
-    has_begun: bool = False
-
-
-class RayExecutor(WorkerExecutor[_Actor]):
+class RayExecutor(Executor):
     """Runs calls on workers of a Ray cluster."""
 
     kind = "ray"
+    lost = (ray.exceptions.RayError,)
 
     def __init__(self, *, address: str | None, workers: int | None) -> None:
         """Connect, unless this process is connected already.
@@ -138,7 +138,7 @@ class RayExecutor(WorkerExecutor[_Actor]):
         Raises:
             TaskError: If the cluster cannot be started or reached.
         """
-        super().__init__()
+        super().__init__(workers or 1)
         self._is_guest = ray.is_initialized()
         if not self._is_guest:
             with keeping_sigterm():
@@ -150,8 +150,7 @@ class RayExecutor(WorkerExecutor[_Actor]):
         self._check: Any = None
         """A NodeCheck in the object store."""
         self._head_answers = True
-        self._failing_since: float | None = None
-        self._looked = self._answered = self._had_worker = self._hires_from = time.monotonic()
+        self._looked = self._answered = self._had_worker = time.monotonic()
         self._count_cpus()
 
     def share(self, value: object) -> object:
@@ -174,17 +173,32 @@ class RayExecutor(WorkerExecutor[_Actor]):
             TaskError: If no worker can start.
         """
         self._look_if_due()
-        self._assign()
-        waited = {worker.reference: worker for worker in self._workers if worker.reference is not None}
-        if not waited:
-            time.sleep(timeout)
-            return []
-        ready, _ = ray.wait(list(waited), num_returns=1, timeout=timeout)
-        if ready:
-            ready, _ = ray.wait(list(waited), num_returns=len(waited), timeout=0)
-        outcomes = [outcome for reference in ready if (outcome := self._take(waited[reference])) is not None]
-        self._assign()  # no worker should wait until the driver has handled these outcomes
-        return outcomes
+        return super().wait(timeout)
+
+    def hire(self) -> Worker:
+        """Begin an actor, once the cluster has a CPU for it."""
+        actor = _ACTOR.remote(self._environment)
+        return Worker(handle=actor, reference=actor.begin.remote())
+
+    def give(self, worker: Worker, call: Call) -> Any:  # noqa: ANN401 - a reference
+        """Send a call."""
+        task = worker.handle.run.options(name=show_name(call.name))
+        return task.remote(self._check, call.function, *call.arguments)
+
+    def wait_for(self, references: list[Any], timeout: float) -> Iterable[Any]:
+        """Wait for results."""
+        ready, _ = ray.wait(references, num_returns=1, timeout=timeout)
+        ended: list[Any] = ray.wait(references, num_returns=len(references), timeout=0)[0] if ready else []
+        return ended
+
+    def result_of(self, reference: Any) -> Any:  # noqa: ANN401 - of a reference
+        """Return a result."""
+        return ray.get(reference)
+
+    def end(self, worker: Worker) -> None:
+        """Kill an actor."""
+        if self._head_answers:
+            ray.kill(worker.handle)
 
     def close(self) -> None:
         """Disconnect, and stop a cluster that was started here; a connection that was already open stays open."""
@@ -205,7 +219,9 @@ class RayExecutor(WorkerExecutor[_Actor]):
         if self._head_answers:
             self._answered = now
             self._count_cpus()
-        elif now - self._answered >= LOST_SECONDS:
+            return
+        self._hires_from = now + LOOK_SECONDS
+        if now - self._answered >= LOST_SECONDS:
             msg = f"{self._head}: the head of the Ray cluster has not answered for {LOST_SECONDS:.0f} s and is lost"
             raise ClusterLostError(msg)
 
@@ -213,60 +229,14 @@ class RayExecutor(WorkerExecutor[_Actor]):
         num_cpus = int(sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]))
         self.slots = self._num_workers or max(1, num_cpus)
         self.backlog = 0 if self._num_workers else max(self.slots, LEAST_BACKLOG)
+        self.most_workers = self.slots + self.backlog
         now = time.monotonic()
-        if not self._queue or any(worker.has_begun for worker in self._workers):
+        if not self._queue or any(worker.pid for worker in self._workers):
             self._had_worker = now
         seconds = now - self._had_worker
         reason = f"other jobs use all {num_cpus:,} CPUs" if num_cpus else "no node of the cluster has CPUs"
         text = f"waiting for {seconds:.0f} s: {reason}; `ray status` says more"
         self.waiting = text if seconds > BUSY_SECONDS else None
-
-    def _assign(self) -> None:
-        """Give queued attempts to idle workers, and hire more if there are fewer than could be used."""
-        idle = [worker for worker in self._workers if worker.reference is None]
-        while self._queue and idle:
-            worker = idle.pop()
-            call = self._begin(worker)
-            task = worker.actor.run.options(name=show_name(call.name))
-            worker.reference = task.remote(self._check, call.function, *call.arguments)
-        most = min(self._num_workers or self.slots + self.backlog, len(self._workers) + len(self._queue))
-        if self._head_answers and time.monotonic() >= self._hires_from:
-            for _ in range(most - len(self._workers)):
-                actor = _ACTOR.remote(self._environment)
-                self._workers.append(_Actor(actor=actor, reference=actor.begin.remote()))
-
-    def _end(self, worker: _Actor) -> None:
-        super()._end(worker)
-        if self._head_answers:
-            ray.kill(worker.actor)
-
-    def _take(self, worker: _Actor) -> Outcome | None:
-        """Take what a worker was waited for: that it has begun, or the end of its attempt."""
-        attempt_id, worker.attempt_id = worker.attempt_id, None
-        reference, worker.reference = worker.reference, None
-        try:
-            answer = ray.get(reference)
-        except ray.exceptions.RayError as lost:
-            self._end(worker)
-            if attempt_id is not None:
-                reason = TaskError(f"its Ray worker was lost ({last_line(lost)})")
-                return Outcome(attempt_id, error=reason, worker_lost=True)
-            self._hire_later(lost)
-            return None
-        if attempt_id is not None:
-            return Outcome(attempt_id, *answer)
-        worker.has_begun, self._failing_since = True, None
-        return None
-
-    def _hire_later(self, error: Exception) -> None:
-        now = time.monotonic()
-        self._hires_from = now + LOOK_SECONDS
-        self._failing_since = self._failing_since or now
-        if now - self._failing_since >= FAILING_SECONDS:
-            raise TaskError(
-                f"{self._head}: the workers of the Ray cluster do not start ({last_line(error)}); install dsindex "
-                f"{dsindex.__version__} on every node, and look at what its workers' folder and environment hide"
-            )
 
 
 _ACTOR: Any = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0)(RayWorker)
@@ -333,13 +303,3 @@ def try_port(address: str) -> str | None:
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
         return getattr(error, "strerror", None) or str(error)
     return None
-
-
-def last_line(error: BaseException) -> str:
-    r"""Return the last line of an error's message, which names the cause of what happened elsewhere.
-
-    >>> last_line(RuntimeError("lost\n\x1b[36mImportError: no such module\x1b[39m\n"))
-    'ImportError: no such module'
-    """
-    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", str(error))
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), type(error).__name__)

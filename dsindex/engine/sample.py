@@ -131,7 +131,7 @@ def encode_piece(
     )
     documents = tokens = bad = text_bytes = 0
     for block in _first_blocks(blocks, part, int(part.stored_bytes / stored_per_byte)):
-        text_bytes += block.num_bytes
+        text_bytes += block.text_bytes
         documents += len(block.offsets)
         bad += len(block.bad)
         for column in block.columns.values():
@@ -171,7 +171,7 @@ def _first_blocks(blocks: Iterator[RecordBlock], part: TextPart, num_bytes: int)
     try:
         for block in blocks:
             yield block
-            num_bytes -= block.num_bytes
+            num_bytes -= block.text_bytes
             if num_bytes <= 0 and not part.form.can_seek:
                 return
     except InputError:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count
 from dsindex.engine.executors import Call
-from dsindex.engine.ledger import ShardMade
 from dsindex.engine.output import ranges_of
 from dsindex.engine.tasks import Part, PartFile, ShardRows
-from dsindex.engine.work_folder import SHARDS_FOLDER
+from dsindex.engine.work_folder import SHARDS_FOLDER, ShardMade
 from dsindex.engine.worker import tokenize_shard
 from dsindex.errors import BadRecordError, InputError, RecordError
 from dsindex.formats.manifest import Content, RecordCounts, RecordedInput

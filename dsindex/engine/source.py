@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsindex.engine.input_paths import find_paths, open_piped
 from dsindex.engine.inputs import choose_shard_size, look_at_inputs, plan_shards
-from dsindex.engine.ledger import Ledger
-from dsindex.engine.work_folder import INPUTS_FOLDER, hold_work_folder, is_marked
+from dsindex.engine.work_folder import INPUTS_FOLDER, Ledger, hold_work_folder, is_marked
 from dsindex.errors import InputError
 from dsindex.formats.manifest import RecordedOptions, RecordedTokenizer
 from dsindex.json_text import show_name
@@ -21,16 +20,15 @@ from dsindex.store.reading import input_status
 from dsindex.store.storage import holds_writes, make_folder
 from dsindex.store.store import find, open_output, store_of
 from dsindex.store.urls import joined
-from dsindex.text.tokenizer import TokenizerOptions, describe_folder, load_tokenizer, require_eod, shared_tokenizer
+from dsindex.text.ranks import TokenizerOptions
+from dsindex.text.tokenizer import describe_folder, load_tokenizer, require_eod, shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dsindex.engine.inputs import InputFile
-    from dsindex.engine.job import Job
     from dsindex.engine.progress import Reporter
     from dsindex.engine.tasks import ShardTask
-    from dsindex.formats.manifest import RecordCounts, Run
     from dsindex.options.config import TextConfig
     from dsindex.store.storage import InputStatus
     from dsindex.text.engines import Engine
@@ -81,9 +79,9 @@ class TextSource:
             encodes: Whether the job encodes texts.
         """
         fallback = self.engine.describe_fallback() if encodes else None
-        folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else []
+        folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else None
         twice = self._describe_two_eods() if encodes else None
-        return (*filter(None, [fallback, twice]), *folder, *self.notes)
+        return (*filter(None, [fallback, twice, folder]), *self.notes)
 
     def _describe_two_eods(self) -> str | None:
         """Return a note if the post-processor ends texts with EOD, and another is appended; Megatron writes both."""
@@ -279,31 +277,3 @@ _SHOWN = 5
 _READ_BYTES = 1 << 20
 _MANY_INPUTS = 50_000
 """From so many on, that they are looked at takes long enough to be told."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextResult:
-    """What the results of every job have that reads records; their `repr` has the facts that fit on a line."""
-
-    already_complete: bool
-    counts: RecordCounts = field(repr=False)
-    """Record counts of all datasets together."""
-    input_bytes: int
-    made_bytes: int
-    """The part of the inputs whose shards this run made."""
-    seconds: float
-    run: Run = field(repr=False)
-    notes: tuple[str, ...]
-    """Sentences about inputs that are given more than once."""
-
-
-def outcome_fields(source: TextSource, job: Job) -> dict[str, Any]:
-    """Return the fields of TextResult but the counts."""
-    return {
-        "already_complete": job.already_complete,
-        "input_bytes": source.total_bytes,
-        "made_bytes": job.made_bytes,
-        "seconds": job.seconds,
-        "run": job.manifests[0].run,
-        "notes": source.notes,
-    }

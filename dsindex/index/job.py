@@ -25,7 +25,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from dsindex.errors import InputError
+from dsindex.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,7 +146,8 @@ def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
     """Return the `unique_identifiers` that the descriptions of a release's job have of its tokenizer.
 
     Raises:
-        InputError: If a job of this release could not make such a tokenizer, or its metadata cannot be read.
+        UsageError: If a job of this release could not make such a tokenizer.
+        InputError: If its metadata cannot be read.
 
     >>> identifiers = find_identifiers(JobTokenizer(tokenizer_type="TikTokenizer", tokenizer_model="x.json"), "0.17")
     >>> list(identifiers), identifiers["num_special_tokens"]
@@ -164,18 +165,18 @@ def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
 def _check_tokenizer(tokenizer: JobTokenizer, release: str) -> None:
     kind, pattern = tokenizer.tokenizer_type, tokenizer.tiktoken_pattern
     if kind not in TOKENIZER_TYPES:
-        raise InputError(f"--tokenizer-type: expected one of {', '.join(TOKENIZER_TYPES)}, got {kind!r}")
+        raise UsageError(f"--tokenizer-type: expected one of {', '.join(TOKENIZER_TYPES)}, got {kind!r}")
     if tokenizer.legacy_tokenizer and release != "0.16":
         msg = f"--legacy-tokenizer: Megatron {release} has no legacy tokenizers, which ended with 0.16; leave it out"
-        raise InputError(msg)
+        raise UsageError(msg)
     if kind == "SFTTokenizer" and release == "0.16" and not tokenizer.legacy_tokenizer:
-        raise InputError("--tokenizer-type: in Megatron 0.16 an SFTTokenizer needs --legacy-tokenizer")
+        raise UsageError("--tokenizer-type: in Megatron 0.16 an SFTTokenizer needs --legacy-tokenizer")
     if pattern is not None and pattern not in _TIKTOKEN_PATTERNS:
-        raise InputError(f"--tiktoken-pattern: expected v1 or v2, got {pattern!r}")
+        raise UsageError(f"--tiktoken-pattern: expected v1 or v2, got {pattern!r}")
     legacy = _NEEDED_BY_LEGACY.get(kind, ()) if tokenizer.legacy_tokenizer else ()
     for name in (*_NEEDED.get(kind, ()), *legacy):
         if not getattr(tokenizer, name):
-            raise InputError(f"--tokenizer-type {kind} needs --{name.replace('_', '-')}, spelled as in the job")
+            raise UsageError(f"--tokenizer-type {kind} needs --{name.replace('_', '-')}, spelled as in the job")
 
 
 def _options(tokenizer: JobTokenizer, release: str) -> tuple[str | None, dict[str, Any]]:
@@ -306,7 +307,7 @@ def samples_for_training(length: TrainingLength) -> list[Sizes]:
     """Return the samples that a job requests in each of its phases.
 
     Raises:
-        InputError: If the length or the validation interval is missing, or Megatron stops at these flags.
+        UsageError: If the length or the validation interval is missing, or Megatron stops at these flags.
 
     >>> samples_for_training(TrainingLength(train_iters=1000, global_batch_size=8, eval_interval=100, eval_iters=10))
     [(8000, 880, 80)]
@@ -336,24 +337,24 @@ def _check_length(length: TrainingLength) -> int:
     has_one = (iterations is None) != (samples is None)
     has_both = iterations is not None and samples is not None
     if not has_one and not (has_both and length.skip_train and not is_before(length.release, "0.17")):
-        raise InputError(
+        raise UsageError(
             "expected either --train-iters or --train-samples, as Megatron does unless it has --skip-train"
         )
     batch, validates = length.global_batch_size, length.eval_interval or length.full_validation or length.skip_train
     if batch is None or not validates:
         missing = ["--global-batch-size"] * (batch is None) + ["--eval-interval or --full-validation"] * (not validates)
         msg = f"--train-iters and --train-samples need {' and '.join(missing)}; without a job, give --num-samples"
-        raise InputError(msg)
+        raise UsageError(msg)
     newer = next((name for name in _SINCE_18 if getattr(length, name) is not None), None)
     if newer is not None and is_before(length.release, "0.18"):
         flag = f"--{newer.replace('_', '-')}"
-        raise InputError(f"{flag}: Megatron {length.release} has no such flag; leave it out")
+        raise UsageError(f"{flag}: Megatron {length.release} has no such flag; leave it out")
     if length.phase_transition_iterations and samples is None:
         msg = "--phase-transition-iterations: Megatron needs --train-samples with it, and stops at --train-iters"
-        raise InputError(msg)
+        raise UsageError(msg)
     if ramp is not None and length.release is None and samples is not None:
         msg = "--rampup-batch-size needs --megatron-release: it counts up to 0.17, and is ignored from 0.18 on"
-        raise InputError(msg)
+        raise UsageError(msg)
     if ramp is not None and is_before(length.release, "0.18"):
         _check_ramp(length, ramp, batch)
     return batch
@@ -362,11 +363,11 @@ def _check_length(length: TrainingLength) -> int:
 def _check_ramp(length: TrainingLength, ramp: tuple[int, int, int], batch: int) -> None:
     if length.train_samples is None or length.phase_transition_iterations:
         msg = "--rampup-batch-size: Megatron needs --train-samples with it, and no --phase-transition-iterations"
-        raise InputError(msg)
+        raise UsageError(msg)
     first, increment, samples = ramp
     growth = batch - first
     if min(first, increment, samples, growth) < 1 or growth % increment or growth // increment > 10**6:
-        raise InputError(
+        raise UsageError(
             "--rampup-batch-size: expected a first batch size that is smaller than --global-batch-size "
             f"{batch} by a multiple of the increment, and samples above 0, got {first} {increment} {samples}, at which "
             "Megatron stops"
@@ -389,7 +390,7 @@ def _parse_steps(length: TrainingLength) -> list[tuple[int, int]]:
     """Return the steps of `--step-batch-size-schedule` as samples, and the batch size from there on.
 
     Raises:
-        InputError: If it is not valid.
+        UsageError: If it is not valid.
     """
     text = length.step_batch_size_schedule or ""
     steps = []
@@ -400,13 +401,13 @@ def _parse_steps(length: TrainingLength) -> list[tuple[int, int]]:
         values = [int(float(found[1]) * _SUFFIXES.get(found[2], 1)) for found in numbers if found is not None]
         if len(values) < 2:
             msg = f"--step-batch-size-schedule: expected THRESHOLD:SIZE, as in '0:768 250B:1536', got {entry!r}"
-            raise InputError(msg)
+            raise UsageError(msg)
         steps.append((values[0] // (length.sequence_length or 1), values[1]))
     steps.sort(key=lambda step: step[0])
     thresholds = [threshold for threshold, _ in steps]
     is_rising = thresholds[:1] == [0] and len(set(thresholds)) == len(thresholds)
     if not is_rising or min(size for _, size in steps) < 1:
-        raise InputError(
+        raise UsageError(
             "--step-batch-size-schedule: expected different thresholds, the first one 0, and sizes above 0, got "
             f"{text!r}, at which Megatron stops"
         )

@@ -625,7 +625,7 @@ def make_instruction_encoder(recipe: EncoderRecipe) -> InstructionEncoder:
         InputError: If a pattern or the template cannot be used.
     """
     tokenizer = ChatTokenizer(
-        recipe.tokenizer.json.decode(),
+        recipe.tokenizer.content.decode(),
         special_tokens=dict(recipe.special_tokens),
         chat_templates=dict(recipe.chat_templates),
     )

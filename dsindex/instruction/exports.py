@@ -20,23 +20,70 @@ Bridge's readers drop the last token of each sequence from the input and the fir
 tokens takes n - 1 of the L places of a pack. Their packs are laid out for that; those of `parquet` are `P_packing_L`.
 With --pad-to-multiple, sequences are padded with the tokenizer's EOS, by which Bridge's readers (`pad_seq_to_mult`)
 find their ends.
+
+The folder of an export has a manifest, which is published with it in one rename: a folder with a manifest is complete.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import numpy as np
 
 from dsindex.dtypes import starts_of
+from dsindex.errors import FormatError
 from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
+from dsindex.store.storage import StoredFile, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
     from numpy.typing import NDArray
+
+EXPORT_MANIFEST = "export.manifest.json"
+_LARGEST_MANIFEST_BYTES = 1 << 26
+
+
+class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the manifest of an export says, all of it a function of the datasets and the options."""
+
+    format: Literal["dsindex export 3"] = "dsindex export 3"
+    kind: str
+    plan: dict[str, Any]
+    """What the export was asked to be made of; `sources` has the digests of the datasets, by their names after P_."""
+    tokenizer: dict[str, Any]
+    writer: str
+    """The library that encoded the files; another release may write other bytes."""
+    splits: dict[str, dict[str, int]]
+    """Split → its rows, sequences, tokens, trainable tokens, and targets: trainable ones that do not start a sequence,
+    which a trainer predicts."""
+    digests: dict[str, StoredFile]
+
+
+def read_export_manifest(folder: str) -> ExportManifest | None:
+    """Read the manifest in a folder; return None if there is none.
+
+    Raises:
+        FormatError: If it cannot be read, or names a file outside of the folder.
+    """
+    path = os.path.join(folder, EXPORT_MANIFEST)
+    try:
+        with open_file(path) as file:
+            manifest = msgspec.json.decode(file.read(_LARGEST_MANIFEST_BYTES), type=ExportManifest)
+        if any(os.path.basename(name) != name for name in manifest.digests):
+            raise ValueError("it names files outside of its folder")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: cannot be read as the manifest of an export ({error}); export again") from error
+    return manifest
+
+
+# The rows.
 
 _OF_PACKS = {"position_ids": "int32", "seq_lengths": "int32", "sequences": "int32"}
 COLUMNS = {
@@ -93,20 +140,20 @@ def lay_out_bridge_packs(
 
 
 def plan_files(
-    form: str, prefix: str, layout: BlockLayout, longest: int, multiple: int, pad_id: int, path: str
+    form: str, prefix: str, lengths: NDArray[np.int32], layout: BlockLayout, *, multiple: int, pad_id: int, path: str
 ) -> Iterator[ExportFile]:
     """Yield the tasks of a split: whole row groups, with about TOKENS_PER_FILE tokens in a file.
 
     Args:
         form: One of COLUMNS.
         prefix: The split's datasets.
+        lengths: Tokens of the sequences.
         layout: The sequences of each row; without packs, its length is 0.
-        longest: Tokens of the longest row.
         multiple: A sequence takes a multiple of so many places.
         pad_id: The token of places that are left.
         path: The beginning of the files' paths.
     """
-    rows = layout.num_blocks
+    rows, longest = layout.num_blocks, max(layout.sequence_length, int(lengths.max(initial=1)))
     per_group = max(1, min(ROWS_PER_GROUP, TOKENS_PER_FILE // longest))
     mean = layout.sequence_length or max(1, -(-layout.num_tokens // max(1, rows)))
     per_file = max(1, TOKENS_PER_FILE // mean // per_group) * per_group
@@ -142,53 +189,37 @@ def describe_packs(lengths: NDArray[np.int32], layout: BlockLayout, multiple: in
     }
 
 
-def roll_mask(mask: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Return for each token whether the next one of the same sequence is trainable; 0 at the end of each sequence.
-
-    >>> roll_mask(np.array([0, 1, 1, 1, 0, 1], np.uint8), np.array([0, 3, 6])).tolist()
-    [1, 1, 0, 0, 1, 0]
-    """
-    rolled = np.zeros(len(mask), np.int8)
-    rolled[:-1] = mask[1:] != 0
-    rolled[offsets[1:][np.diff(offsets) > 0] - 1] = 0
-    return rolled
-
-
 def make_rows(
-    form: str,
+    file: ExportFile,
     tokens: NDArray[Any],
     mask: NDArray[np.uint8],
     offsets: NDArray[np.int64],
     *,
     sequences: NDArray[np.int32],
     starts: NDArray[np.int64],
-    multiple: int,
-    pad_id: int,
 ) -> pa.RecordBatch:
-    """Return rows of an export, whose tokens are fewer than 2**31 together.
+    """Return rows of a file, whose tokens are fewer than 2**31 together.
 
     Args:
-        form: One of COLUMNS.
+        file: The file that they are of.
         tokens: The tokens of the sequences, one after the other.
         mask: 1 for a trainable token.
         offsets: Start of each sequence in `tokens`, then the end of the last.
         sequences: Numbers of the sequences in the dataset.
         starts: Start of each row in `sequences`, then the end of the last.
-        multiple: A sequence takes a multiple of so many places.
-        pad_id: The token of places that are left.
     """
     import pyarrow as pa
 
     lengths, ids, learnt = np.diff(offsets), tokens.astype(np.int32), mask.copy()
-    if form == "bridge":
-        learnt = roll_mask(mask, offsets).view(np.uint8)
-    elif form == "packs":
+    if file.form != "rows":
         learnt[offsets[:-1][lengths > 0]] = 0  # the first token of a sequence is predicted from none of it
-    if multiple > 1:
-        padded = starts_of(places_of(lengths, form, multiple) + (form == "bridge"))
+    if file.form == "bridge":
+        learnt[:-1], learnt[-1:] = learnt[1:].copy(), 0  # of the next token
+    if file.multiple > 1:
+        padded = starts_of(places_of(lengths, file.form, file.multiple) + (file.form == "bridge"))
         at = np.arange(len(ids)) + np.repeat(padded[:-1] - offsets[:-1], lengths)
         given, offsets = (ids, learnt), padded
-        ids, learnt = np.full(padded[-1], pad_id, np.int32), np.zeros(padded[-1], np.uint8)
+        ids, learnt = np.full(padded[-1], file.pad_id, np.int32), np.zeros(padded[-1], np.uint8)
         ids[at], learnt[at] = given
     row_starts, begins = offsets[starts], offsets[:-1]
     columns: dict[str, tuple[NDArray[Any], NDArray[np.int64]]] = {
@@ -202,7 +233,7 @@ def make_rows(
         "sequences": (sequences, starts),
     }
     arrays = []
-    for name, kind in COLUMNS[form].items():
+    for name, kind in COLUMNS[file.form].items():
         values, list_starts = columns[name]
         arrays.append(pa.ListArray.from_arrays(pa.array(list_starts.astype(np.int32)), pa.array(values.astype(kind))))
-    return pa.record_batch(arrays, schema=export_schema(form))
+    return pa.record_batch(arrays, schema=export_schema(file.form))

@@ -112,7 +112,7 @@ class ChatTokenizer:
         self.special_tokens = dict(special_tokens or {})
         self.chat_templates = dict(chat_templates or {})
         exact = _with_exact_offsets(tokenizer_json).encode()
-        self._data = Tokenizer(name="the tokenizer", json=exact, sha256="", vocabulary_size=0, special_tokens=())
+        self._data = Tokenizer(name="the tokenizer", content=exact, sha256="", vocabulary_size=0, special_tokens=())
         try:
             with library_errors():
                 self._tokenizer = shared_tokenizer(self._data)
@@ -128,7 +128,7 @@ class ChatTokenizer:
         """
         special_tokens, chat_templates = read_chat_files(path)
         loaded = load_tokenizer(str(path))
-        return cls(loaded.json.decode(), special_tokens=special_tokens, chat_templates=chat_templates)
+        return cls(loaded.content.decode(), special_tokens=special_tokens, chat_templates=chat_templates)
 
     def __reduce__(self) -> tuple[Any, ...]:
         make = functools.partial(ChatTokenizer, special_tokens=self.special_tokens, chat_templates=self.chat_templates)
@@ -409,7 +409,7 @@ class FastTexts:
 
     @functools.cached_property
     def _document(self) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self._tokenizer.json)
+        document: dict[str, Any] = json.loads(self._tokenizer.content)
         return document
 
     @functools.cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,9 +14,10 @@ from dsindex.engine.plan import make_plan
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import make_shards
-from dsindex.engine.source import TextResult, open_source, outcome_fields
+from dsindex.engine.source import open_source
 from dsindex.engine.worker import ShardSettings
 from dsindex.errors import InputError
+from dsindex.jobs.results import MadeDataset, TextResult, outcome_fields
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
@@ -25,35 +26,16 @@ if TYPE_CHECKING:
     from dsindex.formats.manifest import RecordedOptions
     from dsindex.jobs.index import IndexResult
     from dsindex.options.build import BuildConfig
-    from dsindex.store.storage import StoredFile
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltDataset:
-    """One published dataset."""
-
-    prefix: str
-    num_documents: int
-    num_sequences: int
-    num_tokens: int
-    files: dict[str, StoredFile] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResult(TextResult):
     """The result of a build."""
 
-    datasets: tuple[BuiltDataset, ...]
-    """One per key, those that are held out last."""
     engine: str
     """Name of the engine."""
     indices: tuple[IndexResult, ...]
     """One per dataset if index options were given; otherwise empty."""
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The datasets, in the order of the keys."""
-        return tuple(dataset.prefix for dataset in self.datasets)
 
 
 def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
@@ -119,16 +101,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
     counts, *others = [content.record_counts for content in contents[::num_keys]]
     more = sum(each.kept for each in others)
     return BuildResult(
-        datasets=tuple(
-            BuiltDataset(
-                prefix=prefix,
-                num_documents=content.documents,
-                num_sequences=content.sequences,
-                num_tokens=content.tokens,
-                files=content.digests,
-            )
-            for prefix, content in zip(prefixes, contents, strict=True)
-        ),
+        datasets=tuple(map(MadeDataset.of, prefixes, contents)),
         engine=source.engine.name if encodes else "token ids as given",
         indices=indices,
         counts=msgspec.structs.replace(counts, kept=counts.kept + more, filtered=counts.filtered - more),

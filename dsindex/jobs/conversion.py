@@ -9,7 +9,6 @@ went through the version `spec`, which has only tokens of 4 bytes.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +27,7 @@ from dsindex.formats.pbin import (
     token_run,
     write_pbin,
 )
+from dsindex.jobs.results import JobResult, MadeDataset
 from dsindex.store.storage import atomic_writer, remove_if_present
 from dsindex.store.urls import as_prefix
 
@@ -41,21 +41,8 @@ TYPE_OF_SIZE: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2")
 """MMIDIDX token type by token size in bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertResult:
+class ConvertResult(JobResult):
     """The result of a conversion."""
-
-    outputs: tuple[str, ...]
-    num_documents: int
-    num_tokens: int
-    dtype: np.dtype[Any]
-    """Token type of the output."""
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The dataset that was written."""
-        path = self.outputs[0]
-        return (path if len(self.outputs) == 1 else path.removesuffix(".bin"),)
 
 
 def convert_dataset(config: ConvertCommand) -> ConvertResult:
@@ -98,12 +85,7 @@ def convert_to_pbin(
     run = TokenRun(path=f"{prefix}.bin", offset=0, dtype=dataset.dtype, num_tokens=dataset.num_tokens)
     begins = np.append(0, np.cumsum(dataset.sequence_lengths, dtype=np.int64))[dataset.document_indices]
     write_pbin(output, header, [run], np.diff(begins))
-    return ConvertResult(
-        outputs=(output,),
-        num_documents=dataset.num_documents,
-        num_tokens=dataset.num_tokens,
-        dtype=header.dtype,
-    )
+    return _converted(output, (dataset.num_documents, len(dataset), dataset.num_tokens), header.dtype)
 
 
 def _why_not(dataset: IndexedDataset, *, flatten: bool) -> str | None:
@@ -163,8 +145,7 @@ def convert_to_indexed(
         raise
     finally:
         builder.close()
-    outputs = (bin_path, idx_path)
-    return ConvertResult(outputs=outputs, num_documents=len(lengths), num_tokens=header.num_tokens, dtype=wanted)
+    return _converted(prefix, (len(lengths), int(filled.sum()), header.num_tokens), wanted)
 
 
 def convert_version(path: str, output: str, *, version: PbinVersion) -> ConvertResult:
@@ -177,6 +158,12 @@ def convert_version(path: str, output: str, *, version: PbinVersion) -> ConvertR
     """
     header = join_pbin_files([path], output, version=version)
     num_documents = len(read_document_lengths(output, header))
-    return ConvertResult(
-        outputs=(output,), num_documents=num_documents, num_tokens=header.num_tokens, dtype=header.dtype
+    return _converted(output, (num_documents, num_documents, header.num_tokens), header.dtype)
+
+
+def _converted(path: str, counts: tuple[int, int, int], dtype: np.dtype[Any]) -> ConvertResult:
+    documents, sequences, tokens = counts
+    made = MadeDataset(
+        prefix=path, num_documents=documents, num_sequences=sequences, num_tokens=tokens, token_dtype=dtype.name
     )
+    return ConvertResult(datasets=(made,))

@@ -16,32 +16,27 @@ import msgspec
 import numpy as np
 import xxhash
 
-from dsindex.datasets.exports import (
-    EXPORT_MANIFEST,
-    ExportContent,
-    ExportedFile,
-    ExportedSplit,
-    ExportManifest,
-    read_export_manifest,
-)
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import one_per_block, open_masked, packing_prefix, read_layout
 from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
 from dsindex.errors import InputError, OutputError
 from dsindex.instruction.exports import (
+    EXPORT_MANIFEST,
     ExportFile,
+    ExportManifest,
     describe_packs,
     export_schema,
     lay_out_bridge_packs,
     make_rows,
     plan_files,
+    read_export_manifest,
 )
 from dsindex.jobs.instruct_shards import keys_of
 from dsindex.jobs.packs import read_published
 from dsindex.store.reading import digest_file
 from dsindex.store.refusals import output_error
-from dsindex.store.storage import atomic_writer, make_folder, sync_folder, write_whole
+from dsindex.store.storage import StoredFile, atomic_writer, make_folder, sync_folder, write_whole
 from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
@@ -65,14 +60,9 @@ class MadeExport:
     kind: ExportKind
     path: str
     """Its folder, below the prefix as it was given."""
-    content: ExportContent
+    splits: dict[str, dict[str, int]]
+    """Split → its rows, sequences, tokens, trainable tokens and targets."""
     already_complete: bool
-
-
-def export_path(config: InstructConfig, kind: ExportKind) -> str:
-    """Return the folder of an export; its name tells the length of its packs."""
-    shape = "" if config.seq_length is None else packing_prefix("", config.seq_length, config.pad_to_multiple)
-    return f"{config.output_prefix}_{kind}{shape.removeprefix('_packing')}"
 
 
 def examine_exports(config: InstructConfig, eos_id: int | None) -> None:
@@ -88,14 +78,20 @@ def examine_exports(config: InstructConfig, eos_id: int | None) -> None:
             "--export with --pad-to-multiple: expected a tokenizer with an EOS to pad with, got none; name it as "
             "eos_token in the tokenizer_config.json beside it, or among the special_tokens of the configuration"
         )
-    for path in filter(os.path.lexists, (export_path(config, kind) for kind in config.export)):
+    for path in filter(os.path.lexists, (_folder_of(config, kind) for kind in config.export)):
         manifest = read_export_manifest(path)
         names = os.listdir(path) if os.path.isdir(path) else []
-        other = sorted({*names} - {EXPORT_MANIFEST, *(manifest.content.digests if manifest else ())})
+        other = sorted({*names} - {EXPORT_MANIFEST, *(manifest.digests if manifest else ())})
         if manifest is None or other:
             found = os.path.join(path, *other[:1])
             remedy = "move it away, or choose another --output-prefix"
             raise OutputError(f"{found}: expected an export of dsindex and nothing else in its folder; {remedy}")
+
+
+def _folder_of(config: InstructConfig, kind: ExportKind) -> str:
+    """Return the folder of an export; its name tells the length of its packs."""
+    shape = "" if config.seq_length is None else packing_prefix("", config.seq_length, config.pad_to_multiple)
+    return f"{config.output_prefix}_{kind}{shape.removeprefix('_packing')}"
 
 
 def make_exports(
@@ -124,10 +120,7 @@ def make_exports(
     contents = {key: read_published(with_suffix(config.output_prefix, f"_{key}")).content for key in keys}
     plan = {
         "format": FORMAT,
-        "sources": {
-            key: {suffix: content.digests[suffix].digest for suffix in ("bin", "idx")}
-            for key, content in contents.items()
-        },
+        "sources": {key: {end: own.digests[end].digest for end in ("bin", "idx")} for key, own in contents.items()},
         "seq-length": config.seq_length,
         "pad-to-multiple": config.pad_to_multiple,
         "eos": eos_id if config.pad_to_multiple > 1 else None,
@@ -135,7 +128,7 @@ def make_exports(
     }
     made = []
     for kind in config.export:
-        path, own_plan = export_path(config, kind), {"export": kind, **plan}
+        path, own_plan = _folder_of(config, kind), {"export": kind, **plan}
         manifest = read_export_manifest(path)
         is_made = manifest is not None and manifest.plan == own_plan and _is_whole(path, manifest)
         if manifest is None or not is_made:
@@ -143,26 +136,25 @@ def make_exports(
             shutil.rmtree(folder, ignore_errors=True)
             make_folder(folder)
             splits = _write_files(kind, config, prefixes, folder, eos_id or 0, executor, reporter)
-            names = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
-            content = ExportContent(
+            files = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
+            manifest = ExportManifest(
                 kind=kind,
-                sequence_length=config.seq_length,
+                plan=own_plan,
                 tokenizer=msgspec.to_builtins(contents[keys[0]].tokenizer),
                 writer=f"pyarrow {pa.__version__}",
                 splits=splits,
                 digests={
-                    name: ExportedFile(size_bytes=os.path.getsize(file), xxh3_128=digest_file(file))
-                    for name, file in names.items()
+                    name: StoredFile(name=name, size_bytes=os.path.getsize(file), digest=digest_file(file))
+                    for name, file in files.items()
                 },
             )
-            manifest = ExportManifest(plan=own_plan, content=content)
             _publish(folder, manifest, path)
-        made.append(MadeExport(kind=kind, path=path, content=manifest.content, already_complete=is_made))
+        made.append(MadeExport(kind=kind, path=path, splits=manifest.splits, already_complete=is_made))
     return made
 
 
 def _is_whole(path: str, manifest: ExportManifest) -> bool:
-    sizes = {os.path.join(path, name): file.size_bytes for name, file in manifest.content.digests.items()}
+    sizes = {os.path.join(path, name): file.size_bytes for name, file in manifest.digests.items()}
     return all(os.path.isfile(name) and os.path.getsize(name) == size for name, size in sizes.items())
 
 
@@ -174,42 +166,41 @@ def _write_files(
     pad_id: int,
     executor: Executor,
     reporter: Reporter,
-) -> dict[str, ExportedSplit]:
+) -> dict[str, dict[str, int]]:
     """Write all files of an export; return the counts of each split, by its name there."""
-    tasks: list[tuple[str, ExportFile]] = []
-    described = []
+    tasks: list[ExportFile] = []
+    described, counts = [], {SPLIT_NAMES[split]: Counter[str]() for split in prefixes}
     length, multiple = config.seq_length, config.pad_to_multiple
+    form = "rows" if length is None else "bridge" if kind == "bridge" else "packs"
     for split, prefix in prefixes.items():
-        lengths, name = open_masked(prefix)[0].sequence_lengths, SPLIT_NAMES[split]
+        lengths = open_masked(prefix)[0].sequence_lengths
         if length is None:
-            form, layout = "rows", one_per_block(lengths, 0)
+            layout = one_per_block(lengths, 0)
         elif kind == "bridge":
-            form, drops = "bridge", config.longer_than_pack == "drop"
+            drops = config.longer_than_pack == "drop"
             layout = lay_out_bridge_packs(lengths, sequence_length=length, multiple=multiple, drop_longer=drops)
             described.append(describe_packs(lengths, layout, multiple))
         else:
-            path = with_suffix(prefix, packing_prefix("", length, multiple))
-            form, layout = "packs", read_layout(path, lengths, sequence_length=length, pad_to_multiple=multiple)
-        longest, path = max(length or 0, int(lengths.max(initial=1))), os.path.join(folder, name)
-        tasks += [(name, task) for task in plan_files(form, prefix, layout, longest, multiple, pad_id, path)]
+            packs = with_suffix(prefix, packing_prefix("", length, multiple))
+            layout = read_layout(packs, lengths, sequence_length=length, pad_to_multiple=multiple)
+        path = os.path.join(folder, SPLIT_NAMES[split])
+        tasks += plan_files(form, prefix, lengths, layout, multiple=multiple, pad_id=pad_id, path=path)
     if kind == "bridge":
         write_whole(os.path.join(folder, METADATA_FILE), msgspec.json.encode(list(filter(None, described))))
     calls = [
-        Call(name=f"export[{os.path.basename(task.path)}]", place=task.path, function=write_file, arguments=(task,))
-        for _, task in tasks
+        Call(name=os.path.basename(each.path), place=each.path, function=write_file, arguments=(each,))
+        for each in tasks
     ]
     reporter.stage("export", total=len(calls), unit="files")
-    counts: dict[str, Counter[str]] = {SPLIT_NAMES[split]: Counter() for split in prefixes}
     written = run_in_order(executor, calls, deadline_seconds=config.shard_deadline, on_idle=reporter.tick)
-    for (name, _), found in zip(tasks, written, strict=True):
-        counts[name].update(found)
+    for task, found in zip(tasks, written, strict=True):
+        counts[os.path.basename(task.path).partition("-")[0]].update(found)
         reporter.advance(1)
-    names = ExportedSplit.__struct_fields__
-    return {split: ExportedSplit(**{name: own[name] for name in names}) for split, own in counts.items()}
+    return {split: dict(own) for split, own in counts.items()}
 
 
 def write_file(task: ExportFile) -> Counter[str]:
-    """Write the rows of a file, with one row group in memory; return its counts, by the names of ExportedSplit.
+    """Write the rows of a file, with one row group in memory; return its counts, as in an ExportManifest.
 
     Raises:
         FormatError: If tokens or masks are missing or damaged.
@@ -219,7 +210,7 @@ def write_file(task: ExportFile) -> Counter[str]:
     import pyarrow.parquet as pq
 
     texts, masks = (IndexedDataset(with_suffix(task.prefix, f"_{key}"), check=False) for key in keys_of(None))
-    counts: Counter[str] = Counter()
+    counts = Counter(rows=0, sequences=0, tokens=0, trainable=0, targets=0)
     options = {"compression": "zstd", "store_schema": False}
     with atomic_writer(task.path) as file:
         sink = pa.PythonFile(file, mode="w")
@@ -229,16 +220,7 @@ def write_file(task: ExportFile) -> Counter[str]:
                 sequences = task.sequences[starts[0] : starts[-1]]
                 tokens, offsets = texts.take(sequences)
                 mask, _ = masks.take(sequences)
-                batch = make_rows(
-                    task.form,
-                    tokens,
-                    mask,
-                    offsets,
-                    sequences=sequences,
-                    starts=starts - starts[0],
-                    multiple=task.multiple,
-                    pad_id=task.pad_id,
-                )
+                batch = make_rows(task, tokens, mask, offsets, sequences=sequences, starts=starts - starts[0])
                 writer.write_batch(batch, row_group_size=batch.num_rows)
                 firsts = offsets[:-1][np.diff(offsets) > 0]
                 trainable = int(np.count_nonzero(mask))

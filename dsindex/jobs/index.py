@@ -17,7 +17,7 @@ from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
-from dsindex.errors import InputError, LimitError, OutputError
+from dsindex.errors import InputError, LimitError, OutputError, UsageError
 from dsindex.index.building import BuiltCache, build_cache, count_parts, describe_cache
 from dsindex.index.cache import BLENDED_CLASS, GPT_CLASSES, dataset_parts, read_description, show_order
 from dsindex.index.epochs import (
@@ -277,11 +277,12 @@ def _requested_sizes(config: IndexConfig, settings: CacheSettings, train_tokens:
     """Return the samples that are requested from each split in each phase of a job.
 
     Raises:
-        InputError: If the options give several lengths, or none.
+        UsageError: If the options give several lengths, or none.
+        InputError: If train has no data whose epochs could be counted.
     """
     has_flags = config.train_iters is not None or config.train_samples is not None
     if (config.epochs is not None) + (config.num_samples is not None) + has_flags != 1:
-        raise InputError("give one of --epochs, --num-samples, --train-iters and --train-samples")
+        raise UsageError("give one of --epochs, --num-samples, --train-iters and --train-samples")
     if config.num_samples is not None:
         return [config.num_samples]
     if config.epochs is not None:

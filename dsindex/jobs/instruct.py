@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +21,7 @@ from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
 from dsindex.engine.room import Estimate, check_room
 from dsindex.engine.shards import make_shards
-from dsindex.engine.source import TextResult, open_source, outcome_fields
+from dsindex.engine.source import open_source
 from dsindex.errors import UsageError
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encode import make_recipe
@@ -29,6 +29,7 @@ from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.jobs.exports import MadeExport, examine_exports, make_exports
 from dsindex.jobs.instruct_shards import BAD, MASK_DTYPE, InstructionSettings, encode_shard, keys_of, split_names
 from dsindex.jobs.packs import check_packs, pack_splits
+from dsindex.jobs.results import MadeDataset, TextResult, outcome_fields
 from dsindex.options.instruct import as_text_config, read_instruction
 from dsindex.store.config_files import option_names
 from dsindex.store.urls import absolute
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from dsindex.instruction.encode import EncoderRecipe
     from dsindex.jobs.packs import MadePacking
     from dsindex.options.instruct import InstructConfig
-    from dsindex.store.storage import StoredFile
 
 
 THREADS_UP_TO_BYTES = 4 << 20
@@ -62,13 +62,11 @@ class BuiltSplit:
     """The prefix to open with PackedInstructionDataset."""
     statistics: InstructionStatistics
     packing: RecordedPacking | None
-    files: dict[str, dict[str, StoredFile]] = field(repr=False)
-    """Dataset's name after `prefix` → its files by suffix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructResult(TextResult):
-    """The result of a job."""
+    """The result of a job; its datasets include masks and block layouts."""
 
     splits: tuple[BuiltSplit, ...]
     bad_records: dict[str, int]
@@ -77,11 +75,6 @@ class InstructResult(TextResult):
     """Whether packs were made, by a job that was already complete or by this one."""
     exports: tuple[MadeExport, ...] = ()
     """The folders in formats of other trainers."""
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """Every dataset that was written, including masks and block layouts."""
-        return tuple(f"{split.prefix}_{name}" for split in self.splits for name in split.files)
 
 
 def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, reporter: Reporter) -> InstructResult:
@@ -199,24 +192,25 @@ def _describe(config: InstructConfig, recipe: EncoderRecipe, shards: Shards) -> 
 def _report(
     config: InstructConfig, source: TextSource, job: Job, packed: Sequence[MadePacking], exports: Sequence[MadeExport]
 ) -> InstructResult:
-    built = []
+    built, made = list[BuiltSplit](), list[MadeDataset]()
     contents = [manifest.content for manifest in job.manifests]
     for number, split in enumerate(split_names(config.split)):
-        tokens, masks = contents[2 * number : 2 * number + 2]
-        prefix, packing = _prefix_of(config, split), packed[number] if packed else None
-        files = dict(zip(keys_of(None), (tokens.digests, masks.digests), strict=True))
+        prefix, own = _prefix_of(config, split), contents[2 * number : 2 * number + 2]
+        made += [MadeDataset.of(f"{prefix}_{key}", content) for key, content in zip(keys_of(None), own, strict=True)]
+        packing = packed[number] if packed else None
         if packing is not None:
-            files[packing.prefix.removeprefix(f"{absolute(prefix)}_")] = packing.content.digests
+            name = packing.prefix.removeprefix(absolute(prefix))
+            made.append(MadeDataset.of(f"{prefix}{name}", packing.content))
         built.append(
             BuiltSplit(
                 prefix=prefix,
-                statistics=InstructionStatistics.of_counts(tokens.statistics or {}),
+                statistics=InstructionStatistics.of_counts(own[0].statistics or {}),
                 packing=None if packing is None else packing.content.packing,
-                files=files,
             )
         )
     counts, kept = contents[0].record_counts, sum(content.record_counts.kept for content in contents[::2])
     return InstructResult(
+        datasets=tuple(made),
         splits=tuple(built),
         packed=any(not packing.already_complete for packing in packed),
         bad_records=contents[0].bad_records or {},

@@ -25,10 +25,11 @@ from dsindex.text.parts import LARGEST_RECORD_BYTES, TaskReader
 from dsindex.text.streams import LongLine, cut_large
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from dsindex.engine.tasks import ShardTask
-    from dsindex.instruction.encode import EncodedConversation
+    from dsindex.instruction.encode import EncodedConversation, InstructionEncoder
+    from dsindex.text.streams import LineBlock
 
 MASK_DTYPE = np.dtype(np.uint8)
 BLOCK_BYTES = 1 << 20
@@ -77,39 +78,22 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         TokenizerError: If the tokenizer is damaged.
         OutputError: If the work folder cannot be written.
     """
-    encoder, limit = make_instruction_encoder(settings.recipe), settings.max_record_bytes or LARGEST_RECORD_BYTES
+    encoder = make_instruction_encoder(settings.recipe)
     with Attempt(task, settings) as attempt:
         splits = {split: _Split(split, attempt, settings) for split in split_names(settings.fractions)}
         bad: Counter[str] = Counter()
-
-        def refuse(part: int, offset: int, line: int, line_bytes: bytes, problem: RecordProblem) -> None:
-            reason = f"{problem.reason} ({problem.kind})"
-            attempt.set_aside(BadRecord(part=part, offset=offset, line=line, line_bytes=line_bytes, reason=reason))
-            bad[problem.kind] += 1
-
         reader, held_bytes = TaskReader(task.parts), 0
         for part, block in reader.lines(block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
-            counts = reader.counts[part]
-            if isinstance(block, LongLine):
-                counts["lines"] += 1
-                counts["text_bytes"] += block.num_bytes + 1
-                refuse(part, block.offset, block.line, block.head, _too_large(block.num_bytes, block.limit))
-                continue
-            lines = [block.text(number) for number in range(len(block.starts))]
-            sizes = (block.ends - block.starts).tolist()
-            records = [number for number, line in enumerate(lines) if line.strip(JSON_WHITESPACE)]
-            fitting = [lines[number] for number in records if sizes[number] <= limit]
-            outcomes = encoder.encode_lines(fitting, up_to_problem=not settings.quarantine)
-            for number in records:
-                size, offset, line = sizes[number], int(block.offsets[number]), block.first_line + number
-                outcome = next(outcomes) if size <= limit else _too_large(size, limit)
+            num_records = 0
+            for offset, line, outcome, kept in _encode_block(block, encoder, settings):
+                num_records += 1
                 if isinstance(outcome, RecordProblem):
-                    refuse(part, offset, line, cut_large(block.line(number), limit), outcome)
+                    reason = f"{outcome.reason} ({outcome.kind})"
+                    bad[outcome.kind] += 1
+                    attempt.set_aside(BadRecord(part=part, offset=offset, line=line, line_bytes=kept, reason=reason))
                 else:
-                    splits[_split_of(outcome, settings)].hold(outcome, (part, offset, line))
-            counts["lines"] += len(lines)
-            counts["blank"] += len(lines) - len(records)
-            counts["text_bytes"] += block.text_bytes
+                    splits[_split_of(outcome, settings)].hold(outcome, part, offset, line)
+            reader.counts[part]["blank"] += block.num_lines - num_records
             held_bytes += block.text_bytes
             if held_bytes >= BLOCK_BYTES:
                 for split in splits.values():
@@ -117,15 +101,35 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
                 held_bytes = 0
         for split in splits.values():
             split.write()
-        numbers = {f"{BAD}{kind}": count for kind, count in bad.items()}
+        counts = {f"{BAD}{kind}": count for kind, count in bad.items()}
         for split in splits.values():
-            numbers |= {f"{split.keys[0]}.{name}": number for name, number in split.statistics.items()}
+            counts |= {f"{split.keys[0]}.{name}": number for name, number in split.statistics.items()}
         return ShardResult(
             files=attempt.count_files(reader, [split.kept for split in splits.values()]),
-            keys=tuple(part for split in splits.values() for part in split.results()),
+            keys=tuple(key for split in splits.values() for key in split.results()),
             quarantine=attempt.quarantine(),
-            counts=tuple(sorted(numbers.items())),
+            counts=tuple(sorted(counts.items())),
         )
+
+
+def _encode_block(
+    block: LineBlock | LongLine, encoder: InstructionEncoder, settings: InstructionSettings
+) -> Iterator[tuple[int, int, EncodedConversation | RecordProblem, bytes]]:
+    """Yield for each record its offset, its line, what becomes of it, and what is kept of a bad one's line."""
+    if isinstance(block, LongLine):
+        yield block.offset, block.line, _too_large(block.num_bytes, block.limit), block.head
+        return
+    limit = settings.max_record_bytes or LARGEST_RECORD_BYTES
+    lines, sizes = [block.text(number) for number in range(block.num_lines)], (block.ends - block.starts).tolist()
+    records = [number for number, line in enumerate(lines) if line.strip(JSON_WHITESPACE)]
+    fitting = [lines[number] for number in records if sizes[number] <= limit]
+    outcomes = encoder.encode_lines(fitting, up_to_problem=not settings.quarantine)
+    for number in records:
+        size, kept = sizes[number], b""
+        outcome = next(outcomes) if size <= limit else _too_large(size, limit)
+        if isinstance(outcome, RecordProblem):
+            kept = cut_large(block.line(number), limit)
+        yield int(block.offsets[number]), block.first_line + number, outcome, kept
 
 
 def _split_of(encoded: EncodedConversation, settings: InstructionSettings) -> str | None:
@@ -150,12 +154,12 @@ class _Split(GroupWriter):
         super().__init__(attempt, split or "0", dtypes, provenance=settings.provenance)
         self.kept = np.zeros(len(attempt.bad), np.int64)
         """Conversations of each part."""
-        self._held: list[tuple[EncodedConversation, tuple[int, int, int]]] = []
+        self._held: list[tuple[EncodedConversation, int, int, int]] = []
 
-    def hold(self, encoded: EncodedConversation, place: tuple[int, int, int]) -> None:
-        """Count a conversation, with its part, offset and line, and hold it until the next `write`."""
-        self._held.append((encoded, place))
-        self.kept[place[0]] += 1
+    def hold(self, encoded: EncodedConversation, part: int, offset: int, line: int) -> None:
+        """Count a conversation and hold it until the next `write`."""
+        self._held.append((encoded, part, offset, line))
+        self.kept[part] += 1
         self.statistics.update(
             conversations=1,
             sequences=len(encoded.lengths),
@@ -171,13 +175,13 @@ class _Split(GroupWriter):
         """Write the conversations that are held."""
         if not self._held:
             return
-        conversations, places = zip(*self._held, strict=True)
+        conversations, *places = zip(*self._held, strict=True)
         lengths = np.concatenate([encoded.lengths for encoded in conversations])
         per_document = np.array([len(encoded.lengths) for encoded in conversations], np.int64)
         tokens = np.concatenate([encoded.tokens for encoded in conversations])
         check_ids(tokens, self._vocabulary_size)
         self.add(self.keys[0], cast_tokens(tokens, self._dtype), lengths, per_document)
         self.add(self.keys[1], np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
-        parts, offsets, lines = np.array(places, np.int64).T
+        parts, offsets, lines = np.array(places, np.int64)
         self.add_places(offsets, lines, parts)
         self._held = []

@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.engine.job import open_job
-from dsindex.engine.merge import merged_header, open_part
 from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
 from dsindex.engine.room import require_room
+from dsindex.engine.tasks import Part, PartFile
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import Content, RecordedInput, read_manifest
-from dsindex.formats.mmididx import check_index, read_index
+from dsindex.formats.mmididx import check_index, read_header, read_index
+from dsindex.jobs.results import JobResult, MadeDataset
 from dsindex.store.reading import input_status
-from dsindex.store.urls import absolute, as_prefix, folder_of
+from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.engine.progress import Reporter
-    from dsindex.engine.tasks import Part
     from dsindex.formats.manifest import Manifest
     from dsindex.options.merge import MergeConfig
-    from dsindex.store.storage import StoredFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeResult:
+class MergeResult(JobResult):
     """The result of a merge."""
 
-    prefix: str
-    num_inputs: int
-    num_documents: int
-    num_sequences: int
-    num_tokens: int
-    files: dict[str, StoredFile] = field(repr=False)
     already_complete: bool
-    notes: tuple[str, ...] = ()
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The merged dataset."""
-        return (self.prefix,)
+    notes: tuple[str, ...]
 
 
 def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
@@ -56,11 +44,12 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
         DsindexError: If the merge cannot be done as asked; final names then never refer to incomplete files.
     """
     prefixes = [as_prefix(path) for path in config.input]
-    parts = tuple(map(open_part, prefixes))
-    header, prefix = merged_header(parts), absolute(config.output_prefix)
+    parts = list(map(open_part, prefixes))
+    refuse_mixture(parts)
+    prefix, dtype = absolute(config.output_prefix), parts[0].header.dtype
     inputs = [input_status(absolute(f"{given}.{suffix}")) for given in prefixes for suffix in ("bin", "idx")]
     plan = make_plan({"output-prefix": str(prefix)}, inputs)
-    output = Output(prefix=prefix, plan_id=plan.plan_id, dtype=header.dtype)
+    output = Output(prefix=prefix, plan_id=plan.plan_id, dtype=dtype)
     with open_job(config, plan, [output], reporter=reporter) as job:
         if not job.already_complete:
             needed = sum(part.bin.size_bytes + part.header.size_bytes for part in parts)
@@ -79,25 +68,61 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                     RecordedInput(path=path, documents=part.header.num_documents, sequences=part.header.num_sequences)
                     for path, part in zip(config.input, parts, strict=True)
                 ],
-                documents=header.num_documents,
-                sequences=header.num_sequences,
+                documents=sum(part.header.num_documents for part in parts),
+                sequences=sum(part.header.num_sequences for part in parts),
                 tokens=sum(part.num_tokens for part in parts),
-                token_dtype=header.dtype.name,
+                token_dtype=dtype.name,
                 tokenizer=shared.content.tokenizer if shared else None,
                 digests=output.digests,
             )
             job.publish([content], tokenizer_path=shared.run.tokenizer_path if shared else None)
-    content = job.manifests[0].content
     return MergeResult(
-        prefix=config.output_prefix,
-        num_inputs=len(parts),
-        num_documents=content.documents,
-        num_sequences=content.sequences,
-        num_tokens=content.tokens,
-        files=content.digests,
+        datasets=(MadeDataset.of(config.output_prefix, job.manifests[0].content),),
         already_complete=job.already_complete,
         notes=tuple(filter(None, [tell_tokenizers_apart(prefixes)])),
     )
+
+
+def open_part(prefix: str) -> Part:
+    """Open one dataset for merging.
+
+    Args:
+        prefix: Path or address without `.bin` or `.idx`; objects are read as they are now.
+
+    Raises:
+        FormatError: If its index is damaged or its `.bin` missing.
+    """
+    idx_path = with_suffix(prefix, ".idx")
+    header = read_header(idx_path)
+    try:
+        tokens = input_status(with_suffix(prefix, ".bin"))
+    except OSError as error:
+        msg = f"{prefix}.bin: cannot be read ({error.strerror}); a dataset is a .bin and an .idx"
+        raise FormatError(msg) from error
+    bin_file = PartFile(path=tokens.path, size_bytes=tokens.size_bytes)
+    return Part(bin=bin_file, idx=PartFile(path=idx_path, size_bytes=header.size_bytes), header=header)
+
+
+def refuse_mixture(parts: Sequence[Part]) -> None:
+    """Refuse parts that differ in token type or in having modes.
+
+    Raises:
+        FormatError: Naming the first that does.
+    """
+    # A dataset without sequences looks the same with and without modes.
+    first, filled = parts[0], next((part for part in parts if part.header.num_sequences), parts[0])
+    for part in parts:
+        if part.header.dtype != first.header.dtype:
+            raise FormatError(
+                f"{part.idx.path}: expected tokens of type {first.header.dtype} as in {first.idx.path}, "
+                f"got {part.header.dtype}; datasets of different token types cannot be merged"
+            )
+        if part.header.num_sequences and part.header.has_modes != filled.header.has_modes:
+            has, lacks = (part, filled) if part.header.has_modes else (filled, part)
+            raise FormatError(
+                f"{lacks.idx.path}: expected sequence modes as in {has.idx.path}, got none; "
+                f"datasets with and without modes cannot be merged"
+            )
 
 
 def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> Manifest | None:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsindex.engine.executors import Call
 from dsindex.engine.job import open_job
-from dsindex.engine.merge import read_items
 from dsindex.engine.output import Output
 from dsindex.engine.plan import make_plan
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import make_shards
-from dsindex.engine.source import TextResult, open_source, outcome_fields
+from dsindex.engine.source import open_source
 from dsindex.engine.tasks import PartFile
 from dsindex.engine.work_folder import SHARDS_FOLDER
-from dsindex.engine.worker import ShardSettings
+from dsindex.engine.worker import ShardSettings, read_lengths
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.jobs.conversion import TYPE_OF_SIZE
+from dsindex.jobs.results import MadeDataset, TextResult, outcome_fields
 from dsindex.options.config import work_folder_path
 from dsindex.store.store import open_output, replace_file
 from dsindex.store.urls import absolute, joined
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from dsindex.engine.tasks import Part
     from dsindex.formats.pbin import PbinVersion
     from dsindex.options.pack import PackConfig
-    from dsindex.store.storage import StoredFile
     from dsindex.text.tokenizer import Tokenizer
 
 
@@ -44,20 +43,8 @@ if TYPE_CHECKING:
 class PackResult(TextResult):
     """The result of packing."""
 
-    path: str
-    num_documents: int
-    num_tokens: int
-    num_empty: int
-    """Number of records whose text has no tokens; they make no documents."""
-    token_dtype: str
-    files: dict[str, StoredFile] = field(repr=False)
     engine: str
     """Name of the engine."""
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The path of the `.pbin`."""
-        return (self.path,)
 
 
 def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
@@ -108,12 +95,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
             job.publish([content], engine=source.engine, tokenizer_path=config.tokenizer_model)
     content = job.manifests[0].content
     return PackResult(
-        path=config.output,
-        num_documents=content.documents,
-        num_tokens=content.tokens,
-        num_empty=content.record_counts.empty_documents,
-        token_dtype=content.token_dtype,
-        files=content.digests,
+        datasets=(MadeDataset.of(config.output, content),),
         engine=source.engine.name,
         counts=content.record_counts,
         **outcome_fields(source, job),
@@ -162,9 +144,8 @@ def _write_ends(parts: Sequence[Part], header: PbinHeader, folder: str) -> PartF
         InputError: If a shard is missing.
         OutputError: If the work folder cannot be written.
     """
-    lengths = np.concatenate([np.empty(0, np.int32), *read_items(parts, "lengths")])
     replace_file(joined(folder, "head"), header.to_bytes())
     path = joined(folder, "index")
     with open_output(path) as file:
-        write_pbin_index(file, header, lengths)
+        write_pbin_index(file, header, read_lengths(parts))
     return PartFile(path=path, size_bytes=file.size_bytes)

@@ -14,8 +14,8 @@ from dsindex.store.urls import locate_output, refuse_address
 
 if TYPE_CHECKING:
     from dsindex.text.blocks import Sample
+    from dsindex.text.ranks import TokenizerOptions
     from dsindex.text.selection import Selection
-    from dsindex.text.tokenizer import TokenizerOptions
 
 Share = Parsed[float | str | None, float | None]
 
@@ -36,9 +36,9 @@ class TokenizerFormats(Options):
     group: ClassVar = "tokenizer formats"
     tokenizer_type: TokenizerType | None = option("TYPE", default=None)
     """Megatron's name of the kind of tokenizer, checked against the file."""
-    vocab_file: OptionalPath = option("PATH", default=None)
+    vocab_file: OptionalPath = option("PATH", default=None, needs=("merge_file",))
     """Vocab.json of a GPT2BPETokenizer."""
-    merge_file: OptionalPath = option("PATH", default=None)
+    merge_file: OptionalPath = option("PATH", default=None, needs=("vocab_file",))
     """Merges.txt of a GPT2BPETokenizer."""
     tiktoken_encoding: str | None = option("NAME", default=None)
     """Pattern and special tokens of a tiktoken file whose name does not say them, such as cl100k_base or llama3."""
@@ -52,10 +52,6 @@ class TokenizerFormats(Options):
     """The first special tokens of a TikTokenizer (default: Megatron's)."""
 
     def _agree(self) -> None:
-        """Refuse one of two files."""
-        if (self.vocab_file is None) != (self.merge_file is None):
-            msg = "expected --vocab-file and --merge-file together; a single file is named with --tokenizer-model"
-            raise ValueError(msg)
         if self.vocab_file is not None and self.tokenizer_type not in {None, "GPT2BPETokenizer"}:
             raise ValueError(f"expected --vocab-file with --tokenizer-type GPT2BPETokenizer, got {self.tokenizer_type}")
 
@@ -78,11 +74,11 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     r"""Join the texts of all keys to one; \n, \t and \\ are escapes."""
     where: str | None = option("CONDITION", default=None)
     """Leave out records for which this jq condition is not true."""
-    token_ids: str | None = option("KEY", default=None)
+    token_ids: str | None = option("KEY", default=None, excludes=("json_keys", "join"))
     """Take lists of token ids from this name or path, instead of --json-keys."""
     append_eod: bool = option(default=False)
     """End every document with the EOD token."""
-    empty_documents: Literal["keep", "eod"] = option(default="keep")
+    empty_documents: Literal["keep", "eod"] = option(default="keep", needs=("append_eod",))
     """Store texts without tokens as empty documents, as Megatron's preprocess_data.py does, or as EOD alone, as its
     preprocess_data_fast.py does (default: keep)."""
     sample: Share = option("SHARE", default=None, parse=parse_share)
@@ -101,8 +97,6 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
         if self.hold_out is not None and self.hold_out >= (self.sample or 1.0):
             msg = f"expected --hold-out with a smaller share than that of all records to keep, got {self.hold_out}"
             raise ValueError(msg)
-        if self.empty_documents == "eod" and not self.append_eod:
-            raise ValueError("expected --empty-documents eod with --append-eod, without which no document gets an EOD")
         if not self.json_keys or len(set(self.json_keys)) != len(self.json_keys):
             raise ValueError(f"--json-keys: expected each key once, got {' '.join(self.json_keys) or 'none'}")
         self._check_keys()
@@ -117,9 +111,6 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     def _check_keys(self) -> None:
         """Names of outputs become parts of file names, so they must not lead out of the folder."""
         if self.token_ids is not None:
-            other = "--json-keys" if "json_keys" in self.given else "--join" if self.join is not None else ""
-            if other:
-                raise ValueError(f"expected either --token-ids or {other}, got both")
             from dsindex.text.selection import parse_key
 
             if parse_key(self.token_ids).program is not None:
@@ -145,7 +136,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
 
     def tokenizer_options(self) -> TokenizerOptions:
         """Return what the tokenizer's file does not say."""
-        from dsindex.text.tokenizer import TokenizerOptions  # loads what a help text does not need
+        from dsindex.text.ranks import TokenizerOptions  # loads what a help text does not need
 
         given = {name: getattr(self, name) for name in TokenizerOptions.__slots__}
         if self.tokenizer_type not in {None, "TikTokenizer"}:  # Megatron ignores the rest, too

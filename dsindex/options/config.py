@@ -16,7 +16,7 @@ from dsindex.store.urls import absolute, locate, locate_output, refuse_url, with
 if TYPE_CHECKING:
     import tokenizers
 
-    from dsindex.text.tokenizer import TokenizerOptions
+    from dsindex.text.ranks import TokenizerOptions
 
     TokenizerObject: TypeAlias = tokenizers.Tokenizer
     ProgressFunction: TypeAlias = Callable[[Any], object]
@@ -170,7 +170,7 @@ class TextConfig(RecordsConfig):
 
     def tokenizer_options(self) -> TokenizerOptions:
         """Return what the tokenizer's file does not say; nothing, for most jobs."""
-        from dsindex.text.tokenizer import TokenizerOptions  # loads what a help text does not need
+        from dsindex.text.ranks import TokenizerOptions  # loads what a help text does not need
 
         return TokenizerOptions()
 

@@ -101,7 +101,7 @@ class VerifyConfig(ExecutorConfig, Decoded):
     """Check the index caches in this folder against the data."""
     against_source: bool = option(default=False)
     """Tokenize the inputs again and compare."""
-    sample: Parsed[float | str, float] = option("SHARE", default=1.0, parse=parse_share)
+    sample: Parsed[float | str, float] = option("SHARE", default=1.0, parse=parse_share, needs=("against_source",))
     """Compare only a share of the documents, such as 1% or 0.01."""
     engine: EngineName = option(default="auto")
     """The library that tokenizes again; tokenizers, the reference, is slow (default: auto)."""
@@ -109,8 +109,6 @@ class VerifyConfig(ExecutorConfig, Decoded):
     """Tell whether this dataset has the same documents."""
 
     def _agree(self) -> None:
-        if "sample" in self.given and not self.against_source:
-            raise ValueError("--sample needs --against-source: it is the share of documents to compare with the source")
         if self.same_as is not None and len(self.prefix) > 1:
             raise ValueError(f"--same-as compares one dataset with another, got {len(self.prefix)}")
         packed = next((prefix for prefix in self.prefix if prefix.endswith(PBIN_SUFFIX)), None)
@@ -212,11 +210,16 @@ class TraceConfig(Decoded):
     prefix: OptionalDatasets = option("P", default=None, group="", parse=list_prefixes)
     """The datasets, in the order of the blend, if they moved; here or in an object store."""
     sample: Parsed[int | Sequence[int] | None, tuple[int, ...] | None] = option(
-        "K", default=None, group="what to trace, one of"
+        "K", default=None, group="what to trace, one of", excludes=("step", "consumed")
     )
     """Samples, by number."""
     step: Parsed[int | str | None, tuple[int, int] | None] = option(
-        "S", default=None, group="what to trace, one of", parse=parse_steps
+        "S",
+        default=None,
+        group="what to trace, one of",
+        parse=parse_steps,
+        needs=("global_batch_size",),
+        excludes=("consumed",),
     )
     """All samples of a step, or of steps such as 10-19; needs --global-batch-size."""
     consumed: int | None = option("N", default=None, group="what to trace, one of")
@@ -227,13 +230,8 @@ class TraceConfig(Decoded):
     """Show the text of the first N tokens of each part (default: 32)."""
 
     def _agree(self) -> None:
-        names = ("sample", "step", "consumed")
-        asked = [f"--{name}" for name in names if getattr(self, name) is not None]
-        if len(asked) != 1:
-            got = " and ".join(asked) or "none"
-            raise ValueError(f"expected one of --sample, --step and --consumed, got {got}")
-        if self.step is not None and self.global_batch_size is None:
-            raise ValueError("expected --global-batch-size with --step, got none")
+        if self.sample is None and self.step is None and self.consumed is None:
+            raise ValueError("give --sample, --step or --consumed")
 
 
 class RawIndexConfig(Options):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from fractions import Fraction
@@ -31,6 +31,9 @@ DOCUMENT_ORDERS = {"shuffled": "together", "packed": "together", "length": "neve
 """Order of documents → how samples are shuffled by default."""
 DEFAULT_SPLIT = "969, 30, 1"
 """Megatron's default. Its spaces matter: they are part of the hash."""
+
+SPLIT_PATHS = ("train_data_path", "valid_data_path", "test_data_path", "per_split_data_args_path")
+"""Options with the paths of a split."""
 
 Blend: TypeAlias = AnyDataset | Iterable[AnyDataset | float]
 """A dataset, or datasets with weights before each or none."""
@@ -145,7 +148,7 @@ class IndexBasics(TrainingLength):
     """Iterations between validations."""
     eval_iters: int = option("N", default=100)
     """Iterations per validation (default: 100)."""
-    split: str | None = option("S", default=None, group="order")
+    split: str | None = option("S", default=None, group="order", excludes=SPLIT_PATHS)
     """Shares of train, valid and test, spelled as in the job (default: '969, 30, 1')."""
     seed: int | None = option("N", default=None, le=2**32 - 1, group="order")
     """The job's --seed (default: 1234)."""
@@ -159,11 +162,11 @@ class IndexBasics(TrainingLength):
         "D", default=None, group="names", parse=lambda path: refuse_url(os.fspath(path))
     )
     """The job's cache folder (default: P/cache/GPTDataset_indices)."""
-    megatron_release: Release | None = option(default=None, group="names")
+    megatron_release: Release | None = option(default=None, group="names", needs=("job_tokenizer or like",))
     """The job's release of megatron-core, by which the flags of its tokenizer become part of the names."""
     like: OptionalPath = option("DESCRIPTION.txt", default=None, group="names")
     """Take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it."""
-    plain_names: bool = option(default=False, group="names")
+    plain_names: bool = option(default=False, group="names", excludes=("megatron_release", "like"))
     """Name caches after their datasets, for a reader of your own: no Megatron job finds them."""
 
 
@@ -212,15 +215,17 @@ class OverTime(Options):
     """Caches that continue those of another job, or whose weights change."""
 
     group: ClassVar = "over time"
-    continue_from: OptionalPath = option("CACHE", default=None, parse=local_output)
+    continue_from: OptionalPath = option(
+        "CACHE", default=None, parse=local_output, needs=("consumed_samples", "data_cache_path")
+    )
     """The cache folder of a first job, or its description: samples before --consumed-samples are that job's, and after
     them comes what is unread, by this job's weights, datasets and number of samples."""
-    consumed_samples: int | None = option("N", default=None)
+    consumed_samples: int | None = option("N", default=None, needs=("continue_from",))
     """The samples that the first job has read, a multiple of --global-batch-size: `consumed samples` in its log."""
-    blend_schedule: str | None = option("'P:W,W P:W,W'", default=None)
+    blend_schedule: str | None = option("'P:W,W P:W,W'", default=None, needs=("data_cache_path",))
     """Weights from positions of the run on, in samples, tokens or shares of it, as in '0:90,10 50%:50,50' or 'linear
     0:90,10 200Btokens:50,50'. Those of --data-path only make the names."""
-    max_epochs: Epochs = option("E", default=None, parse=_fraction)
+    max_epochs: Epochs = option("E", default=None, parse=_fraction, needs=("blend_schedule or continue_from",))
     """Refuse a run that reads a dataset more often (default: 1 with --blend-schedule, otherwise any)."""
 
 
@@ -228,12 +233,16 @@ class CacheNames(Options):
     """What the names of caches depend on."""
 
     group: ClassVar = "names"
-    fim_data: bool = option(default=False)
+    fim_data: bool = option(
+        default=False, excludes=("document_order", "shuffle_epochs", "continue_from", "blend_schedule")
+    )
     """The job has --fim-data, so its datasets are of the class GPTFIMDataset."""
     job_tokenizer: Parsed[Mapping[str, Any] | JobTokenizer | None, JobTokenizer | None] = option(
-        default=None, parse=_tokenizer_flags
+        default=None, flag="--tokenizer-type", parse=_tokenizer_flags, needs=("megatron_release",)
     )
-    tokenizer_identifiers: OptionalPath = option("FILE.json", default=None)
+    tokenizer_identifiers: OptionalPath = option(
+        "FILE.json", default=None, excludes=("plain_names", "megatron_release", "like")
+    )
     """The tokenizer's `unique_identifiers` in the job's Megatron, a JSON object."""
     dataset_path_as: Words = option(
         "HERE=THERE", default=None, parse=lambda value: tuple(value.split()) if isinstance(value, str) else value
@@ -245,7 +254,9 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
     """The options of `dsindex.build_index`."""
 
     group: ClassVar = "data"
-    data_path: Words = option("P", default=None, kw_only=False, parse=parse_blend)
+    data_path: Words = option(
+        "P", default=None, kw_only=False, parse=parse_blend, excludes=("data_args_path", *SPLIT_PATHS)
+    )
     """A prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths."""
     train_data_path: Words = option("P", default=None, parse=parse_blend)
     """The same, for train alone."""
@@ -253,11 +264,11 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
     """The same, for valid alone."""
     test_data_path: Words = option("P", default=None, parse=parse_blend)
     """The same, for test alone."""
-    data_args_path: OptionalPath = option("FILE", default=None)
+    data_args_path: OptionalPath = option("FILE", default=None, needs=("split or like",), excludes=SPLIT_PATHS)
     """A file with the words of --data-path, as in the job."""
-    per_split_data_args_path: OptionalPath = option("FILE", default=None)
+    per_split_data_args_path: OptionalPath = option("FILE", default=None, excludes=SPLIT_PATHS[:-1])
     """A JSON file with the words for each split, as in the job."""
-    multiple_validation_sets: bool = option(default=False)
+    multiple_validation_sets: bool = option(default=False, needs=(" or ".join(SPLIT_PATHS),))
     """The datasets of --valid-data-path are no blend: each has the samples of valid, or all of its own."""
     command: Parsed[Sequence[str] | None, JobCommand | None] = option(default=None)
     explain: bool = option(default=False)
@@ -283,19 +294,9 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
         return FIM_CLASS if self.fim_data else "GPTDataset"
 
     @property
-    def has_own_order(self) -> bool:
-        """Whether documents or samples are in another order than Megatron's."""
-        return self.document_order != "shuffled" or self.shuffle_epochs not in {None, "together"}
-
-    @property
     def is_over_time(self) -> bool:
         """Whether the samples of train are planned over time."""
         return self.continue_from is not None or self.blend_schedule is not None
-
-    @property
-    def has_paths_per_split(self) -> bool:
-        """Whether each split has paths of its own."""
-        return any(self.paths_per_split) or self.per_split_data_args_path is not None
 
     @property
     def paths_per_split(self) -> tuple[tuple[str, ...] | None, ...]:
@@ -303,62 +304,26 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
         return self.train_data_path, self.valid_data_path, self.test_data_path
 
     def _agree(self) -> None:
-        for problem in (*self._problems_of_paths(), *self._problems_of_names(), *self._problems_of_order()):
-            raise ValueError(problem)
-
-    def _problems_of_paths(self) -> Iterator[str]:
-        per_split = self.has_paths_per_split
-        ways = (bool(self.data_path), self.data_args_path is not None, any(self.paths_per_split))
-        given = sum((*ways, self.per_split_data_args_path is not None))
-        if given > 1:
-            yield "give one of --data-path, --data-args-path, --per-split-data-args-path and a path for each split"
-        if not given and not (self.explain and self.like is not None):
-            yield "give --data-path (or --train-data-path and the like)"
-        if self.data_args_path is not None and self.split is None and self.like is None:
-            yield "--data-args-path needs --split, here and in the job: Megatron's default is for --data-path only"
-        if per_split and self.split is not None:
-            yield "--split does not go with a path for each split"
-        if self.multiple_validation_sets and not per_split:
-            yield "--multiple-validation-sets needs a path for each split"
-
-    def _problems_of_names(self) -> Iterator[str]:
-        by_release = self.megatron_release is not None or self.job_tokenizer is not None
-        ways = sum((self.plain_names, self.tokenizer_identifiers is not None, by_release or self.like is not None))
-        if ways > 1:
-            yield "give one of --plain-names, --tokenizer-identifiers, and --like or --megatron-release"
-        if self.job_tokenizer is not None and self.megatron_release is None:
-            yield "the flags of the job's tokenizer need --megatron-release; without a job, give --plain-names"
-        if self.megatron_release is not None and (self.job_tokenizer or self.like) is None:
-            yield "--megatron-release needs the job's --tokenizer-type and its other flags, or --like"
-        has_job = (self.train_iters or self.train_samples) is not None
-        if has_job and not ways and not (self.dry_run or self.explain):
-            yield (
+        ways = ("data_path", "data_args_path", *SPLIT_PATHS)
+        if not any(getattr(self, name) for name in ways) and not (self.explain and self.like is not None):
+            raise ValueError("give --data-path (or --train-data-path and the like)")
+        has_names = self.plain_names or (self.tokenizer_identifiers or self.megatron_release or self.like) is not None
+        is_job = (self.train_iters or self.train_samples) is not None
+        if is_job and not (has_names or self.dry_run or self.explain):
+            raise ValueError(
                 "--train-iters and --train-samples are of a job, which finds its caches by --megatron-release and "
                 "--tokenizer-type with its other flags, or by --like; without a job, give --num-samples"
             )
         if self.seq_length is None and self.like is None:
-            yield "give --seq-length, or --like with a description that has it"
-
-    def _problems_of_order(self) -> Iterator[str]:
-        is_file = self.document_order not in DOCUMENT_ORDERS
-        if is_file and len(self.document_order_splits) != 1:
-            yield "--document-order-splits: a file orders the documents of one split; name one"
-        if self.fim_data and (self.has_own_order or self.is_over_time):
-            yield "orders of documents, --continue-from and --blend-schedule were not tried with --fim-data"
-        if (self.continue_from is None) != (self.consumed_samples is None):
-            yield "--continue-from needs --consumed-samples, the samples that the first job has read, and the reverse"
-        if not self.is_over_time:
-            if self.max_epochs is not None:
-                yield "--max-epochs needs --blend-schedule or --continue-from"
-            return
-        asked = "--continue-from and --blend-schedule"
-        if self.data_cache_path is None:
-            yield f"{asked} need --data-cache-path, the folder of this job's caches"
-        if is_file:
-            yield f"{asked} have no place in an order of a file; leave out --document-order"
+            raise ValueError("give --seq-length, or --like with a description that has it")
+        if self.document_order not in DOCUMENT_ORDERS:
+            if self.is_over_time:
+                raise ValueError("expected no file as --document-order with --continue-from or --blend-schedule")
+            if len(self.document_order_splits) != 1:
+                raise ValueError("--document-order-splits: a file orders the documents of one split; name one")
         batch, varies = self.global_batch_size, (self.rampup_batch_size or self.step_batch_size_schedule) is not None
         if self.consumed_samples is not None and not varies and (batch is None or self.consumed_samples % batch):
-            yield (
+            raise ValueError(
                 f"--consumed-samples: expected a multiple of --global-batch-size {batch}, as a job counts them, got "
                 f"{self.consumed_samples}"
             )

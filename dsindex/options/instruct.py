@@ -64,10 +64,10 @@ class InstructConfig(RecordsConfig):
     """A tokenizer.json, or a folder with one."""
     seq_length: int | None = option("L", default=None, ge=2, le=2**27)
     """Pack conversations into blocks of L tokens; also sets max_length if CONFIG does not."""
-    pad_to_multiple: int = option("N", default=1, ge=1, le=2**20)
+    pad_to_multiple: int = option("N", default=1, ge=1, le=2**20, needs=("seq_length",))
     """Pad each conversation in a pack to a multiple of N tokens, as context parallelism needs it: twice its ranks,
     times the tensor-parallel ranks with sequence parallelism (default: 1)."""
-    longer_than_pack: LongerThanPack | None = option(default=None)
+    longer_than_pack: LongerThanPack | None = option(default=None, needs=("seq_length",))
     """A conversation of more than L tokens: refuse makes a bad record, drop leaves it out of the packs, truncate cuts
     it, split-turns makes several sequences; all are counted (default: `too_long` of CONFIG)."""
     reasoning: Reasoning | None = option(default=None)
@@ -109,11 +109,7 @@ class InstructConfig(RecordsConfig):
             refuse_address(self.output_prefix, expected, ValueError)
         if "bridge" in self.export and self.seq_length is None:
             raise ValueError("--export bridge needs --seq-length, the places of a pack")
-        given = "--pad-to-multiple" if self.pad_to_multiple > 1 else "--longer-than-pack"
-        if self.seq_length is None:
-            if self.pad_to_multiple > 1 or self.longer_than_pack is not None:
-                raise ValueError(f"{given} needs --seq-length, the tokens of a pack")
-        elif self.seq_length % self.pad_to_multiple:
+        if self.seq_length is not None and self.seq_length % self.pad_to_multiple:
             below = self.seq_length - self.seq_length % self.pad_to_multiple
             raise ValueError(
                 f"expected a --seq-length that is a multiple of --pad-to-multiple {self.pad_to_multiple}, such as "

@@ -43,17 +43,19 @@ class MixConfig(TrainingLength):
 
     group: ClassVar = "length of the run"
     source: Parsed[Sources, tuple[str, ...]] = option(
-        "PREFIX[=AMOUNT]", default=(), positional=True, kw_only=False, group="", parse=_sources
+        "PREFIX[=AMOUNT]", default=(), positional=True, kw_only=False, group="", parse=_sources, excludes=("data_path",)
     )
     """A dataset and how much of it: 40% of the tokens or 0.4, 2.5epochs, 10B tokens, or rest, which is divided in
     proportion to the datasets' tokens; without an amount also the rest; max2epochs is the rest up to a limit."""
     data_path: Words = option("W P", default=None, group="", parse=parse_blend)
     """Show what these weights of a job mean: W1 P1 W2 P2 …."""
-    tokens: Parsed[int | str | None, int | None] = option("N", default=None, ge=1, parse=parse_tokens)
+    tokens: Parsed[int | str | None, int | None] = option(
+        "N", default=None, ge=1, parse=parse_tokens, excludes=("train_samples", "train_iters")
+    )
     """Tokens to draw, such as 300B."""
     seq_length: int = option("L", default=DEFAULT_SEQ_LENGTH, ge=2, le=MEGATRON_COUNT - 1, group="the job")
     """Tokens per sample (default: 4096)."""
-    split: str | None = option("S", default=None, group="the job")
+    split: str | None = option("S", default=None, group="the job", excludes=("valid_data_path", "test_data_path"))
     """Shares of train, valid and test in every dataset (default: '969, 30, 1')."""
     valid_data_path: Words = option("P", default=None, group="the job", parse=parse_blend)
     """Datasets of valid, such as what was held out; train then has the whole of its own."""
@@ -66,16 +68,7 @@ class MixConfig(TrainingLength):
         return bool(self.valid_data_path or self.test_data_path)
 
     def _agree(self) -> None:
-        lengths = [self.tokens, self.train_samples, self.train_iters]
-        if self.source and self.data_path:
-            raise ValueError("give datasets as PREFIX=AMOUNT, or --data-path with weights, not both")
         if not (self.source or self.data_path):
             raise ValueError("give at least one dataset, as PREFIX=40%, PREFIX=2epochs or PREFIX")
-        if sum(length is not None for length in lengths) > 1:
-            raise ValueError("give one of --tokens, --train-samples and --train-iters")
-        if self.train_iters is not None and self.global_batch_size is None:
-            raise ValueError("--train-iters needs --global-batch-size")
-        if self.split is not None and self.has_splits_of_their_own:
-            raise ValueError(
-                "--split does not go with --valid-data-path and --test-data-path, by which train has all of its own"
-            )
+        if self.train_iters is not None and (self.train_samples is not None or self.global_batch_size is None):
+            raise ValueError("--train-iters needs --global-batch-size, and no --train-samples")

@@ -83,6 +83,10 @@ class Option:
     """Its name as an argument of a function."""
     parse: Callable[[Any], Any] | None = None
     """Reads a value, in place of the field's type."""
+    needs: tuple[str, ...] = ()
+    """Other options that must be given with it: names, or several as in "split or like"."""
+    excludes: tuple[str, ...] = ()
+    """Other options that must not be given with it."""
     may_be_empty: bool = False
     ge: float = 0
     le: float = MAX_NUMBER
@@ -201,6 +205,7 @@ class Options:
             raise UsageError("; ".join(problems))
         own["given"] = frozenset(values)
         try:
+            self._check_given(known)
             for kind in reversed(type(self).__mro__):
                 if "_agree" in vars(kind):
                     vars(kind)["_agree"](self)
@@ -218,6 +223,18 @@ class Options:
         Raises:
             ValueError: In a sentence that names flags.
         """
+
+    def _check_given(self, known: Mapping[str, Option]) -> None:
+        given = [name for name, each in known.items() if getattr(self, name) not in (each.default, None, ())]
+        for name in given:
+            for needed in known[name].needs:
+                others = [other for other in needed.split(" or ") if other in known]
+                if not set(others) & set(given):
+                    flags = " or ".join(flag_of(other, known[other]) for other in others)
+                    raise ValueError(f"{flag_of(name, known[name])} needs {flags}")
+            for other in known[name].excludes:
+                if other in given:
+                    raise ValueError(f"give either {flag_of(name, known[name])} or {flag_of(other, known[other])}")
 
     def replaced(self, **changes: Any) -> Self:  # noqa: ANN401 - values of fields
         """Return a copy with other values, which are not checked."""

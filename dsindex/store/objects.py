@@ -228,6 +228,13 @@ class ObjectReader(Readable):
         view[: len(content)] = content
         return len(content)
 
+    def size_if_changed(self) -> int | None:
+        """Return its present size if it was replaced; reads by a strong ETag and of the Hub's commits need not ask."""
+        if self.version.startswith('"') or self.path.startswith("hf://"):
+            return None
+        now = OBJECTS.head(self.path)
+        return None if now.version == self.version else now.size_bytes
+
     def close(self) -> None:
         """Give up what was requested ahead."""
         for each in () if self.closed else self._held:

@@ -247,8 +247,8 @@ def unchanged(file: Readable, planned: InputStatus) -> Iterator[None]:
 
 def _changed(planned: InputStatus, now: int) -> InputError:
     return InputError(
-        f"{planned.path}: changed since the job was planned (expected {planned.size_bytes} bytes, got {now}, or a "
-        f"newer version); leave inputs alone, and run the same command again"
+        f"{planned.path}: changed while the build was running (expected {planned.size_bytes} bytes as planned, got "
+        f"{now}, or a newer version); leave inputs alone, and run the same command again"
     )
 
 

@@ -111,7 +111,7 @@ class RecordBlock:
     """Bad records, in file order; they are in no column."""
     num_filtered: int = 0
     """Number of records that a condition or a sample leaves out; they are in no column."""
-    num_bytes: int = 0
+    text_bytes: int = 0
     """Size of its lines in the text, with newlines; of rows of a table, of their texts."""
     read_line: Callable[[int, int], bytes] = lambda _part, _line: b""
     """Returns a line by the numbers of its part and of the line."""

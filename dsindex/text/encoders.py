@@ -23,9 +23,7 @@ from dsindex.text.blocks import set_aside
 from dsindex.text.tokenizer import (
     LibraryError,
     library_errors,
-    shared_sentencepiece,
-    shared_tiktoken,
-    shared_tokenizer,
+    open_library,
 )
 
 if TYPE_CHECKING:
@@ -247,7 +245,7 @@ class Encoder:
             growth = min(resident_bytes() - self._resident_when_built, LEARNT_PER_BYTE * self._used_bytes)
             if self._gigatoken is None or growth > REBUILD_AFTER_GROWTH:  # others grow as well
                 self._gigatoken = None  # frees the old tables before new ones are made, unless a call still uses them
-                self._gigatoken = gigatoken.Tokenizer.from_json(self._tokenizer.json).backend
+                self._gigatoken = gigatoken.Tokenizer.from_json(self._tokenizer.content).backend
                 self._used_bytes, self._resident_when_built = 0, resident_bytes()
             self._used_bytes += num_bytes
             return self._gigatoken
@@ -315,13 +313,13 @@ def encode_by_reference(tokenizer: Tokenizer, texts: Sequence[str], *, add_speci
 
     def encode(some: Sequence[str]) -> list[Sequence[int]]:
         if tokenizer.library == "sentencepiece":
-            rows: list[Sequence[int]] = shared_sentencepiece(tokenizer).encode(some, num_threads=1)
+            rows: list[Sequence[int]] = open_library(tokenizer).encode(some, num_threads=1)
             return rows
         if tokenizer.library == "tiktoken":
-            encoding = shared_tiktoken(tokenizer)
+            encoding = open_library(tokenizer)
             return [encoding.encode_to_numpy(text, allowed_special="all").tolist() for text in some]
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        call = partial(shared_tokenizer(tokenizer).encode_batch_fast, add_special_tokens=add_special_tokens)
+        call = partial(open_library(tokenizer).encode_batch_fast, add_special_tokens=add_special_tokens)
         batches = (some[begin : begin + TEXTS_PER_CALL] for begin in range(0, len(some), TEXTS_PER_CALL))
         return [each.ids for batch in batches for each in call(batch)]
 

@@ -26,7 +26,7 @@ import numpy as np
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.text.encoders import ASKED_FOR, Engine, encode_leniently, make_encoder
 from dsindex.text.ranks import PATTERNS
-from dsindex.text.tokenizer import shared_tokenizer
+from dsindex.text.tokenizer import flat_steps, shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +100,7 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
         raise Unsuitable(
             f"gigatoken {version} was not compared with tokenizers {reference.version} (what was: {known})"
         )
-    document = msgspec.json.decode(tokenizer.json)
+    document = msgspec.json.decode(tokenizer.content)
     parts = compared_parts(document)
     check_added_tokens(document, shared_tokenizer(tokenizer))
     prefix, suffix = _tokens_around(tokenizer) if reference.add_special_tokens else ((), ())
@@ -269,7 +269,7 @@ def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
     # Older files write each pair as one string.
     merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model.get("merges") or []]
     _check_model(model, merges)
-    steps, normalizers = _flat(document.get("pre_tokenizer")), _flat(document.get("normalizer"))
+    steps, normalizers = flat_steps(document.get("pre_tokenizer")), flat_steps(document.get("normalizer"))
     if model.get("byte_fallback"):
         _check_byte_fallback(model, merges)
         _check_space_marks(steps, normalizers)
@@ -380,19 +380,7 @@ def _check_space_marks(steps: list[dict[str, Any]], normalizers: list[dict[str, 
 
 def adds_prefix_space(document: dict[str, Any]) -> bool:
     """Tell whether a byte-level pre-tokenizer adds a space before the text."""
-    return any(step.get("add_prefix_space") for step in _flat(document.get("pre_tokenizer")))
-
-
-def _flat(step: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the steps of a pre-tokenizer or normalizer in order, with sequences flattened."""
-    if step is None:
-        return []
-    if not isinstance(step, dict):
-        raise Unsuitable(f"its parts are written as {type(step).__name__}, not as objects")
-    if step.get("type") != "Sequence":
-        return [step]
-    inner = step.get("pretokenizers") or step.get("normalizers") or []
-    return [each for part in inner for each in _flat(part)]
+    return any(step.get("add_prefix_space") for step in flat_steps(document.get("pre_tokenizer")))
 
 
 def _not_compared(what: str, steps: Sequence[dict[str, Any]]) -> Unsuitable:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dsindex.text.selection import Selection
     from dsindex.text.streams import LineBlock, LongLine
 
-Block = TypeVar("Block")
+Block = TypeVar("Block", bound="RecordBlock | LineBlock | LongLine")
 
 LARGEST_RECORD_BYTES = 2 << 30
 """Limit on a record if none is given, so that a file that unpacks to one endless line does not take all memory."""
@@ -113,13 +113,10 @@ class TaskReader:
         held: list[tuple[int, RecordBlock]] = []
         num_records = num_bytes = 0
         for number, block in self._read(partial(_read_opened, selection=selection, max_record_bytes=max_record_bytes)):
-            counts = self.counts[number]
-            counts["lines"] += block.num_lines
-            counts["blank"] += block.num_blank
-            counts["text_bytes"] += block.num_bytes
+            self.counts[number]["blank"] += block.num_blank
             held.append((number, block))
             num_records += len(block.offsets)
-            num_bytes += block.num_bytes
+            num_bytes += block.text_bytes
             if num_records >= JOINED_RECORDS or num_bytes >= JOINED_BYTES:
                 yield _join(held)
                 held, num_records, num_bytes = [], 0, 0
@@ -138,14 +135,21 @@ class TaskReader:
         if len(self._parts) == 1:
             [part] = self._parts
             with opened_input(part) as file:
-                yield from ((0, block) for block in read(part, file))
+                yield from self._read_part(0, read(part, file))
                 self.fingerprints[0] = fingerprint(file)
             return
         whole = (Extent(path=each.path, begin=0, end=each.size_bytes, version=each.version) for each in self._parts)
         for number, (part, file) in enumerate(zip(self._parts, open_in_order(whole), strict=True)):
             with unchanged(file, part):
-                yield from ((number, block) for block in read(part, file))
+                yield from self._read_part(number, read(part, file))
                 self.fingerprints[number] = fingerprint(file)
+
+    def _read_part(self, number: int, blocks: Iterator[Block]) -> Iterator[tuple[int, Block]]:
+        counts = self.counts[number]
+        for block in blocks:
+            counts["lines"] += block.num_lines
+            counts["text_bytes"] += block.text_bytes
+            yield number, block
 
 
 def _join(numbered: Sequence[tuple[int, RecordBlock]]) -> RecordBlock:
@@ -161,7 +165,7 @@ def _join(numbered: Sequence[tuple[int, RecordBlock]]) -> RecordBlock:
         num_lines=sum(block.num_lines for block in blocks),
         num_blank=sum(block.num_blank for block in blocks),
         num_filtered=sum(block.num_filtered for block in blocks),
-        num_bytes=sum(block.num_bytes for block in blocks),
+        text_bytes=sum(block.text_bytes for block in blocks),
         offsets=np.concatenate([block.offsets for block in blocks]),
         lines=np.concatenate([block.lines for block in blocks]),
         parts=np.repeat(np.array(numbers, np.int64), [len(block.offsets) for block in blocks]),

@@ -11,11 +11,10 @@ meta-llama/llama3; tiktoken_tokenizer.py of Megatron-LM.
 from __future__ import annotations
 
 import base64
-import binascii
-import functools
 import itertools
 import os
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -69,6 +68,26 @@ MEGATRON_SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "
 MEGATRON_VOCABULARY_SIZE = 1 << 17
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerOptions:
+    """What a tokenizer's file does not say, named as the options of Megatron-LM where it has them."""
+
+    tokenizer_type: str | None = None
+    """Megatron's name of the type that the file must be of; None for whatever its content is."""
+    vocab_file: str | None = None
+    """GPT-2's vocab.json, which is read together with `merge_file` in place of the path."""
+    merge_file: str | None = None
+    tiktoken_encoding: str | None = None
+    """Name of the pattern and special tokens of a tiktoken file; None if the file's name says it."""
+    tiktoken_pattern: Literal["v1", "v2"] = "v2"
+    """Megatron's pattern for ranks in JSON."""
+    tiktoken_num_special_tokens: int = 1000
+    vocab_size: int | None = None
+    """Size of the vocabulary for ranks in JSON; None for Megatron's 131,072."""
+    tokenizer_special_tokens: tuple[str, ...] = MEGATRON_SPECIAL_TOKENS
+    """The first special tokens for ranks in JSON."""
+
+
 class TiktokenEncoding(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that determines the tokens of a text; its JSON is the definition that tokenizers carry.
 
@@ -88,39 +107,22 @@ class TiktokenEncoding(msgspec.Struct, frozen=True, kw_only=True):
         missing = next((byte for byte in range(256) if bytes([byte]) not in self.ranks), None)
         if missing is not None:
             raise ValueError(f"expected a token for every byte, got none for 0x{missing:02X}")
-        numbers = sorted([*self.ranks.values(), *self.special_tokens.values()])
-        if numbers[0] < 0 or numbers[-1] >= self.vocabulary_size:
+        numbers = [*self.ranks.values(), *self.special_tokens.values()]
+        if min(numbers) < 0 or max(numbers) >= self.vocabulary_size or len(set(numbers)) < len(numbers):
             raise ValueError(
-                f"expected ids from 0 to {self.vocabulary_size - 1}, the last of the vocabulary, got ids from "
-                f"{numbers[0]} to {numbers[-1]}"
+                f"expected ids from 0 to {self.vocabulary_size - 1}, the last of the vocabulary, each for one token, "
+                f"got {len(numbers)} ids from {min(numbers)} to {max(numbers)}"
             )
-        repeated = next((first for first, second in itertools.pairwise(numbers) if first == second), None)
-        if repeated is not None:
-            raise ValueError(f"expected each id once, got {repeated} for two tokens")
         for first, second in itertools.pairwise(sorted(self.special_tokens)):
             if not first or second.startswith(first):
                 raise ValueError(
                     f"expected special tokens of which none begins with another, got {first!r} and {second!r}"
                 )
 
-    def token_id(self, token: str) -> int | None:
-        """Return the id of a special token or an ordinary one."""
-        named = self.special_tokens.get(token)
-        return named if named is not None else self.ranks.get(token.encode())
 
-
-@functools.lru_cache(maxsize=2)
 def read_definition(content: bytes) -> TiktokenEncoding:
     """Read the definition of an encoding."""
     return msgspec.json.decode(content, type=TiktokenEncoding)
-
-
-@functools.lru_cache(maxsize=2)
-def spell_tokens(content: bytes) -> dict[int, bytes]:
-    """Return the bytes of each token of a definition, special ones included, by id."""
-    encoding = read_definition(content)
-    spelt = {number: token for token, number in encoding.ranks.items()}
-    return spelt | {number: token.encode() for token, number in encoding.special_tokens.items()}
 
 
 def make_tiktoken(encoding: TiktokenEncoding) -> tiktoken.Encoding:
@@ -162,8 +164,6 @@ _LLAMA_NAMES: dict[str, dict[int, str]] = {
 }  # fmt: skip
 """The names among 256 special tokens, which follow the ranks; the others are reserved."""
 _FAMILIES = (*_ENCODINGS, *_LLAMA_NAMES)
-_SIZES = {50256: "gpt2", 100256: "cl100k_base", 199998: "o200k_base", 128000: "llama3 or llama3.1"}
-"""Encodings by the number of ranks, for hints."""
 
 
 def read_rank_file(file: str, content: bytes, family: str | None) -> tuple[TiktokenEncoding, str | None]:
@@ -182,14 +182,11 @@ def read_rank_file(file: str, content: bytes, family: str | None) -> tuple[Tikto
     if family is None and suffix == ".tiktoken" and stem in _FAMILIES:
         family = stem
     if family not in _FAMILIES:
-        num_ranks = content.count(b"\n") + (not content.endswith(b"\n"))
-        near = f"a file of {num_ranks} ranks is usually {_SIZES[num_ranks]}" if num_ranks in _SIZES else "choose one"
         raise TokenizerError(
             f"{file}: expected --tiktoken-encoding, since a tiktoken file holds neither pattern nor special tokens, "
-            f"got {'none' if family is None else repr(family)}; {near} (known: {', '.join(_FAMILIES)})"
+            f"got {'none' if family is None else repr(family)}; choose one (known: {', '.join(_FAMILIES)})"
         )
-    lines = ((number, line.split(b" ")) for number, line in enumerate(content.splitlines(), 1) if line)
-    ranks = _collect_ranks((f"line {number}", *(line if len(line) == 2 else (b"", b""))) for number, line in lines)
+    ranks = _collect_ranks(line.split(b" ") for line in content.splitlines() if line)
     if family in _ENCODINGS:
         pattern, special = _ENCODINGS[family]
         eod = END_OF_TEXT
@@ -202,71 +199,58 @@ def read_rank_file(file: str, content: bytes, family: str | None) -> tuple[Tikto
     return TiktokenEncoding(pattern=pattern, ranks=ranks, special_tokens=special, vocabulary_size=size), eod
 
 
-def _collect_ranks(entries: Iterable[tuple[str, bytes, bytes]]) -> dict[bytes, int]:
-    """Return the rank of each token, given the place of each, the token in base64 and its rank in digits.
+def _collect_ranks(entries: Iterable[Sequence[bytes | str | int]]) -> dict[bytes, int]:
+    """Return the rank of each token, given tokens in base64 and their ranks.
 
     Raises:
-        ValueError: Naming the first place that is not as expected.
+        ValueError: Naming the first that is not as expected.
     """
     ranks: dict[bytes, int] = {}
-    for place, token, rank in entries:
+    for number, entry in enumerate(entries):
         try:
-            spelt = base64.b64decode(token, validate=True)
-        except binascii.Error:
-            spelt = b""
-        if not spelt or not rank.isdigit() or int(rank) >= 1 << 31:
-            raise ValueError(f"{place}: expected a token in base64 and a rank, got {token[:40]!r} and {rank[:20]!r}")
-        if spelt in ranks:
-            raise ValueError(f"{place}: expected each token once, got {spelt[:40]!r} again")
-        ranks[spelt] = int(rank)
+            token, rank = entry
+            spelt = base64.b64decode(token, validate=True)  # type: ignore[arg-type]  # raises a ValueError
+            if not spelt or spelt in ranks:
+                raise ValueError("it is empty, or there already")
+            ranks[spelt] = int(rank)
+        except (TypeError, ValueError) as error:
+            msg = f"token {number}: expected a token in base64 and a rank, each token once, got {str(entry)[:60]}"
+            raise ValueError(f"{msg} ({error})") from error
     return ranks
 
 
-def read_megatron_ranks(
-    entries: object,
-    *,
-    pattern: str,
-    special_tokens: Sequence[str],
-    num_special: int,
-    size: int | None,
-) -> TiktokenEncoding:
-    """Return the encoding that Megatron-LM's TikTokenizer makes of its JSON list of ranks.
+def read_megatron_ranks(entries: Sequence[Any], options: TokenizerOptions) -> tuple[TiktokenEncoding, str]:
+    """Return the encoding that Megatron-LM's TikTokenizer makes of its JSON list of ranks, and its EOD token.
 
     Args:
         entries: The content of the file: objects with `rank` and `token_bytes`.
-        pattern: A name in MEGATRON_PATTERNS.
-        special_tokens: The first special tokens; the others are named `<SPECIAL_n>`.
-        num_special: Number of special tokens, which have the first ids.
-        size: Size of the vocabulary with special tokens, None for Megatron's; further ranks are left out.
+        options: Pattern, special tokens and size of the vocabulary.
 
     Raises:
         ValueError: If Megatron would refuse it.
     """
-    size = MEGATRON_VOCABULARY_SIZE if size is None else size
-    missing = [token for token in MEGATRON_SPECIAL_TOKENS if token not in special_tokens]
-    if missing or len(set(special_tokens)) < len(special_tokens) or not len(special_tokens) <= num_special < size:
+    special, num_special = options.tokenizer_special_tokens, options.tiktoken_num_special_tokens
+    size = MEGATRON_VOCABULARY_SIZE if options.vocab_size is None else options.vocab_size
+    missing = set(MEGATRON_SPECIAL_TOKENS) - set(special)
+    if missing or len(set(special)) < len(special) or not len(special) <= num_special < size:
         raise ValueError(
             f"expected at most {num_special} different special tokens with {' '.join(MEGATRON_SPECIAL_TOKENS)} among "
-            f"them, fewer than the {size} of the vocabulary, got {' '.join(special_tokens)}"
+            f"them, fewer than the {size} of the vocabulary, got {' '.join(special)}"
         )
-    places = []
-    for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
-        rank, token = (entry.get("rank"), entry.get("token_bytes")) if isinstance(entry, dict) else (None, None)
-        if rank != number or isinstance(rank, bool) or not isinstance(token, str):
-            raise ValueError(
-                f"token {number}: expected an object with rank {number} and token_bytes, got {str(entry)[:60]}"
-            )
-        places.append((f"token {number}", token.encode(), str(number).encode()))
-    ranks, num_kept = _collect_ranks(places), size - num_special
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, dict) or entry.get("rank") != number:
+            raise ValueError(f"token {number}: expected an object with rank {number}, got {str(entry)[:60]}")
+    ranks, num_kept = _collect_ranks((entry.get("token_bytes"), entry["rank"]) for entry in entries), size - num_special
     if len(ranks) < num_kept:
         raise ValueError(f"expected {num_kept} ranks for a vocabulary of {size}, got {len(ranks)}")
-    filler = (f"<SPECIAL_{number}>" for number in range(len(special_tokens), num_special))
-    return TiktokenEncoding(
-        pattern=MEGATRON_PATTERNS[pattern],
+    filler = (f"<SPECIAL_{number}>" for number in range(len(special), num_special))
+    encoding = TiktokenEncoding(
+        pattern=MEGATRON_PATTERNS[options.tiktoken_pattern],
         ranks={token: rank + num_special for token, rank in ranks.items() if rank < num_kept},
-        special_tokens={token: number for number, token in enumerate([*special_tokens, *filler])},
+        special_tokens={token: number for number, token in enumerate([*special, *filler])},
         vocabulary_size=size,
     )
+    return encoding, "</s>"
 
 
 def convert_gpt2_files(vocabulary: object, merges: bytes) -> bytes:

@@ -54,6 +54,11 @@ class LineBlock:
     text_bytes: int
     """Size of what the lines were made of: of the text itself, with newlines, if they are from one."""
 
+    @property
+    def num_lines(self) -> int:
+        """Number of its lines."""
+        return len(self.starts)
+
     @classmethod
     def of_text(cls, data: bytearray, *, offset: int, first_line: int) -> LineBlock:
         """Return the block of whole lines from an offset on, of which the last may lack its newline."""
@@ -96,6 +101,12 @@ class LongLine:
     """Size of the whole line, excluding the newline."""
     limit: int
     """The limit that it exceeds."""
+    num_lines = 1
+
+    @property
+    def text_bytes(self) -> int:
+        """Size of the line with its newline."""
+        return self.num_bytes + 1
 
 
 def read_lines(

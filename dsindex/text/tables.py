@@ -88,7 +88,7 @@ def read_table_records(
             lines=np.arange(len(rows)) + first_row,
             columns=built,
             bad=(),
-            num_bytes=int(sizes.sum()),
+            text_bytes=int(sizes.sum()),
             read_line=read_line,
         )
         yield set_aside(block, reasons) if reasons else block

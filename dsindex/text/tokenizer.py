@@ -28,19 +28,17 @@ from dsindex.text.compressed import describe_lfs_pointer
 from dsindex.text.ranks import (
     END_OF_TEXT,
     MEGATRON_SPECIAL_TOKENS,
-    TiktokenEncoding,
+    TokenizerOptions,
     convert_gpt2_files,
     make_tiktoken,
     read_definition,
     read_megatron_ranks,
     read_rank_file,
-    spell_tokens,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    import tiktoken
     import tokenizers
 
 LibraryName = Literal["tokenizers", "sentencepiece", "tiktoken"]
@@ -62,11 +60,11 @@ def library_errors() -> Iterator[None]:
     """Make one error of all that a tokenizer's library raises: bare exceptions, and panics, which are none.
 
     Raises:
-        LibraryError: In place of what the library raised, except a lack of memory, or of the library itself.
+        LibraryError: In place of what the library raised; not of our own errors, or a lack of memory or of the library.
     """
     try:
         yield
-    except (MemoryError, ModuleNotFoundError):
+    except (MemoryError, ModuleNotFoundError, TokenizerError):
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
@@ -76,44 +74,22 @@ def library_errors() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizerOptions:
-    """What a tokenizer's file does not say, named as the options of Megatron-LM where it has them."""
-
-    tokenizer_type: str | None = None
-    """Megatron's name of the type that the file must be of; None for whatever its content is."""
-    vocab_file: str | None = None
-    """GPT-2's vocab.json, which is read together with `merge_file` in place of the path."""
-    merge_file: str | None = None
-    tiktoken_encoding: str | None = None
-    """Name of the pattern and special tokens of a tiktoken file; None if the file's name says it."""
-    tiktoken_pattern: Literal["v1", "v2"] = "v2"
-    """Megatron's pattern for ranks in JSON."""
-    tiktoken_num_special_tokens: int = 1000
-    vocab_size: int | None = None
-    """Size of the vocabulary for ranks in JSON; None for Megatron's 131,072."""
-    tokenizer_special_tokens: tuple[str, ...] = MEGATRON_SPECIAL_TOKENS
-    """The first special tokens for ranks in JSON."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenizer:
     """A tokenizer as data: picklable, comparable, and the same on every node."""
 
     name: str
     """Name of the folder or file, or in the hub, for messages and the manifest."""
-    json: bytes = b""
-    """The bytes of tokenizer.json; empty for a tokenizer of another library."""
+    library: LibraryName = "tokenizers"
+    content: bytes
+    """The bytes of tokenizer.json, of a SentencePiece `.model`, or of the definition of a tiktoken encoding."""
     sha256: str
-    """SHA-256 of these bytes, or of `model`, in hexadecimal."""
+    """SHA-256 of the content, in hexadecimal."""
     vocabulary_size: int
     """Number of tokens, including added ones: `len(tokenizer)` in transformers, which determines Megatron's dtype."""
     eod_id: int | None = None
     eod_token: str | None = None
     special_tokens: tuple[str, ...]
     """Strings that become one token wherever they occur in a text, in the order of their ids."""
-    library: LibraryName = "tokenizers"
-    model: bytes = b""
-    """The bytes of a SentencePiece `.model`, or the definition of a tiktoken encoding; empty for a tokenizer.json."""
     revision: str | None = None
     """The commit in the hub that it was loaded from; None for a path."""
 
@@ -137,7 +113,7 @@ def load_tokenizer(path: str, *, eod_token: str | None = None, options: Tokenize
         tokenizer, own_eod = _read_gpt2_files(options.vocab_file, options.merge_file)
     else:
         found = find_tokenizer(path)
-        file = _find_file(found.path, wants_model=options.tokenizer_type in _SENTENCEPIECE_TYPES)
+        file = _find_file(found.path, wants_model=options.tokenizer_type in _TYPES["SentencePiece"])
         tokenizer, own_eod = _read_file(found.path, file, options)
         if found.name is not None:
             tokenizer = replace(tokenizer, name=found.name, revision=found.revision)
@@ -172,14 +148,10 @@ def require_eod(tokenizer: Tokenizer) -> int:
 def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
     """Return the text of token ids, including special tokens, for showing samples."""
     numbers = [int(token) for token in ids]
+    skips = {"skip_special_tokens": False} if tokenizer.library == "tokenizers" else {}
     try:
         with library_errors():
-            if tokenizer.library == "sentencepiece":
-                return str(shared_sentencepiece(tokenizer).decode(numbers))
-            if tokenizer.library == "tiktoken":
-                spelt = spell_tokens(tokenizer.model)
-                return b"".join(spelt.get(number, b"") for number in numbers).decode(errors="replace")
-            return shared_tokenizer(tokenizer).decode(numbers, skip_special_tokens=False)
+            return str(open_library(tokenizer).decode(numbers, **skips))
     except LibraryError as error:
         library = tokenizer.library
         msg = f"{tokenizer.name}: expected ids that {library} can decode, but it fails ({error}); check the ids"
@@ -187,20 +159,41 @@ def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
 
 
 def _token_id(tokenizer: Tokenizer, token: str) -> int | None:
+    loaded = open_library(tokenizer)
     if tokenizer.library == "tiktoken":
-        return read_definition(tokenizer.model).token_id(token)
+        with contextlib.suppress(KeyError):
+            return int(loaded.encode_single_token(token))
+        return None
     if tokenizer.library == "sentencepiece":
-        loaded = shared_sentencepiece(tokenizer)
         number = int(loaded.piece_to_id(token))
         return number if loaded.id_to_piece(number) == token else None
-    return shared_tokenizer(tokenizer).token_to_id(token)
+    found: int | None = loaded.token_to_id(token)
+    return found
 
 
-# The objects of the libraries, one for each tokenizer and process, which threads share.
+def open_library(tokenizer: Tokenizer) -> Any:  # noqa: ANN401 - of three libraries
+    """Return the object of the tokenizer's library, which all threads of a process share."""
+    return _open_library(tokenizer.library, tokenizer.content)
+
+
+@functools.lru_cache(maxsize=8)
+def _open_library(library: LibraryName, content: bytes) -> Any:  # noqa: ANN401 - as above
+    if library == "sentencepiece":
+        import sentencepiece
+
+        return sentencepiece.SentencePieceProcessor(model_proto=content)
+    if library == "tiktoken":
+        return make_tiktoken(read_definition(content))
+    import tokenizers
+
+    loaded = tokenizers.Tokenizer.from_buffer(content)
+    loaded.no_truncation()  # as in Megatron
+    loaded.no_padding()
+    return loaded
 
 
 def shared_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """Return the process-wide `tokenizers` object: the reference, with truncation and padding off as in Megatron.
+    """Return the process-wide object of `tokenizers`, with truncation and padding off.
 
     Raises:
         TokenizerError: If the tokenizer is not a tokenizer.json.
@@ -210,39 +203,8 @@ def shared_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
             f"{tokenizer.name}: expected a tokenizer.json, got a tokenizer of {tokenizer.library}; `dsindex build` "
             f"reads such a file, this command does not"
         )
-    return _load_json(tokenizer.json)
-
-
-@functools.lru_cache(maxsize=4)
-def _load_json(content: bytes) -> tokenizers.Tokenizer:
-    import tokenizers
-
-    loaded = tokenizers.Tokenizer.from_buffer(content)
-    loaded.no_truncation()
-    loaded.no_padding()
+    loaded: tokenizers.Tokenizer = open_library(tokenizer)
     return loaded
-
-
-def shared_sentencepiece(tokenizer: Tokenizer) -> Any:  # noqa: ANN401 - sentencepiece has no types
-    """Return the process-wide SentencePieceProcessor."""
-    return _load_sentencepiece(tokenizer.model)
-
-
-@functools.lru_cache(maxsize=4)
-def _load_sentencepiece(content: bytes) -> Any:  # noqa: ANN401 - as above
-    import sentencepiece
-
-    return sentencepiece.SentencePieceProcessor(model_proto=content)
-
-
-def shared_tiktoken(tokenizer: Tokenizer) -> tiktoken.Encoding:
-    """Return the process-wide tiktoken object."""
-    return _load_tiktoken(tokenizer.model)
-
-
-@functools.lru_cache(maxsize=4)
-def _load_tiktoken(content: bytes) -> tiktoken.Encoding:
-    return make_tiktoken(read_definition(content))
 
 
 # Where a tokenizer is: a path, or a name such as `gpt2` or `meta-llama/Llama-3.1-8B@main`.
@@ -365,57 +327,48 @@ def _parse_object(file: str, document: object) -> dict[str, Any]:
 
 FileKind = Literal["tokenizer.json", "SentencePiece", "tiktoken", "ranks in JSON"]
 
-_SENTENCEPIECE_TYPES = ("SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer")
-_KINDS: dict[str, FileKind] = {
-    "HuggingFaceTokenizer": "tokenizer.json",
-    "GPT2BPETokenizer": "tokenizer.json",
-    "TikTokenizer": "ranks in JSON",
-    **dict.fromkeys(_SENTENCEPIECE_TYPES, "SentencePiece"),
+_TYPES: dict[FileKind, tuple[str, ...]] = {
+    "tokenizer.json": ("HuggingFaceTokenizer", "GPT2BPETokenizer"),
+    "SentencePiece": ("SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer"),
+    "ranks in JSON": ("TikTokenizer",),
+    "tiktoken": (),
 }
-"""What each of Megatron's types reads."""
-_USABLE_TYPES: dict[FileKind, str] = {
-    "tokenizer.json": "use --tokenizer-type HuggingFaceTokenizer",
-    "SentencePiece": "use --tokenizer-type SentencePieceTokenizer, which encodes as its library does, without a BOS",
-    "ranks in JSON": "use --tokenizer-type TikTokenizer",
-    "tiktoken": "leave --tokenizer-type out",
-}
+"""Megatron's types that read each kind, first the one to use."""
 
 
 def _read_file(path: str, file: str, options: TokenizerOptions) -> tuple[Tokenizer, str | None]:
     """Return the tokenizer in a file, and its own EOD token."""
     name, content = os.path.basename(os.path.abspath(path)), read_tokenizer_bytes(file)
     kind, document = _tell_kind(file, content)
-    for option, is_given, own_kind in (
-        ("--tokenizer-special-tokens", options.tokenizer_special_tokens != MEGATRON_SPECIAL_TOKENS, "ranks in JSON"),
-        ("--tiktoken-encoding", options.tiktoken_encoding is not None, "tiktoken"),
+    has_special = options.tokenizer_special_tokens != MEGATRON_SPECIAL_TOKENS
+    for option, is_wrong in (
+        (f"--tokenizer-type {options.tokenizer_type}", options.tokenizer_type not in {None, *_TYPES[kind]}),
+        ("--tokenizer-special-tokens", has_special and kind != "ranks in JSON"),
+        ("--tiktoken-encoding", options.tiktoken_encoding is not None and kind != "tiktoken"),
     ):
-        if is_given and kind != own_kind:
-            raise TokenizerError(f"{file}: expected {own_kind} for {option}, got {kind}; leave the option out")
-    wanted = _KINDS.get(options.tokenizer_type or "", kind)
-    if kind != wanted:
-        expected = "a folder with a tokenizer.json" if wanted == "tokenizer.json" else wanted
-        raise TokenizerError(
-            f"{file}: expected {expected} for --tokenizer-type {options.tokenizer_type}, got a {kind} file; "
-            f"{_USABLE_TYPES[kind]}"
-        )
+        if is_wrong:
+            fitting = "".join(f", or use --tokenizer-type {each}" for each in _TYPES[kind][:1])
+            raise TokenizerError(f"{file}: expected a file for {option}, got {kind}; leave it out{fitting}")
     if kind == "tokenizer.json":
         return _read_tokenizer_json(path, file, content, document, name=name)
     if kind == "SentencePiece":
         return _read_sentencepiece(file, content, name=name)
     try:
-        encoding, eod = _read_ranks(file, content, document, options)
         with library_errors():
+            if kind == "tiktoken":
+                encoding, eod = read_rank_file(file, content, options.tiktoken_encoding)
+            else:
+                encoding, eod = read_megatron_ranks(document, options)
             make_tiktoken(encoding)
-    except (ValueError, KeyError, TypeError, LibraryError) as error:
+    except LibraryError as error:
         msg = f"{file}: expected ranks of a byte-pair encoding, but they cannot be used: {error}; fetch the file again"
         raise TokenizerError(msg) from error
     special = sorted(encoding.special_tokens, key=encoding.special_tokens.__getitem__)
-    return _of_model(
-        "tiktoken", msgspec.json.encode(encoding), name=name, size=encoding.vocabulary_size, special=special
-    ), eod
+    definition, size = msgspec.json.encode(encoding), encoding.vocabulary_size
+    return _of("tiktoken", definition, name=name, size=size, special=special), eod
 
 
-def _tell_kind(file: str, content: bytes) -> tuple[FileKind, object]:
+def _tell_kind(file: str, content: bytes) -> tuple[FileKind, Any]:
     """Return what a file is, and its JSON if it is some. Llama 3's `tokenizer.model` is tiktoken's."""
     token, _, rank = content[:4096].partition(b"\n")[0].strip().partition(b" ")
     with contextlib.suppress(binascii.Error):
@@ -433,25 +386,10 @@ def _tell_kind(file: str, content: bytes) -> tuple[FileKind, object]:
     return "tokenizer.json", document
 
 
-def _read_ranks(
-    file: str, content: bytes, document: object, options: TokenizerOptions
-) -> tuple[TiktokenEncoding, str | None]:
-    if document is None:
-        return read_rank_file(file, content, options.tiktoken_encoding)
-    encoding = read_megatron_ranks(
-        document,
-        pattern=options.tiktoken_pattern,
-        special_tokens=options.tokenizer_special_tokens,
-        num_special=options.tiktoken_num_special_tokens,
-        size=options.vocab_size,
-    )
-    return encoding, "</s>"
-
-
 def _read_sentencepiece(file: str, content: bytes, *, name: str) -> tuple[Tokenizer, str | None]:
     try:
         with library_errors():
-            loaded = _load_sentencepiece(content)
+            loaded = _open_library("sentencepiece", content)
             if not content or not loaded.get_piece_size():
                 raise ValueError("it has no pieces")
     except LibraryError as error:
@@ -459,14 +397,14 @@ def _read_sentencepiece(file: str, content: bytes, *, name: str) -> tuple[Tokeni
         raise TokenizerError(msg) from error
     size, eos = loaded.get_piece_size(), loaded.eos_id()
     control = map(loaded.id_to_piece, filter(loaded.is_control, range(size)))
-    tokenizer = _of_model("sentencepiece", content, name=name, size=size, special=control)
+    tokenizer = _of("sentencepiece", content, name=name, size=size, special=control)
     return tokenizer, loaded.id_to_piece(eos) if eos >= 0 else None
 
 
-def _of_model(library: LibraryName, model: bytes, *, name: str, size: int, special: Iterable[str]) -> Tokenizer:
-    sha256 = hashlib.sha256(model).hexdigest()
+def _of(library: LibraryName, content: bytes, *, name: str, size: int, special: Iterable[str]) -> Tokenizer:
+    sha256 = hashlib.sha256(content).hexdigest()
     return Tokenizer(
-        name=name, sha256=sha256, vocabulary_size=size, special_tokens=tuple(special), library=library, model=model
+        name=name, library=library, content=content, sha256=sha256, vocabulary_size=size, special_tokens=tuple(special)
     )
 
 
@@ -505,10 +443,7 @@ def _read_tokenizer_json(
 
 def _describe_json(file: str, content: bytes, document: dict[str, Any], *, name: str) -> Tokenizer:
     """Check a tokenizer.json and return its description without the EOD token."""
-    version, model = document.get("version", "1.0"), document.get("model")
-    if version != "1.0":
-        msg = f"{file}: expected a tokenizer.json of version '1.0', got {version!r}; save it with a released tokenizers"
-        raise TokenizerError(msg)
+    model, added = document.get("model"), document.get("added_tokens")
     if not isinstance(model, dict):
         msg = f"{file}: expected a tokenizer.json, got JSON without a model; pass the tokenizer's own file"
         raise TokenizerError(msg)
@@ -517,22 +452,10 @@ def _describe_json(file: str, content: bytes, document: dict[str, Any], *, name:
             f"{file}: expected a deterministic tokenizer, got BPE dropout {model['dropout']!r}; "
             'set "dropout" to null in a copy of it'
         )
-    added = document.get("added_tokens")
-    tokenizer = Tokenizer(
-        name=name,
-        json=content,
-        sha256=hashlib.sha256(content).hexdigest(),
-        vocabulary_size=0,
-        special_tokens=tuple(
-            token["content"]
-            for token in (added if isinstance(added, list) else [])
-            if isinstance(token, dict) and token.get("special")
-        ),
-    )
     try:
         _refuse_abort(model)
         with library_errors():
-            loaded = shared_tokenizer(tokenizer)
+            loaded = _open_library("tokenizers", content)
             size = loaded.get_vocab_size(with_added_tokens=True)
             for text in ("", "a text"):
                 with contextlib.suppress(Exception):  # an unknown token, for one, which other texts may not have
@@ -541,7 +464,8 @@ def _describe_json(file: str, content: bytes, document: dict[str, Any], *, name:
         raise TokenizerError(
             f"{file}: expected a tokenizer.json that the tokenizers library reads, got the error {error}; save it again"
         ) from error
-    return replace(tokenizer, vocabulary_size=size)
+    special = (token["content"] for token in added or [] if token.get("special"))
+    return _of("tokenizers", content, name=name, size=size, special=special)
 
 
 def _refuse_abort(model: dict[str, Any]) -> None:
@@ -637,63 +561,31 @@ def _config_tokens(config: dict[str, Any]) -> Iterator[str]:
     yield from filter(None, map(token_text, values))
 
 
-# What another program may take from a folder in place of its tokenizer.json: a SentencePiece model, or the class of
-# transformers that tokenizer_config.json names. What these classes do was tried with transformers 5.23.
+# What transformers makes of the class that tokenizer_config.json names; it was tried with transformers 5.23.
 
-_TEXTS = ("The quick brown fox doesn't jump; it jumped.", " a space before, and  two spaces",
-          "def f(x):\n    return x**2  # ok\n", "1234567890 3.14", "Grüße, Привет, 你好")  # fmt: skip
-"""Ordinary texts, on which formats that hold the same tokenizer agree."""
 _SPACE_CLASSES = {"LlamaTokenizer": True, "CodeLlamaTokenizer": True, "GemmaTokenizer": False}
 """Classes that set up the space before a text themselves, and whether they add one if the folder does not say."""
 _TOLD_CLASSES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer")
 """Classes that heed `add_prefix_space`."""
 
 
-def describe_folder(path: str, tokenizer: Tokenizer) -> list[str]:
-    """Return sentences about what a folder has beside the tokenizer.json that was loaded from it; usually none.
+def describe_folder(path: str, tokenizer: Tokenizer) -> str | None:
+    """Return what transformers adds to texts by the class that a folder names, if `tokenizer.json` does not; else None.
 
     Args:
         path: What `load_tokenizer` was given.
         tokenizer: What it returned.
     """
-    folder = find_tokenizer(path).path if tokenizer.library == "tokenizers" else ""
-    if not os.path.isfile(os.path.join(folder, "tokenizer.json")):
-        return []
-    return [*_describe_models(folder, tokenizer), *_describe_class(folder, tokenizer)]
-
-
-def _describe_models(folder: str, tokenizer: Tokenizer) -> Iterator[str]:
-    for name in sorted(os.listdir(folder)):
-        file = os.path.join(folder, name)
-        try:
-            other = load_tokenizer(file) if name.endswith(".model") else tokenizer
-        except TokenizerError:
-            continue  # ranks that need an encoding, or a file that nobody asked for
-        if other.library != "sentencepiece":
-            continue
-        for text in _TEXTS:
-            ours = shared_tokenizer(tokenizer).encode(text, add_special_tokens=False).ids
-            if ours != shared_sentencepiece(other).encode(text):
-                yield (
-                    f"{folder}: tokenizer.json is used, and {name} beside it gives other tokens, as for {text!r}; to "
-                    f"use that one, name it: --tokenizer-model {file}"
-                )
-                break
-
-
-def _describe_class(folder: str, tokenizer: Tokenizer) -> Iterator[str]:
-    config = read_folder_config(folder)
+    folder = find_tokenizer(path).path
+    if tokenizer.library != "tokenizers" or not os.path.isdir(folder):
+        return None
+    config, document = read_folder_config(folder), json.loads(tokenizer.content)
     name = str(config.get("tokenizer_class")).removesuffix("Fast")
-    beginning = f"{folder}: tokenizer.json is used as it is, and tokenizer_config.json names {name}, with which"
-    loaded = shared_tokenizer(tokenizer)
-    parts = [part for step in (loaded.pre_tokenizer, loaded.normalizer) if step for part in _steps(step)]
+    parts = [*flat_steps(document.get("pre_tokenizer")), *flat_steps(document.get("normalizer"))]
     if name in _SPACE_CLASSES and any(part.get("type") == "ByteLevel" for part in parts):
-        return  # such a class leaves a tokenizer.json of another family alone
-    bos = token_text(config.get("bos_token")) or ""
-    bos_id = loaded.token_to_id(bos)
-    if name == "CodeLlamaTokenizer" and bos_id is not None and loaded.encode("a text").ids[:1] != [bos_id]:
-        yield f"{beginning} transformers begins every text with {bos!r}"
-    told = config.get("add_prefix_space") if name in _TOLD_CLASSES else None
+        return None  # such a class leaves a tokenizer.json of another family alone
+    loaded, bos = shared_tokenizer(tokenizer), token_text(config.get("bos_token")) or ""
+    bos_id, told = loaded.token_to_id(bos), config.get("add_prefix_space") if name in _TOLD_CLASSES else None
     wanted = told if isinstance(told, bool) else _SPACE_CLASSES.get(name)
     adds = any(
         part.get("add_prefix_space") is True
@@ -701,15 +593,23 @@ def _describe_class(folder: str, tokenizer: Tokenizer) -> Iterator[str]:
         or part.get("type") == "Prepend"
         for part in parts
     )
-    if wanted is not None and wanted != adds:
-        yield f"{beginning} transformers {'adds a' if wanted else 'adds no'} space before every text"
+    if name == "CodeLlamaTokenizer" and bos_id is not None and loaded.encode("a text").ids[:1] != [bos_id]:
+        effect = f"begins every text with {bos!r}"
+    elif wanted is not None and wanted != adds:
+        effect = f"adds {'a' if wanted else 'no'} space before every text"
+    else:
+        return None
+    return (
+        f"{folder}: tokenizer.json is used as it is, and tokenizer_config.json names {name}, with which transformers "
+        f"{effect}"
+    )
 
 
-def _steps(part: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a part of tokenizers
-    """Return a loaded pre-tokenizer or normalizer as in its file, or the steps of a sequence of them."""
-    waiting, found = [json.loads(part.__getstate__())], []
-    while waiting:
-        step = waiting.pop()
-        found.append(step)
-        waiting += [*(step.get("pretokenizers") or []), *(step.get("normalizers") or [])]
-    return found
+def flat_steps(part: object) -> list[dict[str, Any]]:
+    """Return the steps of a pre-tokenizer or normalizer of a tokenizer.json in order, with sequences flattened."""
+    if not isinstance(part, dict):  # `tokenizers` reads a list as well, and does without a type
+        return [] if part is None else [{"type": type(part).__name__}]
+    if part.get("type") != "Sequence":
+        return [part]
+    inner = part.get("pretokenizers") or part.get("normalizers") or []
+    return [step for each in inner for step in flat_steps(each)]

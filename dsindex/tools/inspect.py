@@ -14,7 +14,6 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.blended import BlendedDataset
-from dsindex.datasets.exports import read_export_manifest
 from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.kinds import TEXT_SUFFIX, tell_kind
@@ -23,9 +22,8 @@ from dsindex.datasets.opening import open as open_dataset
 from dsindex.datasets.pbin import PbinDocuments
 from dsindex.datasets.raw import RawLines
 from dsindex.datasets.samples import trace_samples
-from dsindex.engine.ledger import Ledger
 from dsindex.engine.progress import PROGRESS_SUFFIX, Snapshot, describe, read_progress
-from dsindex.engine.work_folder import LOCK_FILE, MARKER_FILE
+from dsindex.engine.work_folder import LOCK_FILE, MARKER_FILE, Ledger
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import (
@@ -36,6 +34,7 @@ from dsindex.index.cache import (
     recorded_settings,
     split_of,
 )
+from dsindex.instruction.exports import read_export_manifest
 from dsindex.store.lock import owner_is_gone
 from dsindex.store.reading import input_status, is_stored
 from dsindex.tools.documents import documents_of, open_masks, summarize_lengths
@@ -200,12 +199,11 @@ def _look_at_export(seen: InspectResult, _: InspectConfig) -> None:
     manifest = read_export_manifest(seen.path)
     if manifest is None:
         raise FormatError(f"{seen.path}: the manifest of the export is gone; export it again")
-    content = manifest.content
-    files = {os.path.join(seen.path, name): file.size_bytes for name, file in content.digests.items()}
-    seen.facts |= {"export": content.kind, "files": (found := _sizes(files))}
-    for name, split in content.splits.items():
-        amounts = f"{count(split.tokens, 'token')}, {split.trainable:,} trainable, {count(split.targets, 'target')}"
-        seen.facts[name] = f"{count(split.rows, 'row')}, {amounts}"
+    files = {os.path.join(seen.path, name): file.size_bytes for name, file in manifest.digests.items()}
+    seen.facts |= {"export": manifest.kind, "files": (found := _sizes(files))}
+    for name, of in manifest.splits.items():
+        amounts = f"{count(of['tokens'], 'token')}, {of['trainable']:,} trainable, {count(of['targets'], 'target')}"
+        seen.facts[name] = f"{count(of['rows'], 'row')}, {amounts}"
     seen.facts["made of"] = list(manifest.plan["sources"])
     for file, expected in files.items():
         if found.get(file) != expected:

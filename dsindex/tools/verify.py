@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.datasets.exports import read_export_manifest
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.kinds import tell_kind
 from dsindex.datasets.pbin import PbinDocuments
@@ -25,6 +24,7 @@ from dsindex.engine.start import make_executor
 from dsindex.errors import FormatError, InputError, UsageError
 from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.formats.pbin import PBIN_VERSIONS
+from dsindex.instruction.exports import read_export_manifest
 from dsindex.store.reading import digest_blocks, input_status, is_stored
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, StoredFile, combine_digests
 from dsindex.text.tokenizer import load_tokenizer
@@ -131,11 +131,8 @@ def _read_manifest(
     try:
         if subject.kind == "export":
             exported = read_export_manifest(prefix)
-            digests = {} if exported is None else exported.content.digests
-            return None, {
-                os.path.join(prefix, name): StoredFile(name=name, size_bytes=file.size_bytes, digest=file.xxh3_128)
-                for name, file in digests.items()
-            }
+            digests = {} if exported is None else exported.digests
+            return None, {os.path.join(prefix, name): file for name, file in digests.items()}
         manifest = read_manifest(prefix)
     except FormatError as error:
         results.append(CheckResult.of("the manifest", [str(error)]))

@@ -25,7 +25,8 @@ def test_every_era_turns_into_every_other(tmp_path, version, other):
     source = write_pbin(tmp_path / "x.pbin", DOCUMENTS, version=version)
     conversion = convert_version(source, str(tmp_path / "y.pbin"), version=PBIN_VERSIONS[other])
     assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes(DOCUMENTS, version=other)
-    assert (conversion.num_documents, conversion.num_tokens) == (6, 6)
+    [made] = conversion.datasets
+    assert (made.num_documents, made.num_tokens) == (6, 6)
 
 
 @pytest.mark.parametrize(("documents", "options", "message"), [
@@ -84,4 +85,5 @@ def test_any_documents_come_back(tmp_path_factory, documents, version, dtype):
         named = np.dtype(dtype) if version == "spec" else None
         conversion = convert_to_indexed(str(folder / "x.pbin"), str(folder / "y"), dtype=named)
     assert pair(folder / "y") == pair(source)
-    assert (conversion.num_documents, conversion.dtype) == (len(documents), np.dtype(dtype))
+    [made] = conversion.datasets
+    assert (made.num_documents, made.token_dtype) == (len(documents), np.dtype(dtype).name)

@@ -3,11 +3,12 @@ import os
 import numpy as np
 import pytest
 
-from dsindex.engine import merge as ranges
-from dsindex.engine.merge import make_index, merge_range, merged_header, open_part
+from dsindex.engine import worker
 from dsindex.engine.tasks import MergeRange, Piece
+from dsindex.engine.worker import make_index, merge_range
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import IndexBuilder, check_index, read_index
+from dsindex.jobs.merge import open_part, refuse_mixture
 from dsindex.store.storage import atomic_writer
 
 
@@ -32,8 +33,7 @@ def range_of(parts, output):
 
 @pytest.mark.parametrize("modes", [False, True], ids=["text", "modes"])
 def test_merge_equals_concatenation(tmp_path, monkeypatch, modes):
-    monkeypatch.setattr(ranges, "COPY_BYTES", 64)
-    monkeypatch.setattr(ranges, "CHUNK_ITEMS", 8)
+    monkeypatch.setattr(worker, "CHUNK_ITEMS", 8)
     shapes = [[], [[3, 4], [], [100]], [[]], [[1]] * 50, [[200]], [[0, 5, 0]]]
     parts = [write_part(tmp_path / f"p{n}", shape, modes=modes, seed=n) for n, shape in enumerate(shapes)]
     output = tmp_path / "out.bin"
@@ -53,7 +53,7 @@ def test_merge_equals_concatenation(tmp_path, monkeypatch, modes):
 def test_merge_refuses_other_token_types_by_name(tmp_path):
     parts = [write_part(tmp_path / "a", [[1]]), write_part(tmp_path / "b", [[1]], dtype="<i4")]
     with pytest.raises(FormatError, match=r"b\.idx: expected tokens of type uint16 as in .*a\.idx, got int32"):
-        merged_header(parts)
+        refuse_mixture(parts)
 
 
 def test_merge_range_of_a_shortened_part_is_an_input_error(tmp_path):

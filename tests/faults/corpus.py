@@ -4,7 +4,7 @@ import json
 import os
 import random
 
-from dsindex.engine.ledger import Ledger
+from dsindex.engine.work_folder import Ledger
 from tests.support.golden import OWN
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")

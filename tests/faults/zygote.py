@@ -219,7 +219,7 @@ def record_tokenizing(path):
 
     def recorded(executor, call, **options):
         def run(task, *rest):
-            write(descriptor, f"{task.path} {task.begin}\n".encode())
+            write(descriptor, f"{task.parts[0].path} {task.parts[0].begin}\n".encode())
             return call.function(task, *rest)
 
         return start(executor, replace(call, function=run) if call.name.startswith("tokenize[") else call, **options)

@@ -88,7 +88,7 @@ GIVEN = {"tokenizer": "t", "output_prefix": "o"}
     ("merge", [[]], {"output_prefix": "o"}, "--input: expected at least one dataset, got none"),
     ("merge", [["a", 3]], {"output_prefix": "o"}, "--input: expected str, bytes or os.PathLike object, not int"),
     ("mix", [{"a": 3}], {}, "a: expected 40% of the tokens"),
-    ("trace", ["a"], {"sample": 1, "consumed": 1}, "expected one of --sample, --step and"),
+    ("trace", ["a"], {"sample": 1, "consumed": 1}, "give either --sample or --consumed"),
 ])  # fmt: skip
 def test_misuse_is_told_in_one_sentence(name, arguments, options, message):
     with pytest.raises(dsindex.UsageError, match=message) as raised:

@@ -76,7 +76,7 @@ def test_documents_of_eod_alone_are_verified(way, make_config):
 
 
 def test_empty_documents_get_no_eod_without_append_eod(make_config):
-    with pytest.raises(UsageError, match="expected --empty-documents eod with --append-eod"):
+    with pytest.raises(UsageError, match="--empty-documents needs --append-eod"):
         make_config(empty_documents="eod", append_eod=False)
 
 

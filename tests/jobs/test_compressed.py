@@ -11,12 +11,12 @@ import pytest
 from dsindex.errors import BadRecordError, InputError
 from dsindex.functions import verify
 from dsindex.options.build import BuildConfig
-from dsindex.store.reading import input_status
-from dsindex.text.forms import InputForm, TextPart
+from dsindex.text.forms import InputForm
 from dsindex.text.parts import read_part
 from dsindex.text.selection import open_selection
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.compressed import COMPRESSORS
+from tests.support.datasets import part_of
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
 from tests.support.published import published
@@ -118,7 +118,7 @@ def test_a_bomb_of_one_line_is_a_bad_record(tmp_path, monkeypatch):
     monkeypatch.setattr("dsindex.text.parts.LARGEST_RECORD_BYTES", 8 << 20)
     source = tmp_path / "text"
     source.write_bytes(gzip.compress(b'{"text": "a", "title": "b"}\n' + bytes(100 << 20)))
-    part = TextPart.of(input_status(str(source)), InputForm(container="gzip"))
+    part = part_of(source, form=InputForm(container="gzip"))
     tracemalloc.start()
     blocks = list(read_part(part, open_selection(["text", "title"])))
     _, peak = tracemalloc.get_traced_memory()

@@ -10,7 +10,7 @@ import pytest
 
 from dsindex.engine.dispatch import Dispatch
 from dsindex.engine.executors import Call, ProcessExecutor, ThreadExecutor
-from dsindex.engine.merge import make_index
+from dsindex.engine.worker import make_index
 from dsindex.errors import BadRecordError
 from dsindex.machine import available_cpus, available_memory
 from dsindex.store.store import open_output

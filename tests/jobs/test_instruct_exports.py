@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.datasets.exports import EXPORT_MANIFEST
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import InputError, OutputError
 from dsindex.instruction import exports as row_plans
+from dsindex.instruction.exports import EXPORT_MANIFEST
 from dsindex.jobs import exports, instruct
 from tests.jobs.instruct import instruct_jobs
 from tests.support.conversations import CONVERSATIONS, SPEC
@@ -59,12 +59,9 @@ def job(folder, chats, **options):
 
 def exported(folder):
     """All files of exports; of the manifests, the part that is under the law."""
-    return {
-        str(path.relative_to(folder)): json.dumps(json.loads(path.read_bytes())["content"]).encode()
-        if path.name == EXPORT_MANIFEST
-        else path.read_bytes()
-        for path in sorted(folder.glob("chat_[pb]*[0-9]/*"))
-    }
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("chat_[pb]*[0-9]/*")}
+    manifests = {name: json.loads(data) | {"plan": None} for name, data in files.items() if EXPORT_MANIFEST in name}
+    return files | manifests
 
 
 def folders_in(folder):
@@ -129,7 +126,7 @@ def test_without_packs_a_row_is_a_conversation(tmp_path, chats):
     for split, name in SPLITS.items():
         texts, masks = (IndexedDataset(tmp_path / f"chat_{split}_{what}") for what in ("text_document", "loss_mask"))
         rows = rows_of(tmp_path / "chat_parquet", name)
-        assert len(rows) == len(texts) == report.exports[0].content.splits[name].rows
+        assert len(rows) == len(texts) == report.exports[0].splits[name]["rows"]
         for row, tokens, mask in zip(rows, texts, masks, strict=True):
             labels = np.where(mask, tokens.astype(int), -100).tolist()
             assert row == {"input_ids": tokens.tolist(), "attention_mask": [1] * len(tokens), "labels": labels}

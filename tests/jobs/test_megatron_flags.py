@@ -75,7 +75,7 @@ def test_gpt2_files_take_the_place_of_the_model(folder, run):
     run(*base, "own", "--tokenizer-model", str(TOKENIZERS["gpt2"]))
     assert tokens_of() == tokens_of("own")
     run("verify", "processed_data_text_document", "--against-source")
-    assert "expected --vocab-file and --merge-file together" in run(*base, "half", *files[:4], code=2).err
+    assert "--vocab-file needs --merge-file" in run(*base, "half", *files[:4], code=2).err
 
 
 def test_other_types_are_refused_with_a_reason():

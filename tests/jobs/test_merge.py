@@ -27,11 +27,10 @@ def test_merge_equals_megatron(golden, executor, tmp_path):
     inputs = tuple(
         f"{prefix}{suffix}" for prefix, suffix in zip(golden.merge_inputs, ("", ".bin", ".idx"), strict=True)
     )
-    report = run_config(merge_into(tmp_path / "m", inputs, executor=executor))
+    run_config(merge_into(tmp_path / "m", inputs, executor=executor))
     for suffix in ("bin", "idx"):
         got = (tmp_path / f"m.{suffix}").read_bytes()
         assert got == golden.merged.with_name(f"merged.{suffix}").read_bytes()
-    assert report.num_inputs == 3
     assert sorted(os.listdir(tmp_path)) == ["m.bin", "m.idx", "m.manifest.json", "m.progress.json"]
 
 

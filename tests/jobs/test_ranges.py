@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dsindex.engine.executors import ThreadExecutor
-from dsindex.engine.ledger import Ledger, RangeMerged
+from dsindex.engine.work_folder import Ledger, RangeMerged
 from dsindex.errors import OutputError
 from dsindex.options.build import BuildConfig
 from dsindex.store.reading import digest_file
@@ -25,7 +25,6 @@ pytestmark = pytest.mark.usefixtures("small_ranges")
 @pytest.fixture
 def small_ranges(monkeypatch):
     monkeypatch.setattr("dsindex.engine.output.RANGE_BYTES", STEP)
-    monkeypatch.setattr("dsindex.engine.merge.COPY_BYTES", STEP // 4)
     monkeypatch.setattr("dsindex.store.storage.DIGEST_BLOCK_BYTES", STEP)
 
 

@@ -3,7 +3,16 @@
 import numpy as np
 
 from dsindex.formats.mmididx import IndexBuilder
+from dsindex.store.reading import input_status
 from dsindex.store.storage import atomic_writer
+from dsindex.text.forms import TextPart
+
+
+def part_of(path, **fields):
+    """All of a file as it is now, or a part of it."""
+    status = input_status(str(path))
+    known = {"size_bytes": status.size_bytes, "version": status.version, "begin": 0, "end": status.size_bytes}
+    return TextPart(path=str(path), **known | fields)
 
 
 def write_dataset(prefix, documents, *, dtype=np.uint16, modes=None):

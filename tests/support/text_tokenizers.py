@@ -109,7 +109,7 @@ def as_tokenizer(content):
     added = loaded.get_added_tokens_decoder().values()
     return Tokenizer(
         name="trained",
-        json=content,
+        content=content,
         sha256=hashlib.sha256(content).hexdigest(),
         vocabulary_size=loaded.get_vocab_size(with_added_tokens=True),
         eod_id=None,

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from dsindex.cli.parser import make_parser, read_values
-from dsindex.errors import InputError
+from dsindex.errors import InputError, UsageError
 from dsindex.index.explaining import describe_differences
 from dsindex.index.job import RELEASES, JobTokenizer, find_identifiers
 from dsindex.options.index import IndexConfig
@@ -60,7 +60,7 @@ def test_differences_are_named_by_flag(there, wanted, expected):
     ("0.16", {"tokenizer_type": "GPT2BPETokenizer", "legacy_tokenizer": True}, "GPT2BPETokenizer needs --vocab-file"),
 ])  # fmt: skip
 def test_tokenizer_that_a_release_cannot_make_is_refused(release, flags, message):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(UsageError, match=message):
         block(release, **flags)
 
 

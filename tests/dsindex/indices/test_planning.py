@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsindex.errors import FormatError, InputError, LimitError
+from dsindex.errors import FormatError, InputError, LimitError, UsageError
 from dsindex.index.arrays import blend_by_weights, blend_exhaustively
 from dsindex.index.cache import cache_files, description_text, read_description
 from dsindex.index.epochs import (
@@ -208,7 +208,7 @@ def test_each_phase_has_samples_of_its_own():
     ({**STEPS, "step_batch_size_schedule": "0:4 1:5"}, "different thresholds"),
 ])  # fmt: skip
 def test_incomplete_length_or_one_at_which_megatron_stops_is_refused(length, message):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(UsageError, match=message):
         samples_for_training(TrainingLength(**{"global_batch_size": 8, "eval_interval": 1, **length}))
 
 

@@ -74,7 +74,7 @@ def fast_of(kind):
 
 @functools.cache
 def reference_of(kind):
-    return ChatTokenizer(data_of(kind).json.decode())
+    return ChatTokenizer(data_of(kind).content.decode())
 
 
 each_kind = pytest.mark.parametrize("kind", KINDS)

@@ -6,17 +6,16 @@ import functools
 import json
 import operator
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from dsindex.store.reading import input_status
 from dsindex.text.fields import MAX_NESTING
-from dsindex.text.forms import JSON_LINES, TextPart
 from dsindex.text.parts import read_part
 from dsindex.text.records import parse_blocks
 from dsindex.text.selection import open_selection
 from dsindex.text.streams import LineBlock
+from tests.support.datasets import part_of
 
 BOM = b"\xef\xbb\xbf"
 
@@ -92,11 +91,6 @@ def nesting(value):
         depth += 1
         layer = [item for inner in layer for item in (inner.values() if isinstance(inner, dict) else inner)]
     return depth
-
-
-def part_of(path, form=JSON_LINES, **bounds):
-    """A file as it is, or a part of it."""
-    return replace(TextPart.of(input_status(str(path)), form), **bounds)
 
 
 def read_ranges(path, cuts, keys=KEYS, **options):

@@ -8,7 +8,7 @@ import xxhash
 from dsindex.text.blocks import HASH_SEED, Sample, hash_records, sample_records
 from dsindex.text.parts import read_part
 from dsindex.text.selection import open_selection
-from tests.dsindex.text.readings import part_of
+from tests.support.datasets import part_of
 
 
 def digest(value):

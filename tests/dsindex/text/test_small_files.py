@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
-from dsindex.store.reading import fingerprint_input, input_status
+from dsindex.store.reading import fingerprint_input
 from dsindex.text.blocks import set_aside
 from dsindex.text.compressed import SUFFIXES
-from dsindex.text.forms import InputForm, TextPart
+from dsindex.text.forms import InputForm
 from dsindex.text.parts import TaskReader
 from dsindex.text.selection import open_selection
 from tests.support.compressed import COMPRESSORS
+from tests.support.datasets import part_of
 
 LINES = [
     b'{"text": "one"}',
@@ -47,7 +48,7 @@ def write(folder, texts):
     for number, (text, form) in enumerate(texts):
         path = folder / str(number)
         path.write_bytes(text)
-        files.append(TextPart.of(input_status(str(path)), form))
+        files.append(part_of(path, form=form))
     return files
 
 
@@ -113,5 +114,5 @@ def test_changed_files_are_refused(change, tmp_path):
         path.unlink()
     if change == "a pipe":
         os.mkfifo(path)
-    with pytest.raises(InputError, match=r"/1: (changed since|cannot be read)"):
+    with pytest.raises(InputError, match=r"/1: (changed while|cannot be read)"):
         read(files, None)

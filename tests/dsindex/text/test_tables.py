@@ -19,7 +19,7 @@ from dsindex.text.parts import TaskReader, read_part
 from dsindex.text.records import parse_blocks
 from dsindex.text.selection import open_selection
 from dsindex.text.tables import measure_table
-from tests.dsindex.text.readings import part_of
+from tests.support.datasets import part_of
 
 STORED = ("parquet", "arrow-file", "arrow-stream")
 TEXT = {"text": ("text",)}
@@ -49,15 +49,15 @@ def content(folder, table, format, **options):
 
 
 def measure(path, format, columns=None):
-    return measure_table(part_of(path, InputForm(format=format)), columns)
+    return measure_table(part_of(path, form=InputForm(format=format)), columns)
 
 
-def all_of(path, format):
-    return part_of(path, InputForm(format=format), end=len(measure(path, format)))
+def table_part(path, format):
+    return part_of(path, end=len(measure(path, format)), form=InputForm(format=format))
 
 
 def read_lines(path, format, block_bytes):
-    blocks = TaskReader([all_of(path, format)]).lines(block_bytes=block_bytes, max_line_bytes=None)
+    blocks = TaskReader([table_part(path, format)]).lines(block_bytes=block_bytes, max_line_bytes=None)
     return (block for _, block in blocks)
 
 
@@ -74,7 +74,7 @@ def collect(blocks):
 
 
 def read(path, format, keys=("text",), **options):
-    return collect(read_part(all_of(path, format), open_selection(keys), **options))
+    return collect(read_part(table_part(path, format), open_selection(keys), **options))
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20) | st.sampled_from(["", "é" * 30, "a\0b", "\r\n", '"'])
@@ -108,7 +108,8 @@ def test_rows_are_read_like_the_same_rows_in_json(data, group_rows, limit, block
     lines = tmp_path / "lines.jsonl"
     lines.write_text("".join(json.dumps({"text": row[0], "meta": {"text": row[1]}}) + "\n" for row in rows))
     keys = ["text", ".meta.text"]
-    texts, bad, _ = collect(read_part(part_of(lines), open_selection(keys)))
+    part = part_of(lines)
+    texts, bad, _ = collect(read_part(part, open_selection(keys)))
     too_large = {number for number, own in texts.items() if limit is not None and text_bytes(own) > limit}
 
     found, found_bad, num_lines = read(path, format, keys, max_record_bytes=limit, block_bytes=block)
@@ -169,7 +170,7 @@ def test_token_ids_are_taken_from_lists(format, tmp_path):
     path = write_table(tmp_path / "table", table, format)
     for key, expected in (("ids", [1, 2, 3]), ("deep", [1, 2, 3, 4, 5])):
         selection = open_selection([key], vocabulary_size=100)
-        blocks = list(read_part(all_of(path, format), selection))
+        blocks = list(read_part(table_part(path, format), selection))
         assert [token for block in blocks for ids in block.columns[key].items for token in ids] == expected
     assert "a list with 100 as item 1" in blocks[-1].bad[0].reason
 
@@ -237,10 +238,10 @@ def test_encryption_is_named(plain_footer, tmp_path):
 @pytest.mark.parametrize("format", STORED)
 def test_changed_files_are_refused(format, tmp_path):
     path = write_table(tmp_path / "table", TABLE, format, group_rows=20)
-    blocks = read_part(all_of(path, format), open_selection(["text"]), block_bytes=1)
+    blocks = read_part(table_part(path, format), open_selection(["text"]), block_bytes=1)
     next(blocks)
     os.utime(path, ns=(1, 1))
-    with pytest.raises(InputError, match="changed since the job was planned"):
+    with pytest.raises(InputError, match="changed while the build was running"):
         list(blocks)
 
 

@@ -27,7 +27,7 @@ def test_build_says_what_it_made(capsys):
     built = build()
     assert_golden("out/docs_text_document")
     assert built.prefixes == ("out/docs_text_document",)
-    assert "datasets=(BuiltDataset(prefix='out/docs_text_document', num_documents=102, " in repr(built)
+    assert "datasets=(MadeDataset(prefix='out/docs_text_document', num_documents=102, " in repr(built)
     dsindex.show(built)
     assert "102 lines = 102 kept + 0 quarantined + 0 blank" in capsys.readouterr().out
     assert not built.already_complete

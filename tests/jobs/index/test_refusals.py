@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsindex.cli.render import describe
-from dsindex.errors import DsindexError, InputError, LimitError, OutputError
+from dsindex.errors import DsindexError, InputError, LimitError, OutputError, UsageError
 from dsindex.options.index import IndexConfig
 from tests.jobs.index.index_jobs import index, indexed, options
 from tests.support.datasets import write_dataset
@@ -15,7 +15,7 @@ from tests.support.datasets import write_dataset
 REFUSED = {
     "no-file": ({"data_path": ["nowhere"]}, InputError,
      r"/nowhere.idx: no such file; give the prefix of a .bin and .idx"),
-    "no-length": ({"epochs": None}, InputError, "give one of --epochs, --num-samples"),
+    "no-length": ({"epochs": None}, UsageError, "give one of --epochs, --num-samples"),
     "weight-alone": ({"data_path": ["0.5", "web", "books"]}, InputError,
      r"/0.5.idx: no such file; give the prefix after each weight"),
     "empty-part": ({"split": "1000000,1,1", "epochs": None, "num_samples": "9,9,9"}, LimitError,
@@ -63,7 +63,7 @@ def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"data_path": None, "train_data_path": ["web"], "split": "1"}, "--split does not go"),
+    ({"data_path": None, "train_data_path": ["web"], "split": "1"}, "give either --split or --train-data-path"),
     ({"epochs": "zero"}, "positive number of epochs"),
     ({"epochs": None, "num_samples": "1,2,3,4"}, "one to three numbers of samples"),
 ])  # fmt: skip

@@ -19,4 +19,4 @@ def make_pack(tmp_path):
 @pytest.fixture
 def pack(make_pack):
     """Pack with these options, and return the path of the file."""
-    return lambda **options: run_config(make_pack(**options)).path
+    return lambda **options: run_config(make_pack(**options)).prefixes[0]
