@@ -1,12 +1,30 @@
-"""How messages write numbers of things, sizes and speeds."""
+"""How options and messages write numbers of things, sizes and speeds."""
 
 from __future__ import annotations
 
+import re
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from fractions import Fraction
+
+THOUSANDS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+"""Units of numbers, in lower case."""
+_AMOUNT = re.compile(
+    r"\s*(\d{1,25}(?:_\d{1,25}){0,8}(?:\.\d{1,25})?|\.\d{1,25})\s*(.*?)\s*", flags=re.ASCII | re.DOTALL
+)
+"""Digits are bounded, so that reading them takes no time."""
+
+
+def split_unit(text: str) -> tuple[Fraction | None, str]:
+    """Return a number, None if there is none, and what follows it in lower case.
+
+    >>> split_unit("1.5 GB"), split_unit("40%"), split_unit("-3")
+    ((Fraction(3, 2), 'gb'), (Fraction(40, 1), '%'), (None, '-3'))
+    """
+    found = _AMOUNT.fullmatch(text)
+    return (None, text) if found is None else (Fraction(found[1]), found[2].lower())
 
 
 def count(number: int, noun: str) -> str:

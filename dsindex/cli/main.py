@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import dsindex
 from dsindex.cli.parser import COMMANDS, load_model, make_parser, note_ignored, read_values
-from dsindex.engine.interrupts import EXIT_INTERRUPTED, TerminatedError, raise_missed_stop, stop_on_signals
+from dsindex.engine.interrupts import raise_missed_stop, stop_on_signals
 from dsindex.engine.standard_streams import StandardOutputError, flush_output, prepare_standard_streams, show_lines
 from dsindex.errors import DsindexError, UsageError, missing_package
 from dsindex.json_text import encode_json
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 MAKING_FILES = frozenset({"build", "merge", "index", "raw-index", "convert", "pack", "instruct"})
 """Commands that succeed once their files are complete, even if their summary cannot be printed."""
 
@@ -58,9 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 show(result)
             code = 0 if getattr(result, "ok", True) else EXIT_FAILED
     except KeyboardInterrupt as stop:
-        return _say(f"{name}: interrupted; {_what_is_kept(options, stop)}", EXIT_INTERRUPTED)
-    except TerminatedError as stop:
-        return _say(f"{name}: terminated; {_what_is_kept(options, stop)}", stop.exit_code)
+        code = getattr(stop, "exit_code", EXIT_INTERRUPTED)
+        return _say(f"{name}: {str(stop) or 'interrupted'}; {_what_is_kept(options, stop)}", code)
     except StandardOutputError:
         code = EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - every other one becomes a sentence

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.origins import DocumentOrigin
     from dsindex.datasets.samples import SampleTrace, TracedPart
-    from dsindex.engine.room import Estimate
+    from dsindex.engine.sample import Estimate
     from dsindex.functions import JoinResult, RawIndexResult
     from dsindex.jobs.build import BuildResult
     from dsindex.jobs.conversion import ConvertResult
@@ -328,7 +328,7 @@ def _verified_one(report: VerifyReport) -> Iterator[str]:
     yield f"{report.path}: {VERDICTS[report.verdict]}"
     if report.counts is not None:
         documents = f"{count(report.counts.documents, 'document')} ({report.counts.empty_documents:,} empty)"
-        version = f" in a .pbin of version {report.version}" if report.version else ""
+        version = f" in a .pbin of version {report.counts.version}" if report.counts.version else ""
         tokens = f"{count(report.counts.tokens, 'token')} of type {report.counts.token_type}{version}"
         yield f"  {documents}, {count(report.counts.sequences, 'sequence')}, {tokens}"
     yield from (f"  checked: {check.name}" for check in report.checks if not check.findings)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
@@ -17,54 +16,61 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-EXIT_INTERRUPTED = 128 + signal.SIGINT
 
-
-class TerminatedError(BaseException):
-    """SIGTERM or SIGHUP arrived.
+class StoppedError(KeyboardInterrupt):
+    """A signal asked the command to stop.
 
     Args:
         number: The signal.
     """
 
-    def __init__(self, number: int = signal.SIGTERM) -> None:
-        super().__init__(f"terminated by {signal.Signals(number).name}")
+    def __init__(self, number: int) -> None:
+        super().__init__("interrupted" if number == signal.SIGINT else "terminated")
         self.exit_code = 128 + number
+
+
+_stop: StoppedError | None = None
+"""What the first signal raised."""
 
 
 @contextlib.contextmanager
 def stop_on_signals(command: str) -> Iterator[None]:
-    """Raise KeyboardInterrupt or TerminatedError at the first signal, and end the process at the second.
+    """Raise StoppedError at the first signal, and end the process at the second; for the main thread.
 
     A SIGHUP that is ignored, as under `nohup`, stays ignored.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers, and only it gets signals
-        return
-    handler = _Handler(command)
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, handler) for number in numbers}
-    former_hook = sys.unraisablehook
-    sys.unraisablehook = lambda lost: None if lost.exc_value is handler.stop is not None else former_hook(lost)
+    global _stop
+    hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+
+    def stop(number: int, _frame: FrameType | None) -> NoReturn:
+        global _stop
+        is_first, _stop = _stop is None, _stop or StoppedError(number)
+        sentence = "stopping; a second signal stops it at once, which is safe too"
+        if not is_first:
+            sentence = "stopped; run the same command again to continue"
+        with contextlib.suppress(OSError):  # not by sys.stderr: the signal may have interrupted a write to it
+            os.write(2, f"\n{command}: {sentence}\n".encode())
+        if not is_first:
+            os._exit(128 + number)
+        raise _stop
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, *hang_up)}
     try:
         yield
     except Exception as error:
-        if handler.stop is not None:  # compiled code made another exception of it
-            raise handler.stop from error
+        if _stop is not None:  # compiled code made another exception of it
+            raise _stop from error
         raise
     finally:
-        sys.unraisablehook = former_hook
+        _stop = None
         for number, former in previous.items():
             signal.signal(number, former)
 
 
 def raise_missed_stop() -> None:
     """Raise the exception of a signal again if code that cannot raise has swallowed it."""
-    handler = signal.getsignal(signal.SIGTERM)
-    if isinstance(handler, _Handler) and handler.stop is not None:
-        raise handler.stop
+    if _stop is not None:
+        raise _stop
 
 
 @contextlib.contextmanager
@@ -76,23 +82,3 @@ def keeping_sigterm() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
-
-
-class _Handler:
-    def __init__(self, command: str) -> None:
-        self._command = command
-        self.stop: BaseException | None = None
-
-    def __call__(self, number: int, _frame: FrameType | None) -> NoReturn:
-        if self.stop is not None:
-            _say(f"{self._command}: stopped; run the same command again to continue")
-            os._exit(128 + number)
-        self.stop = KeyboardInterrupt("interrupted") if number == signal.SIGINT else TerminatedError(number)
-        _say(f"{self._command}: stopping; a second signal stops it at once, which is safe too")
-        raise self.stop
-
-
-def _say(sentence: str) -> None:
-    # Not through sys.stderr: the signal may have interrupted a write to it.
-    with contextlib.suppress(OSError):
-        os.write(2, f"\n{sentence}\n".encode())

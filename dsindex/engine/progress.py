@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count, format_size, short_number
-from dsindex.engine.interrupts import TerminatedError
 from dsindex.engine.standard_streams import show_lines
 from dsindex.errors import DsindexError
 from dsindex.json_text import decode_json, encode_json, show_name
@@ -207,9 +206,8 @@ def conclude(prefix: str) -> None:
 
 def _reason(error: BaseException) -> str:
     """Return in a sentence why a job ended, with what is kept."""
-    if isinstance(error, KeyboardInterrupt | TerminatedError):
-        how = "interrupted" if isinstance(error, KeyboardInterrupt) else "terminated"
-        return "; ".join([how, *getattr(error, "__notes__", [])[:1]])
+    if isinstance(error, KeyboardInterrupt):
+        return "; ".join([str(error) or "interrupted", *getattr(error, "__notes__", [])[:1]])
     return str(error) if isinstance(error, DsindexError) else f"{type(error).__name__}: {error}"
 
 

@@ -7,6 +7,7 @@ described: datasets to assemble, and the counts for their manifests.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,10 @@ from dsindex.store.store import store_of
 from dsindex.store.urls import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from dsindex.engine.dispatch import Dispatch
     from dsindex.engine.job import Job, RangeOfOutput
-    from dsindex.engine.output import Output
     from dsindex.engine.source import TextSource
     from dsindex.engine.tasks import ShardResult, ShardTask
 
@@ -99,10 +99,10 @@ def _find_kept(job: Job, tasks: Sequence[ShardTask]) -> dict[int, ShardResult]:
         return {}
     folder = joined(job.work_dir, SHARDS_FOLDER)
     there = {each.path: each.size_bytes for each in store_of(folder).list(folder)}
-    for output in job.outputs:
+    for place, output in enumerate(job.outputs):
         merged, end = job.ledger.ranges[output.name], output.begins[-1]
         for number in takewhile(known.__contains__, range(len(tasks))):
-            tokens = known[number].find_part(output.key).bin
+            tokens = known[number].keys[place].bin
             begin, end = end, end + tokens.size_bytes
             if all(map(merged.__contains__, ranges_of(begin, end))):
                 there[joined(job.work_dir, tokens.name)] = tokens.size_bytes
@@ -134,7 +134,8 @@ class Shards:
         For the last shard none is returned: `assemble` merges the rest.
         """
         self._results[number] = result
-        tokens = sum(result.find_part(output.key).num_tokens for output in self.job.outputs if not output.is_mask)
+        parts = zip(self.job.outputs, result.keys, strict=True)
+        tokens = sum(made.num_tokens for output, made in parts if not output.is_mask)
         stored_bytes = self._tasks[number].stored_bytes
         self.job.reporter.advance(stored_bytes, documents=result.num_records, tokens=tokens, fresh=fresh)
         self._num_bad += sum(file.quarantined for file in result.files)
@@ -153,8 +154,7 @@ class Shards:
         work_dir = self.job.work_dir
         if task.shard and self._tasks[task.shard - 1].input != task.input:
             self._line = 1
-        for output in self.job.outputs:
-            made = result.find_part(output.key)
+        for output, made in zip(self.job.outputs, result.keys, strict=True):
             header = IndexHeader(
                 dtype=output.dtype,
                 num_sequences=made.num_sequences,
@@ -171,9 +171,12 @@ class Shards:
         self._line += result.files[0].lines
 
     @property
-    def results(self) -> list[tuple[ShardTask, ShardResult]]:
-        """Every shard with its task, in plan order."""
-        return [(task, self._results[number]) for number, task in enumerate(self._tasks)]
+    def counts(self) -> Counter[str]:
+        """The sums of the named counts of all shards."""
+        counts: Counter[str] = Counter()
+        for result in self._results.values():
+            counts.update(dict(result.counts))
+        return counts
 
     def explain(self, error: RecordError) -> RecordError:
         """Return the error of a record with its place in the input, what is kept, and how the job goes on.
@@ -211,34 +214,47 @@ class Shards:
         )
         raise InputError(msg)
 
-    def content(self, output: Output, *, group: int = 0, **own: Any) -> Content:  # noqa: ANN401 - fields of Content
-        """Return the content of the manifest of an output that is assembled.
+    def publish(self, own: Sequence[Mapping[str, Any]], *, encodes: bool = True) -> None:
+        """Assemble and publish the outputs.
 
         Args:
-            output: The output.
-            group: Number of its sample or split among those whose records are counted.
-            own: Fields of Content that only this kind of job has.
+            own: For each output, the fields of Content that only this kind of job has.
+            encodes: Whether texts were encoded.
         """
-        parts = [result.find_part(output.key) for result in self._results.values()]
-        number = [part.key for part in self._results[0].keys].index(output.key)
-        inputs = list(self._describe_inputs(number, group))
-        counts = {name: sum(getattr(file, name) or 0 for file in inputs) for name in _COUNTS}
-        empty = sum(part.num_empty_documents for part in parts)
+        self.job.assemble()
+        contents = [self._content(number, fields) for number, fields in enumerate(own)]
+        engine, name = self.source.engine if encodes else None, self.source.config.tokenizer_model
+        self.job.publish(contents, engine=engine, tokenizer_path=name)
+
+    def _content(self, number: int, own: Mapping[str, Any]) -> Content:
+        """Return the content of the manifest of an output, by its number."""
+        output = self.job.outputs[number]
+        parts = [result.keys[number] for result in self._results.values()]
+        inputs = list(self._describe_inputs(number))
+        text: dict[str, Any] = {}
+        if not output.is_mask:
+            counts = {name: sum(getattr(file, name) or 0 for file in inputs) for name in _COUNTS}
+            empty = sum(part.num_empty_documents for part in parts)
+            full = counts["kept"] - empty
+            text["account"] = RecordCounts(**counts, documents_with_tokens=full, empty_documents=empty)
+            text["eod_in_text"] = sum(part.eod_in_text for part in parts)
+            text["tokenizer"] = self.source.describe_tokenizer()
+        fields = {"token_dtype": output.dtype.name, **text, **own}
         return Content(
             inputs=inputs,
-            account=RecordCounts(**counts, documents_with_tokens=counts["kept"] - empty, empty_documents=empty),
             documents=sum(part.num_documents for part in parts),
             sequences=sum(part.num_sequences for part in parts),
             tokens=sum(part.num_tokens for part in parts),
-            eod_in_text=sum(part.eod_in_text for part in parts),
-            tokenizer=self.source.describe_tokenizer(),
             digests=output.digests,
-            **{"token_dtype": output.dtype.name, **own},
+            **fields,
         )
 
-    def _describe_inputs(self, key: int, group: int) -> Iterator[RecordedInput]:
-        """Yield the manifest's `inputs`, with fingerprints and record counts; records of other groups are filtered."""
-        numbered = (pair for task, result in self.results for pair in zip(task.inputs, result.files, strict=True))
+    def _describe_inputs(self, key: int) -> Iterator[RecordedInput]:
+        """Yield an output's `inputs`, with fingerprints and record counts; records of other groups are filtered."""
+        group = key * len(self._results[0].files[0].kept) // len(self.job.outputs)
+        numbered = (
+            pair for task in self._tasks for pair in zip(task.inputs, self._results[task.shard].files, strict=True)
+        )
         for number, found in groupby(numbered, key=lambda pair: pair[0]):
             files, given = [file for _, file in found], self.source.inputs[number]
             form = given.parts[0].form

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from dsindex.datasets.subjects import AnyDataset, AnyPath, Caches, tokenizer_path
 from dsindex.json_text import show_value
 from dsindex.options.model import Options, Parsed, option
-from dsindex.options.numbers import MAX_WORKERS, parse_shard_size, parse_size
+from dsindex.options.numbers import parse_size
 from dsindex.store.urls import absolute, locate, locate_output, refuse_url, with_suffix
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class ExecutorConfig(Reported):
     threads of this process, or processes where threads would wait for each other (default: auto)."""
     address: str | None = option("A", default=None)
     """The Ray cluster to join: HOST:6379, or auto for this machine's."""
-    workers: int | None = option("N", default=None, ge=1, le=MAX_WORKERS)
+    workers: int | None = option("N", default=None, ge=1, le=1 << 20)
     """Tasks that run at once (default: all CPUs)."""
     shard_deadline: float = option("SECONDS", default=3600.0, ge=0.001, le=10**9)
     """End a task that takes longer, and try it again elsewhere with twice the time (default: 3600)."""
@@ -133,7 +133,7 @@ class RecordsConfig(WorkConfig):
     """The library that encodes; auto is gigatoken where it returns the same tokens, else the reference: the library of
     the tokenizer's own format (default: auto)."""
     shard_size: Parsed[int | str | None, int | None] = option(
-        "SIZE", default=None, group="execution", parse=parse_shard_size, ge=1
+        "SIZE", default=None, group="execution", parse=parse_size, ge=1
     )
     """Bytes of input per shard (default: by the size of the inputs)."""
     largest_shard: ClassVar[int] = 64 << 20

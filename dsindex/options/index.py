@@ -92,14 +92,14 @@ def is_weight(part: object) -> bool:
     return False
 
 
-def _counts(value: object) -> Counts:
-    """Read `N`, `N,N,N` or a list; `none` or a missing number means one epoch."""
-    words = [str(word) for word in value] if isinstance(value, list | tuple) else str(value).split(",")
-    counts = [None if word.strip().lower() in {"none", "null"} else word.strip() for word in words]
-    if not 1 <= len(counts) <= 3 or not all(count is None or re.fullmatch(r"[0-9]{1,18}", count) for count in counts):
+def _counts(value: int | Sequence[int | str | None]) -> Counts:
+    """Read three numbers; `none` or a missing one means one epoch."""
+    words = [value] if isinstance(value, int) else list(value)
+    counts = [None if str(word).lower() in {"none", "null"} else word for word in words]
+    if not 1 <= len(counts) <= 3 or not all(each is None or re.fullmatch(r"[0-9]{1,18}", str(each)) for each in counts):
         msg = f"expected one to three numbers of samples, or none, as in 1000,none,0, got {show_value(value)}"
         raise ValueError(msg)
-    first, second, third = ([None if count is None else int(count) for count in counts] + [None, None])[:3]
+    first, second, third = ([None if each is None else int(each) for each in counts] + [None, None])[:3]
     return first, second, third
 
 
@@ -115,14 +115,6 @@ def _fraction(value: object) -> Fraction:
 def _tokenizer_flags(value: Mapping[str, Any] | JobTokenizer) -> JobTokenizer | dict[str, Any]:
     """Refuse unknown flags; their types are checked with those of options."""
     return value if isinstance(value, JobTokenizer) else asdict(JobTokenizer(**value))
-
-
-def _iterations(value: object) -> tuple[int, ...]:
-    """Read `100,200` as Megatron does, a single number, or a list."""
-    words = value.split(",") if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
-    if not all(re.fullmatch(r"\s*\d{1,18}\s*", str(word)) for word in words):
-        raise ValueError(f"expected iterations such as 1000,5000, got {show_value(value)}")
-    return tuple(sorted(int(str(word)) for word in words))
 
 
 def _order(value: object) -> str:
@@ -141,7 +133,7 @@ class IndexBasics(TrainingLength):
     epochs: Epochs = option("E", default=None, parse=_fraction)
     """Train on E epochs, fractions allowed, and valid and test on one; the number of samples is in the description."""
     num_samples: Parsed[int | str | Sequence[int | None] | None, Counts | None] = option(
-        "N[,N,N]", default=None, parse=_counts
+        "N[,N,N]", default=None, separator=",", parse=_counts
     )
     """Samples of train, valid and test, as the job requests them; `none` or a missing number means one epoch."""
     eval_interval: int | None = option("N", default=None, ge=1)
@@ -200,11 +192,11 @@ class RareLengths(Options):
     eval_global_batch_size: int | None = option("N", default=None, ge=1)
     """Samples per iteration of a validation, from 0.18 on."""
     phase_transition_iterations: Parsed[int | str | Sequence[int], tuple[int, ...]] = option(
-        "N,N", default=(), parse=_iterations
+        "N,N", default=(), separator=","
     )
     """The job's phases: each has caches of its own samples, and all are built."""
     rampup_batch_size: Parsed[str | Sequence[int] | None, tuple[int, int, int] | None] = option(
-        "N", default=None, parse=lambda value: value.split() if isinstance(value, str) else value
+        "N", default=None, separator=" "
     )
     """FIRST STEP SAMPLES, up to 0.17; later releases ignore it."""
     step_batch_size_schedule: str | None = option("'0:N N:N'", default=None)
@@ -244,9 +236,7 @@ class CacheNames(Options):
         "FILE.json", default=None, excludes=("plain_names", "megatron_release", "like")
     )
     """The tokenizer's `unique_identifiers` in the job's Megatron, a JSON object."""
-    dataset_path_as: Words = option(
-        "HERE=THERE", default=None, parse=lambda value: tuple(value.split()) if isinstance(value, str) else value
-    )
+    dataset_path_as: Words = option("HERE=THERE", default=None, separator=" ")
     """HERE=THERE: the beginning of prefixes, here and as the job types them."""
 
 

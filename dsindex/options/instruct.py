@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path as Folder
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -17,22 +16,6 @@ from dsindex.store.urls import locate_output, refuse_address
 ExportKind: TypeAlias = Literal["parquet", "bridge"]
 Reasoning: TypeAlias = Literal["learn", "mask", "drop"]
 LongerThanPack: TypeAlias = Literal["refuse", "drop", "truncate", "split-turns"]
-
-
-def parse_shares(value: Any) -> Any:  # noqa: ANN401 - anything the caller passed
-    """Read three shares, also separated by commas.
-
-    >>> parse_shares("98, 1, 1"), parse_shares([0.9, 0.1, 0])
-    (['98', '1', '1'], [0.9, 0.1, 0])
-    """
-    words = re.split(r"\s*,\s*", value.strip()) if isinstance(value, str) else value
-    try:
-        shares = [float(word) for word in words]
-    except (TypeError, ValueError):
-        shares = []
-    if len(shares) != 3 or not (min(shares) >= 0 and 0 < sum(shares) < float("inf")):
-        raise ValueError(f"expected the shares of train, valid and test such as 98,1,1, got {value!r}")
-    return words
 
 
 class InstructConfig(RecordsConfig):
@@ -77,7 +60,7 @@ class InstructConfig(RecordsConfig):
     """What the template does not write of a conversation, such as reasoning, is counted, or makes a bad record
     (default: `unwritten` of CONFIG, or count)."""
     split: Parsed[str | Sequence[float] | None, tuple[float, float, float] | None] = option(
-        "A,B,C", default=None, parse=parse_shares
+        "A,B,C", default=None, separator=","
     )
     """Shares of train, valid and test, by a hash of each conversation's content."""
     split_seed: int = option("N", default=1234)
@@ -107,6 +90,8 @@ class InstructConfig(RecordsConfig):
                 "--export, or write to a disk"
             )
             refuse_address(self.output_prefix, expected, ValueError)
+        if self.split is not None and not any(self.split):
+            raise ValueError("--split: expected shares of train, valid and test such as 98,1,1, got none above 0")
         if "bridge" in self.export and self.seq_length is None:
             raise ValueError("--export bridge needs --seq-length, the places of a pack")
         if self.seq_length is not None and self.seq_length % self.pad_to_multiple:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -81,6 +82,8 @@ class Option:
     """Whether a function takes it only by name."""
     alias: str | None = None
     """Its name as an argument of a function."""
+    separator: str | None = None
+    """Where a text is split that holds several values."""
     parse: Callable[[Any], Any] | None = None
     """Reads a value, in place of the field's type."""
     needs: tuple[str, ...] = ()
@@ -103,13 +106,16 @@ class Option:
         """
         if value is None and self.default is not ...:
             return self.default
+        given = value
+        if self.separator is not None and isinstance(value, str):
+            value = re.split(rf"\s*{self.separator}\s*", value.strip())
         plain = _plain(value if self.parse is None else self.parse(value))
         if get_origin(self.kind) is tuple and not isinstance(plain, tuple):
             plain = (plain,)
         try:
             return msgspec.convert(plain, self._limited(self.kind), strict=False)
         except msgspec.ValidationError as error:
-            raise ValueError(f"expected {self._expected(error)}, got {show_value(value)}") from None
+            raise ValueError(f"expected {self._expected(error)}, got {show_value(given)}") from None
 
     def _limited(self, kind: Any) -> Any:  # noqa: ANN401 - types
         """Return a type with the limits on numbers and text in it, as msgspec checks them."""

@@ -9,14 +9,13 @@ Source: docs/formats.md §2; megatron.core.datasets.blended_megatron_dataset_bui
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from dsindex.amounts import show_epochs, show_percent
+from dsindex.amounts import THOUSANDS, show_epochs, show_percent, split_unit
 from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
@@ -27,7 +26,6 @@ from dsindex.index.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
 from dsindex.index.plan import Blend, CacheSettings, describe_sums, find_needed_caches, parse_data_path
 from dsindex.machine import available_cpus
 from dsindex.options.index import DEFAULT_SPLIT
-from dsindex.options.numbers import TOKEN_NUMBER, TOKEN_UNITS
 from dsindex.store.urls import ONLY_INPUTS, as_prefix, refuse_address
 
 if TYPE_CHECKING:
@@ -312,7 +310,6 @@ def _warn_of_splits(
 
 # Amounts: a share, epochs, tokens, part of what remains, or at most so much of it.
 
-_AMOUNT = re.compile(rf"(max)?\s*{TOKEN_NUMBER}\s*(%|epochs?|tokens?|[kmbt])?", flags=re.ASCII | re.IGNORECASE)
 TOLERANCE = Fraction(1, 1000)
 """Shares and amounts may miss the whole by this share of it, as 33.33% of each of three datasets do."""
 
@@ -331,6 +328,13 @@ class Amount:
         return self.value * {"share": budget, "epochs": available, "tokens": 1}[self.kind]
 
 
+_UNITS: dict[str, tuple[Literal["share", "epochs", "tokens"], Fraction]] = {
+    "": ("share", Fraction(1)),
+    "%": ("share", Fraction(1, 100)),
+    **dict.fromkeys(("epoch", "epochs"), ("epochs", Fraction(1))),
+    **dict.fromkeys(("token", "tokens"), ("tokens", Fraction(1))),
+    **{unit: ("tokens", Fraction(size)) for unit, size in THOUSANDS.items() if unit},
+}
 REST = Amount(kind="tokens", value=Fraction(2**63), is_limit=True)
 """What remains, whatever it is."""
 
@@ -362,22 +366,16 @@ def parse_amount(text: str) -> Amount:
     >>> parse_amount("max2epochs")
     Amount(kind='epochs', value=Fraction(2, 1), is_limit=True)
     """
-    if text.strip().lower() == "rest":
+    text = text.strip().lower()
+    if text == "rest":
         return REST
-    found = _AMOUNT.fullmatch(text.strip())
-    number = Fraction(0) if found is None else Fraction(found[2])
-    unit = "" if found is None else (found[3] or "").lower()
-    if found is None or number == 0 or (not unit and number >= 1) or (unit == "%" and number > 100):
+    number, unit = split_unit(text.removeprefix("max"))
+    kind, factor = _UNITS.get(unit, ("share", Fraction(0)))
+    value = (number or 0) * factor
+    if value == 0 or (kind == "share" and value > 1) or (not unit and value == 1):
         expected = "40% of the tokens or 0.4, 2.5epochs, 10B tokens, rest, or a limit such as max2epochs"
         raise ValueError(f"expected {expected}, got {text!r}")
-    kind: Literal["share", "epochs", "tokens"] = "tokens"
-    if unit in {"", "%"}:
-        kind, number = "share", number / (100 if unit else 1)
-    elif unit.startswith("epoch"):
-        kind = "epochs"
-    else:
-        number *= TOKEN_UNITS.get(unit, 1)
-    return Amount(kind=kind, value=number, is_limit=found[1] is not None)
+    return Amount(kind=kind, value=value, is_limit=text.startswith("max"))
 
 
 def divide(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from dsindex.datasets.origins import DocumentOrigin
     from dsindex.datasets.samples import SampleTrace
     from dsindex.tools.documents import LengthSummary
@@ -40,6 +38,8 @@ class DatasetCounts:
     sequences: int
     tokens: int
     token_type: str
+    version: str | None
+    """Of a `.pbin`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +49,6 @@ class CheckResult:
     name: str
     findings: tuple[str, ...]
     """Sentences with a place and a remedy; none if nothing is wrong."""
-
-    @classmethod
-    def of(cls, name: str, findings: Iterable[str]) -> Self:
-        """Return the result of a check."""
-        return cls(name=name, findings=tuple(findings))
 
 
 Verdict = Literal["intact", "sound", "different", "damaged", "missing"]
@@ -66,8 +61,6 @@ class VerifyReport:
     path: str
     kind: str | None
     """None if there is no dataset."""
-    version: str | None = None
-    """Version of a `.pbin`."""
     counts: DatasetCounts | None = None
     """None if the index is damaged."""
     checks: tuple[CheckResult, ...] = ()
@@ -80,11 +73,6 @@ class VerifyReport:
     def findings(self) -> tuple[str, ...]:
         """The findings of all checks."""
         return tuple(finding for check in self.checks for finding in check.findings)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether there are no findings."""
-        return not self.findings
 
     @property
     def verdict(self) -> Verdict:
@@ -109,27 +97,17 @@ class VerifyResult:
     """One per dataset, in the order given."""
 
     @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The datasets that were verified."""
-        return tuple(report.path for report in self.reports)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether there are no findings about any dataset."""
-        return all(report.is_whole for report in self.reports)
-
-    @property
     def findings(self) -> tuple[str, ...]:
         """The findings about all datasets, each a sentence."""
         return tuple(finding for report in self.reports for finding in report.findings)
 
-    def __bool__(self) -> bool:
-        return self.is_whole
-
     @property
     def ok(self) -> bool:
         """Whether there are no findings about any dataset."""
-        return self.is_whole
+        return not self.findings
+
+    def __bool__(self) -> bool:
+        return self.ok
 
 
 @dataclass(slots=True, kw_only=True)

@@ -192,7 +192,7 @@ def test_somebody_elses_file_is_never_replaced(tmp_path, chats, name):
         run_config(job(tmp_path, chats), CONFIG)
 
 
-def test_the_command_inspect_and_verify_know_exports(tmp_path, chats, cli):
+def test_the_command_and_inspect_know_exports(tmp_path, chats, cli):
     config = tmp_path / "chat.json"
     config.write_text(json.dumps({**SPEC, "job": {"export": "bridge"}}))
     command = ["instruct", str(config), "--input", str(chats), "--tokenizer-model", str(OWN.plain_tokenizer)]
@@ -207,11 +207,7 @@ def test_the_command_inspect_and_verify_know_exports(tmp_path, chats, cli):
     assert "export: bridge" in said
     assert re.search(rf"train: \d+ rows, [\d,]+ tokens, [\d,]+ trainable, {targets:,} targets", said)
     files = sorted(folder.glob("train-*.parquet"))
-    assert "intact" in cli(["verify", str(folder)]).out
-    data = bytearray(files[0].read_bytes())
-    data[100] ^= 1
-    files[0].write_bytes(data)
-    assert f"{files[0]}: expected the digest" in cli(["verify", str(folder)], 1).out
-    files[0].write_bytes(data[:100])
+    assert "got export" in cli(["verify", str(folder)], 1).err
+    files[0].write_bytes(files[0].read_bytes()[:100])
     assert "as in the manifest, got 100 bytes" in cli(["inspect", str(folder)], 1).out
     assert main(["inspect", str(files[0])]) == 1

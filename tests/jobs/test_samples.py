@@ -44,7 +44,7 @@ def content(out, key="text"):
 def require_whole(prefix, folder):
     with contextlib.chdir(folder):
         report = verify(prefix, against_source=True, tokenizer=OWN.plain_tokenizer)
-    assert report.is_whole, report.findings
+    assert report.ok, report.findings
 
 
 @pytest.fixture(scope="module")

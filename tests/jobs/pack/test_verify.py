@@ -17,8 +17,9 @@ from tests.support.pbin_files import VERSION_NAMES, joined_by_modalities, write_
 ], ids=str)  # fmt: skip
 def test_packed_file_is_intact_and_equals_its_source(options, pack):
     tokenizer = options.get("tokenizer_model", TOKENIZER)
-    report = verify(pack(**options), against_source=True, tokenizer_model=tokenizer)
-    assert (report.findings, report.version, report.verdict) == ((), options.get("pbin_era", "current"), "intact")
+    report, version = verify(pack(**options), against_source=True, tokenizer_model=tokenizer), options.get("pbin_era")
+    assert (report.findings, report.verdict) == ((), "intact")
+    assert report.counts.version == (version or "current")
 
 
 def test_damaged_and_missing_files_are_found(pack):
@@ -38,7 +39,7 @@ def test_damaged_and_missing_files_are_found(pack):
 def test_file_of_others_is_sound_and_not_called_intact(tmp_path):
     for version in VERSION_NAMES:
         report = verify(write_pbin(tmp_path / "a.pbin", [[1, 2], [], [3]], version=version))
-        assert (report.findings, report.version, report.verdict) == ((), version, "sound")
+        assert (report.findings, report.counts.version, report.verdict) == ((), version, "sound")
     with pytest.raises(InputError, match="expected the manifest of a build or pack, which names inputs"):
         verify(str(tmp_path / "a.pbin"), against_source=True)
 
