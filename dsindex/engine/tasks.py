@@ -32,9 +32,11 @@ class ShardTask:
 
     @property
     def key(self) -> str:
-        """A digest of what it reads: it stays the same when inputs are added."""
-        parts = ((part.path, part.size_bytes, part.version, part.begin, part.end) for part in self.parts)
-        return xxhash.xxh3_128_hexdigest(repr([*parts]).encode())
+        """What it reads: it stays the same when inputs are added."""
+        first, *others = (
+            f"{part.path}\0{part.size_bytes}\0{part.version}\0{part.begin}\0{part.end}" for part in self.parts
+        )
+        return f"{first}\0{xxhash.xxh3_128_hexdigest(repr(others).encode())}" if others else first
 
     @property
     def inputs(self) -> range:
