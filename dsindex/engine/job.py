@@ -518,7 +518,7 @@ def check_room(config: WorkConfig, estimate: Estimate, *, itemsize: int, num_key
     if not (config.keep_shards or holds_writes(output_folder)):
         shards = int(LATE_SHARE * shards)
     output -= _allocated_bytes(f"{glob.escape(config.output_prefix)}*.partial")
-    shards -= _allocated_bytes(f"{glob.escape(work_dir)}/**")
+    shards -= _allocated_bytes(f"{glob.escape(work_dir)}/**/*")
     require_room({output_folder: output, work_dir: shards}, what="shards and output")
 
 
