@@ -518,7 +518,7 @@ def check_room(config: WorkConfig, estimate: Estimate, *, itemsize: int, num_key
     if not (config.keep_shards or holds_writes(output_folder)):
         shards = int(LATE_SHARE * shards)
     output -= _allocated_bytes(f"{glob.escape(config.output_prefix)}*.partial")
-    shards -= _allocated_bytes(f"{glob.escape(work_dir)}/**")
+    shards -= _allocated_bytes(f"{glob.escape(work_dir)}/**/*")
     require_room({output_folder: output, work_dir: shards}, what="shards and output")
 
 
@@ -542,4 +542,4 @@ def require_room(needs: Mapping[str, int], *, what: str) -> None:
 
 def _allocated_bytes(pattern: str) -> int:
     """Return the disk space that files take, which is less than their size if they have holes."""
-    return sum(os.stat(path).st_blocks * 512 for path in glob.glob(pattern, recursive=True))
+    return sum(os.stat(path).st_blocks * 512 for path in glob.glob(pattern, recursive=True) if os.path.exists(path))

@@ -30,7 +30,7 @@ from dsindex.datasets.provenance import COLUMNS, ROWS_PER_GROUP
 from dsindex.engine.tasks import FileCounts, KeyResult, Piece, ShardResult
 from dsindex.engine.work_folder import SHARDS_FOLDER, require_marked
 from dsindex.errors import BadRecordError, OutputError
-from dsindex.formats.mmididx import BOUNDARY, CHUNK_ITEMS, LENGTH, MODE, IndexBuilder, IndexHeader, write_index
+from dsindex.formats.mmididx import BOUNDARY, CHUNK_ITEMS, LENGTH, SECTIONS, IndexBuilder, IndexHeader, write_index
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import Extent, open_in_order, open_stored
 from dsindex.store.storage import BlockDigester, holds_writes, start_writeback, write_at, writing
@@ -462,20 +462,16 @@ def read_lengths(parts: Sequence[Part]) -> NDArray[np.int32]:
     return np.concatenate([np.empty(0, LENGTH), *(chunk for _, chunk in _read_section(parts, "lengths"))])
 
 
-_SECTIONS: dict[str, np.dtype[Any]] = {"lengths": LENGTH, "boundaries": BOUNDARY, "modes": MODE}
-
-
 def _read_section(parts: Sequence[Part], name: str) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield the items of a section of indices, a chunk at a time, each with the number of its part.
 
     The first boundary of each part, which is 0, is left out. Objects are read ahead.
     """
-    dtype, extents = _SECTIONS[name], []
+    dtype, extents = SECTIONS[name], []
     for part in parts:
-        header = part.header
-        count = header.num_documents if name == "boundaries" else header.num_sequences
-        begin = getattr(header, f"{name}_offset") + (dtype.itemsize if name == "boundaries" else 0)
-        extents.append(Extent(path=part.idx.path, begin=begin, end=begin + count * dtype.itemsize))
+        _, begin, count = part.header.sections[name]
+        first = dtype.itemsize if name == "boundaries" else 0
+        extents.append(Extent(path=part.idx.path, begin=begin + first, end=begin + count * dtype.itemsize))
     for number, (extent, source) in enumerate(zip(extents, open_in_order(extents), strict=True)):
         for begin in range(extent.begin, extent.end, CHUNK_ITEMS * dtype.itemsize):
             chunk = np.empty(min(CHUNK_ITEMS, (extent.end - begin) // dtype.itemsize), dtype)

@@ -74,9 +74,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
                 samples=config.samples,
                 **source.shard_options(),
             )
-            filters = {"--where": config.where, "--sample": config.sample, "--hold-out": config.hold_out}
-            used = [flag for flag, value in filters.items() if value is not None]
-            shards = make_shards(job, source, settings, filters=used)
+            shards = make_shards(job, source, settings)
             for output in outputs if config.hold_out is not None else ():
                 if not any(part.header.num_documents for part in output.parts):
                     msg = f"{output.prefix}: expected records for it with --hold-out {config.hold_out}, got none"
