@@ -20,6 +20,7 @@ from dsindex.engine.executors import Call
 from dsindex.errors import InputError, LimitError, OutputError, UsageError
 from dsindex.index.building import BuiltCache, build_cache, count_parts, describe_cache
 from dsindex.index.cache import BLENDED_CLASS, GPT_CLASSES, dataset_parts, read_description, show_order
+from dsindex.index.continuing import plan_over_time
 from dsindex.index.epochs import (
     SPLIT_NAMES,
     WHOLE,
@@ -41,7 +42,6 @@ from dsindex.index.plan import (
     parse_data_path,
 )
 from dsindex.index.pretrain_command import job_path, local_path, parse_replacements
-from dsindex.jobs.continuing import plan_over_time
 from dsindex.machine import available_cpus, available_memory
 from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
 from dsindex.store.config_files import read_object
@@ -127,7 +127,14 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     )
     notes = list(_notes(config, settings, datasets, counts))
     if config.is_over_time:
-        datasets, blended, planned = plan_over_time(config, settings, datasets, blended)
+        datasets, blended, planned = plan_over_time(
+            datasets,
+            blended,
+            continue_from=config.continue_from,
+            consumed=config.consumed_samples or 0,
+            schedule=config.blend_schedule,
+            max_epochs=config.max_epochs,
+        )
         notes += planned
     caches: list[Cache] = [*datasets, *(blended if settings.folder is not None else ())]
     if blended and settings.folder is None:

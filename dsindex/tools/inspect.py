@@ -14,10 +14,8 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.blended import BlendedDataset
-from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.kinds import TEXT_SUFFIX, tell_kind
-from dsindex.datasets.opening import find_cache
 from dsindex.datasets.opening import open as open_dataset
 from dsindex.datasets.pbin import PbinDocuments
 from dsindex.datasets.raw import RawLines
@@ -29,8 +27,9 @@ from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import (
     BLENDED_CLASS,
     descriptions_in,
+    files_of,
+    find_cache,
     read_description,
-    record_beside,
     recorded_settings,
     split_of,
 )
@@ -49,8 +48,8 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.origins import DocumentOrigin
     from dsindex.datasets.samples import SampleDataset
-    from dsindex.formats.mmididx import Tokens
     from dsindex.options.datasets import InspectConfig
+    from dsindex.store.reading import Items
     from dsindex.tools.documents import Documents
     from dsindex.tools.origin import Origin
 
@@ -116,7 +115,7 @@ def _look_at_sequences(seen: InspectResult, options: InspectConfig) -> None:
     seen.facts["tokens"] = dataset.num_tokens
     if dataset.sequence_modes is not None:
         seen.facts["modes"] = "each sequence has a mode"
-    masks: Tokens | None = None
+    masks: Items | None = None
     if prefix != seen.path:
         layouts = sorted(glob.glob(f"{glob.escape(seen.path)}_packing_*.idx"))
         seen.facts["block layouts"] = [os.path.basename(each).removesuffix(".idx") for each in layouts]
@@ -144,7 +143,7 @@ def _look_at_packed(seen: InspectResult, options: InspectConfig) -> None:
 
 
 def _look_at_documents(
-    seen: InspectResult, documents: Documents, origin: Origin, options: InspectConfig, masks: Tokens | None
+    seen: InspectResult, documents: Documents, origin: Origin, options: InspectConfig, masks: Items | None
 ) -> None:
     is_chosen = options.document is not None
     numbers = _spread(documents.num_documents) if options.document is None else [options.document]
@@ -274,7 +273,7 @@ def _describe(path: str, description: dict[str, Any]) -> list[str]:
         settings = ", ".join(f"{name} = {description[name]}" for name in shown if description.get(name) is not None)
         return [f"{description['index_split']}: {description['dataset_path']}", f"  {settings}"]
     parts = [str(part.get("dataset_path")) for part in description["datasets"]]
-    numbers = open_cached_index(path, "dataset_index")
+    numbers = files_of(path).open("dataset_index")
     drawn = count_drawn(path, numbers, len(parts)).tolist()
     weights = description.get("weights") or ["unknown"] * len(parts)
     rows = zip(parts, weights, drawn, strict=False)
@@ -288,7 +287,7 @@ def _share(samples: int, total: int) -> str:
 
 def _describe_phases(blend: BlendedDataset) -> list[str]:
     """Return what each phase of a blend that was planned over time draws; nothing for another blend."""
-    recorded, index = recorded_settings(record_beside(blend.place)).get("phases"), blend.dataset_index
+    recorded, index = recorded_settings(files_of(blend.place).read_record()).get("phases"), blend.dataset_index
     try:
         begins = [(int(phase["begin"]), str(phase["what"])) for phase in recorded or ()]
     except (KeyError, TypeError, ValueError):

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from dsindex.engine.progress import Reporter
     from dsindex.formats.manifest import Content
-    from dsindex.formats.mmididx import Tokens
     from dsindex.options.datasets import ReportConfig
+    from dsindex.store.reading import Items
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.documents import Documents, LengthBin
     from dsindex.tools.origin import Origin
@@ -109,7 +109,7 @@ class OpenedDataset:
     origin: Origin
     documents: Documents | None
     """None if it is damaged."""
-    masks: Tokens | None
+    masks: Items | None
     """Of each token, 1 if it is learned; None for other data than conversations."""
     findings: tuple[str, ...]
 
