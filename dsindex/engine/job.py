@@ -542,4 +542,4 @@ def require_room(needs: Mapping[str, int], *, what: str) -> None:
 
 def _allocated_bytes(pattern: str) -> int:
     """Return the disk space that files take, which is less than their size if they have holes."""
-    return sum(os.stat(path).st_blocks * 512 for path in glob.glob(pattern, recursive=True))
+    return sum(os.stat(path).st_blocks * 512 for path in glob.glob(pattern, recursive=True) if os.path.exists(path))
