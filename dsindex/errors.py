@@ -2,8 +2,7 @@
 
     DsindexError
     ├── InputError              an input is missing, empty, unreadable, or changed while it was read
-    │   ├── RecordError         one line of an input stops the job; knows the file and byte offset
-    │   │   └── BadRecordError  the line is not a record
+    │   ├── BadRecordError      one line of an input is not a record; knows the file and byte offset
     │   └── StoreError          an object store refuses a request, or cannot be reached
     │       └── MissingObjectError  there is no object at an address
     ├── RecordProblem           a record cannot become tokens; the reader of the file adds the place
@@ -54,15 +53,15 @@ class MissingObjectError(StoreError):
     """There is no object at an address."""
 
 
-class RecordError(InputError):
-    """One line of an input stops the job.
+class BadRecordError(InputError):
+    """One line of an input is not a record.
 
     Args:
         path: The input file.
         offset: Byte offset of the line's first byte in the text, or number of a row group.
         reason: What was expected and what was found, without the place.
         line: 1-based number of the line, or of the row of a table, in the file, if it is known.
-        part: Where the part of the file that has the line begins, and the line's number in it, counted from 0.
+        part: Number of the shard that has the line, and the line's number in its part of the file, counted from 0.
         is_row: Whether it is a row of a table; `offset` is then the number of its row group.
     """
 
@@ -91,14 +90,6 @@ class RecordError(InputError):
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, int, str, int | None]]:
         make = functools.partial(type(self), part=self.part, is_row=self.is_row)
         return make, (self.path, self.offset, self.reason, self.line)
-
-    def at(self, *, line: int) -> Self:
-        """Return the same error with its 1-based line number in the file, which a part does not know."""
-        return type(self)(self.path, self.offset, self.reason, line, is_row=self.is_row)
-
-
-class BadRecordError(RecordError):
-    """One line of an input is not a record."""
 
 
 class TokenizerError(DsindexError):

@@ -73,12 +73,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from dsindex.engine.executors import Executor
-    from dsindex.engine.inputs import InputFile
     from dsindex.engine.progress import Reporter
     from dsindex.engine.sample import Estimate
     from dsindex.formats.manifest import Content
     from dsindex.options.config import WorkConfig
     from dsindex.store.lock import Lock
+    from dsindex.store.storage import InputStatus
     from dsindex.text.engines import Engine
 
 K = TypeVar("K")
@@ -458,11 +458,11 @@ def _working(job: Job) -> Iterator[None]:
 # belongs to its own input.
 
 
-def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputFile] = ()) -> Plan:
+def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputStatus] = ()) -> Plan:
     """Return the plan of settings, which are of types that JSON has, and inputs."""
     return Plan(
         settings=decode_json(encode_json(settings)),
-        inputs=[(file.absolute_path, file.size_bytes, file.version) for file in inputs],
+        inputs=[(file.path, file.size_bytes, file.version) for file in inputs],
     )
 
 
@@ -518,7 +518,7 @@ def check_room(config: WorkConfig, estimate: Estimate, *, itemsize: int, num_key
     if not (config.keep_shards or holds_writes(output_folder)):
         shards = int(LATE_SHARE * shards)
     output -= _allocated_bytes(f"{glob.escape(config.output_prefix)}*.partial")
-    shards -= _allocated_bytes(f"{glob.escape(work_dir)}/**")
+    shards -= _allocated_bytes(f"{glob.escape(work_dir)}/**/*")
     require_room({output_folder: output, work_dir: shards}, what="shards and output")
 
 
@@ -542,4 +542,4 @@ def require_room(needs: Mapping[str, int], *, what: str) -> None:
 
 def _allocated_bytes(pattern: str) -> int:
     """Return the disk space that files take, which is less than their size if they have holes."""
-    return sum(os.stat(path).st_blocks * 512 for path in glob.glob(pattern, recursive=True))
+    return sum(os.stat(path).st_blocks * 512 for path in glob.glob(pattern, recursive=True) if os.path.exists(path))

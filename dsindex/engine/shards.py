@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from functools import partial
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,11 @@ from dsindex.engine.output import ranges_of
 from dsindex.engine.tasks import Part, PartFile, ShardRows
 from dsindex.engine.work_folder import SHARDS_FOLDER, ShardMade
 from dsindex.engine.worker import tokenize_shard
-from dsindex.errors import BadRecordError, InputError, RecordError
+from dsindex.errors import BadRecordError, InputError
 from dsindex.formats.manifest import Content, RecordCounts, RecordedInput
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.store.store import store_of
 from dsindex.store.urls import joined
-from dsindex.text.compressed import measure_compression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +39,6 @@ def make_shards(
     settings: object,
     *,
     function: Callable[[ShardTask, Any], ShardResult] = tokenize_shard,
-    filters: Sequence[str] = (),
 ) -> Shards:
     """Make the shards of a source that the ledger does not have, and merge ranges of the outputs meanwhile.
 
@@ -48,11 +47,9 @@ def make_shards(
         source: The inputs.
         settings: The settings that all shards share; sent to every worker once.
         function: The function that makes a shard.
-        filters: Flags that leave out records, for messages.
 
     Raises:
-        RecordError: The bad record at the smallest input and offset, with its line number; or the first record for
-            which a template or pattern takes too long.
+        BadRecordError: The bad record at the smallest input and offset, with its line number.
         InputError: If there are more bad records than allowed, or no records at all.
     """
     tasks = source.tasks()
@@ -80,12 +77,12 @@ def make_shards(
                     dispatch.release(shards.take(what, value, fresh=True))
                 else:
                     job.record_range(*what, value)
-    except RecordError as error:
+    except BadRecordError as error:
         raise shards.explain(error) from error
     finally:
         job.ledger.sync()
     job.made_bytes = sum(task.stored_bytes for task in missing)
-    shards.require_records(filters)
+    shards.require_records()
     return shards
 
 
@@ -163,12 +160,12 @@ class Shards:
                 has_modes=False,
             )
             output.add(Part(bin=PartFile.of(made.bin, work_dir), idx=PartFile.of(made.idx, work_dir), header=header))
-            rows = [(output.provenance, made.provenance), (output.quarantine, result.quarantine)]
-            for files, file in rows if not output.is_mask else ():
-                if file is not None:
-                    names = tuple(self.source.inputs[number].path for number in task.inputs)
-                    made_rows = PartFile.of(file, work_dir)
-                    files.append(ShardRows(file=made_rows, input=task.input, line=self._line, names=names))
+            place = partial(ShardRows, input=task.input, line=self._line)
+            if made.provenance is not None and not output.is_mask:
+                output.provenance.append(place(file=PartFile.of(made.provenance, work_dir)))
+            if result.quarantine is not None and not output.is_mask:
+                names = tuple(self.source.inputs[number].path for number in task.inputs)
+                output.quarantine.append(place(file=PartFile.of(result.quarantine, work_dir), names=names))
         self._line += result.files[0].lines
 
     @property
@@ -179,56 +176,30 @@ class Shards:
             counts.update(dict(result.counts))
         return counts
 
-    def explain(self, error: RecordError) -> RecordError:
-        """Return the error of a record with its place in the input, what is kept, and how the job goes on.
+    def explain(self, error: BadRecordError) -> BadRecordError:
+        """Return the error of a record with its line in the input, what is kept, and how the job goes on.
 
         All shards before it are made.
-
-        Raises:
-            InputError: If the input is damaged there, so that the record is not what was written.
         """
-        if error.part is not None:
-            begin, line = error.part
-            number, part = next(
-                (number, part)
-                for task in self._tasks
-                for number, part in zip(task.inputs, task.parts, strict=True)
-                if (part.path, part.begin) == (error.path, begin)
-            )
-            if part.form.container != "plain":  # raises if it is damaged: then the record is not a bad one
-                measure_compression(part.path, part.form.container)
-            before = [
-                self._results[task.shard].files[0].lines
-                for task in self._tasks
-                if task.input == number and task.parts[0].begin < begin and task.shard in self._results
-            ]
-            error = error.at(line=sum(before) + line + 1)
-        if isinstance(error, BadRecordError):
-            way_on = (
-                "mend it and run the same command again, or add --on-bad-record quarantine to set such records aside"
-            )
-            if error.line == 1 and error.reason.startswith("expected the key"):
-                way_on = f"name another key, or {way_on}"
-            error.args = (f"{error}; {len(self._results):,} of {len(self._tasks):,} shards are kept: {way_on}",)
-        return error
+        shard, line = error.part or (0, 0)
+        before = [other.shard for other in self._tasks[:shard] if other.input == self._tasks[shard].input]
+        line += sum(self._results[number].files[0].lines for number in before) + 1
+        kept = f"{len(self._results):,} of {len(self._tasks):,} shards are kept"
+        way_on = "mend it and run the same command again, or add --on-bad-record quarantine to set such records aside"
+        return BadRecordError(error.path, error.offset, f"{error.reason}; {kept}: {way_on}", line, is_row=error.is_row)
 
-    def require_records(self, filters: Sequence[str]) -> None:
+    def require_records(self) -> None:
         """Check that there are records, and not too many bad ones for a limit that is a share."""
         limit = self.source.config.max_bad_records or ""
         files = [file for result in self._results.values() for file in result.files]
         bad, records = self._num_bad, sum(file.lines - file.blank for file in files)
         if limit.endswith("%") and bad > float(limit[:-1]) / 100 * records:
             raise _too_many_bad(bad, limit)
-        if any(result.num_records for result in self._results.values()):
-            return
-        remedy = "take a larger share, or check the condition" if filters else "check --input"
-        lost = [f"{bad:,} are bad"] if bad else []
-        lost += [f"{records - bad:,} are left out by {' and '.join(filters)}"] if filters else []
-        got = f"none of {records:,}: {' and '.join(lost)}" if lost else "none"
-        msg = (
-            f"{self._tasks[0].parts[0].path}: expected at least one record in all inputs together, got {got}; {remedy}"
-        )
-        raise InputError(msg)
+        if not any(result.num_records for result in self._results.values()):
+            raise InputError(
+                f"{self._tasks[0].parts[0].path}: expected at least one record in all inputs together, got none: of "
+                f"{records:,}, {bad:,} are bad and {records - bad:,} are left out; check --input and conditions"
+            )
 
     def publish(self, own: Sequence[Mapping[str, Any]], *, encodes: bool = True) -> None:
         """Assemble and publish the outputs.
@@ -273,7 +244,8 @@ class Shards:
         )
         for number, found in groupby(numbered, key=lambda pair: pair[0]):
             files, given = [file for _, file in found], self.source.inputs[number]
-            container, format = given.form.container, given.form.format
+            form = given.parts[0].form
+            container, format = form.container, form.format
             lines, blank = sum(file.lines for file in files), sum(file.blank for file in files)
             bad, kept = sum(file.quarantined for file in files), sum(file.kept[group] for file in files)
             tokenized = [file.tokenized_bytes[key] for file in files if file.tokenized_bytes]

@@ -52,7 +52,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
     selection = config.selection(source.tokenizer.vocabulary_size)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     encodes, num_keys = config.token_ids is None, len(config.output_names)
-    plan = make_plan(_settings(config, source), source.inputs)
+    plan = make_plan(_settings(config, source), source.files)
     outputs = [Output(prefix=absolute(prefix), plan_id=plan.plan_id, dtype=dtype) for prefix in prefixes]
     uses_jq = selection.needs_jq
     with open_job(config, plan, outputs, reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
@@ -74,9 +74,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
                 samples=config.samples,
                 **source.shard_options(),
             )
-            filters = {"--where": config.where, "--sample": config.sample, "--hold-out": config.hold_out}
-            used = [flag for flag, value in filters.items() if value is not None]
-            shards = make_shards(job, source, settings, filters=used)
+            shards = make_shards(job, source, settings)
             for output in outputs if config.hold_out is not None else ():
                 if not any(part.header.num_documents for part in output.parts):
                     msg = f"{output.prefix}: expected records for it with --hold-out {config.hold_out}, got none"

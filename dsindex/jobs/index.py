@@ -32,7 +32,7 @@ from dsindex.index.epochs import (
     split_matrix,
 )
 from dsindex.index.explaining import Finding, explain_cache
-from dsindex.index.job import TrainingLength, find_identifiers, samples_for_training
+from dsindex.index.job import FIM_CLASS, TrainingLength, find_identifiers, samples_for_training
 from dsindex.index.plan import (
     BlendedCache,
     CacheSettings,
@@ -251,7 +251,7 @@ def _cache_settings(config: IndexConfig) -> CacheSettings:
         split=split,
         matrix=matrix,
         tokenizer=tokenizer,
-        class_name=config.dataset_class,
+        class_name=FIM_CLASS if config.fim_data else "GPTDataset",
         multiple_validation_sets=config.multiple_validation_sets,
         order=_document_order(config),
         ordered_splits=config.document_order_splits,

@@ -74,7 +74,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     )
     with ThreadPoolExecutor(available_cpus()) as pool:
         counts = list(pool.map(encode, spread_pieces(source.inputs, num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)))
-    keys, workers, num_shards = len(config.output_names), config.workers or available_cpus(), len(source.tasks())
+    keys, workers, tasks = len(config.output_names), config.workers or available_cpus(), source.tasks()
     eod = keys if source.eod_id is not None else 0
     estimate = extrapolate(counts, source.inputs, eod_per_document=eod)
     estimate = estimate.scaled(sum(sample.high - sample.low for sample in config.samples))
@@ -93,8 +93,8 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     return EstimateResult(
         num_inputs=len(source.inputs),
         input_bytes=source.total_bytes,
-        num_shards=num_shards,
-        largest_shard_bytes=max(file.shard_bytes for file in source.inputs),
+        num_shards=len(tasks),
+        largest_shard_bytes=max(task.stored_bytes for task in tasks),
         estimate=estimate,
         bad_records=sum(each.bad_records for each in counts),
         token_dtype=str(dtype),
@@ -103,7 +103,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
         bin_bytes=bin_bytes,
         idx_bytes=idx_bytes,
         work_bytes=bin_bytes + idx_bytes + provenance_bytes,
-        memory_bytes=LOCAL_BASE_BYTES + min(workers, num_shards) * LOCAL_WORKER_BYTES,
+        memory_bytes=LOCAL_BASE_BYTES + min(workers, len(tasks)) * LOCAL_WORKER_BYTES,
         notes=tuple(source.first_notes()),
         limits=tuple(limits),
     )

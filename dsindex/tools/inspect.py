@@ -98,7 +98,7 @@ def run_inspect(options: InspectConfig) -> InspectResult:
         raise InputError(str(error)) from error
     except FormatError as error:
         seen.findings += [str(error)] if str(error) not in seen.findings else []
-    if not options.is_overview:
+    if options.document is not None or options.sample is not None:
         seen.facts.clear()
     return seen
 
