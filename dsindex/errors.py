@@ -2,8 +2,7 @@
 
     DsindexError
     ├── InputError              an input is missing, empty, unreadable, or changed while it was read
-    │   ├── RecordError         one line of an input stops the job; knows the file and byte offset
-    │   │   └── BadRecordError  the line is not a record
+    │   ├── BadRecordError      one line of an input is not a record; knows the file and byte offset
     │   └── StoreError          an object store refuses a request, or cannot be reached
     │       └── MissingObjectError  there is no object at an address
     ├── RecordProblem           a record cannot become tokens; the reader of the file adds the place
@@ -54,8 +53,8 @@ class MissingObjectError(StoreError):
     """There is no object at an address."""
 
 
-class RecordError(InputError):
-    """One line of an input stops the job.
+class BadRecordError(InputError):
+    """One line of an input is not a record.
 
     Args:
         path: The input file.
@@ -91,14 +90,6 @@ class RecordError(InputError):
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, int, str, int | None]]:
         make = functools.partial(type(self), part=self.part, is_row=self.is_row)
         return make, (self.path, self.offset, self.reason, self.line)
-
-    def at(self, *, line: int) -> Self:
-        """Return the same error with its 1-based line number in the file, which a part does not know."""
-        return type(self)(self.path, self.offset, self.reason, line, is_row=self.is_row)
-
-
-class BadRecordError(RecordError):
-    """One line of an input is not a record."""
 
 
 class TokenizerError(DsindexError):

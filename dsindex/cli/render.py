@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.origins import DocumentOrigin
     from dsindex.datasets.samples import SampleTrace, TracedPart
-    from dsindex.engine.room import Estimate
+    from dsindex.engine.sample import Estimate
     from dsindex.functions import JoinResult, RawIndexResult
     from dsindex.jobs.build import BuildResult
     from dsindex.jobs.conversion import ConvertResult

@@ -7,15 +7,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset, MegatronSamples, absolute_source, open_index_array
+from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset, MegatronSamples, absolute_source
 from dsindex.errors import FormatError
-from dsindex.index.cache import BLENDED_ARRAYS, BLENDED_CLASS, array_beside, find_description, read_description
+from dsindex.index.cache import BLENDED_ARRAYS, BLENDED_CLASS, files_of, find_description, open_array, read_description
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.datasets.gpt import IndexSource, SampleOptions
+    from dsindex.datasets.gpt import SampleOptions
     from dsindex.datasets.samples import LocatedSample
+    from dsindex.index.cache import IndexSource
 
 
 class BlendedDataset(MegatronSamples):
@@ -43,10 +44,9 @@ class BlendedDataset(MegatronSamples):
         self._reopen = partial(
             BlendedDataset, self._datasets, *map(absolute_source, (dataset_index, dataset_sample_index))
         )
-        self.dataset_index = open_index_array(dataset_index, what="a dataset index", shape=(None,))
-        self.dataset_sample_index = open_index_array(
-            dataset_sample_index, what="the dataset index's sample index", shape=(len(self.dataset_index),)
-        )
+        self.dataset_index = open_array(dataset_index, "dataset_index")
+        length = len(self.dataset_index)
+        self.dataset_sample_index = open_array(dataset_sample_index, "dataset_sample_index", length=length)
 
     @property
     def datasets(self) -> list[GPTDataset]:
@@ -98,7 +98,7 @@ class BlendedDataset(MegatronSamples):
             )
             for number, part in enumerate(parts)
         ]
-        blend = cls(datasets, *(array_beside(path, name) for name in BLENDED_ARRAYS))
+        blend = cls(datasets, *map(files_of(path).array, BLENDED_ARRAYS))
         blend.place = path
         return blend
 

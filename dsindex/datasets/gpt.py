@@ -10,7 +10,7 @@ import os
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -18,14 +18,13 @@ from dsindex.datasets.base import tensor_maker
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.samples import LocatedSample, SampleDataset, SamplePart
-from dsindex.dtypes import DAMAGED_ARRAY_ERRORS
 from dsindex.errors import FormatError
 from dsindex.index.cache import (
     GPT_ARRAYS,
     GPT_CLASS,
-    array_beside,
+    files_of,
+    open_array,
     read_description,
-    record_beside,
     recorded_settings,
 )
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
+    from dsindex.index.cache import IndexSource
 
 
 # Options of a training sample's masks and positions, and how they are applied, as in Megatron-core's GPTDataset.
@@ -136,51 +136,9 @@ def _causal_mask(sequence_length: int, hidden_after: list[int]) -> NDArray[np.bo
     return mask[np.newaxis]
 
 
-# Memory-map the arrays of an index cache, and check their shape and type.
-
-IndexSource: TypeAlias = str | os.PathLike[str] | np.ndarray[Any, np.dtype[Any]]
-"""An index array, or the path of a `.npy` file to map."""
-
-
-def open_index_array(source: IndexSource, *, what: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
-    """Return an index as a read-only array; files are memory-mapped. None in `shape` means any length.
-
-    Raises:
-        FormatError: If the file cannot be read, or the array is not one of integers in this shape.
-    """
-    name = "the index array" if isinstance(source, np.ndarray) else os.fspath(source)
-    array = source
-    if not isinstance(array, np.ndarray):
-        try:
-            with np.errstate(over="ignore"):  # a damaged header may claim any shape
-                array = np.load(name, mmap_mode="r", allow_pickle=False)
-        except DAMAGED_ARRAY_ERRORS as error:
-            raise FormatError(f"{name}: cannot be read as {what} ({error})") from error
-    found = array.shape if isinstance(array, np.ndarray) else ()  # not of an archive
-    fits = len(found) == len(shape) and all(n in (None, m) for n, m in zip(shape, found, strict=True))
-    if not isinstance(array, np.ndarray) or not fits or array.dtype.kind not in "iu" or not array.flags.c_contiguous:
-        asked = " x ".join("any" if n is None else str(n) for n in shape)
-        got = f"{array.dtype} of shape {found}" if isinstance(array, np.ndarray) else "an archive"
-        raise FormatError(f"{name}: expected {what} of {asked} integers, got {got}, or not in the order of C")
-    # np.memmap is slow to slice; one array type, always read-only, lets numba compile each kernel once.
-    plain = array.view(np.ndarray)
-    plain.flags.writeable = False
-    return plain
-
-
 def absolute_source(source: IndexSource) -> IndexSource:
     """Return an absolute path, or the array itself."""
     return source if isinstance(source, np.ndarray) else os.path.abspath(source)
-
-
-def open_cached_index(description: str, name: str) -> NDArray[Any]:
-    """Return an index of the cache of a description, such as `sample_index`.
-
-    Raises:
-        FormatError: If the file cannot be read, or the array is not one of integers in the shape of this index.
-    """
-    shape = (None, 2) if name == "sample_index" else (None,)
-    return open_index_array(array_beside(description, name), what=f"a {name.replace('_', ' ')}", shape=shape)
 
 
 class MegatronSamples(SampleDataset[dict[str, Any]]):
@@ -286,11 +244,9 @@ class GPTDataset(MegatronSamples):
             options=options,
             torch=torch,
         )
-        self.document_index = open_index_array(document_index, what="a document index", shape=(None,))
-        self.sample_index = open_index_array(sample_index, what="a sample index", shape=(None, 2))
-        self.shuffle_index = open_index_array(
-            shuffle_index, what="the sample index's shuffle index", shape=(max(len(self.sample_index) - 1, 0),)
-        )
+        self.document_index = open_array(document_index, "document_index")
+        self.sample_index = open_array(sample_index, "sample_index")
+        self.shuffle_index = open_array(shuffle_index, "shuffle_index", length=max(len(self.sample_index) - 1, 0))
         self._extra = int(add_extra_token)
         tokens, *columns = dataset.token_columns()
         self._columns: tuple[Any, ...] = (tokens, *columns, self.document_index, self.sample_index)
@@ -330,10 +286,10 @@ class GPTDataset(MegatronSamples):
         if description["class"] != GPT_CLASS:
             raise FormatError(f"{path}: expected the description of a {GPT_CLASS}, got a {description['class']}")
         if add_extra_token is None:
-            add_extra_token = recorded_settings(record_beside(path)).get("extra_token") is not False
+            add_extra_token = recorded_settings(files_of(path).read_record()).get("extra_token") is not False
         return cls(
             IndexedDataset(description["dataset_path"] if prefix is None else prefix, check=check),
-            *(array_beside(path, name) for name in GPT_ARRAYS),
+            *map(files_of(path).array, GPT_ARRAYS),
             sequence_length=description["sequence_length"],
             add_extra_token=add_extra_token,
             options=options,

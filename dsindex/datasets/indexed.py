@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import partial
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from dsindex.datasets.base import MapDataset, as_it_is, tensor_maker
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.dtypes import starts_of
 from dsindex.errors import FormatError
-from dsindex.formats.mmididx import as_items, check_index, open_token_array, read_index
+from dsindex.formats.mmididx import check_index, read_index
+from dsindex.store.reading import input_status, open_items
 from dsindex.store.urls import absolute, located
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
-    from dsindex.formats.mmididx import Tokens
+    from dsindex.store.reading import Items
 
 
 class IndexedDataset(MapDataset["NDArray[Any]"]):
@@ -59,8 +60,12 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         index = read_index(idx_path)
         self.dtype: np.dtype[Any] = index.dtype
         """Type of the tokens, little-endian."""
-        self._tokens, bin_size_bytes = open_token_array(f"{self.prefix}.bin", self.dtype)
-        check_index(idx_path, index, bin_size_bytes=bin_size_bytes, every_entry=check)
+        bin_path = f"{self.prefix}.bin"
+        try:
+            self._tokens, size_bytes = open_items(bin_path, self.dtype), input_status(bin_path).size_bytes
+        except (OSError, ValueError) as error:
+            raise FormatError(f"{bin_path}: cannot be read ({error})") from error
+        check_index(idx_path, index, bin_size_bytes=size_bytes, every_entry=check)
         self.num_documents = index.header.num_documents
         """Number of documents, including empty ones."""
         self.num_tokens = len(self._tokens)
@@ -74,8 +79,8 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         self._shift = self.dtype.itemsize.bit_length() - 1
         self._sequence_pointers = index.sequence_pointers
         # A memoryview reads plain ints from unaligned memory, which makes ds[i] twice as fast as numpy scalars do.
-        self._lengths = as_items(index.sequence_lengths, "i")
-        self._pointers = as_items(index.sequence_pointers, "q")
+        self._lengths = _plain_ints(index.sequence_lengths, "i")
+        self._pointers = _plain_ints(index.sequence_pointers, "q")
 
     def __len__(self) -> int:
         """Return the number of sequences."""
@@ -148,7 +153,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         offsets = starts_of(np.array([len(each) for each in sequences], np.int64))
         return np.concatenate([np.empty(0, self.dtype), *sequences]), offsets
 
-    def token_columns(self) -> tuple[Tokens, NDArray[np.int32], NDArray[np.int64], int]:
+    def token_columns(self) -> tuple[Items, NDArray[np.int32], NDArray[np.int64], int]:
         """Return all tokens, sequence lengths and pointers, and log2 of a token's bytes."""
         return self._tokens, self.sequence_lengths, self._sequence_pointers, self._shift
 
@@ -219,3 +224,11 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         return FormatError(
             f"{self.prefix}.idx: expected sequence {index} inside the .bin, got a position outside; verify the dataset"
         )
+
+
+def _plain_ints(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:
+    """Return a view of an array whose items are plain ints; a tuple if it is empty, which memoryviews cannot be."""
+    if not len(array):
+        return ()
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return memoryview(native.view(np.uint8).data).cast(code)

@@ -10,7 +10,6 @@ a description of an index cache, or its folder           GPTDataset or BlendedDa
 from __future__ import annotations
 
 import glob
-import os
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,10 +18,10 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.kinds import Subject, tell_kind
 from dsindex.datasets.subjects import Caches, Result, cache_folder, list_text_prefixes, tokenizer_path
 from dsindex.errors import InputError, UsageError
-from dsindex.index.cache import BLENDED_CLASS, descriptions_in, find_description, read_description, split_of
+from dsindex.index.cache import BLENDED_CLASS, descriptions_in, find_cache, read_description
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import tokenizers
 
@@ -187,34 +186,3 @@ def _open_cache(
 
         return BlendedDataset.open_cache(path, prefixes=prefixes, **options)
     return GPTDataset.open_cache(path, prefix=prefixes[0] if prefixes else None, **options)
-
-
-def find_cache(descriptions: Iterable[str], split: str | None, *, place: str) -> str:
-    """Return the description of a split's index cache; the caches of a blend's datasets are parts of it.
-
-    Args:
-        descriptions: Paths of descriptions.
-        split: train, valid or test; None for the only one, or else train.
-        place: Name of the caches in messages.
-
-    Raises:
-        InputError: If the split has no cache, or several.
-        FormatError: If a description is damaged.
-    """
-    known = {path: read_description(path) for path in descriptions}
-    parts = {
-        os.path.abspath(find_description(os.path.dirname(path), part))
-        for path, described in known.items()
-        for part in described.get("datasets", ())
-    }
-    by_split: dict[str, list[str]] = {}
-    for path, described in known.items():
-        if os.path.abspath(path) not in parts:
-            by_split.setdefault(split_of(described), []).append(path)
-    if split is None:
-        split = next(iter(by_split)) if len(by_split) == 1 else "train"
-    found = by_split.get(split, [])
-    if len(found) != 1:
-        got = f"{len(found)}: {', '.join(found)}" if found else ", ".join(sorted(by_split)) or "no description"
-        raise InputError(f"{place}: expected one index cache of the split {split}, got {got}; choose one")
-    return found[0]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
-    from dsindex.formats.mmididx import Tokens
     from dsindex.formats.pbin import PbinVersion
+    from dsindex.store.reading import Items
 
 # The blocks of a `.pbin` that begin where documents begin.
 
@@ -71,7 +71,7 @@ class _Parts(MapDataset["NDArray[Any]"]):
         self._convert = tensor_maker(torch)
         self.header = read_pbin_header(self.path, version=version)
         self.num_tokens = self.header.num_tokens
-        self.tokens: Tokens = open_tokens(self.path, self.header)
+        self.tokens: Items = open_tokens(self.path, self.header)
         """All tokens as they are stored: unsigned, in the file's byte order, shape [tokens]."""
         self._reopen = partial(type(self), absolute(self.path), *options, version=self.header.version, torch=torch)
 

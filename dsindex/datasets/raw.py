@@ -6,8 +6,6 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Literal, SupportsIndex
 
-import numpy as np
-
 from dsindex.datasets.base import MapDataset, tensor_maker
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.formats.raw_index import create_raw_index, find_lines, raw_index_path, read_raw_index
@@ -17,6 +15,7 @@ from dsindex.text.tokenizer import Tokenizer, decode, load_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -172,7 +171,7 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
         from dsindex.text.encoders import make_encoder
 
         batch = make_encoder(self.tokenizer, self._engine).encode([self.text(index) for index in indices])
-        return list(map(self._convert, np.split(batch.tokens, batch.lengths.cumsum()[:-1]) if indices else []))
+        return list(map(self._convert, batch.split()))
 
     def text(self, index: SupportsIndex) -> str:
         """Return the text that the jq pattern selects from a line.

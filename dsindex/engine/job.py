@@ -13,9 +13,11 @@ that is recorded is done. In a bucket, an output's objects are written at the en
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import socket
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 import dsindex
+from dsindex.amounts import format_size
 from dsindex.engine.dispatch import Dispatch
 from dsindex.engine.executors import Call, ClusterLostError
 from dsindex.engine.interrupts import raise_missed_stop
@@ -30,14 +33,11 @@ from dsindex.engine.output import (
     PROVENANCE_SUFFIX,
     QUARANTINE_SUFFIX,
     Output,
-    find_finished,
     publish,
     ranges_of,
-    refuse_inputs,
     remove_partials,
     withdraw,
 )
-from dsindex.engine.plan import compare_plans
 from dsindex.engine.progress import ProgressFile, conclude
 from dsindex.engine.start import make_executor
 from dsindex.engine.tasks import MergeRange
@@ -53,20 +53,30 @@ from dsindex.engine.work_folder import (
     remove_work_folder,
 )
 from dsindex.engine.worker import make_index, make_provenance, make_quarantine, merge_range, merge_whole
-from dsindex.errors import PlanError
-from dsindex.formats.manifest import Manifest, RecordedEngine, Run
+from dsindex.errors import OutputError, PlanError
+from dsindex.formats.manifest import (
+    Manifest,
+    Plan,
+    RecordedEngine,
+    Run,
+    files_have_recorded_sizes,
+    read_manifest,
+)
+from dsindex.json_text import decode_json, encode_json, show_name
 from dsindex.options.config import work_folder_path
 from dsindex.store.lock import hold_lock
-from dsindex.store.storage import StoredFile, combine_digests, holds_writes
-from dsindex.store.store import replace_file, store_of
+from dsindex.store.storage import StoredFile, combine_digests, free_bytes, holds_writes, nearest_folder
+from dsindex.store.store import find, replace_file, store_of
 from dsindex.store.urls import absolute, folder_of, joined, with_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from dsindex.engine.executors import Executor
+    from dsindex.engine.inputs import InputFile
     from dsindex.engine.progress import Reporter
-    from dsindex.formats.manifest import Content, Plan
+    from dsindex.engine.sample import Estimate
+    from dsindex.formats.manifest import Content
     from dsindex.options.config import WorkConfig
     from dsindex.store.lock import Lock
     from dsindex.text.engines import Engine
@@ -328,6 +338,56 @@ def open_job(
             remove_work_folder(work_dir)
 
 
+def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> list[Manifest]:
+    """Return the manifests of existing output if the same plan made all of it; refuse output that must not be replaced.
+
+    Args:
+        outputs: Every output of the job.
+        plan: The job's plan.
+        replaces: Whether output of another plan, or of somebody else, may be replaced, as when an interrupted run of
+            the plan has begun to publish.
+
+    Returns:
+        The manifests of finished output of the same plan; nothing if there is work to do.
+
+    Raises:
+        PlanError: If another plan made the output, naming what differs, or no manifest describes it.
+        FormatError: If a manifest cannot be read.
+    """
+    finished: list[Manifest] = []
+    for output in outputs:
+        manifest, foreign = read_manifest(output.prefix), ""
+        if manifest is not None:
+            settings, inputs = compare_plans(manifest.run.plan, plan)
+            foreign = "; ".join([*settings, *inputs])
+        elif found := next(filter(find, map(output.final, output.all_suffixes)), None):
+            foreign = f"{os.path.basename(found)} exists already, and no manifest says that dsindex made it"
+        if foreign and not replaces:
+            raise PlanError(
+                f"{output.prefix}: finished output of another plan is here: {foreign}; choose another place for the "
+                f"output, or replace it with --replace"
+            )
+        if manifest and not foreign and files_have_recorded_sizes(output.prefix, manifest):
+            finished.append(manifest)
+    return finished if len(finished) == len(outputs) else []
+
+
+def refuse_inputs(outputs: Sequence[Output], inputs: Sequence[str]) -> None:
+    """Refuse outputs that are inputs of the same job, also through links to folders or files.
+
+    Raises:
+        OutputError: If an output is an input, naming both.
+    """
+    names = [path for output in outputs for path in output.paths if output.in_bucket or os.path.exists(path)]
+    existing = {os.path.realpath(path): path for path in names}
+    for path in inputs if existing else ():
+        if found := existing.get(os.path.realpath(path)):
+            raise OutputError(
+                f"{found}: expected an output that is none of the inputs, got the input {show_name(path)}; choose "
+                f"another --output-prefix"
+            )
+
+
 def hold_output(prefix: str) -> contextlib.AbstractContextManager[Lock]:
     """Hold the lock of an output.
 
@@ -355,9 +415,8 @@ def _take_over(job: Job, settings: Sequence[str], inputs: Sequence[str]) -> None
     is_same_output = ledger.plan.settings.get("output-prefix") == plan.settings.get("output-prefix")
     if settings and ledger.has_work and not (job.config.replace and is_same_output):
         raise PlanError(
-            f"{job.work_dir}: {'kept shards' if ledger.is_finished else 'unfinished work'} of another plan: "
-            f"{'; '.join(settings)}; use the former options to continue, another --work-dir, or --replace to start "
-            "the same output over"
+            f"{job.work_dir}: shards of another plan are here: {'; '.join(settings)}; use the former options to "
+            "continue, another --work-dir, or --replace to start the same output over"
         )
     if ledger.plan.plan_id != plan.plan_id:
         remove_partials(job.outputs, ledger.plan.plan_id)
@@ -392,3 +451,95 @@ def _working(job: Job) -> Iterator[None]:
         if not ledger.has_work:
             remove_partials(job.outputs, job.plan.plan_id)
             remove_work(work_dir)
+
+
+# A job's identity, which is its settings and the ordered list of its inputs. Two runs belong to the same plan if and
+# only if nothing that their output depends on differs. If only inputs differ, their shards alone are made again: each
+# belongs to its own input.
+
+
+def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputFile] = ()) -> Plan:
+    """Return the plan of settings, which are of types that JSON has, and inputs."""
+    return Plan(
+        settings=decode_json(encode_json(settings)),
+        inputs=[(file.absolute_path, file.size_bytes, file.version) for file in inputs],
+    )
+
+
+def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
+    """Return the differences between the settings and those between the inputs of two plans, a phrase for each.
+
+    Bad records may be set aside from now on: shards that were made when they made the job fail have none.
+    """
+    before, now = old.settings, new.settings
+    settings = [
+        f"{name} was {_shown(before.get(name))} and is {_shown(now.get(name))}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name) and (name, before.get(name)) != ("on-bad-record", "fail")
+    ]
+    if old.inputs == new.inputs:
+        return settings, []
+    inputs, files_before, files_now = [], Counter(old.inputs), Counter(new.inputs)
+    for what, files in (("gone", files_before - files_now), ("new", files_now - files_before)):
+        if files:
+            more = f" and {files.total() - 1:,} more are" if files.total() > 1 else " is"
+            inputs.append(f"the input {show_name(next(iter(files))[0])}{more} {what} or changed")
+    return settings, inputs or ["the inputs are in another order"]
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else encode_json(value).decode()
+
+
+# Disk space: the estimated need of shards and output, compared with what is free.
+
+LATE_SHARE = 0.3
+"""Share of the shards that are there at a time on a disk, where their tokens go as they are merged."""
+INDEX_BYTES = 24
+PROVENANCE_BYTES = 16
+"""Of a document, about."""
+
+
+def check_room(config: WorkConfig, estimate: Estimate, *, itemsize: int, num_keys: int) -> None:
+    """Refuse a job whose shards and output would not fit on disk, but for what an earlier run has made of them.
+
+    Args:
+        config: The options of the job.
+        estimate: Its estimated size.
+        itemsize: Bytes per token on disk.
+        num_keys: Number of keys, each of which makes a dataset.
+
+    Raises:
+        OutputError: If space is short, naming the folder and the needed and free space.
+    """
+    output_folder, work_dir = folder_of(config.output_prefix), work_folder_path(config)
+    output = int(estimate.tokens * itemsize + estimate.documents * num_keys * INDEX_BYTES)
+    shards = output + int(estimate.documents * PROVENANCE_BYTES)
+    if not (config.keep_shards or holds_writes(output_folder)):
+        shards = int(LATE_SHARE * shards)
+    output -= _allocated_bytes(f"{glob.escape(config.output_prefix)}*.partial")
+    shards -= _allocated_bytes(f"{glob.escape(work_dir)}/**/*")
+    require_room({output_folder: output, work_dir: shards}, what="shards and output")
+
+
+def require_room(needs: Mapping[str, int], *, what: str) -> None:
+    """Refuse to write more than fits on disk.
+
+    Args:
+        needs: Folder → estimated bytes, which are added up on each disk.
+        what: Names what they are for.
+
+    Raises:
+        OutputError: If fewer bytes are free.
+    """
+    disks = {folder: os.stat(nearest_folder(folder)).st_dev for folder in needs if not holds_writes(folder)}
+    for folder, disk in disks.items():
+        needed = sum(needs[each] for each in disks if disks[each] == disk)
+        if needed > (free := free_bytes(folder)):
+            sizes = f"about {format_size(needed)} are needed for {what}, {format_size(free)} are free"
+            raise OutputError(f"{folder}: {sizes}; make room, or choose another --output-prefix or --work-dir")
+
+
+def _allocated_bytes(pattern: str) -> int:
+    """Return the disk space that files take, which is less than their size if they have holes."""
+    return sum(os.stat(path).st_blocks * 512 for path in glob.glob(pattern, recursive=True) if os.path.exists(path))

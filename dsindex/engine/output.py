@@ -15,14 +15,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dsindex.engine.plan import compare_plans
 from dsindex.engine.tasks import MergeRange, Piece
-from dsindex.errors import MissingObjectError, OutputError, PlanError
-from dsindex.formats.manifest import files_have_recorded_sizes, manifest_path, read_manifest
-from dsindex.json_text import show_name
+from dsindex.errors import MissingObjectError, OutputError
+from dsindex.formats.manifest import manifest_path
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, holds_writes, sync_folder, writing
-from dsindex.store.store import find, replace_file, store_of
-from dsindex.store.urls import local_paths, with_suffix
+from dsindex.store.store import replace_file, store_of
+from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.tasks import Part, PartFile, ShardRows
     from dsindex.engine.work_folder import Ledger
-    from dsindex.formats.manifest import Manifest, Plan
+    from dsindex.formats.manifest import Manifest
     from dsindex.store.storage import StoredFile
 
 RANGE_BYTES = DIGEST_BLOCK_BYTES
@@ -53,8 +51,6 @@ class Output:
     """Id of the job's plan."""
     dtype: np.dtype[Any]
     """Token type of its parts."""
-    key: str = ""
-    """The key of its part in a shard's receipt."""
     is_mask: bool = False
     """Whether it has a value for each token of another output, and shares that one's provenance and bad records."""
     head: PartFile | None = None
@@ -172,63 +168,6 @@ class Output:
 def ranges_of(begin: int, end: int) -> range:
     """Return the numbers of the ranges that the bytes [begin, end) of a token file overlap."""
     return range(begin // RANGE_BYTES, -(-end // RANGE_BYTES))
-
-
-# What is there before a job begins.
-
-
-def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> list[Manifest]:
-    """Return the manifests of existing output if the same plan made all of it; refuse output that must not be replaced.
-
-    Args:
-        outputs: Every output of the job.
-        plan: The job's plan.
-        replaces: Whether output of another plan, or of somebody else, may be replaced, as when an interrupted run of
-            the plan has begun to publish.
-
-    Returns:
-        The manifests of finished output of the same plan; nothing if there is work to do.
-
-    Raises:
-        PlanError: If another plan made the output, naming what differs.
-        FormatError: If a manifest cannot be read.
-        OutputError: If no manifest describes the files under final names.
-    """
-    finished: list[Manifest] = []
-    for output in outputs:
-        manifest = read_manifest(output.prefix)
-        settings, inputs = ([], []) if manifest is None else compare_plans(manifest.run.plan, plan)
-        if (settings or inputs) and not replaces:
-            raise PlanError(
-                f"{output.prefix}: finished output of another plan is here: {'; '.join([*settings, *inputs])}; choose "
-                f"another place for the output, or replace it with --replace"
-            )
-        for path in map(output.final, output.all_suffixes):
-            if manifest is None and not replaces and find(path):
-                raise OutputError(
-                    f"{path}: exists already, and no manifest says that dsindex made it; choose another place for the "
-                    f"output, or replace it with --replace"
-                )
-        if manifest and not (settings or inputs) and files_have_recorded_sizes(output.prefix, manifest):
-            finished.append(manifest)
-    return finished if len(finished) == len(outputs) else []
-
-
-def refuse_inputs(outputs: Sequence[Output], inputs: Sequence[str]) -> None:
-    """Refuse outputs that are inputs of the same job, also through links to folders or files.
-
-    Raises:
-        OutputError: If an output is an input, naming both.
-    """
-    names = [path for output in outputs for path in output.paths]
-    gone = {path for path in local_paths(names) if not os.path.exists(path)}
-    existing = {os.path.realpath(path): path for path in names if path not in gone}
-    for path in inputs if existing else ():
-        if found := existing.get(os.path.realpath(path)):
-            raise OutputError(
-                f"{found}: expected an output that is none of the inputs, got the input {show_name(path)}; choose "
-                f"another --output-prefix"
-            )
 
 
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp$")

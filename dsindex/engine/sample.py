@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.engine.inputs import TEXT_PER_STORED_BYTE
-from dsindex.engine.room import Estimate
 from dsindex.errors import InputError
 from dsindex.text.compressed import measure_compression
 
@@ -43,6 +42,22 @@ SAMPLED_RECORD_BYTES = 64 << 20
 """Size above which the driver does not hold a record to audit it: it may be a bad one of any size."""
 _MEASURED_BYTES = 512 << 10
 """Compressed bytes by which the size of the text is estimated, at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The size of a job, extrapolated from a sample."""
+
+    tokens: float
+    """Tokens of all keys, EOD included."""
+    documents: float
+    """Documents of all inputs."""
+    is_exact: bool = True
+    """Whether everything was read."""
+
+    def scaled(self, share: float) -> Estimate:
+        """Return the estimate for a share of the records."""
+        return replace(self, tokens=self.tokens * share, documents=self.documents * share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,8 @@ described: datasets to assemble, and the counts for their manifests.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
+from functools import partial
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from dsindex.engine.output import ranges_of
 from dsindex.engine.tasks import Part, PartFile, ShardRows
 from dsindex.engine.work_folder import SHARDS_FOLDER, ShardMade
 from dsindex.engine.worker import tokenize_shard
-from dsindex.errors import BadRecordError, InputError, RecordError
+from dsindex.errors import BadRecordError, InputError
 from dsindex.formats.manifest import Content, RecordCounts, RecordedInput
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.store.store import store_of
@@ -24,11 +26,10 @@ from dsindex.store.urls import joined
 from dsindex.text.compressed import measure_compression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from dsindex.engine.dispatch import Dispatch
     from dsindex.engine.job import Job, RangeOfOutput
-    from dsindex.engine.output import Output
     from dsindex.engine.source import TextSource
     from dsindex.engine.tasks import ShardResult, ShardTask
 
@@ -39,7 +40,6 @@ def make_shards(
     settings: object,
     *,
     function: Callable[[ShardTask, Any], ShardResult] = tokenize_shard,
-    filters: Sequence[str] = (),
 ) -> Shards:
     """Make the shards of a source that the ledger does not have, and merge ranges of the outputs meanwhile.
 
@@ -48,11 +48,9 @@ def make_shards(
         source: The inputs.
         settings: The settings that all shards share; sent to every worker once.
         function: The function that makes a shard.
-        filters: Flags that leave out records, for messages.
 
     Raises:
-        RecordError: The bad record at the smallest input and offset, with its line number; or the first record for
-            which a template or pattern takes too long.
+        BadRecordError: The bad record at the smallest input and offset, with its line number.
         InputError: If there are more bad records than allowed, or no records at all.
     """
     tasks = source.tasks()
@@ -80,12 +78,12 @@ def make_shards(
                     dispatch.release(shards.take(what, value, fresh=True))
                 else:
                     job.record_range(*what, value)
-    except RecordError as error:
+    except BadRecordError as error:
         raise shards.explain(error) from error
     finally:
         job.ledger.sync()
     job.made_bytes = sum(task.stored_bytes for task in missing)
-    shards.require_records(filters)
+    shards.require_records()
     return shards
 
 
@@ -100,10 +98,10 @@ def _find_kept(job: Job, tasks: Sequence[ShardTask]) -> dict[int, ShardResult]:
         return {}
     folder = joined(job.work_dir, SHARDS_FOLDER)
     there = {each.path: each.size_bytes for each in store_of(folder).list(folder)}
-    for output in job.outputs:
+    for place, output in enumerate(job.outputs):
         merged, end = job.ledger.ranges[output.name], output.begins[-1]
         for number in takewhile(known.__contains__, range(len(tasks))):
-            tokens = known[number].find_part(output.key).bin
+            tokens = known[number].keys[place].bin
             begin, end = end, end + tokens.size_bytes
             if all(map(merged.__contains__, ranges_of(begin, end))):
                 there[joined(job.work_dir, tokens.name)] = tokens.size_bytes
@@ -135,7 +133,8 @@ class Shards:
         For the last shard none is returned: `assemble` merges the rest.
         """
         self._results[number] = result
-        tokens = sum(result.find_part(output.key).num_tokens for output in self.job.outputs if not output.is_mask)
+        parts = zip(self.job.outputs, result.keys, strict=True)
+        tokens = sum(made.num_tokens for output, made in parts if not output.is_mask)
         stored_bytes = self._tasks[number].stored_bytes
         self.job.reporter.advance(stored_bytes, documents=result.num_records, tokens=tokens, fresh=fresh)
         self._num_bad += sum(file.quarantined for file in result.files)
@@ -154,8 +153,7 @@ class Shards:
         work_dir = self.job.work_dir
         if task.shard and self._tasks[task.shard - 1].input != task.input:
             self._line = 1
-        for output in self.job.outputs:
-            made = result.find_part(output.key)
+        for output, made in zip(self.job.outputs, result.keys, strict=True):
             header = IndexHeader(
                 dtype=output.dtype,
                 num_sequences=made.num_sequences,
@@ -163,98 +161,103 @@ class Shards:
                 has_modes=False,
             )
             output.add(Part(bin=PartFile.of(made.bin, work_dir), idx=PartFile.of(made.idx, work_dir), header=header))
-            rows = [(output.provenance, made.provenance), (output.quarantine, result.quarantine)]
-            for files, file in rows if not output.is_mask else ():
-                if file is not None:
-                    names = tuple(self.source.inputs[number].path for number in task.inputs)
-                    made_rows = PartFile.of(file, work_dir)
-                    files.append(ShardRows(file=made_rows, input=task.input, line=self._line, names=names))
+            place = partial(ShardRows, input=task.input, line=self._line)
+            if made.provenance is not None and not output.is_mask:
+                output.provenance.append(place(file=PartFile.of(made.provenance, work_dir)))
+            if result.quarantine is not None and not output.is_mask:
+                names = tuple(self.source.inputs[number].path for number in task.inputs)
+                output.quarantine.append(place(file=PartFile.of(result.quarantine, work_dir), names=names))
         self._line += result.files[0].lines
 
     @property
-    def results(self) -> list[tuple[ShardTask, ShardResult]]:
-        """Every shard with its task, in plan order."""
-        return [(task, self._results[number]) for number, task in enumerate(self._tasks)]
+    def counts(self) -> Counter[str]:
+        """The sums of the named counts of all shards."""
+        counts: Counter[str] = Counter()
+        for result in self._results.values():
+            counts.update(dict(result.counts))
+        return counts
 
-    def explain(self, error: RecordError) -> RecordError:
-        """Return the error of a record with its place in the input, what is kept, and how the job goes on.
+    def explain(self, error: BadRecordError) -> BadRecordError:
+        """Return the error of a record with its line in the input, what is kept, and how the job goes on.
 
         All shards before it are made.
 
         Raises:
             InputError: If the input is damaged there, so that the record is not what was written.
         """
-        if error.part is not None:
-            begin, line = error.part
-            number, part = next(
-                (number, part)
-                for task in self._tasks
-                for number, part in zip(task.inputs, task.parts, strict=True)
-                if (part.path, part.begin) == (error.path, begin)
-            )
-            if part.form.container != "plain":  # raises if it is damaged: then the record is not a bad one
-                measure_compression(part.path, part.form.container)
-            before = [
-                self._results[task.shard].files[0].lines
-                for task in self._tasks
-                if task.input == number and task.parts[0].begin < begin and task.shard in self._results
-            ]
-            error = error.at(line=sum(before) + line + 1)
-        if isinstance(error, BadRecordError):
-            way_on = (
-                "mend it and run the same command again, or add --on-bad-record quarantine to set such records aside"
-            )
-            if error.line == 1 and error.reason.startswith("expected the key"):
-                way_on = f"name another key, or {way_on}"
-            error.args = (f"{error}; {len(self._results):,} of {len(self._tasks):,} shards are kept: {way_on}",)
-        return error
+        begin, line = error.part or (0, 0)
+        number, part = next(
+            (number, part)
+            for task in self._tasks
+            for number, part in zip(task.inputs, task.parts, strict=True)
+            if (part.path, part.begin) == (error.path, begin)
+        )
+        if part.form.container != "plain":  # raises if it is damaged: then the record is not a bad one
+            measure_compression(part.path, part.form.container)
+        before = [
+            self._results[task.shard].files[0].lines
+            for task in self._tasks
+            if task.input == number and task.parts[0].begin < begin and task.shard in self._results
+        ]
+        kept = f"{len(self._results):,} of {len(self._tasks):,} shards are kept"
+        way_on = "mend it and run the same command again, or add --on-bad-record quarantine to set such records aside"
+        line += sum(before) + 1
+        return BadRecordError(part.path, error.offset, f"{error.reason}; {kept}: {way_on}", line, is_row=error.is_row)
 
-    def require_records(self, filters: Sequence[str]) -> None:
+    def require_records(self) -> None:
         """Check that there are records, and not too many bad ones for a limit that is a share."""
         limit = self.source.config.max_bad_records or ""
         files = [file for result in self._results.values() for file in result.files]
         bad, records = self._num_bad, sum(file.lines - file.blank for file in files)
         if limit.endswith("%") and bad > float(limit[:-1]) / 100 * records:
             raise _too_many_bad(bad, limit)
-        if any(result.num_records for result in self._results.values()):
-            return
-        remedy = "take a larger share, or check the condition" if filters else "check --input"
-        lost = [f"{bad:,} are bad"] if bad else []
-        lost += [f"{records - bad:,} are left out by {' and '.join(filters)}"] if filters else []
-        got = f"none of {records:,}: {' and '.join(lost)}" if lost else "none"
-        msg = (
-            f"{self._tasks[0].parts[0].path}: expected at least one record in all inputs together, got {got}; {remedy}"
-        )
-        raise InputError(msg)
+        if not any(result.num_records for result in self._results.values()):
+            raise InputError(
+                f"{self._tasks[0].parts[0].path}: expected at least one record in all inputs together, got none: of "
+                f"{records:,}, {bad:,} are bad and {records - bad:,} are left out; check --input and conditions"
+            )
 
-    def content(self, output: Output, *, group: int = 0, **own: Any) -> Content:  # noqa: ANN401 - fields of Content
-        """Return the content of the manifest of an output that is assembled.
+    def publish(self, own: Sequence[Mapping[str, Any]], *, encodes: bool = True) -> None:
+        """Assemble and publish the outputs.
 
         Args:
-            output: The output.
-            group: Number of its sample or split among those whose records are counted.
-            own: Fields of Content that only this kind of job has.
+            own: For each output, the fields of Content that only this kind of job has.
+            encodes: Whether texts were encoded.
         """
-        parts = [result.find_part(output.key) for result in self._results.values()]
-        number = [part.key for part in self._results[0].keys].index(output.key)
-        inputs = list(self._describe_inputs(number, group))
-        counts = {name: sum(getattr(file, name) or 0 for file in inputs) for name in _COUNTS}
-        empty = sum(part.num_empty_documents for part in parts)
+        self.job.assemble()
+        contents = [self._content(number, fields) for number, fields in enumerate(own)]
+        engine, name = self.source.engine if encodes else None, self.source.config.tokenizer_model
+        self.job.publish(contents, engine=engine, tokenizer_path=name)
+
+    def _content(self, number: int, own: Mapping[str, Any]) -> Content:
+        """Return the content of the manifest of an output, by its number."""
+        output = self.job.outputs[number]
+        parts = [result.keys[number] for result in self._results.values()]
+        inputs = list(self._describe_inputs(number))
+        text: dict[str, Any] = {}
+        if not output.is_mask:
+            counts = {name: sum(getattr(file, name) or 0 for file in inputs) for name in _COUNTS}
+            empty = sum(part.num_empty_documents for part in parts)
+            full = counts["kept"] - empty
+            text["account"] = RecordCounts(**counts, documents_with_tokens=full, empty_documents=empty)
+            text["eod_in_text"] = sum(part.eod_in_text for part in parts)
+            text["tokenizer"] = self.source.describe_tokenizer()
+        fields = {"token_dtype": output.dtype.name, **text, **own}
         return Content(
             inputs=inputs,
-            account=RecordCounts(**counts, documents_with_tokens=counts["kept"] - empty, empty_documents=empty),
             documents=sum(part.num_documents for part in parts),
             sequences=sum(part.num_sequences for part in parts),
             tokens=sum(part.num_tokens for part in parts),
-            eod_in_text=sum(part.eod_in_text for part in parts),
-            tokenizer=self.source.describe_tokenizer(),
             digests=output.digests,
-            **{"token_dtype": output.dtype.name, **own},
+            **fields,
         )
 
-    def _describe_inputs(self, key: int, group: int) -> Iterator[RecordedInput]:
-        """Yield the manifest's `inputs`, with fingerprints and record counts; records of other groups are filtered."""
-        numbered = (pair for task, result in self.results for pair in zip(task.inputs, result.files, strict=True))
+    def _describe_inputs(self, key: int) -> Iterator[RecordedInput]:
+        """Yield an output's `inputs`, with fingerprints and record counts; records of other groups are filtered."""
+        group = key * len(self._results[0].files[0].kept) // len(self.job.outputs)
+        numbered = (
+            pair for task in self._tasks for pair in zip(task.inputs, self._results[task.shard].files, strict=True)
+        )
         for number, found in groupby(numbered, key=lambda pair: pair[0]):
             files, given = [file for _, file in found], self.source.inputs[number]
             container, format = given.form.container, given.form.format

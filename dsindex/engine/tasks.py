@@ -68,7 +68,6 @@ class FileCounts(Struct, frozen=True, array_like=True, gc=False):
 class KeyResult:
     """One key's part of a shard."""
 
-    key: str
     num_sequences: int
     num_documents: int
     num_tokens: int
@@ -89,6 +88,7 @@ class ShardResult:
     files: tuple[FileCounts, ...]
     """The counts of each file of the task."""
     keys: tuple[KeyResult, ...]
+    """The parts, in the order of the job's outputs: all keys of a sample or split, then those of the next one."""
     quarantine: StoredFile | None = None
     counts: tuple[tuple[str, int], ...] = ()
     """Further named counts of a kind of shard, to be added up over shards."""
@@ -97,10 +97,6 @@ class ShardResult:
     def num_records(self) -> int:
         """Records kept."""
         return sum(sum(file.kept) for file in self.files)
-
-    def find_part(self, key: str) -> KeyResult:
-        """Return the part of a key."""
-        return next(part for part in self.keys if part.key == key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from dsindex.datasets.provenance import COLUMNS, ROWS_PER_GROUP
 from dsindex.engine.tasks import FileCounts, KeyResult, Piece, ShardResult
 from dsindex.engine.work_folder import SHARDS_FOLDER, require_marked
 from dsindex.errors import BadRecordError, OutputError
-from dsindex.formats.mmididx import BOUNDARY, CHUNK_ITEMS, LENGTH, MODE, IndexBuilder, IndexHeader, write_index
+from dsindex.formats.mmididx import BOUNDARY, CHUNK_ITEMS, LENGTH, SECTIONS, IndexBuilder, IndexHeader, write_index
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import Extent, open_in_order, open_stored
 from dsindex.store.storage import BlockDigester, holds_writes, start_writeback, write_at, writing
@@ -175,26 +175,25 @@ class GroupWriter:
     Args:
         attempt: The attempt whose files they are.
         name: The group's name in those of its files.
-        dtypes: Key → token type of its `.bin`.
+        dtypes: Token type of each key's `.bin`.
         provenance: Whether to write where the documents are from.
 
     Raises:
         OutputError: If the work folder refuses.
     """
 
-    def __init__(self, attempt: Attempt, name: str, dtypes: Mapping[str, np.dtype[Any]], *, provenance: bool) -> None:
+    def __init__(self, attempt: Attempt, name: str, dtypes: Sequence[np.dtype[Any]], *, provenance: bool) -> None:
         self._attempt = attempt
-        self._names = {key: f"{name}.{number}" for number, key in enumerate(dtypes)}
-        self._indices: dict[str, IndexBuilder] = {}
-        for key, dtype in dtypes.items():
-            self._indices[key] = IndexBuilder(dtype.newbyteorder("<"), folder=attempt.folder)
-            attempt.callback(self._indices[key].close)
-        self._facts: dict[str, Counter[str]] = {key: Counter() for key in dtypes}
+        self._name = name
+        self._indices = [IndexBuilder(dtype.newbyteorder("<"), folder=attempt.folder) for dtype in dtypes]
+        for index in self._indices:
+            attempt.callback(index.close)
+        self._facts: list[Counter[str]] = [Counter() for _ in dtypes]
         self._provenance = f"{name}.prov" if provenance else None
 
     def add(
         self,
-        key: str,
+        key: int,
         tokens: NDArray[Any],
         sequence_lengths: NDArray[np.integer[Any]],
         sequences_per_document: NDArray[np.integer[Any]],
@@ -203,7 +202,7 @@ class GroupWriter:
         """Append documents to a key's part.
 
         Args:
-            key: The key.
+            key: The number of the key.
             tokens: Of the type on disk.
             sequence_lengths: Shape [sequences].
             sequences_per_document: Shape [documents].
@@ -212,7 +211,7 @@ class GroupWriter:
         Raises:
             OutputError: If a disk is full.
         """
-        self._attempt.file(f"{self._names[key]}.bin").write(tokens.view(np.uint8).data)
+        self._attempt.file(f"{self._name}.{key}.bin").write(tokens.view(np.uint8).data)
         with writing(self._attempt.folder):
             self._indices[key].add_documents(sequence_lengths, sequences_per_document)
         self._facts[key].update(facts)
@@ -239,16 +238,15 @@ class GroupWriter:
             OutputError: If a disk is full.
         """
         rows, parts = None if self._provenance is None else self._attempt.stored(self._provenance), []
-        for key, index in self._indices.items():
+        for key, index in enumerate(self._indices):
             with writing(self._attempt.folder):
-                index.write(self._attempt.file(f"{self._names[key]}.idx"))
+                index.write(self._attempt.file(f"{self._name}.{key}.idx"))
             part = KeyResult(
-                key=key,
                 num_sequences=index.num_sequences,
                 num_documents=index.num_documents,
                 num_tokens=index.num_tokens,
-                bin=self._attempt.stored(f"{self._names[key]}.bin"),
-                idx=self._attempt.stored(f"{self._names[key]}.idx"),
+                bin=self._attempt.stored(f"{self._name}.{key}.bin"),
+                idx=self._attempt.stored(f"{self._name}.{key}.idx"),
                 provenance=rows,
                 **self._facts[key],
             )
@@ -273,7 +271,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
 
     reader = TaskReader(task.parts, settings.selection, max_record_bytes=settings.max_record_bytes)
     with Attempt(task, settings) as attempt:
-        groups = [_SampleWriter(attempt, number, settings) for number in range(len(settings.samples))]
+        groups = [_SampleWriter(attempt, str(number), settings) for number in range(len(settings.samples))]
         for block in reader.blocks():
             kept, encoded = encode_block(sample_records(block, settings.samples), settings.tokenizer, settings.engine)
             for record in kept.bad:
@@ -301,11 +299,10 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
 class _SampleWriter(GroupWriter):
     """Writes the texts of a sample, laid out as documents, and counts them."""
 
-    def __init__(self, attempt: Attempt, number: int, settings: ShardSettings) -> None:
-        dtype, prefix = np.dtype(settings.dtype), settings.samples[number].prefix
-        dtypes = dict.fromkeys((f"{prefix}{key}" for key in settings.keys), dtype)
-        super().__init__(attempt, str(number), dtypes, provenance=settings.provenance)
-        self._keys = dict(zip(dtypes, settings.keys, strict=True))
+    def __init__(self, attempt: Attempt, name: str, settings: ShardSettings) -> None:
+        dtype = np.dtype(settings.dtype)
+        super().__init__(attempt, name, [dtype] * len(settings.keys), provenance=settings.provenance)
+        self._keys = settings.keys
         lay_out = lay_out_pbin_documents
         if settings.layout == "megatron":
             lay_out = partial(lay_out_documents, empty_documents=settings.empty_documents)
@@ -321,7 +318,7 @@ class _SampleWriter(GroupWriter):
         files = np.zeros(len(block.offsets), np.int64) if block.files is None else block.files
         self.kept += np.bincount(files, minlength=len(self.kept))
         is_document = None
-        for sizes, (name, key) in zip(self.text_bytes, self._keys.items(), strict=True):
+        for number, (key, sizes) in enumerate(zip(self._keys, self.text_bytes, strict=True)):
             batch = encoded[key]
             if batch.text_bytes and block.files is None:
                 sizes += batch.text_bytes
@@ -329,7 +326,7 @@ class _SampleWriter(GroupWriter):
                 sizes += np.bincount(files, block.columns[key].sizes(), len(sizes)).astype(np.int64)
             documents = self._lay_out(batch)
             facts = {"num_empty_documents": documents.num_empty, "eod_in_text": documents.eod_in_text}
-            self.add(name, documents.tokens, documents.sequence_lengths, documents.sequences_per_document, **facts)
+            self.add(number, documents.tokens, documents.sequence_lengths, documents.sequences_per_document, **facts)
             is_document = documents.is_document
         kept = slice(None) if is_document is None else is_document  # None but in a layout with one key
         self.add_places(block.offsets[kept], block.lines[kept], files[kept])
@@ -465,20 +462,16 @@ def read_lengths(parts: Sequence[Part]) -> NDArray[np.int32]:
     return np.concatenate([np.empty(0, LENGTH), *(chunk for _, chunk in _read_section(parts, "lengths"))])
 
 
-_SECTIONS: dict[str, np.dtype[Any]] = {"lengths": LENGTH, "boundaries": BOUNDARY, "modes": MODE}
-
-
 def _read_section(parts: Sequence[Part], name: str) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield the items of a section of indices, a chunk at a time, each with the number of its part.
 
     The first boundary of each part, which is 0, is left out. Objects are read ahead.
     """
-    dtype, extents = _SECTIONS[name], []
+    dtype, extents = SECTIONS[name], []
     for part in parts:
-        header = part.header
-        count = header.num_documents if name == "boundaries" else header.num_sequences
-        begin = getattr(header, f"{name}_offset") + (dtype.itemsize if name == "boundaries" else 0)
-        extents.append(Extent(path=part.idx.path, begin=begin, end=begin + count * dtype.itemsize))
+        _, begin, count = part.header.sections[name]
+        first = dtype.itemsize if name == "boundaries" else 0
+        extents.append(Extent(path=part.idx.path, begin=begin + first, end=begin + count * dtype.itemsize))
     for number, (extent, source) in enumerate(zip(extents, open_in_order(extents), strict=True)):
         for begin in range(extent.begin, extent.end, CHUNK_ITEMS * dtype.itemsize):
             chunk = np.empty(min(CHUNK_ITEMS, (extent.end - begin) // dtype.itemsize), dtype)

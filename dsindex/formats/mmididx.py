@@ -19,20 +19,19 @@ import contextlib
 import struct
 import tempfile
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsindex.dtypes import TOKEN_DTYPES, dtype_code
 from dsindex.errors import FormatError
-from dsindex.store.reading import input_status, map_file, open_items, open_readable
+from dsindex.store.reading import map_file, open_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from dsindex.store.reading import ObjectArray
     from dsindex.store.storage import DigestingWriter
 
 
@@ -45,6 +44,8 @@ LENGTH = np.dtype("<i4")
 POINTER = np.dtype("<i8")
 BOUNDARY = np.dtype("<i8")
 MODE = np.dtype("<i1")
+SECTIONS: dict[str, np.dtype[Any]] = {"lengths": LENGTH, "pointers": POINTER, "boundaries": BOUNDARY, "modes": MODE}
+"""Name of each section, in the order of the file, and the type of its items."""
 
 CHUNK_ITEMS = 1 << 18
 """Items of a section held in memory at once while an index is written or checked."""
@@ -66,29 +67,20 @@ class IndexHeader:
         return self.num_boundaries - 1
 
     @property
-    def lengths_offset(self) -> int:
-        """Byte offset of the sequence lengths."""
-        return HEADER_BYTES
-
-    @property
-    def pointers_offset(self) -> int:
-        """Byte offset of the sequence pointers."""
-        return self.lengths_offset + LENGTH.itemsize * self.num_sequences
-
-    @property
-    def boundaries_offset(self) -> int:
-        """Byte offset of the document indices."""
-        return self.pointers_offset + POINTER.itemsize * self.num_sequences
-
-    @property
-    def modes_offset(self) -> int:
-        """Byte offset of the sequence modes; without modes, the end of the file."""
-        return self.boundaries_offset + BOUNDARY.itemsize * self.num_boundaries
+    def sections(self) -> dict[str, tuple[np.dtype[Any], int, int]]:
+        """Name of each section → type of its items, byte at which they begin, and number."""
+        offset, found = HEADER_BYTES, {}
+        for name, dtype in SECTIONS.items():
+            count = self.num_boundaries if name == "boundaries" else self.num_sequences
+            count = 0 if name == "modes" and not self.has_modes else count
+            found[name] = dtype, offset, count
+            offset += count * dtype.itemsize
+        return found
 
     @property
     def size_bytes(self) -> int:
         """Exact size of the `.idx`."""
-        return self.modes_offset + (MODE.itemsize * self.num_sequences if self.has_modes else 0)
+        return HEADER_BYTES + sum(dtype.itemsize * count for dtype, _, count in self.sections.values())
 
     def to_bytes(self) -> bytes:
         """Return the first 34 bytes of the file."""
@@ -182,16 +174,16 @@ def read_index(idx_path: str) -> SequenceIndex:
         raise _unreadable(idx_path, error) from error
     header = _parse_header(idx_path, buffer[:HEADER_BYTES], len(buffer))
 
-    def section(dtype: np.dtype[Any], offset: int, count: int) -> NDArray[Any]:
+    def items(name: str) -> NDArray[Any]:
+        dtype, offset, count = header.sections[name]
         return np.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
 
-    sequences = header.num_sequences
     return SequenceIndex(
         header=header,
-        sequence_lengths=section(LENGTH, header.lengths_offset, sequences),
-        sequence_pointers=section(POINTER, header.pointers_offset, sequences),
-        document_indices=section(BOUNDARY, header.boundaries_offset, header.num_boundaries),
-        sequence_modes=section(MODE, header.modes_offset, sequences) if header.has_modes else None,
+        sequence_lengths=items("lengths"),
+        sequence_pointers=items("pointers"),
+        document_indices=items("boundaries"),
+        sequence_modes=items("modes") if header.has_modes else None,
     )
 
 
@@ -367,30 +359,3 @@ def _spooled(file: tempfile.SpooledTemporaryFile[bytes], dtype: np.dtype[Any]) -
     file.seek(0)
     while data := file.read(CHUNK_ITEMS * dtype.itemsize):
         yield np.frombuffer(data, dtype=dtype)
-
-
-# The tokens of a `.bin` as an array: mapped from a file, or read in ranges from an object.
-
-Tokens: TypeAlias = "NDArray[Any] | ObjectArray"
-"""Tokens that are sliced like an array; kernels take those of files only."""
-
-
-def open_token_array(bin_path: str, dtype: np.dtype[Any]) -> tuple[Tokens, int]:
-    """Open a `.bin`, and return its complete tokens, read-only, and its size in bytes.
-
-    Raises:
-        FormatError: If a file cannot be read.
-        InputError: If an object cannot be read.
-    """
-    try:
-        return open_items(bin_path, dtype), input_status(bin_path).size_bytes
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{bin_path}: cannot be read ({error})") from error
-
-
-def as_items(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:
-    """Return a view of an array whose items are plain ints; a tuple if it is empty, which memoryviews cannot be."""
-    if not len(array):
-        return ()
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return memoryview(native.view(np.uint8).data).cast(code)

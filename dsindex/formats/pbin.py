@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
     from numpy.typing import NDArray
 
-    from dsindex.formats.mmididx import Tokens
+    from dsindex.store.reading import Items
 
 
 DATA_LENGTH_BYTES = 8
@@ -212,7 +212,7 @@ def read_document_lengths(path: str, header: PbinHeader) -> NDArray[np.int64]:
     return tokens
 
 
-def open_tokens(path: str, header: PbinHeader) -> Tokens:
+def open_tokens(path: str, header: PbinHeader) -> Items:
     """Open the tokens of a `.pbin`, shape [tokens], unsigned and in the file's byte order.
 
     Raises:

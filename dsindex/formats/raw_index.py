@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
-from dsindex.formats import PICKLE_START
 from dsindex.formats.pickled_pairs import read_pairs, write_pairs
 from dsindex.store.storage import atomic_writer, open_file, require_path
 
@@ -84,15 +83,21 @@ def create_raw_index(path: str, index_path: str | None = None, *, drop_faulty_en
         OutputError: If `index_path` is another file, or cannot be written.
     """
     target = raw_index_path(path) if index_path is None else index_path
-    there = _read_target(path, target)
+    require_path(target)
     pairs, faulty = _find_lines(path, drop_faulty_entries=drop_faulty_entries)
     content = BytesIO()
     write_pairs(content, pairs)
-    if there is None:
+    try:  # the suffix is also that of MMIDIDX, and --output may name the file itself
+        with open_file(target) as file:
+            same = file.read(len(content.getbuffer()) + 1) == content.getbuffer()
+    except FileNotFoundError:
         with atomic_writer(target) as file:
             file.write(content.getbuffer())
-    elif there != content.getvalue():
-        raise OutputError(f"{target}: exists and differs from the new file; remove it or choose another name")
+    except OSError as error:
+        raise OutputError(f"{target}: exists and cannot be read ({error.strerror}); choose another --output") from error
+    else:
+        if not same:
+            raise OutputError(f"{target}: exists and differs from the new file; remove it or choose another --output")
     return RawIndexAccount(
         index_path=target, num_entries=len(pairs), num_dropped=len(faulty), dropped=tuple(faulty[:MAX_REPORTED])
     )
@@ -164,22 +169,3 @@ def read_raw_index(index_path: str, *, size_bytes: int) -> NDArray[np.int64]:
             f"{offset} with {length} bytes; the file changed since it was indexed, index it again"
         )
     return pairs
-
-
-def _read_target(path: str, target: str) -> bytes | None:
-    """Return the index that is there; refuse a target that cannot be one, as `.idx` is also MMIDIDX's suffix."""
-    require_path(target)
-    if os.path.exists(target) and os.path.exists(path) and os.path.samefile(path, target):
-        raise OutputError(f"{target}: expected an index path other than the file itself; choose another --output")
-    try:
-        with open_file(target) as file:
-            head = file.read(1)
-            if head != PICKLE_START:
-                got = "a file that is no raw index"
-                raise OutputError(f"{target}: expected no file or the same index, got {got}; choose another --output")
-            return head + file.read()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        msg = f"{target}: expected no file or the same index, got an unreadable file ({error.strerror})"
-        raise OutputError(f"{msg}; choose another --output") from error

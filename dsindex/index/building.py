@@ -22,7 +22,6 @@ from dsindex.index.cache import (
     fingerprint,
     lock_cache,
     read_lengths,
-    read_record,
     recorded_order,
     show_order,
     write_cache,
@@ -126,13 +125,13 @@ def _build_dataset(cache: GPTCache, threads: int) -> bool:
         if _is_current(cache, source):
             return True
         _require_same_order(cache)
-        shared: dict[str, Any] = {"begin": begin, "rule": cache.rule, "seed": cache.seed, "threads": threads}
         if cache.continued is not None:
             from dsindex.index.continuing import build_continued_arrays
 
-            arrays = build_continued_arrays(cache.continued, lengths, order=cache.order, place=cache.name, **shared)
+            arrays = build_continued_arrays(cache, cache.continued, lengths, threads=threads)
         else:
-            arrays = build_arrays(lengths, cache.epochs, order=cache.order, **shared)
+            how: dict[str, Any] = {"rule": cache.rule, "seed": cache.seed, "order": cache.order}
+            arrays = build_arrays(lengths, cache.epochs, begin=begin, threads=threads, **how)
         contents = (*arrays, description_text(cache.identifiers).encode())
         return write_cache(cache.files, contents, {**_made_by(), "settings": cache.settings, "source": source})
 
@@ -171,7 +170,7 @@ def _require_same_order(cache: Cache) -> None:
     Raises:
         OutputError: If there is one.
     """
-    there, wanted = recorded_order(read_record(cache.files.record)), recorded_order({"settings": cache.settings}) or {}
+    there, wanted = recorded_order(cache.files.read_record()), recorded_order({"settings": cache.settings}) or {}
     if there is not None and there != wanted and cache.files.exist():
         raise OutputError(
             f"{cache.files.paths[0]}: the cache of this name has {show_order(there)}, not {show_order(wanted)}; "
@@ -181,7 +180,7 @@ def _require_same_order(cache: Cache) -> None:
 
 def _is_current(cache: GPTCache, source: dict[str, Any]) -> bool:
     """Tell whether this cache exists with the recorded bytes, built from the same lengths and options."""
-    record = read_record(cache.files.record)
+    record = cache.files.read_record()
     if record is None or "building" in record or record.get("settings") != cache.settings:
         return False
     recorded = record.get("source")

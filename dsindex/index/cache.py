@@ -30,13 +30,14 @@ import os
 import uuid
 from dataclasses import dataclass
 from io import BytesIO
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 import xxhash
 
-from dsindex.errors import FormatError, MissingObjectError, OutputError
+from dsindex.dtypes import DAMAGED_ARRAY_ERRORS
+from dsindex.errors import FormatError, InputError, MissingObjectError, OutputError
 from dsindex.formats.mmididx import read_index
 from dsindex.index.epochs import ORDER_SETTINGS, PLAN
 from dsindex.index.job import FIM_CLASS
@@ -55,7 +56,7 @@ from dsindex.store.storage import (
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -147,14 +148,22 @@ def read_description(path: str) -> dict[str, Any]:
 # Names.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CacheFiles:
-    """The paths of one cache, which need not exist."""
+    """The paths of one cache, which need not exist.
+
+    >>> CacheFiles("cache/web-GPTDataset-train").array("sample_index")
+    'cache/web-GPTDataset-train-sample_index.npy'
+    """
 
     stem: str
-    """Path without endings such as `-description.txt`."""
-    arrays: tuple[str, ...]
-    """Names of the arrays, such as `document_index`."""
+    """Path up to the class and the split, without endings such as `-description.txt`."""
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of the arrays, such as `document_index`."""
+        is_blend = self.stem.rpartition("-")[0].endswith(f"-{BLENDED_CLASS}")
+        return BLENDED_ARRAYS if is_blend else GPT_ARRAYS
 
     @property
     def description(self) -> str:
@@ -175,9 +184,22 @@ class CacheFiles:
         """Return the path of an array."""
         return f"{self.stem}-{name}.npy"
 
+    def open(self, name: str) -> NDArray[Any]:
+        """Map an array; FormatError if it is damaged."""
+        return open_array(self.array(name), name)
+
     def exist(self) -> bool:
         """Tell whether Megatron would use the cache; it only checks that the files exist."""
         return all(map(os.path.isfile, self.paths))
+
+    def read_record(self) -> dict[str, Any] | None:
+        """Read dsindex's record; None if there is none that this version can read."""
+        try:
+            with open_file(self.record) as file:
+                record = json.loads(file.read().decode())
+        except (OSError, ValueError):
+            return None
+        return record if isinstance(record, dict) and record.get("version") == RECORD_VERSION else None
 
 
 def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None = None) -> CacheFiles:
@@ -188,33 +210,16 @@ def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None
         identifiers: Made by `dsindex.index.plan`, or read from a description.txt.
         name: Replaces the hash, for caches without one.
 
-    >>> identifiers = {"class": "GPTDataset", "index_split": "train"}
-    >>> cache_files("cache", identifiers).array("sample_index")
-    'cache/ea5bb378baa5a235645b597098926baf-GPTDataset-train-sample_index.npy'
+    >>> cache_files("cache", {"class": "GPTDataset", "index_split": "train"}).stem
+    'cache/ea5bb378baa5a235645b597098926baf-GPTDataset-train'
     """
-    kind = identifiers["class"]
     begin = description_hash(description_text(identifiers)) if name is None else name
-    return CacheFiles(
-        stem=os.path.join(folder, f"{begin}-{kind}-{split_of(identifiers)}"),
-        arrays=GPT_ARRAYS if kind != BLENDED_CLASS else BLENDED_ARRAYS,
-    )
+    return CacheFiles(os.path.join(folder, f"{begin}-{identifiers['class']}-{split_of(identifiers)}"))
 
 
-def files_beside(description: str, identifiers: Mapping[str, Any]) -> CacheFiles:
-    """Return the paths of the cache of a description, whatever its name begins with."""
-    folder, name = os.path.split(description)
-    ending = cache_files("", identifiers, name="").description
-    return cache_files(folder, identifiers, name=name.removesuffix(ending))
-
-
-def array_beside(description: str, name: str) -> str:
-    """Return the path of an array beside a description, such as `sample_index`."""
-    return f"{description.removesuffix(DESCRIPTION_SUFFIX)}-{name}.npy"
-
-
-def record_beside(description: str) -> dict[str, Any] | None:
-    """Return dsindex's record beside a description; None if there is none that this version can read."""
-    return read_record(f"{description.removesuffix(DESCRIPTION_SUFFIX)}-dsindex.json")
+def files_of(description: str) -> CacheFiles:
+    """Return the paths of the cache of a description."""
+    return CacheFiles(description.removesuffix(DESCRIPTION_SUFFIX))
 
 
 def descriptions_in(folder: str, pattern: str = "*") -> list[str]:
@@ -256,17 +261,75 @@ def default_folder(prefix: str, *, class_name: str = GPT_CLASS) -> str:
     return os.path.join(prefix, "cache", f"{class_name}_indices")
 
 
+def find_cache(descriptions: Iterable[str], split: str | None, *, place: str) -> str:
+    """Return the description of a split's index cache; the caches of a blend's datasets are parts of it.
+
+    Args:
+        descriptions: Paths of descriptions.
+        split: train, valid or test; None for the only one, or else train.
+        place: Name of the caches in messages.
+
+    Raises:
+        InputError: If the split has no cache, or several.
+        FormatError: If a description is damaged.
+    """
+    known = {path: read_description(path) for path in descriptions}
+    parts = {
+        os.path.abspath(find_description(os.path.dirname(path), part))
+        for path, described in known.items()
+        for part in described.get("datasets", ())
+    }
+    by_split: dict[str, list[str]] = {}
+    for path, described in known.items():
+        if os.path.abspath(path) not in parts:
+            by_split.setdefault(split_of(described), []).append(path)
+    if split is None:
+        split = next(iter(by_split)) if len(by_split) == 1 else "train"
+    found = by_split.get(split, [])
+    if len(found) != 1:
+        got = f"{len(found)}: {', '.join(found)}" if found else ", ".join(sorted(by_split)) or "no description"
+        raise InputError(f"{place}: expected one index cache of the split {split}, got {got}; choose one")
+    return found[0]
+
+
+# Arrays, memory-mapped.
+
+IndexSource: TypeAlias = str | os.PathLike[str] | np.ndarray[Any, np.dtype[Any]]
+"""An index array, or the path of a `.npy` file to map."""
+
+
+def open_array(source: IndexSource, name: str, *, length: int | None = None) -> NDArray[Any]:
+    """Return an index as a read-only array; files are memory-mapped.
+
+    Args:
+        source: The array, or its path.
+        name: Which one it is, such as `sample_index`.
+        length: Its length; None for any.
+
+    Raises:
+        FormatError: If the file cannot be read, or the array is not one of integers in its shape.
+    """
+    what, place = name.replace("_", " "), "the index array" if isinstance(source, np.ndarray) else os.fspath(source)
+    array = source
+    if not isinstance(array, np.ndarray):
+        try:
+            with np.errstate(over="ignore"):  # a damaged header may claim any shape
+                array = np.load(place, mmap_mode="r", allow_pickle=False)
+        except DAMAGED_ARRAY_ERRORS as error:
+            raise FormatError(f"{place}: cannot be read as a {what} ({error})") from error
+    shape: tuple[int, ...] = array.shape if isinstance(array, np.ndarray) else ()  # not of an archive
+    fits = len(shape) > 0 and length in {None, shape[0]} and shape[1:] == ((2,) if name == "sample_index" else ())
+    if not isinstance(array, np.ndarray) or not fits or array.dtype.kind not in "iu" or not array.flags.c_contiguous:
+        asked = f"{'any' if length is None else length}{' x 2' if name == 'sample_index' else ''}"
+        got = f"{array.dtype} of shape {shape}" if isinstance(array, np.ndarray) else "an archive"
+        raise FormatError(f"{place}: expected a {what} of {asked} integers, got {got}, or not in the order of C")
+    # np.memmap is slow to slice; one array type, always read-only, lets numba compile each kernel once.
+    plain = array.view(np.ndarray)
+    plain.flags.writeable = False
+    return plain
+
+
 # Records.
-
-
-def read_record(path: str) -> dict[str, Any] | None:
-    """Read dsindex's record beside a cache; None if there is none that this version can read."""
-    try:
-        with open_file(path) as file:
-            record = json.loads(file.read().decode())
-    except (OSError, ValueError):
-        return None
-    return record if isinstance(record, dict) and record.get("version") == RECORD_VERSION else None
 
 
 def recorded_settings(record: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -357,7 +420,7 @@ def write_cache(files: CacheFiles, contents: Sequence[Content], record: Mapping[
     """
     wanted = [state_of(content) for content in contents]
     there = [_state_at(path) for path in files.paths]
-    stored = read_record(files.record)
+    stored = files.read_record()
     names = [os.path.basename(path) for path in files.paths]
     final = {"version": RECORD_VERSION, **record, "files": dict(zip(names, ([state] for state in wanted), strict=True))}
     if there == wanted:

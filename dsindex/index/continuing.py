@@ -1,4 +1,7 @@
-"""Continue the index of a dataset after a number of samples that were read, with other weights or more sequences.
+"""Plan caches over time, and build them: what continues the caches of a first job, and blends whose weights change.
+
+The caches of train are found as for any job, by its flags. Here their content is planned: the first job's samples come
+first, then the blend of this job, with what each dataset has left. Everything else about the job stays as it is.
 
     document index   [ the first job's                  ][ new sequences, once per open epoch ][ epoch ][ epoch ] …
     sample index     [ the first job's, unchanged       ] …
@@ -11,158 +14,410 @@ An epoch begins where its first document does: a *segment* of the document index
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import os
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 
-from dsindex.errors import FormatError, LimitError
-from dsindex.index.epochs import DOCUMENT_DTYPE, shuffle_dtype
+from dsindex.amounts import count
+from dsindex.errors import FormatError, InputError, LimitError
+from dsindex.index.cache import (
+    BLENDED_CLASS,
+    PIECE,
+    CacheFiles,
+    changed_files,
+    dataset_parts,
+    descriptions_in,
+    files_of,
+    find_cache,
+    find_description,
+    read_description,
+    read_lengths,
+    recorded_settings,
+)
+from dsindex.index.epochs import DOCUMENT_DTYPE, PLAN, SPLIT_NAMES, EpochCounts, shuffle_dtype
+from dsindex.index.plan import ContinuedBlend, ContinuedIndex
+from dsindex.index.schedule import constant_curve, draw_curve, parse_blend_schedule
+from dsindex.store.reading import digest_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from dsindex.index.epochs import DocumentOrder, SampleRule
-    from dsindex.index.schedule import WeightCurve
+    from dsindex.index.plan import BlendedCache, GPTCache, Segment
 
-Segment = tuple[int, int]
-"""Positions of the document index, and the number of their epoch, from 1."""
+TRAIN = SPLIT_NAMES[0]
+ROUNDING = 1e-6
+"""Samples that a weight may add up to and draw none."""
+
+
+def plan_over_time(
+    datasets: Sequence[GPTCache],
+    blends: Sequence[BlendedCache],
+    *,
+    continue_from: str | None,
+    consumed: int,
+    schedule: str | None,
+    max_epochs: Fraction | None,
+) -> tuple[list[GPTCache], list[BlendedCache], list[str]]:
+    """Return the caches of a job with those of train planned over time, and notes for the user.
+
+    Args:
+        datasets: The caches of datasets.
+        blends: Those of blends.
+        continue_from: The caches of a first job.
+        consumed: Samples of the run that were read.
+        schedule: How weights change.
+        max_epochs: How often a dataset may be read; None for once with a schedule, else for any number.
+
+    Raises:
+        InputError: If the options do not fit the first job.
+        LimitError: If a dataset runs out.
+        FormatError: If the first job's caches are damaged, or a dataset changed in another way than by growing.
+    """
+    flag = "--continue-from" if continue_from is not None else "--blend-schedule"
+    members, blend = _caches_of_train(flag, datasets, blends, needs_blend=schedule is not None)
+    length = members[0].rule.sequence_length
+    size = blend.num_samples if blend is not None else int(members[0].identifiers["num_samples"] or 0)
+    requested = size if blend is None else blend.requested or size
+    if consumed >= max(requested, 1):
+        raise InputError(
+            f"--consumed-samples: expected less than the {requested} samples of this job, which count from the begin "
+            f"of the first one, got {consumed}; request more with --train-samples or --train-iters"
+        )
+    first = None if continue_from is None else read_first_job(continue_from)
+    numbers, taken = ([], [0] * len(members)) if first is None else _match(first, members, consumed)
+    curve = constant_curve([1.0] if blend is None else blend.weights, size)
+    if schedule is not None:
+        points = parse_blend_schedule(schedule)
+        curve = draw_curve(points, len(members), num_samples=requested, sequence_length=length)
+        curve = replace(curve, num_samples=size)
+    curve = curve.beginning_at(consumed)
+    wanted = curve.integral(0, size - consumed).tolist()
+
+    most = Fraction(1) if max_epochs is None and schedule is not None else max_epochs
+    notes, too_often = [], []
+    for place, (member, before, more) in enumerate(zip(members, taken, wanted, strict=True)):
+        if first is not None and place not in numbers:
+            notes.append(f"{member.prefix} is new: the first job did not have it")
+        tokens = (before + more) * length
+        epochs = tokens / max(1, member.part.tokens)
+        said = f"{count(before, 'sample')} before sample {consumed}, " if consumed else ""
+        notes.append(
+            f"{member.prefix}: {said}{round(more):,} {'after it' if consumed else 'samples'}; by the end "
+            f"of the run {round(tokens):,} tokens, {epochs:.2f} epochs"
+        )
+        if most is not None and tokens - length > most * member.part.tokens:
+            too_often.append(f"{member.prefix} would be read {epochs:.2f} times")
+    if too_often:
+        raise LimitError(
+            f"--max-epochs {float(most or 1):g}: {'; '.join(too_often)}; lower the weights, shorten the run, or ask "
+            "for repeats with a larger --max-epochs"
+        )
+
+    planned = [
+        _plan_dataset(
+            member,
+            first.members[numbers.index(place)] if first is not None and place in numbers else None,
+            taken=taken[place],
+            wanted=wanted[place],
+            consumed=consumed,
+        )
+        for place, member in enumerate(members)
+    ]
+    by_name = {member.files.stem: member for member in planned}
+    changed = [by_name.get(dataset.files.stem, dataset) for dataset in datasets]
+    if blend is None:
+        return changed, list(blends), notes
+    phases = [] if first is None else [phase for phase in first.phases if phase["begin"] < consumed]
+    what = "schedule" if schedule is not None else "continued"
+    phases += [{"begin": consumed + int(start), "what": what} for start in curve.starts]
+    content = (
+        phases,
+        tuple(taken),
+        curve.weights.tolist(),
+        curve.slopes.tolist(),
+        [own.planned[PLAN] for own in planned],
+    )
+    replaced = replace(
+        blend,
+        datasets=tuple(planned),
+        continued=ContinuedBlend(
+            consumed=consumed,
+            old=None if first is None else first.blend,
+            numbers=tuple(numbers),
+            taken=tuple(taken),
+            curve=curve,
+        ),
+        planned={PLAN: _plan_name(consumed, content), "consumed_samples": consumed, "phases": phases},
+    )
+    return changed, [replaced if each is blend else each for each in blends], notes
+
+
+def _caches_of_train(
+    flag: str, datasets: Sequence[GPTCache], blends: Sequence[BlendedCache], *, needs_blend: bool
+) -> tuple[Sequence[GPTCache], BlendedCache | None]:
+    """Return the caches of the datasets of train, in the order of the blend, and that of the blend.
+
+    Raises:
+        InputError: If train is no single cache, or is not blended by weights.
+    """
+    own = [cache for cache in datasets if cache.split == TRAIN]
+    blended = [blend for blend in blends if blend.split == TRAIN]
+    if len(blended) > 1 or (not blended and len(own) != 1):
+        raise InputError(f"{flag}: expected one train split, got several; leave out --phase-transition-iterations")
+    if not blended and not needs_blend:
+        return own, None
+    members = blended[0].datasets if blended else ()
+    if not members or blended[0].requested is None or members[0].identifiers["num_samples"] is None:
+        raise InputError(
+            f"{flag}: expected a weight before each dataset, here and in the job, as in --data-path 1 PREFIX: without "
+            "weights, Megatron asks for all samples of each dataset, once"
+        )
+    if len({member.files.stem for member in members}) < len(members):
+        raise InputError(f"{flag}: expected every dataset once, got one twice; add the weights up")
+    return members, blended[0]
+
+
+def _plan_name(consumed: int, content: object) -> str:
+    """Return what tells caches of one name apart that were planned over time."""
+    return f"planned after {count(consumed, 'sample')}, {xxhash.xxh3_64_hexdigest(repr(content).encode())[:8]}"
+
+
+# The first job.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OldIndex:
-    """The index of a dataset in the first job."""
+class FirstDataset:
+    """The cache of a dataset in the first job."""
 
-    paths: tuple[str, str, str]
-    """Document, sample and shuffle index."""
-    segments: tuple[Segment, ...]
-    begin: int
-    """First sequence that it draws from."""
-    end: int
-    num_tokens: int
-    """Tokens of the document index."""
+    files: CacheFiles
+    described: dict[str, Any]
+    """Its description, with the path of the dataset as the job types it."""
+    record: dict[str, Any]
+    """dsindex's record; empty for another program's cache."""
 
-    def open(self) -> list[NDArray[Any]]:
-        """Map the three arrays."""
-        return [np.load(path, mmap_mode="r", allow_pickle=False) for path in self.paths]
+    def is_of(self, cache: GPTCache) -> bool:
+        """Tell whether it is of the same dataset as a cache: by the job's path, or by the one here where recorded."""
+        prefix = (self.record.get("source") or {}).get("prefix")
+        path = self.described["dataset_path"]
+        return cache.identifiers["dataset_path"] == path or os.path.abspath(cache.path) == prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContinuedIndex:
-    """How the index of a dataset goes on."""
+class FirstJob:
+    """The train caches of a job, as they are on disk."""
 
-    old: OldIndex | None
-    """None for a dataset that the first job did not have."""
-    taken: int
-    """Samples of it that were read."""
-    consumed: int
-    """Samples of the run that were read; each number has orders of its own."""
-    segments: tuple[Segment, ...]
-    """Those of the whole document index: the old ones, new sequences for each open epoch, and new epochs."""
-    num_grown: int
-    """Segments after the old ones that have the new sequences alone."""
+    description: str
+    """Path of the description."""
+    members: tuple[FirstDataset, ...]
+    blend: CacheFiles | None
+    """None for one dataset without a blend."""
     num_samples: int
-
-    @property
-    def num_positions(self) -> int:
-        """Entries of the document index."""
-        return sum(count for count, _ in self.segments)
-
-    @property
-    def num_epochs(self) -> int:
-        """Number of the last epoch."""
-        return max((epoch for _, epoch in self.segments), default=0)
+    phases: tuple[dict[str, Any], ...]
+    """Of the run: the sample at which each begins, and what it is."""
 
 
-def divide_into_segments(
-    documents: NDArray[Any], recorded: Sequence[Sequence[int]] | None, *, place: str
-) -> tuple[Segment, ...]:
+def read_first_job(path: str) -> FirstJob:
+    """Read the train caches in a folder, or those of one description.
+
+    Raises:
+        InputError: If there are none, or several.
+        FormatError: If they are damaged, or were changed after dsindex wrote them.
+    """
+    if os.path.isdir(path):
+        path = find_cache(descriptions_in(path), TRAIN, place=f"--continue-from {path}")
+    described, folder = read_description(path), os.path.dirname(path)
+    own, is_blend = files_of(path), described["class"] == BLENDED_CLASS
+    members = []
+    for part in dataset_parts(described):
+        files = files_of(find_description(folder, part)) if is_blend else own
+        members.append(FirstDataset(files=files, described=part, record=_read_sound_record(files)))
+    return FirstJob(
+        description=path,
+        members=tuple(members),
+        blend=own if is_blend else None,
+        num_samples=len(own.open(own.arrays[-1])),
+        phases=recorded_settings(_read_sound_record(own)).get("phases") or ({"begin": 0, "what": "first job"},),
+    )
+
+
+def _read_sound_record(files: CacheFiles) -> dict[str, Any]:
+    """Return the record of a cache, if it has one, after a comparison of its digests.
+
+    Raises:
+        FormatError: If the files changed.
+    """
+    record = files.read_record() or {}
+    if "building" in record:
+        raise FormatError(f"{files.record}: dsindex was stopped while it built this cache; build it again first")
+    if record and (changed := changed_files(files, record)):
+        raise FormatError(
+            f"{files.stem}: {', '.join(changed)} changed since dsindex wrote it, so what the first job read is not "
+            "known; use the arrays that the job had"
+        )
+    return record
+
+
+def _match(first: FirstJob, members: Sequence[GPTCache], consumed: int) -> tuple[list[int | None], list[int]]:
+    """Find the datasets of the first job among those of this one, which cuts samples as the first one did.
+
+    Returns:
+        The datasets of the first job → those of this one, None for those that it leaves out; and the samples of each
+        dataset of this job that were read.
+
+    Raises:
+        InputError: If samples have other borders, or a dataset of which something was read is not there.
+        FormatError: If the samples that were read are not the first ones of each dataset.
+    """
+    rule, length = members[0].rule, first.members[0].described["sequence_length"]
+    if length != rule.sequence_length:
+        raise InputError(
+            f"--continue-from: expected samples of {length} tokens as in {first.description}, got --seq-length "
+            f"{rule.sequence_length}; go on with the same length"
+        )
+    if recorded_settings(first.members[0].record).get("extra_token", True) != rule.extra_token:
+        raise InputError("--no-extra-token: expected it as in the first job, on which the borders of samples depend")
+    if consumed > first.num_samples:
+        raise InputError(
+            f"--consumed-samples: expected at most the {first.num_samples} samples of the first job in "
+            f"{first.description}, got {consumed}"
+        )
+    sizes = [consumed]
+    if first.blend is not None:
+        datasets, samples = (first.blend.open(name)[:consumed] for name in first.blend.arrays)
+        drawn = [samples[datasets == dataset] for dataset in range(len(first.members))]
+        sizes = list(map(len, drawn))
+        if sum(sizes) < consumed or any(len(own) and own.max() + 1 != len(own) for own in drawn):
+            raise FormatError(f"{first.blend.stem}: expected the samples of each dataset in order, got others")
+    numbers: list[int | None] = []
+    taken = [0] * len(members)
+    for old, size in zip(first.members, sizes, strict=True):
+        number = next((place for place, member in enumerate(members) if old.is_of(member)), None)
+        if number is not None:
+            taken[number] = size
+        elif size:
+            raise InputError(
+                f"--continue-from: expected {old.described['dataset_path']}, of which the first job read "
+                f"{count(size, 'sample')} before {consumed}; leave it in --data-path with a weight of 1e-9, which "
+                "draws nothing more, and spell it as the first job did, with --dataset-path-as"
+            )
+        numbers.append(number)
+    return numbers, taken
+
+
+# One dataset.
+
+
+def _plan_dataset(cache: GPTCache, first: FirstDataset | None, *, taken: int, wanted: float, consumed: int) -> GPTCache:
+    """Return the cache of a dataset with what it continues, and with all samples that the run draws from it.
+
+    Raises:
+        FormatError: If the first job's index is damaged, or draws from other sequences.
+        LimitError: If the part has no tokens.
+    """
+    begin, rule, per_epoch = cache.part.begin, cache.rule, cache.part.tokens
+    lengths = read_lengths(cache.path, begin, cache.part.end)
+    files = None if first is None else first.files
+    documents, samples, shuffle = _open_first(files)
+    start, end = (int(documents.min()), int(documents.max()) + 1) if len(documents) else (begin, begin)
+    if start < begin or end > cache.part.end:
+        raise FormatError(
+            f"{cache.name}: expected the sequences {start} to {end - 1}, from which the first job draws, got {begin} "
+            f"to {cache.part.end - 1}; a dataset may grow at its end, but not shrink, and --split has to stay"
+        )
+    pieces = range(0, len(documents), PIECE)
+    tokens = num_old = sum(int(lengths[documents[at : at + PIECE] - begin].sum(dtype=np.int64)) for at in pieces)
+    segments = () if first is None else _segments_of(first, len(documents), end - start)
+    last = max((epoch for _, epoch in segments), default=0)
+    growth, grown = range(0), len(lengths) - (end - start)
+    if grown:  # the sequences that came to a dataset go into all epochs of which something is left
+        epochs, _ = _epochs_of_samples(samples, segments)
+        left = np.ones(len(shuffle), np.bool_)
+        left[shuffle[:taken]] = False
+        growth = range(int(epochs[left].min()) if left.any() else last + 1, last + 1)
+        tokens += len(growth) * (per_epoch - int(lengths[start - begin : end - begin].sum(dtype=np.int64)))
+    asked = cache.identifiers["num_samples"] or 0
+    needed = max(asked, taken + math.floor(wanted + 1) if wanted > ROUNDING else taken)
+    missing = needed * rule.sequence_length + int(rule.extra_token) - tokens
+    if missing > 0 and per_epoch == 0:
+        raise LimitError(
+            f"{cache.name}: {needed} samples are needed, but the part has no tokens; leave the dataset out"
+        )
+    appended = max(not segments, -(-missing // per_epoch) if per_epoch else 0)
+    num_samples = max(0, (tokens + appended * per_epoch - int(rule.extra_token)) // rule.sequence_length)
+    own = (
+        *segments,
+        *((grown, epoch) for epoch in growth),
+        *((len(lengths), epoch) for epoch in range(last + 1, last + 1 + appended)),
+    )
+    content = (own, taken, consumed, cache.seed, () if files is None else tuple(map(digest_file, files.paths[:-1])))
+    return replace(
+        cache,
+        continued=ContinuedIndex(
+            files=files,
+            begin=start,
+            end=end,
+            num_tokens=num_old,
+            taken=taken,
+            consumed=consumed,
+            segments=own,
+            num_old=len(segments),
+            num_grown=len(growth),
+        ),
+        epochs=EpochCounts(
+            tokens_per_epoch=per_epoch,
+            num_epochs=max((epoch for _, epoch in own), default=0),
+            num_samples=num_samples,
+            separate_final_epoch=False,
+            shuffled_together=num_samples,
+        ),
+        planned={
+            PLAN: _plan_name(consumed, content),
+            "consumed_samples": consumed,
+            "taken": taken,
+            "segments": [list(segment) for segment in own],
+        },
+    )
+
+
+def _open_first(files: CacheFiles | None) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Map document, sample and shuffle index of the first job; they are empty for a dataset that it did not have.
+
+    Raises:
+        FormatError: If they are damaged.
+    """
+    if files is None:
+        return np.empty(0, DOCUMENT_DTYPE), np.empty((0, 2), DOCUMENT_DTYPE), np.empty(0, np.uint32)
+    documents, samples, shuffle = map(files.open, files.arrays)
+    if len(shuffle) != len(samples) - 1 or (len(shuffle) and not 0 <= shuffle.min() <= shuffle.max() < len(shuffle)):
+        raise FormatError(
+            f"{files.stem}: expected samples below {len(samples) - 1} in the shuffle index; build it again"
+        )
+    return documents, samples, shuffle
+
+
+def _segments_of(first: FirstDataset, num_positions: int, per_epoch: int) -> tuple[Segment, ...]:
     """Return the segments of a document index: those in its record, or equal epochs.
 
     Raises:
         FormatError: If the document index has others.
     """
-    if recorded is not None:
-        segments = tuple((int(count), int(epoch)) for count, epoch in recorded)
-        if sum(count for count, _ in segments) == len(documents):
-            return segments
-    count = int(documents.max()) - int(documents.min()) + 1 if len(documents) else 0
-    if recorded is None and count and len(documents) % count == 0:
-        return tuple((count, epoch) for epoch in range(1, len(documents) // count + 1))
-    raise FormatError(
-        f"{place}: expected whole epochs of {count} sequences, got {len(documents)} entries; if the cache was "
-        "continued itself, its …-dsindex.json has to be beside it"
-    )
-
-
-def count_indexed_tokens(documents: NDArray[Any], lengths: NDArray[np.int32], begin: int) -> int:
-    """Return the sum of the lengths of the documents, whose ids begin at `begin`."""
-    pieces = range(0, len(documents), 1 << 22)
-    return sum(int(lengths[documents[at : at + (1 << 22)] - begin].sum(dtype=np.int64)) for at in pieces)
-
-
-def plan_continued_index(
-    old: OldIndex | None,
-    lengths: NDArray[np.int32],
-    *,
-    begin: int,
-    taken: int,
-    consumed: int,
-    needed: int,
-    rule: SampleRule,
-    place: str,
-) -> ContinuedIndex:
-    """Count what has to be appended to an index.
-
-    Args:
-        old: The first job's index, of sequences that the part still has; None if it had no such dataset.
-        lengths: Tokens of the sequences of the part, now.
-        begin: The sequence id of lengths[0].
-        taken: Samples that were read.
-        consumed: Samples of the run that were read.
-        needed: Samples that the index needs, those that were read included.
-        rule: How tokens are cut into samples.
-        place: Name of the part in messages.
-
-    Raises:
-        LimitError: If the part has no tokens.
-    """
-    per_epoch = int(lengths.sum(dtype=np.int64))
-    tokens, last, growth = 0, 0, range(0)
-    if old is not None:
-        tokens, last = old.num_tokens, max((epoch for _, epoch in old.segments), default=0)
-        if old.end - old.begin < len(lengths):
-            growth = range(_open_epoch(old, taken), last + 1)
-            before = lengths[old.begin - begin : old.end - begin]
-            tokens += len(growth) * (per_epoch - int(before.sum(dtype=np.int64)))
-    missing = needed * rule.sequence_length + int(rule.extra_token) - tokens
-    if missing > 0 and per_epoch == 0:
-        raise LimitError(f"{place}: {needed} samples are needed, but the part has no tokens; leave the dataset out")
-    appended = max(0 if old is not None else 1, -(-missing // per_epoch) if per_epoch else 0)
-    grown = len(lengths) - (old.end - old.begin if old is not None else 0)
-    return ContinuedIndex(
-        old=old,
-        taken=taken,
-        consumed=consumed,
-        segments=(
-            *(old.segments if old is not None else ()),
-            *((grown, epoch) for epoch in growth),
-            *((len(lengths), epoch) for epoch in range(last + 1, last + 1 + appended)),
-        ),
-        num_grown=len(growth),
-        num_samples=max(0, (tokens + appended * per_epoch - int(rule.extra_token)) // rule.sequence_length),
-    )
-
-
-def _open_epoch(old: OldIndex, taken: int) -> int:
-    """Return the first epoch of which not everything was read."""
-    _, samples, shuffle = old.open()
-    epochs, _ = _epochs_of_samples(samples, old.segments)
-    left = np.ones(len(shuffle), np.bool_)
-    left[shuffle[:taken]] = False
-    return int(epochs[left].min()) if left.any() else max(epoch for _, epoch in old.segments) + 1
+    recorded = recorded_settings(first.record).get("segments")
+    if recorded is None and per_epoch:
+        recorded = [(per_epoch, epoch + 1) for epoch in range(num_positions // per_epoch)]
+    segments = tuple((int(size), int(epoch)) for size, epoch in recorded or ())
+    if sum(size for size, _ in segments) != num_positions:
+        raise FormatError(
+            f"{first.files.stem}: expected whole epochs of {per_epoch} sequences, got {num_positions} entries; if the "
+            "cache was continued itself, its …-dsindex.json has to be beside it"
+        )
+    return segments
 
 
 def _epochs_of_samples(
@@ -177,27 +432,15 @@ def _epochs_of_samples(
 
 
 def build_continued_arrays(
-    plan: ContinuedIndex,
-    lengths: NDArray[np.int32],
-    *,
-    begin: int,
-    rule: SampleRule,
-    seed: int,
-    order: DocumentOrder,
-    threads: int,
-    place: str,
+    cache: GPTCache, plan: ContinuedIndex, lengths: NDArray[np.int32], *, threads: int
 ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
     """Build document, sample and shuffle index.
 
     Args:
-        plan: What they have.
+        cache: The cache.
+        plan: What it has.
         lengths: Tokens of the sequences of the part, now.
-        begin: The sequence id of lengths[0].
-        rule: How tokens are cut into samples.
-        seed: Seed of the job.
-        order: How the documents that are appended are ordered.
         threads: Threads for the sample index.
-        place: Name of the part in messages.
 
     Raises:
         FormatError: If the arrays of the first job are not those of these lengths.
@@ -205,39 +448,36 @@ def build_continued_arrays(
     from dsindex.index.arrays import build_sample_index, shuffle_in_place
     from dsindex.index.document_order import order_epoch
 
+    begin, rule, order, num_samples = cache.part.begin, cache.rule, cache.order, cache.num_samples
     # The document index: the old one, then the segments that are appended.
-    rng = np.random.RandomState([seed, plan.consumed & 0xFFFFFFFF, plan.consumed >> 32])
-    end, room = begin + len(lengths), rule.sequence_length
-    everything = grown = np.arange(begin, end, dtype=DOCUMENT_DTYPE)
+    rng = np.random.RandomState([cache.seed, plan.consumed & 0xFFFFFFFF, plan.consumed >> 32])
+    old_documents, old_samples, old_shuffle = _open_first(plan.files)
+    everything = np.arange(begin, cache.part.end, dtype=DOCUMENT_DTYPE)
+    grown = everything[(everything < plan.begin) | (everything >= plan.end)]
     documents = np.empty(plan.num_positions, DOCUMENT_DTYPE)
-    old, filled = plan.old, 0
-    if old is not None:
-        old_documents, old_samples, old_shuffle = old.open()
-        filled = len(old_documents)
-        documents[:filled] = old_documents
-        room -= old.num_tokens % rule.sequence_length
-        grown = everything[(everything < old.begin) | (everything >= old.end)]
-    for number, (count, epoch) in enumerate(plan.segments[len(old.segments) if old is not None else 0 :]):
-        chosen = documents[filled : filled + count]
+    filled = len(old_documents)
+    documents[:filled] = old_documents
+    room = rule.sequence_length - plan.num_tokens % rule.sequence_length
+    for number, (size, epoch) in enumerate(plan.segments[plan.num_old :]):
+        chosen = documents[filled : filled + size]
         chosen[:] = grown if number < plan.num_grown else everything
         room = order_epoch(
             chosen, lengths, begin=begin, length=rule.sequence_length, room=room, epoch=epoch, order=order, rng=rng
         )
-        filled += count
-    samples = build_sample_index(lengths, documents, plan.num_samples, rule=rule, begin=begin, threads=threads)
+        filled += size
+    samples = build_sample_index(lengths, documents, num_samples, rule=rule, begin=begin, threads=threads)
+    if not np.array_equal(samples[: len(old_samples)], old_samples):
+        raise FormatError(
+            f"{cache.name}: the sequences have other lengths than in the first job, so what was read is not known; "
+            "continue with the dataset as it was, which may only have grown at its end"
+        )
     # The shuffle index: what was read, then what is left, epoch by epoch.
-    shuffle = np.empty(plan.num_samples, shuffle_dtype(plan.num_samples))
-    left = np.ones(plan.num_samples, np.bool_)
-    if old is not None:
-        if not np.array_equal(samples[: len(old_samples)], old_samples):
-            raise FormatError(
-                f"{place}: the sequences have other lengths than when {old.paths[1]} was built, so what was read "
-                "is not known; continue with the dataset as it was, which may only have grown at its end"
-            )
-        shuffle[: plan.taken] = old_shuffle[: plan.taken]
-        left[shuffle[: plan.taken]] = False
-    epochs, last = _epochs_of_samples(samples, plan.segments)
     filled = plan.taken
+    shuffle = np.empty(num_samples, shuffle_dtype(num_samples))
+    shuffle[:filled] = old_shuffle[:filled]
+    left = np.ones(num_samples, np.bool_)
+    left[shuffle[:filled]] = False
+    epochs, last = _epochs_of_samples(samples, plan.segments)
     for epoch in np.unique(epochs[left]):
         own = left & (epochs == epoch)
         rows = np.flatnonzero(own & ~last).astype(shuffle.dtype)
@@ -249,26 +489,6 @@ def build_continued_arrays(
     return documents, samples, shuffle
 
 
-# The order in which the datasets of a continued blend take turns.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContinuedBlend:
-    """How the blend of a run goes on."""
-
-    consumed: int
-    """Samples that were read; 0 for a schedule from the beginning."""
-    old: tuple[str, str] | None
-    """Dataset index and dataset sample index of the first job; None if it had one dataset, or there is none."""
-    numbers: tuple[int | None, ...]
-    """The datasets of the first job → those of this one; None for those that it leaves out, of which nothing was read.
-    """
-    taken: tuple[int, ...]
-    """Samples that were read of each dataset."""
-    curve: WeightCurve
-    """The weights after what was read."""
-
-
 def build_continued_blend(plan: ContinuedBlend) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     """Return the dataset of each sample and its number in that dataset, those that were read first."""
     from dsindex.index.arrays import blend_by_schedule
@@ -277,7 +497,7 @@ def build_continued_blend(plan: ContinuedBlend) -> tuple[NDArray[np.int16], NDAr
     datasets = np.full(plan.consumed, plan.numbers[0] if plan.numbers else 0, next_datasets.dtype)
     samples = np.arange(plan.consumed, dtype=next_samples.dtype)
     if plan.old is not None:
-        old = [np.load(path, mmap_mode="r", allow_pickle=False)[: plan.consumed] for path in plan.old]
+        old = [plan.old.open(name)[: plan.consumed] for name in plan.old.arrays]
         datasets = np.array([-1 if number is None else number for number in plan.numbers], next_datasets.dtype)[old[0]]
         samples = old[1]
     return np.concatenate([datasets, next_datasets]), np.concatenate([samples, next_samples])

@@ -20,7 +20,6 @@ from dsindex.index.cache import (
     dataset_parts,
     descriptions_in,
     read_description,
-    read_record,
     recorded_order,
     recorded_settings,
     show_order,
@@ -82,7 +81,7 @@ def explain_cache(
         names = ", ".join(map(os.path.basename, missing))
         said = f"the cache is incomplete, so the job builds it again: {names} is missing"
         return Finding(name=name, found=False, sound=False, sentences=(said,))
-    record = read_record(files.record)
+    record = files.read_record()
     faults = list(_faults(files, record, prefix, settings or {}))
     said_all = faults or ["the job finds this cache and builds nothing"]
     if order := recorded_order(record):

@@ -43,8 +43,8 @@ from dsindex.store.urls import absolute
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from dsindex.index.continuing import ContinuedBlend, ContinuedIndex
     from dsindex.index.job import Sizes
+    from dsindex.index.schedule import WeightCurve
 
 MAX_DATASETS = np.iinfo(np.int16).max - 1
 """Megatron asserts fewer than 32767 datasets, since the dataset index is int16."""
@@ -195,6 +195,54 @@ class CacheSettings:
         """Return the paths of a cache, whose names begin with `name` if there is no hash."""
         folder = self.folder or default_folder(prefix, class_name=self.class_name)
         return cache_files(os.path.abspath(folder), identifiers, name=name if self.tokenizer is None else None)
+
+
+Segment = tuple[int, int]
+"""Positions of the document index, and the number of their epoch, from 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuedIndex:
+    """How the index of a dataset goes on after a first job."""
+
+    files: CacheFiles | None
+    """The cache of the first job; None for a dataset that it did not have."""
+    begin: int
+    """First sequence that it draws from."""
+    end: int
+    num_tokens: int
+    """Tokens of its document index."""
+    taken: int
+    """Samples of it that were read."""
+    consumed: int
+    """Samples of the run that were read; each number has orders of its own."""
+    segments: tuple[Segment, ...]
+    """Those of the whole document index: the old ones, new sequences for each open epoch, and new epochs."""
+    num_old: int
+    num_grown: int
+    """Segments after the old ones that have the new sequences alone."""
+
+    @property
+    def num_positions(self) -> int:
+        """Entries of the document index."""
+        return sum(count for count, _ in self.segments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuedBlend:
+    """How the blend of a run goes on."""
+
+    consumed: int
+    """Samples that were read; 0 for a schedule from the beginning."""
+    old: CacheFiles | None
+    """That of the first job; None if it had one dataset, or there is none."""
+    numbers: tuple[int | None, ...]
+    """The datasets of the first job → those of this one; None for those that it leaves out, of which nothing was read.
+    """
+    taken: tuple[int, ...]
+    """Samples that were read of each dataset."""
+    curve: WeightCurve
+    """The weights after what was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,6 @@ from dsindex.instruction.tokens import (
     MarkedText,
     MaskedTokens,
     as_reference,
-    cut_at,
     encode_with_reference,
     mask_between_markers,
     read_chat_files,
@@ -333,8 +332,7 @@ class InstructionEncoder:
 
     def _encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """Return the tokens of each text."""
-        batch = (self._fast or self._tokenizer).encode_ids(texts)
-        return cut_at(batch.tokens, batch.lengths)
+        return (self._fast or self._tokenizer).encode_ids(texts).split()
 
 
 class _Chat:
@@ -604,7 +602,7 @@ def make_recipe(
         InputError: If a pattern or the template cannot be used.
     """
     shared_tokenizer(tokenizer)  # refuses other formats
-    special_tokens, chat_templates = read_chat_files(Path(find_tokenizer(tokenizer_model).path))
+    special_tokens, chat_templates = read_chat_files(Path(find_tokenizer(tokenizer_model)[0]))
     recipe = EncoderRecipe(
         config=msgspec.json.encode(config).decode(),
         tokenizer=tokenizer,

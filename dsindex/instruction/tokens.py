@@ -350,7 +350,7 @@ class FastTexts:
             TokenizerError: If the engine and the reference return other tokens for an audited text.
         """
         batch = self._encoder.encode(texts)
-        for text, tokens in zip(texts, cut_at(batch.tokens, batch.lengths), strict=True):
+        for text, tokens in zip(texts, batch.split(), strict=True):
             if _is_audited(text.encode()) and not np.array_equal(tokens, self._reference.encode(text).ids):
                 raise self._differs(text)
         return batch
@@ -370,8 +370,8 @@ class FastTexts:
         bases = np.concatenate([[0], ends])[starts_of(batch.lengths)]
         mask = _mask_tokens(ends, _places_of_spans(texts, bases))
         found = [
-            MaskedTokens(tokens=tokens, mask=own)
-            for tokens, own in zip(cut_at(batch.tokens, batch.lengths), cut_at(mask, batch.lengths), strict=True)
+            MaskedTokens(tokens=tokens, mask=mask[begin:end])
+            for tokens, (begin, end) in zip(batch.split(), pairwise(starts_of(batch.lengths).tolist()), strict=True)
         ]
         is_placed = (np.diff(bases) == [len(text.spelt) for text in texts]).tolist()
         for number, rendered in enumerate(texts):
@@ -474,12 +474,6 @@ def _mask_tokens(ends: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[n
     for begin, end in zip(first.tolist(), after.tolist(), strict=True):
         mask[begin:end] = 1
     return mask
-
-
-def cut_at(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
-    """Cut an array into consecutive pieces of these lengths."""
-    ends = starts_of(lengths).tolist()
-    return [values[begin:end] for begin, end in pairwise(ends)]
 
 
 def _is_audited(spelt: bytes) -> bool:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.job import open_job
+from dsindex.engine.job import check_room, make_plan, open_job
 from dsindex.engine.output import Output
-from dsindex.engine.plan import make_plan
-from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
@@ -57,10 +53,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     encodes, num_keys = config.token_ids is None, len(config.output_names)
     plan = make_plan(_settings(config, source), source.inputs)
-    outputs = [
-        Output(prefix=absolute(prefix), plan_id=plan.plan_id, key=name, dtype=dtype)
-        for prefix, name in zip(prefixes, config.dataset_names, strict=True)
-    ]
+    outputs = [Output(prefix=absolute(prefix), plan_id=plan.plan_id, dtype=dtype) for prefix in prefixes]
     uses_jq = selection.needs_jq
     with open_job(config, plan, outputs, reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
         if not job.already_complete:
@@ -68,7 +61,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
                 reporter.say(note)
             estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
             estimate = estimate.scaled(sum(sample.high - sample.low for sample in config.samples))
-            check_room(config, estimate, itemsize=dtype.itemsize, num_keys=num_keys, unfinished=outputs)
+            check_room(config, estimate, itemsize=dtype.itemsize, num_keys=num_keys)
             settings = ShardSettings(
                 tokenizer=source.tokenizer,
                 engine=source.engine,
@@ -81,31 +74,21 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
                 samples=config.samples,
                 **source.shard_options(),
             )
-            filters = {"--where": config.where, "--sample": config.sample, "--hold-out": config.hold_out}
-            used = [flag for flag, value in filters.items() if value is not None]
-            shards = make_shards(job, source, settings, filters=used)
+            shards = make_shards(job, source, settings)
             for output in outputs if config.hold_out is not None else ():
                 if not any(part.header.num_documents for part in output.parts):
                     msg = f"{output.prefix}: expected records for it with --hold-out {config.hold_out}, got none"
                     raise InputError(f"{msg}; take another share")
-            job.assemble()
-            contents = [
-                shards.content(output, group=number // num_keys, options=_describe_options(config, source, number))
-                for number, output in enumerate(outputs)
-            ]
-            engine = source.engine if encodes else None
-            job.publish(contents, engine=engine, tokenizer_path=config.tokenizer_model)
+            own = [{"options": _describe_options(config, source, number)} for number in range(len(outputs))]
+            shards.publish(own, encodes=encodes)
         if index_configs:
             indices = tuple(run_index(each, executor=job.executor) for each in index_configs)
     contents = [manifest.content for manifest in job.manifests]
-    counts, *others = [content.record_counts for content in contents[::num_keys]]
-    more = sum(each.kept for each in others)
     return BuildResult(
         datasets=tuple(map(MadeDataset.of, prefixes, contents)),
         engine=source.engine.name if encodes else "token ids as given",
         indices=indices,
-        counts=msgspec.structs.replace(counts, kept=counts.kept + more, filtered=counts.filtered - more),
-        **outcome_fields(source, job),
+        **outcome_fields(source, job, num_keys=num_keys),
     )
 
 

@@ -18,6 +18,7 @@ from dsindex.engine.executors import Call
 from dsindex.errors import InputError, LimitError, OutputError, UsageError
 from dsindex.index.building import BuiltCache, build_cache, count_parts, describe_cache
 from dsindex.index.cache import BLENDED_CLASS, GPT_CLASSES, dataset_parts, read_description, show_order
+from dsindex.index.continuing import plan_over_time
 from dsindex.index.epochs import (
     SPLIT_NAMES,
     WHOLE,
@@ -29,7 +30,7 @@ from dsindex.index.epochs import (
     split_matrix,
 )
 from dsindex.index.explaining import Finding, explain_cache
-from dsindex.index.job import TrainingLength, find_identifiers, samples_for_training
+from dsindex.index.job import FIM_CLASS, TrainingLength, find_identifiers, samples_for_training
 from dsindex.index.plan import (
     BlendedCache,
     CacheSettings,
@@ -39,7 +40,6 @@ from dsindex.index.plan import (
     parse_data_path,
 )
 from dsindex.index.pretrain_command import job_path, local_path, parse_replacements
-from dsindex.jobs.continuing import plan_over_time
 from dsindex.machine import available_cpus, available_memory
 from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
 from dsindex.store.config_files import read_object
@@ -125,7 +125,14 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     )
     notes = list(_notes(config, settings, datasets, counts))
     if config.is_over_time:
-        datasets, blended, planned = plan_over_time(config, settings, datasets, blended)
+        datasets, blended, planned = plan_over_time(
+            datasets,
+            blended,
+            continue_from=config.continue_from,
+            consumed=config.consumed_samples or 0,
+            schedule=config.blend_schedule,
+            max_epochs=config.max_epochs,
+        )
         notes += planned
     caches: list[Cache] = [*datasets, *(blended if settings.folder is not None else ())]
     if blended and settings.folder is None:
@@ -242,7 +249,7 @@ def _cache_settings(config: IndexConfig) -> CacheSettings:
         split=split,
         matrix=matrix,
         tokenizer=tokenizer,
-        class_name=config.dataset_class,
+        class_name=FIM_CLASS if config.fim_data else "GPTDataset",
         multiple_validation_sets=config.multiple_validation_sets,
         order=_document_order(config),
         ordered_splits=config.document_order_splits,

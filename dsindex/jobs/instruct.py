@@ -8,7 +8,6 @@ Packs (dsindex.jobs.packs) and exports are made of what is published, so a finis
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,9 @@ import msgspec
 import xxhash
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.job import open_job
+from dsindex.engine.job import check_room, make_plan, open_job
 from dsindex.engine.output import Output
-from dsindex.engine.plan import make_plan
-from dsindex.engine.room import Estimate, check_room
+from dsindex.engine.sample import Estimate
 from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
 from dsindex.errors import UsageError
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from dsindex.engine.progress import Reporter
     from dsindex.engine.shards import Shards
     from dsindex.engine.source import TextSource
-    from dsindex.formats.manifest import Content, RecordedPacking
+    from dsindex.formats.manifest import RecordedPacking
     from dsindex.instruction.config import InstructionConfig
     from dsindex.instruction.encode import EncoderRecipe
     from dsindex.jobs.packs import MadePacking
@@ -95,7 +93,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     plan = make_plan(_settings(config, source, recipe), source.inputs)
     targets = [
-        Output(prefix=absolute(f"{config.output_prefix}_{key}"), plan_id=plan.plan_id, key=key, dtype=own, is_mask=mask)
+        Output(prefix=absolute(f"{config.output_prefix}_{key}"), plan_id=plan.plan_id, dtype=own, is_mask=mask)
         for split in split_names(config.split)
         for key, own, mask in zip(keys_of(split), (dtype, MASK_DTYPE), (False, True), strict=True)
     ]
@@ -115,14 +113,14 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
                 reporter.say(note)
             check_packs(config, list(prefixes.values()))
             examine_exports(config, eos_id)
-            _check_room(config, source, targets)
+            # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.
+            estimate = Estimate(tokens=source.text_bytes / 3, documents=source.text_bytes / 500)
+            check_room(config, estimate, itemsize=dtype.itemsize + MASK_DTYPE.itemsize, num_keys=2)
             settings = InstructionSettings(
                 recipe=recipe, fractions=config.split, split_seed=config.split_seed, **source.shard_options()
             )
             shards = make_shards(job, source, settings, function=encode_shard)
-            job.assemble()
-            contents = _describe(config, recipe, shards)
-            job.publish(contents, engine=source.engine, tokenizer_path=config.tokenizer_model)
+            shards.publish(_describe(config, recipe, shards))
         packed = pack_splits(config, list(prefixes.values()))
         if config.export:
             exports = make_exports(config, prefixes, eos_id=eos_id, executor=job.executor, reporter=reporter)
@@ -152,41 +150,24 @@ def _find_eos(recipe: EncoderRecipe, instruction: InstructionConfig) -> int | No
     return None if text is None else shared_tokenizer(recipe.tokenizer).token_to_id(text)
 
 
-def _check_room(config: InstructConfig, source: TextSource, targets: Sequence[Output]) -> None:
-    """Check the disk space; no sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed."""
-    estimate = Estimate(tokens=source.text_bytes / 3, documents=source.text_bytes / 500)
-    itemsize = targets[0].dtype.itemsize + MASK_DTYPE.itemsize
-    check_room(config, estimate, itemsize=itemsize, num_keys=2, unfinished=targets)
-
-
-def _describe(config: InstructConfig, recipe: EncoderRecipe, shards: Shards) -> list[Content]:
-    """Return the contents of the manifests of tokens and masks."""
-    counts: Counter[str] = Counter()
-    for _, result in shards.results:
-        counts.update(dict(result.counts))
+def _describe(config: InstructConfig, recipe: EncoderRecipe, shards: Shards) -> list[dict[str, Any]]:
+    """Return the fields of the manifests of tokens and masks that other jobs do not have."""
+    counts = shards.counts
 
     def counts_of(beginning: str) -> dict[str, int]:
         return {name.removeprefix(beginning): counts[name] for name in sorted(counts) if name.startswith(beginning)}
 
-    contents = []
-    for number, split in enumerate(split_names(config.split)):
-        output, masks = shards.job.outputs[2 * number : 2 * number + 2]
-        tokens = shards.content(
-            output,
-            group=number,
-            options=shards.source.describe_options(
-                split=None if config.split is None else list(config.split),
-                split_seed=config.split_seed,
-                split_name=split,
-                instruction=json.loads(recipe.config),
-            ),
-            statistics=counts_of(f"{output.key}."),
-            bad_records=counts_of(BAD),
+    own: list[dict[str, Any]] = []
+    for split in split_names(config.split):
+        options = shards.source.describe_options(
+            split=None if config.split is None else list(config.split),
+            split_seed=config.split_seed,
+            split_name=split,
+            instruction=json.loads(recipe.config),
         )
-        own = {"token_dtype": MASK_DTYPE.name, "digests": masks.digests}
-        no_tokens = dict.fromkeys(("account", "tokenizer", "statistics", "bad_records", "eod_in_text"))
-        contents += [tokens, msgspec.structs.replace(tokens, **own, **no_tokens)]
-    return contents
+        statistics = counts_of(f"{keys_of(split)[0]}.")
+        own += [{"options": options, "statistics": statistics, "bad_records": counts_of(BAD)}, {"options": options}]
+    return own
 
 
 def _report(
@@ -208,15 +189,13 @@ def _report(
                 packing=None if packing is None else packing.content.packing,
             )
         )
-    counts, kept = contents[0].record_counts, sum(content.record_counts.kept for content in contents[::2])
     return InstructResult(
         datasets=tuple(made),
         splits=tuple(built),
         packed=any(not packing.already_complete for packing in packed),
         bad_records=contents[0].bad_records or {},
         exports=tuple(exports),
-        counts=msgspec.structs.replace(counts, kept=kept, filtered=counts.filtered + counts.kept - kept),
-        **outcome_fields(source, job),
+        **outcome_fields(source, job, num_keys=2),
     )
 
 

@@ -113,7 +113,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
             files.append(file)
         counts = {f"{BAD}{kind}": count for kind, count in bad.items()}
         for split in splits.values():
-            counts |= {f"{split.keys[0]}.{name}": number for name, number in split.statistics.items()}
+            counts |= {f"{split.name}.{name}": number for name, number in split.statistics.items()}
         return ShardResult(
             files=tuple(files),
             keys=tuple(key for split in splits.values() for key in split.results()),
@@ -156,12 +156,11 @@ class _Split(GroupWriter):
     """Writes the tokens and masks of a split, and counts its conversations."""
 
     def __init__(self, split: str | None, attempt: Attempt, settings: InstructionSettings) -> None:
-        self.keys = keys_of(split)
+        self.name = keys_of(split)[0]
         self.statistics: Counter[str] = Counter()
         self._vocabulary_size = settings.recipe.tokenizer.vocabulary_size
         self._dtype = dtype_for_vocabulary(self._vocabulary_size)
-        dtypes = dict(zip(self.keys, (self._dtype, MASK_DTYPE), strict=True))
-        super().__init__(attempt, split or "0", dtypes, provenance=settings.provenance)
+        super().__init__(attempt, split or "0", [self._dtype, MASK_DTYPE], provenance=settings.provenance)
         self._held: list[tuple[EncodedConversation, int, int, int]] = []
 
     def hold(self, encoded: EncodedConversation, offset: int, line: int, file: int) -> None:
@@ -187,7 +186,7 @@ class _Split(GroupWriter):
         per_document = np.array([len(encoded.lengths) for encoded in conversations], np.int64)
         tokens = np.concatenate([encoded.tokens for encoded in conversations])
         check_ids(tokens, self._vocabulary_size)
-        self.add(self.keys[0], cast_tokens(tokens, self._dtype), lengths, per_document)
-        self.add(self.keys[1], np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
+        self.add(0, cast_tokens(tokens, self._dtype), lengths, per_document)
+        self.add(1, np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
         self.add_places(*np.array(places, np.int64))
         self._held = []

@@ -9,10 +9,8 @@ import msgspec
 
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.engine.inputs import InputFile
-from dsindex.engine.job import open_job
+from dsindex.engine.job import make_plan, open_job, require_room
 from dsindex.engine.output import Output
-from dsindex.engine.plan import make_plan
-from dsindex.engine.room import require_room
 from dsindex.engine.tasks import Part, PartFile
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import Content, RecordedInput, read_manifest
@@ -54,7 +52,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     with open_job(config, plan, [output], reporter=reporter) as job:
         if not job.already_complete:
             needed = sum(part.bin.size_bytes + part.header.size_bytes for part in parts)
-            require_room({folder_of(prefix): needed}, what="the output", remedy="make room, or write elsewhere")
+            require_room({folder_of(prefix): needed}, what="the output")
             for part in parts:
                 check_index(part.idx.path, read_index(part.idx.path), bin_size_bytes=part.bin.size_bytes)
                 output.add(part)

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.engine.executors import Call
-from dsindex.engine.job import open_job
+from dsindex.engine.job import check_room, make_plan, open_job
 from dsindex.engine.output import Output
-from dsindex.engine.plan import make_plan
-from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
@@ -63,7 +61,6 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     output = Output(
         prefix=absolute(config.output_prefix),
         plan_id=plan.plan_id,
-        key=selection.names[0],
         dtype=TYPE_OF_SIZE[token_bytes],
         head=PartFile(path=joined(work_folder_path(config), f"{SHARDS_FOLDER}/head"), size_bytes=version.header_bytes),
     )
@@ -73,7 +70,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
             for note in source.first_notes():
                 reporter.say(note)
             estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
-            check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1, unfinished=[output])
+            check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1)
             shared = ShardSettings(
                 tokenizer=source.tokenizer,
                 engine=source.engine,
@@ -86,18 +83,11 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
             )
             shards = make_shards(job, source, shared)
             _add_ends(job, output, version)
-            job.assemble()
-            content = shards.content(
-                output,
-                token_dtype=np.dtype(f"u{token_bytes}").name,
-                options=source.describe_options(jq_pattern=config.jq_pattern, pbin_era=config.pbin_era),
-            )
-            job.publish([content], engine=source.engine, tokenizer_path=config.tokenizer_model)
-    content = job.manifests[0].content
+            options = source.describe_options(jq_pattern=config.jq_pattern, pbin_era=config.pbin_era)
+            shards.publish([{"token_dtype": np.dtype(f"u{token_bytes}").name, "options": options}])
     return PackResult(
-        datasets=(MadeDataset.of(config.output, content),),
+        datasets=(MadeDataset.of(config.output, job.manifests[0].content),),
         engine=source.engine.name,
-        counts=content.record_counts,
         **outcome_fields(source, job),
     )
 

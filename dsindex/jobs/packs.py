@@ -19,8 +19,7 @@ import numpy as np
 import dsindex
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix
-from dsindex.engine.job import hold_output
-from dsindex.engine.plan import make_plan
+from dsindex.engine.job import hold_output, make_plan
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.formats.manifest import (
     MANIFEST_SUFFIX,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
+
 if TYPE_CHECKING:
     from dsindex.engine.job import Job
     from dsindex.engine.source import TextSource
@@ -66,10 +68,19 @@ class TextResult(JobResult):
     """Sentences about inputs that are given more than once."""
 
 
-def outcome_fields(source: TextSource, job: Job) -> dict[str, Any]:
-    """Return the fields of TextResult but datasets and counts."""
+def outcome_fields(source: TextSource, job: Job, *, num_keys: int = 1) -> dict[str, Any]:
+    """Return the fields of TextResult but the datasets.
+
+    Args:
+        source: The inputs.
+        job: The job.
+        num_keys: Number of datasets of each sample or split, which are made of the same records.
+    """
+    counts, *others = [manifest.content.record_counts for manifest in job.manifests[::num_keys]]
+    more = sum(each.kept for each in others)
     return {
         "already_complete": job.already_complete,
+        "counts": msgspec.structs.replace(counts, kept=counts.kept + more, filtered=counts.filtered - more),
         "input_bytes": source.total_bytes,
         "made_bytes": job.made_bytes,
         "seconds": job.seconds,

@@ -116,6 +116,11 @@ class TokenBatch:
         """The token ids alone, shape [T]."""
         return np.delete(self.spaced, self.places)
 
+    def split(self) -> list[NDArray[np.uint32]]:
+        """Return the tokens of each text."""
+        sizes = self.lengths.tolist()
+        return [self.spaced[end - size : end] for end, size in zip(self.places.tolist(), sizes, strict=True)]
+
     def take(self, records: NDArray[np.int64], *, text_bytes: int = 0) -> TokenBatch:
         """Return the tokens of some records, given by their numbers in any order, and the size of their texts."""
         counts = self.texts_per_record

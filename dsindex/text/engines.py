@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import itertools
-import re
 import unicodedata
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 import numpy as np
 
-from dsindex.errors import TokenizerError, UnencodableError
+from dsindex.errors import TokenizerError
 from dsindex.text.encoders import ASKED_FOR, Engine, encode_leniently, make_encoder
 from dsindex.text.ranks import PATTERNS
 from dsindex.text.tokenizer import flat_steps, shared_tokenizer
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     import tokenizers
 
-    from dsindex.text.encoders import Separator, TokenBatch
+    from dsindex.text.encoders import Separator
     from dsindex.text.tokenizer import Tokenizer
 
 __all__ = ["Engine", "EngineChoice", "Unsuitable", "audit", "choose_engine", "clip_texts"]
@@ -116,15 +115,12 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
     )
     probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
     try:
-        wanted = make_encoder(tokenizer, reference).encode(probes)
-        got = make_encoder(tokenizer, engine).encode(probes)
-    except UnencodableError as error:
-        raise Unsuitable(f"tokenizers fails on a text: {next(iter(error.reasons.values()))}") from error
+        difference = _find_difference(tokenizer, engine, probes)
     except TokenizerError as error:
         raise Unsuitable(
             f"gigatoken says: {' '.join(str(error.__cause__).partition('Location:')[0].split())}"
         ) from error
-    if (difference := _find_difference(probes, got, wanted)) is not None:
+    if difference is not None:
         raise Unsuitable(f"gigatoken gives other ids than tokenizers for {difference[0][:40]!r}")
     return engine
 
@@ -143,17 +139,11 @@ def _tokens_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ..
 def audit(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> None:
     """Encode a sample of a build's own text with both engines; does nothing if the engine is the reference.
 
-    A text on which the reference fails is left out: there is nothing to compare.
-
     Raises:
         TokenizerError: At the first text that they encode differently.
     """
     library = engine.reference
-    if engine.name == library or len(texts) == 0:
-        return
-    wanted, texts = encode_leniently(make_encoder(tokenizer, replace(engine, name=library)), texts)
-    difference = _find_difference(texts, make_encoder(tokenizer, engine).encode(texts), wanted)
-    if difference is None:
+    if engine.name == library or (difference := _find_difference(tokenizer, engine, texts)) is None:
         return
     text, got, expected = difference
     first = next(at for at in itertools.count() if got[at : at + 1] != expected[at : at + 1])
@@ -166,11 +156,16 @@ def audit(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> None:
 
 
 def _find_difference(
-    texts: Sequence[str], got: TokenBatch, wanted: TokenBatch
+    tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]
 ) -> tuple[str, list[int], list[int]] | None:
-    """Return the first text that two batches encode differently, and the tokens of both."""
-    pairs = [np.split(batch.tokens, np.cumsum(batch.lengths)[:-1]) for batch in (got, wanted)]
-    for text, ours, theirs in zip(texts, *pairs, strict=False):  # of no texts, there is an empty piece
+    """Return the first text that an engine encodes differently from the reference, and the tokens of both.
+
+    Texts on which the reference fails are left out: there is nothing to compare.
+    """
+    reference = make_encoder(tokenizer, replace(engine, name=engine.reference))
+    wanted, texts = encode_leniently(reference, texts)
+    pairs = [batch.split() for batch in (make_encoder(tokenizer, engine).encode(texts), wanted)]
+    for text, ours, theirs in zip(texts, *pairs, strict=True):
         if not np.array_equal(ours, theirs):
             return text, ours.tolist(), theirs.tolist()
     return None
@@ -247,10 +242,8 @@ def read_ranges(text: str) -> list[tuple[int, int]]:
 
 # The parts that were compared.
 
-_MODEL_OPTIONS = {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-                  "byte_fallback", "ignore_merges", "vocab", "merges"}  # fmt: skip
+_MODEL_OPTIONS = {"type", "unk_token", "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}
 _SPACE_MARK = "▁"
-_BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
 
 
 def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
@@ -265,30 +258,36 @@ def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
     Raises:
         Unsuitable: If there is a part that was not compared.
     """
-    model = document["model"]
-    # Older files write each pair as one string.
-    merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model.get("merges") or []]
-    _check_model(model, merges)
+    model, added = document["model"], {token["content"] for token in document.get("added_tokens") or []}
+    _check_model(model)
     steps, normalizers = flat_steps(document.get("pre_tokenizer")), flat_steps(document.get("normalizer"))
     if model.get("byte_fallback"):
-        _check_byte_fallback(model, merges)
+        _require_bytes(model["vocab"], [f"<0x{byte:02X}>" for byte in range(256)])
         _check_space_marks(steps, normalizers)
         return ("space-marks",)
-    _check_byte_level(model["vocab"], merges, {token["content"] for token in document.get("added_tokens") or []})
+    characters = byte_characters()
+    _require_bytes(model["vocab"], characters)
+    other = next(
+        (token for token in model["vocab"] if token not in added and not set(characters).issuperset(token)), None
+    )
+    if other is not None:
+        raise Unsuitable(f"its token {other!r} is not written in byte characters")
     kinds = [step.get("type") for step in normalizers]
     if set(kinds) - {"NFC"}:
         raise _not_compared("normalizer", normalizers)
     return (_name_splits(steps), *(["nfc"] if kinds else []))
 
 
-def _check_model(model: dict[str, Any], merges: Sequence[tuple[str, ...]]) -> None:
+def _check_model(model: dict[str, Any]) -> None:
     kind = model.get("type")
     if kind not in {"BPE", None}:  # files from before 2020 have no type
         raise Unsuitable(f"its model is of the type {kind!r}, not BPE")
-    used = [name for name in ("continuing_subword_prefix", "end_of_word_suffix", "dropout") if model.get(name)]
-    for option in (*used, *sorted(set(model) - _MODEL_OPTIONS)):
-        raise Unsuitable(f"its model has the option {option} = {str(model[option])[:40]!r}")
-    if len(set(merges)) < len(merges):
+    known = _MODEL_OPTIONS - {"ignore_merges"} if model.get("byte_fallback") else _MODEL_OPTIONS
+    for option, value in model.items():
+        if option not in known and value:
+            raise Unsuitable(f"its model has the option {option} = {str(value)[:40]!r}")
+    merges = model.get("merges") or []
+    if len({merge if isinstance(merge, str) else tuple(merge) for merge in merges}) < len(merges):
         raise Unsuitable("its model lists a merge twice")
     largest = max(model["vocab"].values(), default=0)
     if largest > LARGEST_ID_FACTOR * len(model["vocab"]):
@@ -297,6 +296,13 @@ def _check_model(model: dict[str, Any], merges: Sequence[tuple[str, ...]]) -> No
 
 LARGEST_ID_FACTOR = 16
 """Largest id per token of the vocabulary: gigatoken allocates by it."""
+
+
+def _require_bytes(vocabulary: dict[str, int], tokens: Sequence[str]) -> None:
+    """Refuse a vocabulary without a token for every byte, of which the ASCII ones may be written as they are."""
+    for byte, token in enumerate(tokens):
+        if token not in vocabulary and not (byte < 0x80 and chr(byte) in vocabulary):
+            raise Unsuitable(f"its vocabulary has no token for the byte 0x{byte:02X}")
 
 
 def byte_characters() -> list[str]:
@@ -308,24 +314,6 @@ def byte_characters() -> list[str]:
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(256) if byte not in shown]
     return [chr(byte) if byte in shown else chr(256 + hidden.index(byte)) for byte in range(256)]
-
-
-def _check_byte_level(vocabulary: dict[str, int], merges: Sequence[tuple[str, ...]], added: set[str]) -> None:
-    """Refuse vocabularies that lack bytes, or in which tokens are not written in byte characters."""
-    characters = byte_characters()
-    missing = next((byte for byte, character in enumerate(characters) if character not in vocabulary), None)
-    if missing is not None:
-        raise Unsuitable(f"its vocabulary has no token for the byte 0x{missing:02X}")
-    known = set(characters)
-    if set("".join(vocabulary)) <= known:
-        return
-    others = {token for token in vocabulary if not known.issuperset(token)}
-    for token in others:
-        spelt = "".join(characters[byte] for byte in token.encode())
-        if token not in added or spelt in vocabulary:
-            raise Unsuitable(f"its token {token!r} is not written in byte characters")
-    if not others.isdisjoint(map("".join, merges)):
-        raise Unsuitable("its model merges to tokens that are not written in byte characters")
 
 
 def _name_splits(steps: list[dict[str, Any]]) -> str:
@@ -349,17 +337,6 @@ def _splits(patterns: Sequence[str], *, behavior: str = "Isolated", invert: bool
     return [
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert} for pattern in patterns
     ]
-
-
-def _check_byte_fallback(model: dict[str, Any], merges: Sequence[tuple[str, ...]]) -> None:
-    vocabulary = model["vocab"]
-    if model.get("ignore_merges"):
-        raise Unsuitable("its model has the options byte_fallback and ignore_merges")
-    for byte in range(256):
-        if f"<0x{byte:02X}>" not in vocabulary and not (byte < 0x80 and chr(byte) in vocabulary):
-            raise Unsuitable(f"its vocabulary has no token for the byte 0x{byte:02X}")
-    if any(_BYTE_TOKEN.fullmatch(token) for pair in merges for token in (*pair, "".join(pair))):
-        raise Unsuitable("its model merges tokens of single bytes")
 
 
 def _check_space_marks(steps: list[dict[str, Any]], normalizers: list[dict[str, Any]]) -> None:
@@ -404,9 +381,6 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
     """
     added = document.get("added_tokens") or []
     normalizes = document.get("normalizer") is not None
-    contents = [token["content"] for token in added]
-    if "" in contents or len(set(contents)) < len(contents):
-        raise Unsuitable("its added tokens are empty or equal")
     strips = next((token["content"] for token in added if _strips(token)), None)
     for token in added:
         content = token["content"]
@@ -424,6 +398,7 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
         if _strips(first) or _strips(second) or _overlap(first["content"], second["content"]):
             raise Unsuitable(f"its added tokens {first['content']!r} and {second['content']!r} can overlap")
     if not document["model"].get("byte_fallback"):
+        contents = [token["content"] for token in added]
         _check_words(contents, loaded, normalizes=normalizes, prefixes=adds_prefix_space(document))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.datasets.kinds import Subject
-    from dsindex.formats.mmididx import Tokens
+    from dsindex.store.reading import Items
 
 BLOCK_DOCUMENTS = 1 << 18
 """Documents whose lengths are held in memory at once."""
@@ -31,7 +31,7 @@ class Documents:
 
     path: str
     """The file with the tokens."""
-    tokens: Tokens
+    tokens: Items
     """All tokens, to be sliced, shape [tokens]."""
     num_documents: int
     """Number of documents, including empty ones."""
@@ -113,7 +113,7 @@ def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
     return Documents(path=f"{dataset.prefix}.bin", tokens=tokens, num_documents=dataset.num_documents, ends=ends)
 
 
-def open_masks(prefix: str, num_tokens: int) -> Tokens:
+def open_masks(prefix: str, num_tokens: int) -> Items:
     """Return the masks of the tokens of instruction data.
 
     Raises:

@@ -8,14 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.room import check_room
+from dsindex.engine.job import check_room
 from dsindex.engine.sample import encode_piece, extrapolate, spread_pieces
 from dsindex.engine.source import open_source
 from dsindex.errors import OutputError
 from dsindex.machine import available_cpus
 
 if TYPE_CHECKING:
-    from dsindex.engine.room import Estimate
+    from dsindex.engine.sample import Estimate
     from dsindex.options.build import BuildConfig
 
 PIECE_BYTES = 256 << 10

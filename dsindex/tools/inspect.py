@@ -14,9 +14,7 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.blended import BlendedDataset
-from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.kinds import tell_kind
-from dsindex.datasets.opening import find_cache
 from dsindex.datasets.opening import open as open_dataset
 from dsindex.datasets.pbin import PbinDocuments
 from dsindex.datasets.raw import RawLines
@@ -28,8 +26,9 @@ from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import (
     BLENDED_CLASS,
     descriptions_in,
+    files_of,
+    find_cache,
     read_description,
-    record_beside,
     recorded_settings,
     split_of,
 )
@@ -96,7 +95,7 @@ def run_inspect(options: InspectConfig) -> InspectResult:
         raise InputError(str(error)) from error
     except FormatError as error:
         seen.findings.append(str(error))
-    if not options.is_overview:
+    if options.document is not None or options.sample is not None:
         seen.facts.clear()
     return seen
 
@@ -250,7 +249,7 @@ def _describe(path: str, description: dict[str, Any]) -> list[str]:
         settings = ", ".join(f"{name} = {description[name]}" for name in shown if description.get(name) is not None)
         return [f"{description['index_split']}: {description['dataset_path']}", f"  {settings}"]
     parts = [str(part.get("dataset_path")) for part in description["datasets"]]
-    numbers = open_cached_index(path, "dataset_index")
+    numbers = files_of(path).open("dataset_index")
     drawn = count_drawn(path, numbers, len(parts)).tolist()
     weights = description.get("weights") or ["unknown"] * len(parts)
     rows = zip(parts, weights, drawn, strict=False)
@@ -264,7 +263,7 @@ def _share(samples: int, total: int) -> str:
 
 def _describe_phases(blend: BlendedDataset) -> list[str]:
     """Return what each phase of a blend that was planned over time draws; nothing for another blend."""
-    recorded, index = recorded_settings(record_beside(blend.place)).get("phases"), blend.dataset_index
+    recorded, index = recorded_settings(files_of(blend.place).read_record()).get("phases"), blend.dataset_index
     try:
         begins = [(int(phase["begin"]), str(phase["what"])) for phase in recorded or ()]
     except (KeyError, TypeError, ValueError):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dsindex.datasets.kinds import Subject
     from dsindex.datasets.origins import DocumentOrigin
     from dsindex.formats.manifest import Content, Manifest
-    from dsindex.formats.mmididx import Tokens
+    from dsindex.store.reading import Items
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.documents import Documents
 
@@ -167,7 +167,7 @@ class TokenData:
     dataset: IndexedDataset | PbinDocuments | None
     """None if it is damaged."""
     documents: Documents | None
-    masks: Tokens | None
+    masks: Items | None
     """Of each token, 1 if it is learned; None for other data than conversations."""
     origin: Origin
     findings: tuple[str, ...]

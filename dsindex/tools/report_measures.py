@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.errors import DsindexError, FormatError, InputError
-from dsindex.index.cache import BLENDED_CLASS, read_description
+from dsindex.index.cache import BLENDED_CLASS, files_of, read_description
 from dsindex.index.epochs import SPLIT_NAMES
 from dsindex.tools.documents import LengthCounter
 from dsindex.tools.inspect import CHUNK_ITEMS, count_drawn
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.formats.mmididx import Tokens
+    from dsindex.store.reading import Items
     from dsindex.tools.documents import Documents, LengthSummary
 
 MOST_DIGESTS = 1 << 22
@@ -153,7 +152,7 @@ def measure(
     documents: Documents,
     sources: Sources,
     *,
-    masks: Tokens | None = None,
+    masks: Items | None = None,
     threads: int,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Measurement:
@@ -347,7 +346,7 @@ def _key(described: Mapping[str, Any]) -> tuple[str, str, int]:
 
 
 def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnDataset:  # noqa: ANN401 - mapped
-    samples, documents = open_cached_index(path, "shuffle_index"), open_cached_index(path, "document_index")
+    samples, documents = files_of(path).open("shuffle_index"), files_of(path).open("document_index")
     prefix, _, length = _key(described)
     begin, end = part_of(path, described, len(lengths))
     try:
@@ -371,7 +370,7 @@ def _read_blend(path: str, described: Mapping[str, Any]) -> tuple[list[int], lis
         raise FormatError(
             f"{path}: expected a weight for each of {len(parts)} datasets, got {weights!r}; build it again"
         )
-    drawn = count_drawn(path, open_cached_index(path, "dataset_index"), len(parts)).tolist()
+    drawn = count_drawn(path, files_of(path).open("dataset_index"), len(parts)).tolist()
     return drawn, [weight / (sum(weights) or 1) for weight in weights]
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.datasets.gpt import open_cached_index
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import read_index
 from dsindex.index.cache import (
@@ -23,11 +22,11 @@ from dsindex.index.cache import (
     changed_files,
     dataset_parts,
     descriptions_in,
-    files_beside,
+    files_of,
     leads_to,
     read_description,
-    read_record,
     source_changes,
+    split_of,
 )
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds
 
@@ -77,16 +76,12 @@ def verify_cache(description: str, prefix: str) -> list[str]:
 
 
 def _findings(description: str, prefix: str) -> Iterator[str]:
-    described = read_description(description)
-    try:
-        files = files_beside(description, described)
-    except (KeyError, TypeError) as error:
-        raise FormatError(f"{description}: expected the description of a cache, got one without {error}") from error
-    if os.path.basename(files.description) != os.path.basename(description):
-        name = os.path.basename(files.description)
-        raise FormatError(f"{description}: expected the name that matches its content, {name!r}")
-    arrays = [open_cached_index(description, name) for name in files.arrays]
-    record = read_record(files.record)
+    described, files = read_description(description), files_of(description)
+    ending = f"-{described['class']}-{split_of(described)}"
+    if not files.stem.endswith(ending):
+        raise FormatError(f"{description}: expected a name that matches its content, with {ending!r}")
+    arrays = list(map(files.open, files.arrays))
+    record = files.read_record()
     if record is not None and "building" not in record:  # then dsindex wrote it, and its digests tell what changed
         yield from (f"{name} changed since dsindex wrote it" for name in changed_files(files, record))
         try:

@@ -73,7 +73,13 @@ def case(message, *arguments, code=1):
             "../x",
             code=2,
         ),
-        case("--max-bad-records: expected a share of at most 100%", *TOKENIZER, "--max-bad-records", "200%", code=2),
+        case(
+            "--max-bad-records: expected a number such as 100, or a share",
+            *TOKENIZER,
+            "--max-bad-records",
+            "200%",
+            code=2,
+        ),
         case(r"build\.yaml: cannot be read .*; check the path", "--config", "{tmp}/build.yaml", code=1),
         case("ambiguous option: --tok could match", "--tok", "x", code=2),
         case(r"column 4$", "--input", "{good}", *TOKENIZER, "--where", ".x ="),
@@ -141,7 +147,7 @@ def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path, cli)
 
 
 def test_too_little_room_is_said_before_work_starts(tmp_path, cli, monkeypatch):
-    monkeypatch.setattr("dsindex.engine.room.free_bytes", lambda _folder: 10)
+    monkeypatch.setattr("dsindex.engine.job.free_bytes", lambda _folder: 10)
     shown = cli(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")], 1)
     assert_one_sentence(shown, r"kB are needed for shards and output, 10 B are free; make room")
     assert not (tmp_path / "out" / "x.build").exists()

@@ -75,7 +75,7 @@ def test_kept_shards_of_another_job_stay(is_finished, capsys):
     assert build("b.jsonl", prefix="out/y", options=["--work-dir", "work"]) == (0 if is_finished else 1)
     assert contents("work") == before
     if not is_finished:
-        assert "kept shards of another plan: output-prefix was" in message(capsys)
+        assert "shards of another plan are here: output-prefix was" in message(capsys)
         assert build("b.jsonl", prefix="out/y", options=["--work-dir", "work", "--replace"]) == 1
         assert contents("work") == before
 

@@ -7,19 +7,18 @@ import numpy as np
 import pytest
 
 from dsindex.errors import OutputError
-from dsindex.index.cache import CacheFiles, changed_files, lock_cache, read_record, write_cache
+from dsindex.index.cache import CacheFiles, changed_files, lock_cache, write_cache
 
-ARRAYS = ("a", "b", "c")
-DESCRIPTION = "x-description.txt"
+DESCRIPTION = "x-GPTDataset-train-description.txt"
 
 
 def files_in(folder):
-    return CacheFiles(stem=str(folder / "x"), arrays=ARRAYS)
+    return CacheFiles(str(folder / "x-GPTDataset-train"))
 
 
 def put(folder, number):
     """Write another cache for each number; the description is the same, since its name is its hash."""
-    contents = (*(np.full(9 + number, number, np.int32) for _ in ARRAYS), b"{}")
+    contents = (*(np.full(9 + number, number, np.int32) for _ in range(3)), b"{}")
     with lock_cache(files_in(folder)):
         return write_cache(files_in(folder), contents, {"settings": {"number": number}})
 
@@ -34,7 +33,7 @@ def whole(tmp_path_factory):
 
     def write(number):
         folder = tmp_path_factory.mktemp("whole")
-        (folder / "x-dsindex.lock").touch()  # of a writer that died
+        (folder / "x-GPTDataset-train-dsindex.lock").touch()  # of a writer that died
         assert not put(folder, number)
         return there(folder)
 
@@ -49,14 +48,17 @@ def test_tasks_that_write_one_cache_at_once_leave_no_mixture(tmp_path, whole):
         assert there(tmp_path) in expected, "no lock is left, too"
 
 
-@pytest.mark.parametrize("missing", [DESCRIPTION, "x-b.npy", None])
+@pytest.mark.parametrize("missing", [DESCRIPTION, "x-GPTDataset-train-sample_index.npy", None])
 def test_another_programs_cache_that_differs_is_refused_and_kept(tmp_path, whole, missing):
     """One that is not whole may be about to be built by a job."""
     for name, content in whole(1).items():
-        if name not in {missing, "x-dsindex.json"}:
+        if name not in {missing, "x-GPTDataset-train-dsindex.json"}:
             (tmp_path / name).write_bytes(content)
     before = there(tmp_path)
-    with pytest.raises(OutputError, match=r"x-a.npy: expected no file or one that dsindex wrote, got another one, .*m"):
+    with pytest.raises(
+        OutputError,
+        match=r"document_index.npy: expected no file or one that dsindex wrote, got another one, .*m",
+    ):
         put(tmp_path, 2)
     assert there(tmp_path) == before
 
@@ -81,13 +83,13 @@ def test_what_is_no_file_is_refused_and_kept(tmp_path, kind):
 @pytest.mark.parametrize("record", [
     "{",
     '{"version": 99}',
-    '{"version": 1, "files": {"x-a.npy": [["1", 2]]}, "building": "../../x"}',
-    '{"version": 1, "files": {"x-a.npy": 7}, "building": 7}',
+    '{"version": 1, "files": {"x-GPTDataset-train-document_index.npy": [["1", 2]]}, "building": "../../x"}',
+    '{"version": 1, "files": {"x-GPTDataset-train-document_index.npy": 7}, "building": 7}',
 ])  # fmt: skip
 def test_damaged_record_proves_nothing(tmp_path, record):
     put(tmp_path, 1)
-    (tmp_path / "x-dsindex.json").write_text(record)
-    with pytest.raises(OutputError, match=r"x-a.npy: expected no file or one that dsindex wrote"):
+    (tmp_path / "x-GPTDataset-train-dsindex.json").write_text(record)
+    with pytest.raises(OutputError, match=r"document_index.npy: expected no file or one that dsindex wrote"):
         put(tmp_path, 2)
-    assert changed_files(files_in(tmp_path), read_record(str(tmp_path / "x-dsindex.json")) or {})
+    assert changed_files(files_in(tmp_path), files_in(tmp_path).read_record() or {})
     assert put(tmp_path, 1)
