@@ -73,12 +73,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from dsindex.engine.executors import Executor
-    from dsindex.engine.inputs import InputFile
     from dsindex.engine.progress import Reporter
     from dsindex.engine.sample import Estimate
     from dsindex.formats.manifest import Content
     from dsindex.options.config import WorkConfig
     from dsindex.store.lock import Lock
+    from dsindex.store.storage import InputStatus
     from dsindex.text.engines import Engine
 
 K = TypeVar("K")
@@ -458,11 +458,11 @@ def _working(job: Job) -> Iterator[None]:
 # belongs to its own input.
 
 
-def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputFile] = ()) -> Plan:
+def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputStatus] = ()) -> Plan:
     """Return the plan of settings, which are of types that JSON has, and inputs."""
     return Plan(
         settings=decode_json(encode_json(settings)),
-        inputs=[(file.absolute_path, file.size_bytes, file.version) for file in inputs],
+        inputs=[(file.path, file.size_bytes, file.version) for file in inputs],
     )
 
 

@@ -70,7 +70,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     )
     with ThreadPoolExecutor(available_cpus()) as pool:
         counts = list(pool.map(encode, spread_pieces(source.inputs, num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)))
-    keys = len(config.output_names)
+    keys, tasks = len(config.output_names), source.tasks()
     eod = keys if source.eod_id is not None else 0
     estimate = extrapolate(counts, source.inputs, eod_per_document=eod)
     estimate = estimate.scaled(sum(sample.high - sample.low for sample in config.samples))
@@ -89,8 +89,8 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     return EstimateResult(
         num_inputs=len(source.inputs),
         input_bytes=source.total_bytes,
-        num_shards=len(source.tasks()),
-        largest_shard_bytes=max(file.shard_bytes for file in source.inputs),
+        num_shards=len(tasks),
+        largest_shard_bytes=max(task.stored_bytes for task in tasks),
         estimate=estimate,
         bad_records=sum(each.bad_records for each in counts),
         token_dtype=str(dtype),
