@@ -11,8 +11,8 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
+from dsindex.engine.dispatch import make_executor, wants_ray
 from dsindex.engine.progress import BAR_SECONDS, Display, Reporter, standard_display
-from dsindex.engine.start import make_executor, wants_ray
 from dsindex.errors import UsageError
 from dsindex.options.build import BuildConfig
 from dsindex.options.config import ExecutorConfig

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dsindex.amounts import count, format_size, short_number, show_epochs, show_percent
-from dsindex.engine.start import WORKER_MEMORY_BYTES
+from dsindex.engine.dispatch import WORKER_MEMORY_BYTES
 from dsindex.json_text import show_name
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ import msgspec
 
 import dsindex
 from dsindex.amounts import format_size
-from dsindex.engine.dispatch import Dispatch
+from dsindex.engine.dispatch import Dispatch, make_executor
 from dsindex.engine.executors import Call, ClusterLostError
 from dsindex.engine.interrupts import raise_missed_stop
 from dsindex.engine.output import (
@@ -39,7 +39,6 @@ from dsindex.engine.output import (
     withdraw,
 )
 from dsindex.engine.progress import ProgressFile, conclude
-from dsindex.engine.start import make_executor
 from dsindex.engine.tasks import MergeRange
 from dsindex.engine.work_folder import (
     MARKER_FILE,
