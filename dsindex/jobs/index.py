@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import msgspec
 
 from dsindex.amounts import format_size
-from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX
-from dsindex.datasets.origins import tell_tokenizers_apart
-from dsindex.datasets.tails import describe_tails
+from dsindex.datasets.tails import describe_data
 from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
 from dsindex.errors import InputError, LimitError, OutputError, UsageError
@@ -45,7 +43,7 @@ from dsindex.index.pretrain_command import job_path, local_path, parse_replaceme
 from dsindex.machine import available_cpus, available_memory
 from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
 from dsindex.store.config_files import read_object
-from dsindex.store.reading import digest_file, is_stored
+from dsindex.store.reading import digest_file
 from dsindex.store.storage import free_bytes, open_file
 from dsindex.store.urls import absolute, local_paths, refuse_address
 
@@ -388,16 +386,8 @@ def _notes(config: IndexConfig, settings: CacheSettings, datasets: Sequence[GPTC
                 f"{cache.name}: expected at least one sample, got none, at which Megatron stops; shorten --seq-length, "
                 "or give it a larger share in --split"
             )
-    valid = [(prefix, own[1]) for prefix, own in counts.items()] if settings.matrix is not None else []
-    tails = describe_tails([(prefix, part.begin, part.end) for prefix, part in valid if part is not None])
-    yield from filter(None, (tails, tell_tokenizers_apart(counts)))
-    for prefix in counts:
-        stem = prefix.removesuffix(TEXT_SUFFIX)
-        if stem != prefix and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
-            yield (
-                f"{prefix} is instruction data: a job that reads it as --data-path learns all its tokens, as it does "
-                f"not read {os.path.basename(stem)}{MASK_SUFFIX}; for the mask, see the exports of `dsindex instruct`"
-            )
+    valid = {prefix: own[1] for prefix, own in counts.items()} if settings.matrix is not None else dict.fromkeys(counts)
+    yield from describe_data({name: None if part is None else (part.begin, part.end) for name, part in valid.items()})
     if not config.explain and (config.is_over_time or not settings.order.is_stock):
         order = "planned over time" if settings.order.is_stock else show_order(settings.order.as_settings())
         splits = SPLIT_NAMES[:1] if settings.order.is_stock else settings.ordered_splits

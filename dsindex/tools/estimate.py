@@ -38,9 +38,6 @@ PROVENANCE_BYTES = 16
 """Of a document in a shard."""
 LATE_SHARE = 0.3
 """Share of the shards that are there at a time on a disk, where their tokens go as they are merged."""
-LOCAL_BASE_BYTES = 240 << 20
-LOCAL_WORKER_BYTES = 150 << 20
-"""Peak memory of a thread, beyond LOCAL_BASE_BYTES for libraries and driver (measured: 561 MB with 2 threads)."""
 INT32_MAX = 2**31 - 1
 
 
@@ -65,7 +62,6 @@ class EstimateResult:
     idx_bytes: float
     work_bytes: float
     """Size of the shards, until they are merged."""
-    memory_bytes: int
     notes: tuple[str, ...]
     limits: tuple[str, ...]
     """Sentences about what the build would not find room for."""
@@ -87,7 +83,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     )
     with ThreadPoolExecutor(available_cpus()) as pool:
         counts = list(pool.map(encode, spread_pieces(source.inputs, num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)))
-    keys, workers, tasks = len(config.output_names), config.workers or available_cpus(), source.tasks()
+    keys, tasks = len(config.output_names), source.tasks()
     eod = keys if source.eod_id is not None else 0
     estimate = extrapolate(counts, source.inputs, eod_per_document=eod)
     estimate = estimate.scaled(sum(sample.high - sample.low for sample in config.samples))
@@ -112,11 +108,10 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
         bad_records=sum(each.bad_records for each in counts),
         token_dtype=str(dtype),
         engine=source.engine.name,
-        workers=workers,
+        workers=config.workers or available_cpus(),
         bin_bytes=bin_bytes,
         idx_bytes=idx_bytes,
         work_bytes=bin_bytes + idx_bytes + provenance_bytes,
-        memory_bytes=LOCAL_BASE_BYTES + min(workers, len(tasks)) * LOCAL_WORKER_BYTES,
         notes=tuple(source.first_notes()),
         limits=tuple(limits),
     )
