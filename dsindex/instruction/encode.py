@@ -602,7 +602,7 @@ def make_recipe(
         InputError: If a pattern or the template cannot be used.
     """
     shared_tokenizer(tokenizer)  # refuses other formats
-    special_tokens, chat_templates = read_chat_files(Path(find_tokenizer(tokenizer_model).path))
+    special_tokens, chat_templates = read_chat_files(Path(find_tokenizer(tokenizer_model)[0]))
     recipe = EncoderRecipe(
         config=msgspec.json.encode(config).decode(),
         tokenizer=tokenizer,

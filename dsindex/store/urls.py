@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsindex.errors import InputError
-from dsindex.locations import BUCKET_SCHEMES, OTHER_NAMES, URL, WEB_SCHEMES, Location
+from dsindex.locations import BUCKET_SCHEMES, URL, WEB_SCHEMES, Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,42 +82,32 @@ def locate(text: str) -> str:
     if not is_url(text):
         return text
     shown = Location(text)
-    scheme, rest = shown.raw.split("://", 1)
+    scheme, _, rest = shown.raw.partition("://")
     scheme = scheme.lower()
-    if scheme not in SCHEMES:
-        other = OTHER_NAMES.get(scheme)
-        remedy = f"write it as {other}://BUCKET/KEY" if other else "copy it to one of these, or to this machine"
-        msg = f"{shown}: expected a path or an address of {', '.join(f'{name}://' for name in SCHEMES)}; {remedy}"
-        raise InputError(msg)
-    if scheme in WEB_SCHEMES:
-        return _web_address(shown)
     bucket, _, key = rest.partition("/")
-    if shown != shown.raw:
-        msg = f"{shown}: expected an address without user, password and query; give credentials by the environment"
-        raise InputError(msg)
-    if not bucket or MAGIC.search(bucket) or "@" in bucket:
-        msg = f"{scheme}://{bucket}: expected the name of a bucket after {scheme}://, got another text; check it"
-        raise InputError(msg)
-    if {"", ".", ".."} & set(key.rstrip("/").split("/")) and key:
-        msg = f"{shown}: expected a key without empty parts, `.` or `..` between slashes, got one; rename the object"
-        raise InputError(msg)
+    if scheme not in SCHEMES:
+        schemes = ", ".join(f"{name}://" for name in SCHEMES)
+        raise InputError(
+            f"{shown}: expected a path or an address of {schemes}; write it so, or copy it to one of these"
+        )
+    if scheme in WEB_SCHEMES:
+        if not shown.raw.startswith(shown) or not bucket or not key:
+            raise InputError(f"{shown}: expected {scheme}://HOST/PATH without user and password; use a signed address")
+        return shown
+    has_odd_part = bool(key) and not {"", ".", ".."}.isdisjoint(key.rstrip("/").split("/"))
+    if shown != shown.raw or not bucket or MAGIC.search(bucket) or "@" in bucket or has_odd_part:
+        raise InputError(
+            f"{shown}: expected {scheme}://BUCKET/KEY without user, password and query, and a key without empty parts, "
+            f"`.` and `..`; give credentials by the environment, and other names to objects"
+        )
     url = f"{scheme}://{bucket}/{key}"
-    if scheme == "hf":
-        match = HUB_ADDRESS.fullmatch(url)
-        if match is None or MAGIC.search(match[1] + (match[2] or "")):
-            msg = f"{shown}: expected hf://datasets/ORGANISATION/NAME or …/NAME@REVISION, then a path or a pattern"
-            raise InputError(f"{msg}; check the address")
-        return url if match[3] is not None else f"{url}/"  # all of the dataset
-    return url
-
-
-def _web_address(shown: Location) -> Location:
-    _, server, path = split_address(shown)
-    if not shown.raw.startswith(shown):
-        raise InputError(f"{shown}: expected an address without user and password; use a signed address")
-    if not server or not path:
-        raise InputError(f"{shown}: expected the address of a file on a web server, got none; check it")
-    return shown
+    if scheme != "hf":
+        return url
+    match = HUB_ADDRESS.fullmatch(url)
+    if match is None or MAGIC.search(match[1] + (match[2] or "")):
+        msg = f"{shown}: expected hf://datasets/ORGANISATION/NAME or …/NAME@REVISION, then a path or a pattern"
+        raise InputError(f"{msg}; check the address")
+    return url if match[3] is not None else f"{url}/"  # all of the dataset
 
 
 def locate_output(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Ranks of tiktoken's encodings, the patterns of published tokenizers, and the tokenizer.json of GPT-2's two files.
+"""Ranks of tiktoken's encodings, and the patterns of published tokenizers.
 
 A file of ranks does not contain patterns and special tokens; those of published encodings are here by name. Two kinds
 of files hold ranks: tiktoken's own (a line per token: base64, space, rank), and the JSON list of Megatron-LM's
@@ -251,39 +251,3 @@ def read_megatron_ranks(entries: Sequence[Any], options: TokenizerOptions) -> tu
         vocabulary_size=size,
     )
     return encoding, "</s>"
-
-
-def convert_gpt2_files(vocabulary: object, merges: bytes) -> bytes:
-    """Return the tokenizer.json of GPT-2's two files.
-
-    Args:
-        vocabulary: The content of vocab.json: id by token.
-        merges: The bytes of merges.txt, whose first line may name a version.
-
-    Raises:
-        ValueError: Naming the file that is not as expected.
-    """
-    import tokenizers
-
-    if not isinstance(vocabulary, dict) or not vocabulary or not all(map(_is_id, vocabulary.values())):
-        raise ValueError("expected a JSON object with an id for each token")
-    pairs = []
-    for number, line in enumerate(merges.decode().split("\n"), 1):
-        if not line.strip() or (number == 1 and line.startswith("#version")):
-            continue
-        pair = line.rstrip("\r").split(" ")
-        if len(pair) != 2 or not {*pair, "".join(pair)} <= vocabulary.keys():
-            raise ValueError(
-                f"line {number} of the merges: expected two tokens that make a third of the vocabulary, got {line!r}"
-            )
-        pairs.append((pair[0], pair[1]))
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, pairs))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    if END_OF_TEXT in vocabulary:
-        tokenizer.add_special_tokens([END_OF_TEXT])
-    return tokenizer.to_str().encode()
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31

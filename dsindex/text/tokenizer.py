@@ -13,6 +13,7 @@ import contextlib
 import difflib
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -29,7 +30,6 @@ from dsindex.text.ranks import (
     END_OF_TEXT,
     MEGATRON_SPECIAL_TOKENS,
     TokenizerOptions,
-    convert_gpt2_files,
     make_tiktoken,
     read_definition,
     read_megatron_ranks,
@@ -112,11 +112,11 @@ def load_tokenizer(path: str, *, eod_token: str | None = None, options: Tokenize
         file = options.vocab_file
         tokenizer, own_eod = _read_gpt2_files(options.vocab_file, options.merge_file)
     else:
-        found = find_tokenizer(path)
-        file = _find_file(found.path, wants_model=options.tokenizer_type in _TYPES["SentencePiece"])
-        tokenizer, own_eod = _read_file(found.path, file, options)
-        if found.name is not None:
-            tokenizer = replace(tokenizer, name=found.name, revision=found.revision)
+        found, revision = find_tokenizer(path)
+        file = _find_file(found, wants_model=options.tokenizer_type in _TYPES["SentencePiece"])
+        tokenizer, own_eod = _read_file(found, file, options)
+        if revision is not None:
+            tokenizer = replace(tokenizer, name=path.partition("@")[0], revision=revision)
     eod = eod_token if eod_token is not None else own_eod
     if eod is None:
         return tokenizer
@@ -221,26 +221,18 @@ _FILES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundTokenizer:
-    """A tokenizer's files on this machine."""
+def find_tokenizer(path: str) -> tuple[str, str | None]:
+    """Return where a tokenizer is on this machine, and the commit of one that is given by its name in the hub.
 
-    path: str
-    name: str | None = None
-    """Its name in the hub; None for a path."""
-    revision: str | None = None
-    """The commit, in hexadecimal; None for a path."""
-
-
-def find_tokenizer(path: str) -> FoundTokenizer:
-    """Return a path as it is if it exists or cannot be a name, else the local folder of the tokenizer of that name.
+    Returns:
+        The path itself, if it exists or cannot be a name, and None; or a folder of the cache, and the commit.
 
     Raises:
         TokenizerError: If there is neither a file, nor a copy in the cache, nor one that can be fetched.
     """
     match = _NAME.fullmatch(path)
     if match is None or os.path.exists(path) or path.endswith(_FILE_SUFFIXES):
-        return FoundTokenizer(path=path)
+        return path, None
     from huggingface_hub import snapshot_download
 
     download = functools.partial(
@@ -259,7 +251,7 @@ def find_tokenizer(path: str) -> FoundTokenizer:
             f"{path}: expected a file, a folder, or the name of a tokenizer in the Hugging Face cache or hub; there is "
             f"no such path, the cache has no such tokenizer, and the hub gave none ({reason}); give the path of a copy"
         ) from error
-    return FoundTokenizer(path=folder, name=match["name"], revision=os.path.basename(folder))
+    return folder, os.path.basename(folder)
 
 
 def _has_tokenizer(folder: str) -> bool:
@@ -409,20 +401,32 @@ def _of(library: LibraryName, content: bytes, *, name: str, size: int, special: 
 
 
 def _read_gpt2_files(vocab_file: str, merge_file: str) -> tuple[Tokenizer, str | None]:
-    vocabulary = _parse_json(vocab_file, read_tokenizer_bytes(vocab_file))
+    import tokenizers
+
+    for file in (vocab_file, merge_file):
+        read_tokenizer_bytes(file)  # refuses what is no tokenizer's file
     try:
-        content = convert_gpt2_files(vocabulary, read_tokenizer_bytes(merge_file))
-    except ValueError as error:
-        msg = f"{vocab_file} and {merge_file}: expected GPT-2's vocabulary and merges, but {error}; fetch them again"
-        raise TokenizerError(msg) from error
+        with library_errors():
+            loaded = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(vocab_file, merge_file))
+            if not loaded.get_vocab_size():
+                raise ValueError("they have no tokens")
+    except LibraryError as error:
+        what = "expected the vocabulary and the merges of GPT-2, but they cannot be read"
+        raise TokenizerError(f"{vocab_file} and {merge_file}: {what} ({error}); fetch them again") from error
+    loaded.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    loaded.decoder = tokenizers.decoders.ByteLevel()
+    has_eod = loaded.token_to_id(END_OF_TEXT) is not None
+    loaded.add_special_tokens([END_OF_TEXT] if has_eod else [])
+    content = loaded.to_str().encode()
     tokenizer = _describe_json(vocab_file, content, json.loads(content), name=os.path.basename(vocab_file))
-    return tokenizer, END_OF_TEXT if tokenizer.special_tokens else None
+    return tokenizer, END_OF_TEXT if has_eod else None
 
 
 # A tokenizer.json, and what the other files of its folder say about it: what transformers makes of them, and so
 # Megatron, or a refusal. Source: `TokenizersBackend.__init__` and `update_post_processor` of transformers 5.
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_TOKEN_GROUPS = ("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder")
 _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -434,7 +438,9 @@ def _read_tokenizer_json(
     config = read_folder_config(path) if os.path.isdir(path) else {}
     if not config:
         return tokenizer, None
-    _check_config_agrees(path, config, shared_tokenizer(tokenizer))
+    for fault in _find_faults(config, shared_tokenizer(tokenizer)):
+        remedy = f"use --tokenizer-model {file} for the tokenizer.json alone"
+        raise TokenizerError(f"{path}: expected files that agree with tokenizer.json, but {fault}; {remedy}")
     flagged = _set_token_flags(document, config)
     if flagged is not None:
         tokenizer = _describe_json(file, flagged, document, name=name)
@@ -453,7 +459,6 @@ def _describe_json(file: str, content: bytes, document: dict[str, Any], *, name:
             'set "dropout" to null in a copy of it'
         )
     try:
-        _refuse_abort(model)
         with library_errors():
             loaded = _open_library("tokenizers", content)
             size = loaded.get_vocab_size(with_added_tokens=True)
@@ -466,20 +471,6 @@ def _describe_json(file: str, content: bytes, document: dict[str, Any], *, name:
         ) from error
     special = (token["content"] for token in added or [] if token.get("special"))
     return _of("tokenizers", content, name=name, size=size, special=special)
-
-
-def _refuse_abort(model: dict[str, Any]) -> None:
-    """Refuse merges that end the process: the library cuts off a prefix without looking.
-
-    Raises:
-        LibraryError: If there is one.
-    """
-    prefix, merges = model.get("continuing_subword_prefix"), model.get("merges")
-    if prefix and isinstance(prefix, str) and isinstance(merges, list):
-        for merge in merges:
-            pair = merge.split(" ") if isinstance(merge, str) else merge
-            if isinstance(pair, list) and len(pair) == 2 and not str(pair[1]).startswith(prefix):
-                raise LibraryError(f"that the merge {pair!r} lacks the continuing_subword_prefix {prefix!r}")
 
 
 def read_folder_config(folder: str) -> dict[str, Any]:
@@ -521,44 +512,28 @@ def _set_token_flags(document: dict[str, Any], config: dict[str, Any]) -> bytes 
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() if differs else None
 
 
-def _check_config_agrees(folder: str, config: dict[str, Any], loaded: tokenizers.Tokenizer) -> None:
-    """Refuse a folder from which transformers would load another tokenizer than tokenizer.json.
+def _find_faults(config: dict[str, Any], loaded: tokenizers.Tokenizer) -> Iterator[str]:
+    """Yield why transformers would load another tokenizer from a folder than its tokenizer.json.
 
     Tokens that only the other files name get new ids, and an explicit add_bos_token or add_eos_token replaces the
     post-processor.
-
-    Raises:
-        TokenizerError: Naming the difference.
     """
-    remedy = f"use --tokenizer-model {os.path.join(folder, 'tokenizer.json')} for the tokenizer.json alone"
     if config.get("split_special_tokens"):
-        raise TokenizerError(
-            f"{folder}: expected special tokens to be found in texts, got split_special_tokens in "
-            f"tokenizer_config.json, with which transformers splits them like other text; {remedy}"
-        )
-    missing = next((token for token in _config_tokens(config) if loaded.token_to_id(token) is None), None)
-    if missing is not None:
-        raise TokenizerError(
-            f"{folder}: expected tokenizer.json to have all tokens of the other files, {missing!r} is missing; {remedy}"
-        )
-    if "add_bos_token" not in config and "add_eos_token" not in config:
-        return
-    ends = [(config.get(f"add_{end}_token"), token_text(config.get(f"{end}_token"))) for end in ("bos", "eos")]
-    bos, eos = ([loaded.token_to_id(token)] if wanted and token is not None else [] for wanted, token in ends)
-    plain, processed = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
-    if processed != [*bos, *plain, *eos]:
-        raise TokenizerError(
-            f"{folder}: tokenizer_config.json and the post-processor of tokenizer.json disagree on the tokens around a "
-            f"text: add_bos_token and add_eos_token make it {[*bos, *plain, *eos]}, the latter {processed}; {remedy}"
-        )
-
-
-def _config_tokens(config: dict[str, Any]) -> Iterator[str]:
-    values: list[object] = [config.get(name) for name in _NAMED_TOKENS]
-    for name in ("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder"):
-        group = config.get(name)
-        values.extend(group.values() if isinstance(group, dict) else group if isinstance(group, list) else [])
-    yield from filter(None, map(token_text, values))
+        yield "split_special_tokens in tokenizer_config.json has special tokens split like other text"
+    groups = [config.get(name) for name in _TOKEN_GROUPS]
+    listed = [list(group.values() if isinstance(group, dict) else group or []) for group in groups]
+    for token in map(token_text, [*map(config.get, _NAMED_TOKENS), *itertools.chain(*listed)]):
+        if token and loaded.token_to_id(token) is None:
+            yield f"{token!r} is missing there"
+    if "add_bos_token" in config or "add_eos_token" in config:
+        ends = [(config.get(f"add_{end}_token"), token_text(config.get(f"{end}_token"))) for end in ("bos", "eos")]
+        bos, eos = ([loaded.token_to_id(token)] if wanted and token is not None else [] for wanted, token in ends)
+        plain, processed = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
+        if processed != [*bos, *plain, *eos]:
+            yield (
+                f"they disagree on the tokens around a text: add_bos_token and add_eos_token make it "
+                f"{[*bos, *plain, *eos]}, its post-processor {processed}"
+            )
 
 
 # What transformers makes of the class that tokenizer_config.json names; it was tried with transformers 5.23.
@@ -576,7 +551,7 @@ def describe_folder(path: str, tokenizer: Tokenizer) -> str | None:
         path: What `load_tokenizer` was given.
         tokenizer: What it returned.
     """
-    folder = find_tokenizer(path).path
+    folder, _ = find_tokenizer(path)
     if tokenizer.library != "tokenizers" or not os.path.isdir(folder):
         return None
     config, document = read_folder_config(folder), json.loads(tokenizer.content)

@@ -201,13 +201,6 @@ def test_second_driver_is_refused_by_name(lock_path):
         pass
 
 
-def test_foreign_file_is_no_lock(lock_path):
-    store_of(lock_path).put(lock_path, b"mine")
-    with pytest.raises(PlanError, match="expected a lock of dsindex or nothing"):
-        hold_lock(lock_path, what="the output x").__enter__()
-    assert store_of(lock_path).read(lock_path)[0] == b"mine"
-
-
 def test_lock_of_a_killed_owner_is_taken_at_once(lock_path):
     """Without a lease of 60 seconds, as the process of this machine is known to have ended."""
     command = f"import time; from dsindex.store import lock; held = lock.hold_lock({lock_path!r}, what='x'); "

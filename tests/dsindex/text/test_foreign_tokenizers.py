@@ -148,10 +148,10 @@ def test_two_files_are_the_tokenizer_of_gpt2(tmp_path, newline):
 
 
 @pytest.mark.parametrize(("vocabulary", "merges", "message"), [
-    ('{"a": "b"}', "", "expected a JSON object with an id for each token"),
-    ('{"a": 0, "b": 1}', "a b\n", r"line 1 of the merges: expected two tokens .*, got 'a b'"),
-    ('{"a": 0, "b": 1, "ab": 2}', "#version: 0.2\na b\nab\n", r"line 3 of the merges: .*, got 'ab'"),
-    ("{", "", r"gpt2-vocab.json: expected JSON, but it cannot be read"),
+    ('{"a": "b"}', "", "they have no tokens"),
+    ('{"a": 0, "b": 1}', "a b\n", "but they cannot be read"),
+    ('{"a": 0, "b": 1, "ab": 2}', "#version: 0.2\na b\nab\n", "invalid at line 2"),
+    ("{", "", "gpt2-vocab.json and .* cannot be read"),
 ])  # fmt: skip
 def test_other_files_are_refused(tmp_path, vocabulary, merges, message):
     with pytest.raises(TokenizerError, match=message):

@@ -88,22 +88,15 @@ def part_of(name, **part):
     return trained.byte_level_document(**{name: part})
 
 
-def with_model(**changes):
-    document = json.loads(trained.byte_level())
-    return json.dumps({**document, "model": {**document["model"], **changes}}).encode()
-
-
-@pytest.mark.parametrize(("content", "fault"), [
-    (with_model(continuing_subword_prefix="a"), "lacks the continuing_subword_prefix 'a'"),
-    (part_of("normalizer", type="Replace", pattern={"Regex": "(?:)"}, content="y"), ""),
-    (part_of("normalizer", type="Precompiled", precompiled_charsmap="/////w=="), ""),
-    (trained.byte_level_document(added_tokens=float("inf")), ""),
-], ids=["abort", "regex", "charsmap", "type"])  # fmt: skip
-def test_parts_on_which_tokenizers_panics_or_aborts_are_refused(tmp_path, content, fault):
-    """The library ends the process where a merge lacks the prefix."""
+@pytest.mark.parametrize("content", [
+    part_of("normalizer", type="Replace", pattern={"Regex": "(?:)"}, content="y"),
+    part_of("normalizer", type="Precompiled", precompiled_charsmap="/////w=="),
+    trained.byte_level_document(added_tokens=float("inf")),
+], ids=["regex", "charsmap", "type"])  # fmt: skip
+def test_parts_on_which_tokenizers_panics_are_refused(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
-    with pytest.raises(TokenizerError, match=f"tokenizer.json: expected a tokenizer.json that the .* error .*{fault}"):
+    with pytest.raises(TokenizerError, match=r"expected a tokenizer.json that the .* error "):
         load_tokenizer(str(path))
 
 
