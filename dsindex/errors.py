@@ -61,7 +61,7 @@ class BadRecordError(InputError):
         offset: Byte offset of the line's first byte in the text, or number of a row group.
         reason: What was expected and what was found, without the place.
         line: 1-based number of the line, or of the row of a table, in the file, if it is known.
-        part: Where the part of the file that has the line begins, and the line's number in it, counted from 0.
+        part: Number of the shard that has the line, and the line's number in its part of the file, counted from 0.
         is_row: Whether it is a row of a table; `offset` is then the number of its row group.
     """
 

@@ -11,8 +11,8 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
+from dsindex.engine.dispatch import make_executor, wants_ray
 from dsindex.engine.progress import BAR_SECONDS, Display, Reporter, standard_display
-from dsindex.engine.start import make_executor, wants_ray
 from dsindex.errors import UsageError
 from dsindex.options.build import BuildConfig
 from dsindex.options.config import ExecutorConfig
@@ -57,12 +57,14 @@ Config = TypeVar("Config", bound=Options)
 
 def takes(
     model: Callable[Arguments, Config],
-) -> Callable[[Callable[[Config], Returned]], Callable[Arguments, Returned]]:
+) -> Callable[[Callable[[Config, Reporter], Returned]], Callable[Arguments, Returned]]:
     """Let a function of a model take the fields of the model as keyword arguments."""
 
-    def decorate(run: Callable[[Config], Returned]) -> Callable[Arguments, Returned]:
+    def decorate(run: Callable[[Config, Reporter], Returned]) -> Callable[Arguments, Returned]:
         def call(*arguments: Arguments.args, **values: Arguments.kwargs) -> Returned:
-            return run(model(*arguments, **values))
+            config = model(*arguments, **values)
+            with open_reporter(getattr(config, "progress", False)) as reporter:
+                return run(on_connected_cluster(config), reporter)
 
         call.__name__ = call.__qualname__ = run.__name__
         options = cast("type[Options]", model)  # whose parameters type checkers see
@@ -141,16 +143,14 @@ def open_reporter(progress: Progress) -> contextlib.AbstractContextManager[Repor
     raise UsageError(f"progress: expected True, False or a function that takes a Snapshot, got {progress!r}")
 
 
-OnExecutor = TypeVar("OnExecutor", bound=ExecutorConfig)
-
-
-def on_connected_cluster(config: OnExecutor) -> OnExecutor:
-    """Return options set to the Ray cluster that this process is connected to, unless they name an executor.
+def on_connected_cluster(config: Config) -> Config:
+    """Return options set to the Ray cluster that this process is connected to, if they have and name no executor.
 
     If the cluster has several nodes, `address` is set too, so that all are checked for seeing the same files.
     """
     ray = sys.modules.get("ray")
-    if {"executor", "address"} & config.given or ray is None or not ray.is_initialized():
+    is_open = isinstance(config, ExecutorConfig) and not {"executor", "address"} & config.given
+    if not is_open or ray is None or not ray.is_initialized():
         return config
     has_others = sum(node["Alive"] for node in ray.nodes()) > 1
     return config.replaced(executor="ray", **({"address": "auto"} if has_others else {}))
@@ -165,7 +165,7 @@ def _seen_from_anywhere(config: ExecutorConfig, path: str) -> str:
 
 
 @takes(BuildConfig)
-def build(config: BuildConfig) -> BuildResult:
+def build(config: BuildConfig, reporter: Reporter) -> BuildResult:
     """Tokenize text and merge it into one dataset per key, as `dsindex build` does.
 
     Repeating an interrupted call continues it; repeating a finished one returns at once. With options of index caches,
@@ -173,12 +173,11 @@ def build(config: BuildConfig) -> BuildResult:
     """
     from dsindex.jobs.build import run_build
 
-    with open_reporter(config.progress) as reporter:
-        return run_build(on_connected_cluster(config), reporter=reporter)
+    return run_build(config, reporter=reporter)
 
 
 @takes(BuildConfig)
-def estimate(config: BuildConfig) -> EstimateResult:
+def estimate(config: BuildConfig, _: Reporter) -> EstimateResult:
     """Say what a build would take, as `dsindex build --dry-run` does."""
     from dsindex.tools.estimate import estimate_build
 
@@ -186,33 +185,29 @@ def estimate(config: BuildConfig) -> EstimateResult:
 
 
 @takes(MergeConfig)
-def merge(config: MergeConfig) -> MergeResult:
+def merge(config: MergeConfig, reporter: Reporter) -> MergeResult:
     """Merge datasets of .bin and .idx into one, as `dsindex merge` does."""
     from dsindex.jobs.merge import run_merge
 
-    with open_reporter(config.progress) as reporter:
-        return run_merge(on_connected_cluster(config), reporter=reporter)
+    return run_merge(config, reporter=reporter)
 
 
 @takes(IndexConfig)
-def build_index(config: IndexConfig) -> IndexResult:
+def build_index(config: IndexConfig, reporter: Reporter) -> IndexResult:
     """Build the index caches that a Megatron training job looks for, as `dsindex index` does."""
     from dsindex.jobs.index import run_index
 
-    config = on_connected_cluster(config)
-    with open_reporter(config.progress) as reporter:
-        reporter.stage("index", total=1, unit="jobs")
-        with contextlib.ExitStack() as stack:
-            tasks = stack.enter_context(contextlib.closing(make_executor(config)))
-            reporter.follow(tasks)
-            result = run_index(config, executor=tasks)
-        reporter.advance(1)
+    reporter.stage("index", total=1, unit="jobs")
+    with contextlib.closing(make_executor(config)) as tasks:
+        reporter.follow(tasks)
+        result = run_index(config, executor=tasks)
+    reporter.advance(1)
     command_notes = () if config.command is None else tuple(config.command.notes)
     return replace(result, notes=(*command_notes, *result.notes))
 
 
 @takes(MixConfig)
-def mix(config: MixConfig) -> MixResult:
+def mix(config: MixConfig, _: Reporter) -> MixResult:
     """Plan a mixture from the tokens that datasets really have, as `dsindex mix` does.
 
     `source` may be a mapping: `{"web": "60%", "books": "2epochs", "code": "10B", "other": None}`; None is the rest.
@@ -223,16 +218,15 @@ def mix(config: MixConfig) -> MixResult:
 
 
 @takes(PackConfig)
-def pack(config: PackConfig) -> PackResult:
+def pack(config: PackConfig, reporter: Reporter) -> PackResult:
     """Tokenize text into packed data for Modalities, as `dsindex pack` does."""
     from dsindex.jobs.pack import run_pack
 
-    with open_reporter(config.progress) as reporter:
-        return run_pack(on_connected_cluster(config), reporter=reporter)
+    return run_pack(config, reporter=reporter)
 
 
 @takes(JoinConfig)
-def join_packed(config: JoinConfig) -> JoinResult:
+def join_packed(config: JoinConfig, _: Reporter) -> JoinResult:
     """Join `.pbin` files, as `dsindex pack --merge` does."""
     from dsindex.formats.pbin import PBIN_VERSIONS, join_pbin_files
 
@@ -241,7 +235,7 @@ def join_packed(config: JoinConfig) -> JoinResult:
 
 
 @takes(InstructConfig)
-def instruct(config: InstructConfig) -> InstructResult:
+def instruct(config: InstructConfig, reporter: Reporter) -> InstructResult:
     """Turn conversations into tokens, loss masks and packed blocks, as `dsindex instruct` does.
 
     `config` says how records become prompts: a YAML file, or a dict of the same content. Its section `job` may have the
@@ -250,12 +244,11 @@ def instruct(config: InstructConfig) -> InstructResult:
     from dsindex.jobs.instruct import instruction_of, run_instruct
 
     instruction = instruction_of(config)
-    with open_reporter(config.progress) as reporter:
-        return run_instruct(on_connected_cluster(config), instruction, reporter=reporter)
+    return run_instruct(config, instruction, reporter=reporter)
 
 
 @takes(ConvertCommand)
-def convert(config: ConvertCommand) -> ConvertResult:
+def convert(config: ConvertCommand, _: Reporter) -> ConvertResult:
     """Convert a dataset without loss, as `dsindex convert` does: MMIDIDX to `.pbin` or back, or between `.pbin`s."""
     from dsindex.jobs.conversion import convert_dataset
 
@@ -263,7 +256,7 @@ def convert(config: ConvertCommand) -> ConvertResult:
 
 
 @takes(RawIndexConfig)
-def raw_index(config: RawIndexConfig) -> RawIndexResult:
+def raw_index(config: RawIndexConfig, _: Reporter) -> RawIndexResult:
     """Write Modalities' index of the lines of a JSONL file, as `dsindex raw-index` does."""
     from dsindex.formats.raw_index import create_raw_index
 
@@ -272,7 +265,7 @@ def raw_index(config: RawIndexConfig) -> RawIndexResult:
 
 
 @takes(InspectConfig)
-def inspect(config: InspectConfig) -> InspectResult:
+def inspect(config: InspectConfig, _: Reporter) -> InspectResult:
     """Look into a dataset, an index cache, an export or a work folder, as `dsindex inspect` does.
 
     Damage raises no exception: `findings` has it, in sentences, and `ok` is false.
@@ -283,7 +276,7 @@ def inspect(config: InspectConfig) -> InspectResult:
 
 
 @takes(TraceConfig)
-def trace(config: TraceConfig) -> TracedSamples | ConsumedTokens:
+def trace(config: TraceConfig, _: Reporter) -> TracedSamples | ConsumedTokens:
     """Trace samples and steps to documents and lines, as `dsindex trace` does."""
     from dsindex.tools.trace import run_trace
 
@@ -291,7 +284,7 @@ def trace(config: TraceConfig) -> TracedSamples | ConsumedTokens:
 
 
 @takes(VerifyConfig)
-def verify(config: VerifyConfig) -> VerifyResult:
+def verify(config: VerifyConfig, reporter: Reporter) -> VerifyResult:
     """Prove that datasets are intact, as `dsindex verify` does.
 
     Damage raises no exception: the result is true if there are no findings, and lists them otherwise.
@@ -299,23 +292,18 @@ def verify(config: VerifyConfig) -> VerifyResult:
     from dsindex.tools.results import VerifyResult
     from dsindex.tools.verify import verify_dataset
 
-    config = on_connected_cluster(config)
     if config.cache is not None:
         config = config.replaced(cache=_seen_from_anywhere(config, config.cache))
-    reports = []
-    for prefix in config.prefix:
-        with open_reporter(config.progress) as reporter:
-            reports.append(verify_dataset(_seen_from_anywhere(config, prefix), config, reporter=reporter))
-    return VerifyResult(reports=tuple(reports))
+    prefixes = (_seen_from_anywhere(config, prefix) for prefix in config.prefix)
+    return VerifyResult(reports=tuple(verify_dataset(prefix, config, reporter=reporter) for prefix in prefixes))
 
 
 @takes(ReportConfig)
-def report(config: ReportConfig) -> ReportResult:
+def report(config: ReportConfig, reporter: Reporter) -> ReportResult:
     """Write one HTML page about datasets, as `dsindex report` does.
 
     Damage raises no exception: it is on the page, and `ok` is false.
     """
     from dsindex.tools.report import run_report
 
-    with open_reporter(config.progress) as reporter:
-        return run_report(config, reporter=reporter)
+    return run_report(config, reporter=reporter)

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dsindex.amounts import count, format_size, short_number, show_epochs, show_percent
-from dsindex.engine.start import WORKER_MEMORY_BYTES
+from dsindex.engine.dispatch import WORKER_MEMORY_BYTES
 from dsindex.json_text import show_name
 
 if TYPE_CHECKING:
@@ -242,7 +242,6 @@ def _noted(notes: Iterable[str]) -> Iterator[str]:
 
 def _estimated(result: EstimateResult) -> Iterator[Line]:
     size, outputs = format_size(result.bin_bytes + result.idx_bytes), format_size(result.bin_bytes)
-    here = f"{format_size(result.memory_bytes)} with {count(result.workers, 'worker')} here"
     documents, tokens = (
         _rounded(result.estimate, each) for each in (result.estimate.documents, result.estimate.tokens)
     )
@@ -253,7 +252,7 @@ def _estimated(result: EstimateResult) -> Iterator[Line]:
         "tokens": f"about {tokens}, {result.token_dtype}, encoded by {result.engine}",
         "output": f"about {size}: .bin {outputs}, .idx {format_size(result.idx_bytes)}",
         "work folder": f"at most about {format_size(result.work_bytes)}, until the end",
-        "memory": f"about {here}; on Ray {format_size(WORKER_MEMORY_BYTES)} per worker",
+        "memory": f"about {format_size(WORKER_MEMORY_BYTES)} for each of {count(result.workers, 'worker')}",
     }
     if result.bad_records:
         rows["bad records"] = f"{result.bad_records:,} in the sample: see --on-bad-record"

@@ -8,20 +8,27 @@ goes on unheard does no harm.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
+import secrets
 import time
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from dsindex.engine.executors import ProcessExecutor, ThreadExecutor
 from dsindex.engine.interrupts import raise_missed_stop
 from dsindex.errors import DsindexError, TaskError
+from dsindex.machine import available_cpus, available_memory
+from dsindex.options.config import WorkConfig
 from dsindex.store.refusals import FULL_DISK_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
     from dsindex.engine.executors import Call, Executor
+    from dsindex.options.config import ExecutorConfig
 
 K = TypeVar("K")
 """The driver's key of a call: a number, a shard, a range of the output."""
@@ -100,7 +107,6 @@ class Dispatch(Generic[K]):
                 that the error does not depend on timing. Calls that followed a result come last.
             TaskError: If a call used up a budget.
         """
-        looked = time.monotonic()
         try:
             while True:
                 raise_missed_stop()
@@ -115,9 +121,6 @@ class Dispatch(Generic[K]):
                         yield flight.key, outcome.value
                     else:
                         self._handle_fault(flight, outcome.error, worker_lost=outcome.worker_lost)
-                if time.monotonic() - looked >= POLL_SECONDS:
-                    looked = time.monotonic()
-                    self._end_overdue()
                 self._on_idle()
         finally:
             self._abandon(lambda _: True)
@@ -137,7 +140,8 @@ class Dispatch(Generic[K]):
             self._num_begun += 1
             ready.append(_Flight(*following, turn=(follows, self._num_begun)))
         for flight in ready:
-            self._flights[self._executor.start(flight.call)] = flight
+            deadline = self._deadline_seconds * 2**flight.lost
+            self._flights[self._executor.start(flight.call, deadline_seconds=deadline)] = flight
 
     def _handle_fault(self, flight: _Flight[K], error: BaseException, *, worker_lost: bool) -> None:
         """Try a call again if that may help; otherwise keep the fault, if no call before it has one."""
@@ -168,21 +172,6 @@ class Dispatch(Generic[K]):
         for attempt_id in [attempt_id for attempt_id, flight in self._flights.items() if unwanted(flight)]:
             del self._flights[attempt_id]
             self._executor.abandon(attempt_id)
-
-    def _end_overdue(self) -> None:
-        """End the workers of attempts past their deadline."""
-        now = time.monotonic()
-        for attempt_id, since in self._executor.running().items():
-            flight = self._flights.get(attempt_id)
-            if flight is None:
-                continue
-            deadline = self._deadline_seconds * 2**flight.lost
-            if now - since >= deadline:
-                del self._flights[attempt_id]
-                self._executor.abandon(attempt_id)
-                remedy = "check the files that it reads, or raise --shard-deadline"
-                reason = TaskError(f"it did not end within {deadline:g} s; {remedy}")
-                self._handle_fault(flight, reason, worker_lost=True)
 
 
 def run_in_order(
@@ -223,3 +212,78 @@ def is_machine_fault(error: BaseException) -> bool:
     if isinstance(error, DsindexError):
         return error.transient
     return isinstance(error, OSError) and error.errno not in FULL_DISK_ERRORS
+
+
+# Choose and start the executor that the options ask for.
+
+WORKER_MEMORY_BYTES = 460 << 20
+"""A worker process's peak memory, measured on Ray after 600 MB of text. A very long document adds its own size."""
+THREADS_UP_TO_WORKERS = 4
+"""Workers that are threads by default, however large the input: they hold the GIL for a seventh of their time."""
+THREADS_UP_TO_BYTES = 2 << 30
+"""Input that is tokenized in threads by default, as processes would take longer to start than they gain."""
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""The variable that Ray's job server sets for the drivers that it starts, beside RAY_ADDRESS."""
+
+
+def wants_ray(config: ExecutorConfig) -> bool:
+    """Tell whether the options ask for Ray: by name, or because a cluster was named."""
+    return config.executor == "ray" or (config.executor == "auto" and cluster_address(config) is not None)
+
+
+def wants_threads(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes: int = 0) -> bool:
+    """Tell whether tasks run in threads of this process: by default, unless they would wait for each other.
+
+    Args:
+        config: The options.
+        holds_gil: Whether calls hold the GIL.
+        text_bytes: Size of the text to tokenize.
+    """
+    workers, memory = config.workers or available_cpus(), available_memory()
+    fits = memory is None or workers * WORKER_MEMORY_BYTES <= memory
+    is_large = workers > THREADS_UP_TO_WORKERS and text_bytes >= THREADS_UP_TO_BYTES and fits
+    may_start_processes = not multiprocessing.current_process().daemon  # Python forbids it in workers of a pool
+    is_slow = config.executor == "auto" and (holds_gil or is_large) and may_start_processes
+    return not wants_ray(config) and config.executor != "processes" and not is_slow
+
+
+def cluster_address(config: ExecutorConfig) -> str | None:
+    """Return the address of the cluster to join; None for none.
+
+    RAY_ADDRESS counts for jobs with a work folder, which clusters are for, for all jobs that a cluster's job server
+    started, and where Ray was asked for by name. All others need no cluster, and work without one that is gone.
+    """
+    looks_around = isinstance(config, WorkConfig) or config.executor == "ray" or JOB_VARIABLE in os.environ
+    elsewhere = os.environ.get("RAY_ADDRESS") if looks_around or config.address == "auto" else None
+    address = elsewhere or config.address if config.address in {None, "auto"} else config.address
+    return None if address == "local" else address
+
+
+def make_executor(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes: int = 0) -> Executor:
+    """Start the executor that the options ask for.
+
+    Args:
+        config: The options.
+        holds_gil: Whether calls hold the GIL.
+        text_bytes: Size of the text to tokenize.
+
+    Raises:
+        TaskError: If Ray cannot be started or reached.
+    """
+    if not wants_ray(config):
+        kind = ThreadExecutor if wants_threads(config, holds_gil=holds_gil, text_bytes=text_bytes) else ProcessExecutor
+        return kind(config.workers or available_cpus())
+    # Ray reads it when it is imported, and would warn that tasks wait for a node, as if something were wrong.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "tasks with infeasible resource requests")
+    address = cluster_address(config)
+    own_token: dict[str, str] = {}
+    if address is None and "RAY_AUTH_MODE" not in os.environ:  # otherwise Ray leaves one in the home folder
+        own_token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    os.environ.update(own_token)
+    try:
+        from dsindex.engine.ray import RayExecutor  # Ray takes 0.7 s to import
+
+        return RayExecutor(address=address, workers=config.workers)
+    finally:
+        for name in own_token:
+            del os.environ[name]

@@ -15,14 +15,14 @@ from dsindex.engine.tasks import ShardTask
 from dsindex.errors import InputError
 from dsindex.store.reading import input_status
 from dsindex.store.storage import what_is_no_file
-from dsindex.text.forms import JSON_LINES, InputForm, TextPart, detect_form
+from dsindex.text.forms import TextPart, detect_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.engine.input_paths import FoundPath
     from dsindex.store.storage import InputStatus
-    from dsindex.text.forms import Columns, InputFormat
+    from dsindex.text.forms import Columns, InputForm, InputFormat
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -34,7 +34,7 @@ MOST_SHARDS_PER_INPUT = 10_000
 LARGEST_SHARD_BYTES = 64 << 20
 """The largest shard size that is chosen, but for that limit."""
 TEXT_PER_STORED_BYTE = 4
-"""About the bytes of text per byte of a compressed input or a table: the result depends on it only for speed."""
+"""About the bytes of text per byte of a compressed input: the result depends on it only for speed."""
 SMALL_PART = 4
 """An input of at most this part of a shard shares one with others."""
 FILE_WEIGHT_BYTES = 2 << 10
@@ -47,59 +47,22 @@ _QUICK_SECONDS = 0.0005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """One input, as it was when the job was planned."""
+    """One input, and the parts in which it is read."""
 
     path: str
     """The path as the user gave it."""
-    absolute_path: str
-    size_bytes: int
-    version: str
-    """Modification time in ns, or an object's ETag."""
-    form: InputForm = JSON_LINES
-    shard_bytes: int = LARGEST_SHARD_BYTES
-    """About the bytes of text in one of its shards."""
-    bounds: tuple[int, ...] | None = None
-    """Where its parts begin, ascending from 0, and the last one ends: in bytes of the file, or in row groups.
+    parts: tuple[TextPart, ...]
+    """All of its parts, at least one, in order."""
 
-    None if it can be cut anywhere, by bytes.
-    """
-    table_bytes: int | None = None
-    """Size of the wanted columns of a table, as its metadata says."""
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return self.parts[0].size_bytes
 
     @property
     def text_bytes(self) -> int:
         """Size of its text, which is an estimate if it is compressed."""
-        if self.table_bytes is not None:
-            return self.table_bytes
-        return self.size_bytes * (1 if self.form.container == "plain" else TEXT_PER_STORED_BYTE)
-
-    @property
-    def weight(self) -> int:
-        """About how much work it is, as bytes of text."""
-        return max(FILE_WEIGHT_BYTES, self.size_bytes * (1 if self.bounds is None else TEXT_PER_STORED_BYTE))
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it shares a shard with others, as a whole."""
-        is_one_part = self.bounds is None or len(self.bounds) == 2
-        return is_one_part and self.weight <= self.shard_bytes // SMALL_PART
-
-    @property
-    def end(self) -> int:
-        """Where its last part ends."""
-        return self.size_bytes if self.bounds is None else self.bounds[-1]
-
-    def part(self, begin: int, end: int, *, is_sample: bool = False) -> TextPart:
-        """Return a part of it."""
-        return TextPart(
-            path=self.absolute_path,
-            size_bytes=self.size_bytes,
-            version=self.version,
-            begin=begin,
-            end=end,
-            form=self.form,
-            is_sample=is_sample,
-        )
+        return sum(part.text_bytes for part in self.parts)
 
 
 def look_at_inputs(
@@ -143,47 +106,57 @@ def _look_at(
             form = detect_form(stored, shown_as=path, wanted=wanted, known=status)
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror}); check --input") from error
-        size, bounds, table_bytes = status.size_bytes, None, None
-        shard_bytes = max(shard_size or choose_shard_size(size, form, largest), -(-size // MOST_SHARDS_PER_INPUT))
-        if form.is_table:
-            bounds, table_bytes = _cut_table(status, form, shard_bytes, columns)
-        elif not form.can_seek:
-            bounds = (0, size)
-        return InputFile(
-            path=path,
-            absolute_path=stored,
+        return InputFile(path=path, parts=tuple(_cut(status, form, shard_size, largest, columns)))
+
+
+def _cut(
+    file: InputStatus, form: InputForm, shard_size: int | None, largest: int, columns: Columns | None
+) -> Iterator[TextPart]:
+    """Yield the parts of a file: ranges of bytes, runs of row groups, or all of one that can only be read whole."""
+    size, groups = file.size_bytes, []
+    text_bytes = size * (1 if form.container == "plain" else TEXT_PER_STORED_BYTE)
+    if form.is_table:
+        from dsindex.text.tables import measure_table
+
+        groups = measure_table(TextPart.of(file, form), columns)
+        text_bytes = sum(groups)
+    shard_bytes = max(shard_size or choose_shard_size(text_bytes, largest), -(-size // MOST_SHARDS_PER_INPUT))
+    bounds = [0, size]
+    if form.is_table:
+        bounds = [*_begins_of_shards(groups, shard_bytes), len(groups)]
+    elif form.can_seek:
+        bounds = [*range(0, size, shard_bytes), size]
+    units = max(1, bounds[-1])
+    for begin, end in pairwise(bounds):
+        yield TextPart(
+            path=file.path,
             size_bytes=size,
-            version=status.version,
+            version=file.version,
             form=form,
-            shard_bytes=shard_bytes,
-            bounds=bounds,
-            table_bytes=table_bytes,
+            begin=begin,
+            end=end,
+            stored_bytes=size * end // units - size * begin // units,
+            text_bytes=text_bytes * end // units - text_bytes * begin // units,
         )
 
 
-def choose_shard_size(size_bytes: int, form: InputForm, largest: int = LARGEST_SHARD_BYTES) -> int:
+def choose_shard_size(text_bytes: int, largest: int = LARGEST_SHARD_BYTES) -> int:
     """Return the size of an input's shards, in bytes of text: about 1/32 of it, from 1/8 of the largest size on."""
-    text_bytes = size_bytes * (1 if form.can_seek else TEXT_PER_STORED_BYTE)
     size = largest // 8
     while size < largest and size * SHARDS_PER_INPUT < text_bytes:
         size *= 2
     return size
 
 
-def _cut_table(
-    status: InputStatus, form: InputForm, shard_size: int, columns: Columns | None
-) -> tuple[tuple[int, ...], int]:
-    """Return the row groups at which a table's shards begin and end, and the size of its wanted columns."""
-    from dsindex.text.tables import measure_table
-
-    groups = measure_table(status, form.format, columns)
-    bounds, num_bytes = [0], 0
+def _begins_of_shards(groups: Sequence[int], shard_bytes: int) -> Iterator[int]:
+    """Yield the row groups, whose sizes are given, at which a table's shards begin."""
+    yield 0
+    num_bytes = 0
     for number, group in enumerate(groups):
-        if num_bytes >= shard_size:
-            bounds.append(number)
+        if num_bytes >= shard_bytes:
+            yield number
             num_bytes = 0
         num_bytes += group
-    return (*bounds, len(groups)), sum(groups)
 
 
 def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
@@ -204,59 +177,41 @@ def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -
     return answers
 
 
-def plan_shards(inputs: Sequence[InputFile]) -> list[ShardTask]:
-    """Cut every input into ranges of its shard size, or into its parts, in order; small ones share a shard."""
-    tasks: list[ShardTask] = []
-    number = 0
-    for files in _lists_of_small(inputs):
-        cuts = [[file.part(0, file.end) for file in files]]
-        if len(files) == 1:
-            bounds = files[0].bounds or (*range(0, files[0].size_bytes, files[0].shard_bytes), files[0].size_bytes)
-            cuts = [[files[0].part(begin, end)] for begin, end in pairwise(bounds)]
-        for parts in cuts:
-            keys = [f"{part.path}\0{part.size_bytes}\0{part.version}\0{part.begin}\0{part.end}" for part in parts]
-            digest = xxhash.xxh3_128_hexdigest("\0".join(keys).encode("utf-8", "surrogateescape"))
-            task = ShardTask(
-                shard=len(tasks),
-                input=number,
-                parts=tuple(parts),
-                key=keys[0] if len(keys) == 1 else f"{keys[0]}\0{digest}",
-                stored_bytes=sum(_stored_bytes(*pair) for pair in zip(files, parts, strict=True)),
-            )
-            tasks.append(task)
-        number += len(files)
-    return tasks
+def plan_shards(inputs: Sequence[InputFile], *, shard_bytes: int) -> list[ShardTask]:
+    """Return the shards of inputs in order: one for each part, but small inputs share them.
 
-
-def _stored_bytes(file: InputFile, part: TextPart) -> int:
-    units = max(1, file.end)
-    return file.size_bytes * part.end // units - file.size_bytes * part.begin // units
-
-
-def _lists_of_small(inputs: Sequence[InputFile]) -> Iterator[list[InputFile]]:
-    """Yield the inputs in lists, each of several small ones or of any other."""
-    held: list[InputFile] = []
-    held_bytes = 0
-    for file in inputs:
-        if not file.is_small:
-            if held:
-                yield held
-            yield [file]
-            held, held_bytes = [], 0
-            continue
-        held.append(file)
-        held_bytes += file.weight
-        if held_bytes >= file.shard_bytes or _ends_list(file):
-            yield held
-            held, held_bytes = [], 0
-    if held:
-        yield held
-
-
-def _ends_list(file: InputFile) -> bool:
-    """Tell whether a list of small inputs ends with one, by its name: so lists after an added input are what they were.
-
-    On average, a list has half a shard.
+    Args:
+        inputs: The inputs.
+        shard_bytes: About the bytes of text of small inputs in a shard.
     """
-    among = max(1, file.shard_bytes // (2 * file.weight))
-    return xxhash.xxh3_64_intdigest(file.absolute_path.encode("utf-8", "surrogateescape")) % among == 0
+    parts = _share_shards(inputs, shard_bytes)
+    return [ShardTask(shard=shard, input=first, parts=own) for shard, (first, own) in enumerate(parts)]
+
+
+def _share_shards(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tuple[int, tuple[TextPart, ...]]]:
+    """Yield the parts of each shard, with the number of the first one's input."""
+    held: list[TextPart] = []
+    held_bytes = 0
+    for number, file in enumerate(inputs):
+        weight = max(FILE_WEIGHT_BYTES, file.text_bytes)
+        is_small = len(file.parts) == 1 and weight <= shard_bytes // SMALL_PART
+        if is_small:
+            held += file.parts
+            held_bytes += weight
+            if held_bytes < shard_bytes and not _ends_list(file, shard_bytes // (2 * weight)):
+                continue
+        if held:
+            yield number + is_small - len(held), tuple(held)
+            held, held_bytes = [], 0
+        if not is_small:
+            yield from ((number, (part,)) for part in file.parts)
+    if held:
+        yield len(inputs) - len(held), tuple(held)
+
+
+def _ends_list(file: InputFile, among: int) -> bool:
+    """Tell whether a shard ends with a small input, by its name: so shards after an added input are what they were.
+
+    On average, such a shard is half full.
+    """
+    return xxhash.xxh3_64_intdigest(file.parts[0].path.encode("utf-8", "surrogateescape")) % max(1, among) == 0

@@ -26,7 +26,7 @@ import msgspec
 
 import dsindex
 from dsindex.amounts import format_size
-from dsindex.engine.dispatch import Dispatch
+from dsindex.engine.dispatch import Dispatch, make_executor
 from dsindex.engine.executors import Call, ClusterLostError
 from dsindex.engine.interrupts import raise_missed_stop
 from dsindex.engine.output import (
@@ -39,7 +39,6 @@ from dsindex.engine.output import (
     withdraw,
 )
 from dsindex.engine.progress import ProgressFile, conclude
-from dsindex.engine.start import make_executor
 from dsindex.engine.tasks import MergeRange
 from dsindex.engine.work_folder import (
     MARKER_FILE,
@@ -73,12 +72,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from dsindex.engine.executors import Executor
-    from dsindex.engine.inputs import InputFile
     from dsindex.engine.progress import Reporter
     from dsindex.engine.sample import Estimate
     from dsindex.formats.manifest import Content
     from dsindex.options.config import WorkConfig
     from dsindex.store.lock import Lock
+    from dsindex.store.storage import InputStatus
     from dsindex.text.engines import Engine
 
 K = TypeVar("K")
@@ -458,11 +457,11 @@ def _working(job: Job) -> Iterator[None]:
 # belongs to its own input.
 
 
-def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputFile] = ()) -> Plan:
+def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputStatus] = ()) -> Plan:
     """Return the plan of settings, which are of types that JSON has, and inputs."""
     return Plan(
         settings=decode_json(encode_json(settings)),
-        inputs=[(file.absolute_path, file.size_bytes, file.version) for file in inputs],
+        inputs=[(file.path, file.size_bytes, file.version) for file in inputs],
     )
 
 

@@ -10,10 +10,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from dsindex.engine.inputs import TEXT_PER_STORED_BYTE
 from dsindex.errors import InputError
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from dsindex.engine.inputs import InputFile
     from dsindex.text.blocks import RecordBlock
     from dsindex.text.engines import Engine
+    from dsindex.text.forms import TextPart
     from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
@@ -61,18 +60,6 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """What is read of one input: the lines that begin in a range, or the first records of a part."""
-
-    file: InputFile
-    begin: int
-    """Where the part begins: in bytes, or in row groups."""
-    end: int
-    stored_bytes: int
-    """About how much of it is read, as it is stored."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PieceCounts:
     """The counts from encoding the records of a piece."""
 
@@ -86,48 +73,45 @@ class PieceCounts:
     """Size of the range in the stored input in which they begin."""
 
 
-def spread_pieces(inputs: Sequence[InputFile], *, num_pieces: int, piece_bytes: int) -> list[Piece]:
+def spread_pieces(inputs: Sequence[InputFile], *, num_pieces: int, piece_bytes: int) -> list[TextPart]:
     """Spread pieces evenly over the bytes of all inputs; together they are all of small inputs.
 
     Args:
         inputs: The inputs.
         num_pieces: Number of pieces, at least 1. Those in one part that cannot be cut become one.
-        piece_bytes: Size of each piece, which is less if the next one begins before, or its input ends.
+        piece_bytes: Size of each piece, which is less if the next one begins before, or its part ends.
+
+    Returns:
+        What is read: the `stored_bytes` of each are about those of which its records are, not all of those in it.
     """
-    ends = np.cumsum([file.size_bytes for file in inputs], dtype=np.int64).tolist()
+    parts = [part for file in inputs for part in file.parts]
+    ends = list(accumulate(part.stored_bytes for part in parts))
     read: Counter[tuple[int, int, int]] = Counter()
     for piece in range(num_pieces):
         begin, following = (ends[-1] * number // num_pieces for number in (piece, piece + 1))
         number, end = bisect_right(ends, begin), min(begin + piece_bytes, following)
         while begin < end:
-            file, stop = inputs[number], min(end, ends[number])
-            base = ends[number] - file.size_bytes
-            for first, past, size in _parts_in(file, begin - base, stop - base):
-                read[number, first, past] += size
+            part, stop = parts[number], min(end, ends[number])
+            first, past = part.begin, part.end
+            if part.form.can_seek:
+                first, past = (part.end - ends[number] + place for place in (begin, stop))
+            read[number, first, past] += stop - begin
             begin, number = stop, number + 1
     return [
-        Piece(file=inputs[number], begin=first, end=past, stored_bytes=size)
+        replace(
+            parts[number],
+            begin=first,
+            end=past,
+            stored_bytes=size,
+            text_bytes=parts[number].text_bytes * size // parts[number].stored_bytes,
+            is_sample=True,
+        )
         for (number, first, past), size in read.items()
     ]
 
 
-def _parts_in(file: InputFile, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield what is read for bytes [begin, end) of an input: begin and end of parts, and how many of the bytes."""
-    if file.bounds is None:
-        yield begin, end, end - begin
-        return
-    units, size = max(1, file.end), file.size_bytes
-    at = max(0, bisect_right(file.bounds, begin * units // size) - 1)
-    for first, past in pairwise(file.bounds[at:]):
-        low, high = max(begin, size * first // units), min(end, size * past // units)
-        if low >= end:
-            return
-        if low < high:
-            yield first, past, high - low
-
-
 def encode_piece(
-    piece: Piece,
+    part: TextPart,
     selection: Selection,
     tokenizer: Tokenizer,
     engine: Engine,
@@ -138,7 +122,7 @@ def encode_piece(
     """Read and encode the records of a piece. Bad records are only counted; making their shard reports them.
 
     Args:
-        piece: The piece of one of the inputs.
+        part: The piece of one of the inputs.
         selection: The records to keep and the values to read.
         tokenizer: The tokenizer of the texts.
         engine: The engine that encodes them.
@@ -153,17 +137,16 @@ def encode_piece(
     from dsindex.text.parts import read_part
     from dsindex.text.records import DEFAULT_BLOCK_BYTES
 
-    file = piece.file
-    stored_per_byte = 1.0 if file.bounds is None else _stored_per_byte(piece)
+    stored_per_byte = _stored_per_byte(part)
     blocks = read_part(
-        file.part(piece.begin, piece.end, is_sample=True),
+        part,
         selection,
-        block_bytes=max(1, min(DEFAULT_BLOCK_BYTES, piece.stored_bytes)),
+        block_bytes=max(1, min(DEFAULT_BLOCK_BYTES, part.stored_bytes)),
         max_record_bytes=max_record_bytes,
     )
     documents = tokens = bad = text_bytes = 0
-    for block in _first_blocks(blocks, file, int(piece.stored_bytes / stored_per_byte)):
-        text_bytes += block.num_bytes
+    for block in _first_blocks(blocks, part, int(part.stored_bytes / stored_per_byte)):
+        text_bytes += block.text_bytes
         documents += len(block.offsets)
         bad += len(block.bad)
         for column in block.columns.values():
@@ -183,32 +166,31 @@ def encode_piece(
         tokens=tokens,
         bad_records=bad,
         line_bytes=line_bytes,
-        range_bytes=piece.stored_bytes if file.bounds is None else line_bytes,
+        range_bytes=part.stored_bytes if part.form.can_seek else line_bytes,
     )
 
 
-def _stored_per_byte(piece: Piece) -> float:
-    """Return the size that a byte of an input's text has in the stored file, about."""
-    file = piece.file
-    if file.form.container == "plain":
-        return file.size_bytes / max(1, file.text_bytes)
+def _stored_per_byte(part: TextPart) -> float:
+    """Return the size that a byte of a part's text has in the stored file, about."""
+    if part.form.container == "plain":
+        return part.stored_bytes / max(1, part.text_bytes)
     try:
-        num_bytes = max(_MEASURED_BYTES, piece.stored_bytes)
-        return measure_compression(file.absolute_path, file.form.container, num_bytes=num_bytes)
+        num_bytes = max(_MEASURED_BYTES, part.stored_bytes)
+        return measure_compression(part.path, part.form.container, num_bytes=num_bytes)
     except InputError:  # reported by its shard
         return 1 / TEXT_PER_STORED_BYTE
 
 
-def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, num_bytes: int) -> Iterator[RecordBlock]:
+def _first_blocks(blocks: Iterator[RecordBlock], part: TextPart, num_bytes: int) -> Iterator[RecordBlock]:
     """Yield blocks: so many bytes of a part that cannot be cut, and a compressed one up to where it is damaged."""
     try:
         for block in blocks:
             yield block
-            num_bytes -= block.num_bytes
-            if file.bounds is not None and num_bytes <= 0:
+            num_bytes -= block.text_bytes
+            if num_bytes <= 0 and not part.form.can_seek:
                 return
     except InputError:
-        if file.form.container == "plain":
+        if part.form.container == "plain":
             raise  # damage in a compressed input is reported by its shard, after all records before it
 
 
@@ -227,7 +209,7 @@ def extrapolate(counts: Sequence[PieceCounts], inputs: Sequence[InputFile], *, e
         return Estimate(tokens=total / 3, documents=total / 1000)
     tokens = sum(count.tokens for count in counts) + documents * eod_per_document
     covered = min(1.0, sum(count.range_bytes for count in counts) / total)
-    if covered == 1 and all(file.bounds is None for file in inputs):
+    if covered == 1 and all(file.parts[0].form.can_seek for file in inputs):
         return Estimate(tokens=tokens, documents=documents)
     lines = sum(count.line_bytes for count in counts)
     return Estimate(tokens=tokens * total / max(1.0, lines), documents=documents / covered, is_exact=False)

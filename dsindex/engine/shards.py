@@ -23,7 +23,6 @@ from dsindex.formats.manifest import Content, RecordCounts, RecordedInput
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.store.store import store_of
 from dsindex.store.urls import joined
-from dsindex.text.compressed import measure_compression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -181,28 +180,13 @@ class Shards:
         """Return the error of a record with its line in the input, what is kept, and how the job goes on.
 
         All shards before it are made.
-
-        Raises:
-            InputError: If the input is damaged there, so that the record is not what was written.
         """
-        begin, line = error.part or (0, 0)
-        number, part = next(
-            (number, part)
-            for task in self._tasks
-            for number, part in zip(task.inputs, task.parts, strict=True)
-            if (part.path, part.begin) == (error.path, begin)
-        )
-        if part.form.container != "plain":  # raises if it is damaged: then the record is not a bad one
-            measure_compression(part.path, part.form.container)
-        before = [
-            self._results[task.shard].files[0].lines
-            for task in self._tasks
-            if task.input == number and task.parts[0].begin < begin and task.shard in self._results
-        ]
+        shard, line = error.part or (0, 0)
+        before = [other.shard for other in self._tasks[:shard] if other.input == self._tasks[shard].input]
+        line += sum(self._results[number].files[0].lines for number in before) + 1
         kept = f"{len(self._results):,} of {len(self._tasks):,} shards are kept"
         way_on = "mend it and run the same command again, or add --on-bad-record quarantine to set such records aside"
-        line += sum(before) + 1
-        return BadRecordError(part.path, error.offset, f"{error.reason}; {kept}: {way_on}", line, is_row=error.is_row)
+        return BadRecordError(error.path, error.offset, f"{error.reason}; {kept}: {way_on}", line, is_row=error.is_row)
 
     def require_records(self) -> None:
         """Check that there are records, and not too many bad ones for a limit that is a share."""
@@ -260,7 +244,8 @@ class Shards:
         )
         for number, found in groupby(numbered, key=lambda pair: pair[0]):
             files, given = [file for _, file in found], self.source.inputs[number]
-            container, format = given.form.container, given.form.format
+            form = given.parts[0].form
+            container, format = form.container, form.format
             lines, blank = sum(file.lines for file in files), sum(file.blank for file in files)
             bad, kept = sum(file.quarantined for file in files), sum(file.kept[group] for file in files)
             tokenized = [file.tokenized_bytes[key] for file in files if file.tokenized_bytes]

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsindex.engine.input_paths import find_paths, open_piped
-from dsindex.engine.inputs import look_at_inputs, plan_shards
+from dsindex.engine.inputs import choose_shard_size, look_at_inputs, plan_shards
 from dsindex.engine.work_folder import INPUTS_FOLDER, Ledger, hold_work_folder, is_marked
 from dsindex.errors import InputError
 from dsindex.formats.manifest import RecordedOptions, RecordedTokenizer
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dsindex.engine.progress import Reporter
     from dsindex.engine.tasks import ShardTask
     from dsindex.options.config import TextConfig
+    from dsindex.store.storage import InputStatus
     from dsindex.text.engines import Engine
     from dsindex.text.forms import Columns
     from dsindex.text.tokenizer import Tokenizer
@@ -49,6 +50,11 @@ class TextSource:
     eod_id: int | None
 
     @property
+    def files(self) -> list[InputStatus]:
+        """The files of the inputs, as they were looked at."""
+        return [file.parts[0] for file in self.inputs]
+
+    @property
     def total_bytes(self) -> int:
         """Size of all inputs as they are stored."""
         return sum(file.size_bytes for file in self.inputs)
@@ -61,7 +67,7 @@ class TextSource:
     @property
     def notes(self) -> tuple[str, ...]:
         """A sentence about files that are given more than once, whose records are in the output as often."""
-        times = Counter(file.absolute_path for file in self.inputs)
+        times = Counter(file.path for file in self.files)
         shown = [f"{show_name(path)} ({count:,} times)" for path, count in times.items() if count > 1]
         more = f", and {len(shown) - _SHOWN:,} more" if len(shown) > _SHOWN else ""
         return (f"inputs that are given more than once: {', '.join(shown[:_SHOWN])}{more}",) if shown else ()
@@ -91,7 +97,8 @@ class TextSource:
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
-        return plan_shards(self.inputs)
+        config = self.config
+        return plan_shards(self.inputs, shard_bytes=config.shard_size or choose_shard_size(0, config.largest_shard))
 
     def shard_options(self) -> dict[str, Any]:
         """Return the settings that the shards of every kind have."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import xxhash
 from msgspec import Struct
 
 from dsindex.store.storage import StoredFile  # noqa: TC001 - receipts are decoded by their types
@@ -21,23 +22,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardTask:
-    """A part of an input, or consecutive small inputs as a whole."""
+    """A part of an input, or several small inputs as a whole."""
 
     shard: int
     """Number in plan order, over all inputs."""
     input: int
-    """Number of the first input in plan order."""
+    """Number of the first part's input in plan order; each further part is of the next input."""
     parts: tuple[TextPart, ...]
-    """The part, or all of each input."""
-    key: str
-    """What it reads: it stays the same when inputs are added."""
-    stored_bytes: int
-    """Size of what it reads as it is stored, for progress."""
+
+    @property
+    def key(self) -> str:
+        """What it reads: it stays the same when inputs are added."""
+        first, *others = (
+            f"{part.path}\0{part.size_bytes}\0{part.version}\0{part.begin}\0{part.end}" for part in self.parts
+        )
+        return f"{first}\0{xxhash.xxh3_128_hexdigest(repr(others).encode())}" if others else first
 
     @property
     def inputs(self) -> range:
         """Numbers of its inputs in plan order."""
         return range(self.input, self.input + len(self.parts))
+
+    @property
+    def stored_bytes(self) -> int:
+        """Size of its parts, for progress."""
+        return sum(part.stored_bytes for part in self.parts)
 
     @property
     def place(self) -> str:

@@ -43,6 +43,7 @@ from dsindex.text.blocks import (
     keep_records,
     sample_records,
 )
+from dsindex.text.compressed import measure_compression
 from dsindex.text.layout import lay_out_documents, lay_out_pbin_documents
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from dsindex.text.blocks import BadRecord, RecordBlock
     from dsindex.text.encoders import TokenBatch
     from dsindex.text.engines import Engine
+    from dsindex.text.parts import TaskReader
     from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
@@ -123,7 +125,7 @@ class Attempt(contextlib.ExitStack):
         """Where temporary files go."""
         self._files: dict[str, DigestingWriter] = {}
         self.bad = np.zeros(len(task.parts), np.int64)
-        """Bad records of each input."""
+        """Bad records of each part."""
 
     def file(self, suffix: str) -> DigestingWriter:
         """Return a file of this attempt, which is opened when it is first asked for.
@@ -145,15 +147,17 @@ class Attempt(contextlib.ExitStack):
 
         Raises:
             BadRecordError: If bad records are not quarantined.
+            InputError: If not, and the file is damaged, so that the record is not what was written.
             OutputError: If the work folder refuses.
         """
         if not self._settings.quarantine:
-            part = self._task.parts[record.file]
-            place, is_row = (part.begin, record.line), part.form.is_table
-            raise BadRecordError(part.path, record.offset, record.reason, part=place, is_row=is_row)
-        self.bad[record.file] += 1
+            part, place = self._task.parts[record.part], (self._task.shard, record.line)
+            if part.form.container != "plain":
+                measure_compression(part.path, part.form.container)
+            raise BadRecordError(part.path, record.offset, record.reason, part=place, is_row=part.form.is_table)
+        self.bad[record.part] += 1
         entry: dict[str, Any] = {
-            "file": record.file,
+            "file": record.part,
             "offset": record.offset,
             "line": record.line,
             "reason": record.reason,
@@ -163,6 +167,19 @@ class Attempt(contextlib.ExitStack):
         except UnicodeDecodeError:
             entry["raw_base64"] = base64.b64encode(record.line_bytes).decode("ascii")
         self.file("quarantine").write(encode_json(entry, newline=True))
+
+    def count_files(self, reader: TaskReader, *counted: Sequence[NDArray[np.int64]]) -> tuple[FileCounts, ...]:
+        """Return the counts of each part.
+
+        Args:
+            reader: What read the parts.
+            counted: Counts of each part, shape [parts]: the records kept in each sample or split; and, if texts became
+                tokens, the size of those of each key.
+        """
+        columns = [reader.counts[name].tolist() for name in ("lines", "blank")]
+        columns += [self.bad.tolist(), reader.counts["text_bytes"].tolist(), reader.fingerprints]
+        columns += [list(zip(*(counts.tolist() for counts in each), strict=True)) for each in counted]
+        return tuple(map(FileCounts, *columns))
 
     def quarantine(self) -> StoredFile | None:
         """Return the file of bad records, if there are any."""
@@ -269,10 +286,10 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
     from dsindex.text.encoders import encode_block  # these load pyarrow, only when needed
     from dsindex.text.parts import TaskReader
 
-    reader = TaskReader(task.parts, settings.selection, max_record_bytes=settings.max_record_bytes)
+    reader = TaskReader(task.parts)
     with Attempt(task, settings) as attempt:
         groups = [_SampleWriter(attempt, str(number), settings) for number in range(len(settings.samples))]
-        for block in reader.blocks():
+        for block in reader.records(settings.selection, max_record_bytes=settings.max_record_bytes):
             kept, encoded = encode_block(sample_records(block, settings.samples), settings.tokenizer, settings.engine)
             for record in kept.bad:
                 attempt.set_aside(record)
@@ -284,13 +301,11 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
                 own = sample.holds(hashes)
                 places = np.flatnonzero(own)
                 group.add_block(keep_records(kept, own), {key: each.take(places) for key, each in encoded.items()})
-        columns = [reader.counts[name].tolist() for name in ("lines", "blank")]
-        columns += [attempt.bad.tolist(), reader.counts["text_bytes"].tolist(), reader.fingerprints]
-        columns += [list(zip(*(group.kept.tolist() for group in groups), strict=True))]
+        counted = [[group.kept for group in groups]]
         if settings.selection.vocabulary_size is None:
-            columns += [list(map(tuple, np.concatenate([group.text_bytes for group in groups]).T.tolist()))]
+            counted += [[sizes for group in groups for sizes in group.text_bytes]]
         return ShardResult(
-            files=tuple(map(FileCounts, *columns)),
+            files=attempt.count_files(reader, *counted),
             keys=tuple(part for group in groups for part in group.results()),
             quarantine=attempt.quarantine(),
         )
@@ -309,27 +324,27 @@ class _SampleWriter(GroupWriter):
         vocabulary_size = settings.tokenizer.vocabulary_size
         self._lay_out = partial(lay_out, dtype=dtype, eod_id=settings.eod_id, vocabulary_size=vocabulary_size)
         self.kept = np.zeros(len(attempt.bad), np.int64)
-        """Records of each file."""
+        """Records of each part."""
         self.text_bytes = np.zeros((len(settings.keys), len(attempt.bad)), np.int64)
-        """Size of each key's texts in each file."""
+        """Size of each key's texts in each part."""
 
     def add_block(self, block: RecordBlock, encoded: Mapping[str, TokenBatch]) -> None:
         """Append encoded records, all of which belong to the sample."""
-        files = np.zeros(len(block.offsets), np.int64) if block.files is None else block.files
-        self.kept += np.bincount(files, minlength=len(self.kept))
+        parts = np.zeros(len(block.offsets), np.int64) if block.parts is None else block.parts
+        self.kept += np.bincount(parts, minlength=len(self.kept))
         is_document = None
         for number, (key, sizes) in enumerate(zip(self._keys, self.text_bytes, strict=True)):
             batch = encoded[key]
-            if batch.text_bytes and block.files is None:
+            if batch.text_bytes and len(sizes) == 1:
                 sizes += batch.text_bytes
             else:
-                sizes += np.bincount(files, block.columns[key].sizes(), len(sizes)).astype(np.int64)
+                sizes += np.bincount(parts, block.columns[key].sizes(), len(sizes)).astype(np.int64)
             documents = self._lay_out(batch)
             facts = {"num_empty_documents": documents.num_empty, "eod_in_text": documents.eod_in_text}
             self.add(number, documents.tokens, documents.sequence_lengths, documents.sequences_per_document, **facts)
             is_document = documents.is_document
         kept = slice(None) if is_document is None else is_document  # None but in a layout with one key
-        self.add_places(block.offsets[kept], block.lines[kept], files[kept])
+        self.add_places(block.offsets[kept], block.lines[kept], parts[kept])
 
 
 # Merge tokens.

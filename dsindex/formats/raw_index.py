@@ -16,6 +16,7 @@ import numpy as np
 
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.formats.pickled_pairs import read_pairs, write_pairs
+from dsindex.store.refusals import unreadable
 from dsindex.store.storage import atomic_writer, open_file, require_path
 
 if TYPE_CHECKING:
@@ -115,34 +116,33 @@ def find_lines(path: str) -> NDArray[np.int64]:
 
 def _find_lines(path: str, *, drop_faulty_entries: bool) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
     """Return the lines that are JSON, and number and offset of those that are not."""
+    from dsindex.store.reading import input_status, opened_input
     from dsindex.text.forms import TextPart
-    from dsindex.text.streams import LineBlock, read_lines  # only who reads lines imports what decompresses
+    from dsindex.text.streams import LongLine, read_lines  # only who reads lines imports what decompresses
 
     try:
-        with open_file(path) as file:
-            status = os.fstat(file.fileno())
+        part = TextPart.of(input_status(path))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
-    size_bytes, version = status.st_size, str(status.st_mtime_ns)
-    if size_bytes == 0 and not drop_faulty_entries:  # Modalities counts an empty file as one faulty line
-        msg = f"{path}: expected at least one line, got an empty file; index it with --drop-faulty-entries"
-        raise InputError(msg)
+        raise unreadable(path, error) from error
     kept, num_lines = [np.empty((0, 2), np.int64)], 0
     faulty: list[tuple[int, int]] = []
-    part = TextPart(path=path, begin=0, end=size_bytes, size_bytes=size_bytes, version=version)
-    for block in read_lines(part, block_bytes=BLOCK_BYTES) if size_bytes else ():
-        if not isinstance(block, LineBlock):
-            continue  # oversized lines are only yielded where a limit is set
-        pairs = np.stack((block.offsets, block.ends - block.starts), axis=1)
-        # A BOM is part of its line: json.loads must judge it.
-        wrong = [number for number in range(len(pairs)) if not is_json(block.line(number))]
-        if wrong and not drop_faulty_entries:
-            what = "something else" if block.line(wrong[0]).strip(b"\r") else "a blank line"
-            reason = f"expected JSON, got {what}; correct it, or leave such lines out with --drop-faulty-entries"
-            raise BadRecordError(path, int(pairs[wrong[0], 0]), reason, num_lines + wrong[0] + 1)
-        faulty += [(num_lines + number + 1, int(pairs[number, 0])) for number in wrong]
-        num_lines += len(pairs)
-        kept.append(np.delete(pairs, wrong, axis=0))
+    with opened_input(part) as file:
+        if part.size_bytes == 0 and not drop_faulty_entries:  # Modalities counts an empty file as one faulty line
+            msg = f"{path}: expected at least one line, got an empty file; index it with --drop-faulty-entries"
+            raise InputError(msg)
+        for block in read_lines(part, file, block_bytes=BLOCK_BYTES):
+            if isinstance(block, LongLine):
+                continue  # only yielded where a limit is set
+            pairs = np.stack((block.offsets, block.ends - block.starts), axis=1)
+            # A BOM is part of its line: json.loads must judge it.
+            wrong = [number for number in range(len(pairs)) if not is_json(block.line(number))]
+            if wrong and not drop_faulty_entries:
+                what = "something else" if block.line(wrong[0]).strip(b"\r") else "a blank line"
+                reason = f"expected JSON, got {what}; correct it, or leave such lines out with --drop-faulty-entries"
+                raise BadRecordError(path, int(pairs[wrong[0], 0]), reason, num_lines + wrong[0] + 1)
+            faulty += [(num_lines + number + 1, int(pairs[number, 0])) for number in wrong]
+            num_lines += len(pairs)
+            kept.append(np.delete(pairs, wrong, axis=0))
     return np.concatenate(kept), faulty
 
 

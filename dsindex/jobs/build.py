@@ -52,7 +52,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
     selection = config.selection(source.tokenizer.vocabulary_size)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     encodes, num_keys = config.token_ids is None, len(config.output_names)
-    plan = make_plan(_settings(config, source), source.inputs)
+    plan = make_plan(_settings(config, source), source.files)
     outputs = [Output(prefix=absolute(prefix), plan_id=plan.plan_id, dtype=dtype) for prefix in prefixes]
     uses_jq = selection.needs_jq
     with open_job(config, plan, outputs, reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:

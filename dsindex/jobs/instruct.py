@@ -91,7 +91,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     recipe = make_recipe(instruction, source.tokenizer, config.tokenizer_model, engine=source.engine)
     source = replace(source, engine=recipe.engine)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
-    plan = make_plan(_settings(config, source, recipe), source.inputs)
+    plan = make_plan(_settings(config, source, recipe), source.files)
     targets = [
         Output(prefix=absolute(f"{config.output_prefix}_{key}"), plan_id=plan.plan_id, dtype=own, is_mask=mask)
         for split in split_names(config.split)

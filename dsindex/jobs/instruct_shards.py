@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.dtypes import cast_tokens, dtype_for_vocabulary
-from dsindex.engine.tasks import FileCounts, ShardResult
+from dsindex.engine.tasks import ShardResult
 from dsindex.engine.worker import Attempt, GroupWriter, WorkSettings
 from dsindex.errors import RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
@@ -21,7 +21,7 @@ from dsindex.instruction.statistics import NOTE, SPLITS, split_by_hash
 from dsindex.text.blocks import BadRecord, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.layout import check_ids
-from dsindex.text.parts import LARGEST_RECORD_BYTES, fingerprint_part, read_part_lines, read_small
+from dsindex.text.parts import LARGEST_RECORD_BYTES, TaskReader
 from dsindex.text.streams import LongLine, cut_large
 
 if TYPE_CHECKING:
@@ -82,40 +82,30 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
     with Attempt(task, settings) as attempt:
         splits = {split: _Split(split, attempt, settings) for split in split_names(settings.fractions)}
         bad: Counter[str] = Counter()
-        files = []
-        for number, part in enumerate(read_small(task.parts)):
-            lines = records = text_bytes = 0
-            before = [split.statistics["conversations"] for split in splits.values()]
-            for block in read_part_lines(part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
-                lines += block.num_lines
-                text_bytes += block.text_bytes
-                for offset, line, outcome, kept in _encode_block(block, encoder, settings):
-                    records += 1
-                    if isinstance(outcome, RecordProblem):
-                        reason = f"{outcome.reason} ({outcome.kind})"
-                        attempt.set_aside(
-                            BadRecord(file=number, offset=offset, line=line, line_bytes=kept, reason=reason)
-                        )
-                        bad[outcome.kind] += 1
-                    else:
-                        splits[_split_of(outcome, settings)].hold(outcome, offset, line, number)
+        reader, held_bytes = TaskReader(task.parts), 0
+        for part, block in reader.lines(block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
+            num_records = 0
+            for offset, line, outcome, kept in _encode_block(block, encoder, settings):
+                num_records += 1
+                if isinstance(outcome, RecordProblem):
+                    reason = f"{outcome.reason} ({outcome.kind})"
+                    bad[outcome.kind] += 1
+                    attempt.set_aside(BadRecord(part=part, offset=offset, line=line, line_bytes=kept, reason=reason))
+                else:
+                    splits[_split_of(outcome, settings)].hold(outcome, part, offset, line)
+            reader.counts[part]["blank"] += block.num_lines - num_records
+            held_bytes += block.text_bytes
+            if held_bytes >= BLOCK_BYTES:
                 for split in splits.values():
                     split.write()
-            after = [split.statistics["conversations"] for split in splits.values()]
-            file = FileCounts(
-                lines=lines,
-                blank=lines - records,
-                quarantined=int(attempt.bad[number]),
-                text_bytes=text_bytes,
-                fingerprint=fingerprint_part(part),
-                kept=tuple(now - then for now, then in zip(after, before, strict=True)),
-            )
-            files.append(file)
+                held_bytes = 0
+        for split in splits.values():
+            split.write()
         counts = {f"{BAD}{kind}": count for kind, count in bad.items()}
         for split in splits.values():
             counts |= {f"{split.name}.{name}": number for name, number in split.statistics.items()}
         return ShardResult(
-            files=tuple(files),
+            files=attempt.count_files(reader, [split.kept for split in splits.values()]),
             keys=tuple(key for split in splits.values() for key in split.results()),
             quarantine=attempt.quarantine(),
             counts=tuple(sorted(counts.items())),
@@ -161,11 +151,14 @@ class _Split(GroupWriter):
         self._vocabulary_size = settings.recipe.tokenizer.vocabulary_size
         self._dtype = dtype_for_vocabulary(self._vocabulary_size)
         super().__init__(attempt, split or "0", [self._dtype, MASK_DTYPE], provenance=settings.provenance)
+        self.kept = np.zeros(len(attempt.bad), np.int64)
+        """Conversations of each part."""
         self._held: list[tuple[EncodedConversation, int, int, int]] = []
 
-    def hold(self, encoded: EncodedConversation, offset: int, line: int, file: int) -> None:
+    def hold(self, encoded: EncodedConversation, part: int, offset: int, line: int) -> None:
         """Count a conversation and hold it until the next `write`."""
-        self._held.append((encoded, offset, line, file))
+        self._held.append((encoded, part, offset, line))
+        self.kept[part] += 1
         self.statistics.update(
             conversations=1,
             sequences=len(encoded.lengths),
@@ -188,5 +181,6 @@ class _Split(GroupWriter):
         check_ids(tokens, self._vocabulary_size)
         self.add(0, cast_tokens(tokens, self._dtype), lengths, per_document)
         self.add(1, np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
-        self.add_places(*np.array(places, np.int64))
+        parts, offsets, lines = np.array(places, np.int64)
+        self.add_places(offsets, lines, parts)
         self._held = []

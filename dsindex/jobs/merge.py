@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dsindex.datasets.origins import tell_tokenizers_apart
-from dsindex.engine.inputs import InputFile
 from dsindex.engine.job import make_plan, open_job, require_room
 from dsindex.engine.output import Output
 from dsindex.engine.tasks import Part, PartFile
@@ -46,7 +45,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     parts = list(map(open_part, prefixes))
     refuse_mixture(parts)
     prefix, dtype = absolute(config.output_prefix), parts[0].header.dtype
-    inputs = [_input_file(f"{given}.{suffix}") for given in prefixes for suffix in ("bin", "idx")]
+    inputs = [input_status(absolute(f"{given}.{suffix}")) for given in prefixes for suffix in ("bin", "idx")]
     plan = make_plan({"output-prefix": str(prefix)}, inputs)
     output = Output(prefix=prefix, plan_id=plan.plan_id, dtype=dtype)
     with open_job(config, plan, [output], reporter=reporter) as job:
@@ -58,7 +57,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 output.add(part)
             job.assemble()
             for file in inputs:
-                if _input_file(file.path) != file:
+                if input_status(file.path) != file:
                     what = "changed while it was merged; leave inputs alone, and run the same command again"
                     raise InputError(f"{file.path}: {what}")
             shared = _shared_tokenizer(prefixes, parts)
@@ -142,8 +141,3 @@ def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> Manifes
         if shared is None or msgspec.structs.replace(own, name=shared.name) != shared:
             return None
     return first
-
-
-def _input_file(path: str) -> InputFile:
-    status = input_status(path)
-    return InputFile(path=path, absolute_path=absolute(path), size_bytes=status.size_bytes, version=status.version)

@@ -57,7 +57,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     settings = source.settings()
     settings |= {"eod-token": settings.pop("append-eod"), "output": str(absolute(config.output))}
     settings |= {"jq-pattern": config.jq_pattern, "pbin-era": config.pbin_era}
-    plan = make_plan(settings, source.inputs)
+    plan = make_plan(settings, source.files)
     output = Output(
         prefix=absolute(config.output_prefix),
         plan_id=plan.plan_id,

@@ -15,8 +15,10 @@ from dsindex.store.urls import locate_output, refuse_address
 if TYPE_CHECKING:
     from dsindex.text.blocks import Sample
     from dsindex.text.ranks import TokenizerOptions
-    from dsindex.text.selection import Selection
+    from dsindex.text.selection import Selection, TextKey
 
+LONGEST_NAME = 200
+"""Bytes of a key in the names of files."""
 Share = Parsed[float | str | None, float | None]
 
 
@@ -97,27 +99,22 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
         if self.hold_out is not None and self.hold_out >= (self.sample or 1.0):
             msg = f"expected --hold-out with a smaller share than that of all records to keep, got {self.hold_out}"
             raise ValueError(msg)
-        if not self.json_keys or len(set(self.json_keys)) != len(self.json_keys):
-            raise ValueError(f"--json-keys: expected each key once, got {' '.join(self.json_keys) or 'none'}")
-        self._check_keys()
-        if self.hold_out is not None and len(set(self.dataset_names)) < len(self.dataset_names):
-            raise ValueError(f"expected outputs of different names with --hold-out, got {' '.join(self.dataset_names)}")
+        if self.token_ids is not None and self._parsed_keys[0].program is not None:
+            msg = f"--token-ids: expected a name or a path such as .meta.ids, got the jq pattern {self.token_ids!r}"
+            raise ValueError(msg)
+        for key, written in zip(self._parsed_keys, self.keys, strict=True) if self.join is None else ():
+            is_long = len(os.fsencode(key.name)) > LONGEST_NAME
+            if is_long or not key.name or key.name == key.program or {"/", "\0"} & set(key.name):
+                what = "expected keys that can be part of a file name"
+                raise ValueError(f"{what}, got {key.name!r}; name the output, as in NAME={written}")
+        names = self.dataset_names
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"expected outputs of different names, got {' '.join(names) or 'none'}")
         if self.index_config(self.output_prefix) is not None:
             remedy = "leave the options of index caches out, and run `dsindex index` afterwards"
             if self.hold_out is not None:
                 raise ValueError(f"--hold-out: its datasets are read by jobs of their own splits; {remedy}")
             refuse_address(self.output_prefix, f"expected an output on a disk, got an address; {remedy}", ValueError)
-
-    def _check_keys(self) -> None:
-        """Names of outputs become parts of file names, so they must not lead out of the folder."""
-        if self.token_ids is not None:
-            from dsindex.text.selection import parse_key
-
-            if parse_key(self.token_ids).program is not None:
-                msg = f"--token-ids: expected a name or a path such as .meta.ids, got the jq pattern {self.token_ids!r}"
-                raise ValueError(msg)
-        if self.join is None:
-            _check_names("--json-keys" if self.token_ids is None else "--token-ids", self.keys)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -125,14 +122,17 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
         return self.json_keys if self.token_ids is None else (self.token_ids,)
 
     @property
+    def _parsed_keys(self) -> list[TextKey]:
+        from dsindex.text.selection import parse_key  # as others here, loads what a help text does not need
+
+        return list(map(parse_key, self.keys))
+
+    @property
     def output_names(self) -> tuple[str, ...]:
         """The names of the outputs."""
         from dsindex.text.fields import JOINED
-        from dsindex.text.selection import parse_key  # as others here, loads what a help text does not need
 
-        if self.join is not None:
-            return (JOINED,)
-        return tuple(parse_key(key).name for key in self.keys)
+        return (JOINED,) if self.join is not None else tuple(key.name for key in self._parsed_keys)
 
     def tokenizer_options(self) -> TokenizerOptions:
         """Return what the tokenizer's file does not say."""
@@ -179,27 +179,6 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     def dataset_names(self) -> tuple[str, ...]:
         """The names of all outputs, those of each sample after the other."""
         return tuple(f"{sample.prefix}{name}" for sample in self.samples for name in self.output_names)
-
-
-def _check_names(flag: str, keys: tuple[str, ...]) -> None:
-    from dsindex.text.selection import parse_key
-
-    names: dict[str, str] = {}
-    for key in keys:
-        parsed = parse_key(key)
-        name = parsed.name
-        if name == parsed.program:
-            raise ValueError(
-                f"{flag}: expected keys that can be part of a file name, got the jq pattern {key!r}; "
-                f"name its output, as in NAME={key}"
-            )
-        if not name or "/" in name or "\0" in name or len(os.fsencode(name)) > 200:
-            remedy = f"; write NAME={key}" if key.startswith(".") else ""
-            raise ValueError(f"{flag}: expected keys that can be part of a file name, got {name!r}{remedy}")
-        if name in names:
-            msg = f"{flag}: expected a different name for each output, got {name!r} for {names[name]} and {key}"
-            raise ValueError(msg)
-        names[name] = key
 
 
 class BuildFlags(BuildConfig):

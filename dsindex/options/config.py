@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+from dsindex.amounts import split_unit
 from dsindex.datasets.subjects import AnyDataset, AnyPath, Caches, tokenizer_path
 from dsindex.json_text import show_value
 from dsindex.options.model import Options, Parsed, option
@@ -103,10 +104,10 @@ def work_folder_path(config: WorkConfig) -> str:
 
 
 def _number_or_share(value: object) -> str:
-    if not re.fullmatch(r"[0-9]{1,18}|[0-9]{1,18}(\.[0-9]{1,25})?%", str(value)):
-        raise ValueError(f"expected a number such as 100 or a share such as 0.1%, got {show_value(value)}")
-    if str(value).endswith("%") and float(str(value)[:-1]) > 100:
-        raise ValueError(f"expected a share of at most 100%, got {value!r}")
+    number, unit = split_unit(str(value))
+    is_share = number is not None and unit == "%" and number <= 100
+    if not is_share and not re.fullmatch(r"[0-9]{1,18}", str(value)):
+        raise ValueError(f"expected a number such as 100, or a share up to 100% such as 0.1%, got {show_value(value)}")
     return str(value)
 
 

@@ -176,11 +176,6 @@ class InspectConfig(Decoded):
     data_path: OptionalDatasets = option("PREFIX", default=None, parse=list_prefixes)
     """The datasets of an index cache, if they were moved."""
 
-    @property
-    def is_overview(self) -> bool:
-        """Whether nothing was chosen."""
-        return self.document is None and self.sample is None
-
 
 class TraceConfig(Decoded):
     """Show where training samples come from.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from fractions import Fraction
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
-from dsindex.index.job import FIM_CLASS, MID_LEVEL_SURPLUS, JobTokenizer, Release
+from dsindex.index.job import MID_LEVEL_SURPLUS, JobTokenizer, Release
 from dsindex.index.pretrain_command import (
     TOKENIZER_NAMES,
     JobCommand,
@@ -70,26 +69,10 @@ def parse_blend(value: Blend) -> tuple[str, ...]:
     """Return prefixes and weights as on the command line: `W1 P1 W2 P2`, or prefixes alone."""
     if isinstance(value, str):
         value = value.split()
-    parts = [value] if isinstance(value, os.PathLike | Result) else list(value)
     words: list[str] = []
-    for place, part in enumerate(parts):
-        if isinstance(part, str) and not part:
-            raise ValueError("expected a dataset or a weight, got an empty text")
-        if isinstance(part, int | float) or is_weight(part):
-            words.append(part if isinstance(part, str) else repr(part))
-            continue
-        prefixes = list_text_prefixes(part)
-        if place and is_weight(parts[place - 1]) and len(prefixes) > 1:
-            raise ValueError(f"expected a weight for each dataset, got one for {len(prefixes)} ({', '.join(prefixes)})")
-        words += prefixes
+    for part in [value] if isinstance(value, os.PathLike | Result) else value:
+        words += [str(part)] if isinstance(part, int | float) else list_text_prefixes(part)
     return tuple(words)
-
-
-def is_weight(part: object) -> bool:
-    """Tell whether a part of a blend is a weight, as a number or as the command line writes it."""
-    with suppress(ValueError):
-        return not isinstance(part, os.PathLike | Result) and float(part) is not None  # type: ignore[arg-type]
-    return False
 
 
 def _counts(value: int | Sequence[int | str | None]) -> Counts:
@@ -277,11 +260,6 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
             values["command"] = command
         _place_tokenizer(values)
         return values
-
-    @property
-    def dataset_class(self) -> str:
-        """The job's class of datasets."""
-        return FIM_CLASS if self.fim_data else "GPTDataset"
 
     @property
     def is_over_time(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar
 
-from dsindex.datasets.subjects import PBIN_SUFFIX
+from dsindex.datasets.subjects import PBIN_SUFFIX, AnyPath
 from dsindex.errors import UsageError
 from dsindex.options.config import Path, Paths, TextConfig, local_output
 from dsindex.options.datasets import PbinEra
@@ -13,26 +13,27 @@ from dsindex.options.model import Options, option
 from dsindex.store.urls import locate_output
 
 
+def _new_pbin(value: AnyPath) -> str:
+    path = locate_output(os.fspath(value))
+    if not path.endswith(PBIN_SUFFIX) or not os.path.basename(path).removesuffix(PBIN_SUFFIX):
+        raise ValueError(f"expected the name of a {PBIN_SUFFIX} file, got {path!r}")
+    return path
+
+
 class JoinConfig(Options):
     """`dsindex pack --merge`: `.pbin` files joined to one."""
 
     merge: Paths = option(default=...)
-    output: Path = option(default=..., parse=local_output)
+    output: Path = option(default=..., parse=lambda value: local_output(_new_pbin(value)))
     pbin_era: PbinEra = option(default="current")
-
-    def _agree(self) -> None:
-        if not self.output.endswith(PBIN_SUFFIX):
-            raise ValueError(
-                f"--output: expected the name of a new {PBIN_SUFFIX} file for --merge, got {self.output!r}"
-            )
 
 
 class PackConfig(TextConfig):
     """The options of `dsindex.pack`."""
 
     group: ClassVar = "input and output"
-    output_prefix: Path = option()
-    output: Path = option("FILE.pbin", parse=locate_output)
+    output_prefix: Path = option(parse=locate_output)
+    output: Path = option("FILE.pbin", parse=_new_pbin)
     """The packed data, here or in a bucket (s3://, gs://)."""
     jq_pattern: str = option("JQ", default=".text")
     """Selects the text of a record (default: .text); anything but a single key is slower, as it runs jq."""
@@ -44,10 +45,7 @@ class PackConfig(TextConfig):
         """Name the files beside the `.pbin` after it."""
         if "output_prefix" in values:
             raise UsageError("there is no option 'output_prefix'; use --output FILE.pbin")
-        output = str(values.get("output") or f"out{PBIN_SUFFIX}")
-        if not output.endswith(PBIN_SUFFIX) or not os.path.basename(output).removesuffix(PBIN_SUFFIX):
-            raise UsageError(f"--output: expected the name of a {PBIN_SUFFIX} file, got {output!r}")
-        return {**values, "output_prefix": locate_output(output.removesuffix(PBIN_SUFFIX))}
+        return {**values, "output_prefix": str(values.get("output") or "out").removesuffix(PBIN_SUFFIX)}
 
 
 class PackFlags(PackConfig):

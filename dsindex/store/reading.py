@@ -7,7 +7,7 @@ import mmap
 import os
 import tempfile
 from collections import deque
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,7 +21,7 @@ from dsindex.store.store import find, store_of
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -178,67 +178,74 @@ SPOOLED = "/inputs/stdin"
 """End of the path of standard input in a work folder, whose fingerprint does not depend on where that is."""
 
 
-def fingerprint_input(path: str, *, version: str | None = None) -> str:
-    """Fingerprint an input by its size and 16 samples of its bytes, including the first and the last.
+def fingerprint_input(path: str) -> str:
+    """Return the fingerprint of a file or an object; raises InputError if it cannot be read."""
+    try:
+        with open_readable(path) as file:
+            return fingerprint(file)
+    except OSError as error:
+        raise unreadable(path, error) from error
 
-    Args:
-        path: The file or the object.
-        version: An object's version, if it was looked at.
+
+def fingerprint(file: Readable) -> str:
+    """Fingerprint an input by its size and 16 samples of its bytes, including the first and the last.
 
     Returns:
         XXH3-128, hexadecimal; independent of the file's path and time. For an object its version, such as its ETag.
 
     Raises:
-        InputError: If it cannot be read.
+        OSError: If it cannot be read; of an object InputError.
     """
-    if is_url(path) and not path.endswith(SPOOLED):
-        return input_status(path).version if version is None else version
-    try:
-        with open_readable(path) as file:
-            return _fingerprint(file.size_bytes, file.read_at)
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
-def fingerprint_content(path: str, content: bytes, *, version: str | None = None) -> str:
-    """Return what `fingerprint_input` does, of an input that was read as a whole."""
-    if is_url(path):
-        return fingerprint_input(path, version=version)
-    return _fingerprint(len(content), lambda num_bytes, offset: content[offset : offset + num_bytes])
-
-
-def _fingerprint(size_bytes: int, read_at: Callable[[int, int], bytes]) -> str:
-    digest = xxhash.xxh3_128(size_bytes.to_bytes(8, "big"))
-    if size_bytes <= FINGERPRINT_SAMPLE_BYTES:  # every sample is all of it
-        digest.update(read_at(FINGERPRINT_SAMPLE_BYTES, 0) * FINGERPRINT_SAMPLES)
+    if is_url(file.path) and not file.path.endswith(SPOOLED):
+        return file.version
+    digest = xxhash.xxh3_128(file.size_bytes.to_bytes(8, "big"))
+    if file.size_bytes <= FINGERPRINT_SAMPLE_BYTES:  # every sample is all of it
+        digest.update(file.read_at(FINGERPRINT_SAMPLE_BYTES, 0) * FINGERPRINT_SAMPLES)
         return digest.hexdigest()
-    last = size_bytes - FINGERPRINT_SAMPLE_BYTES
+    last = file.size_bytes - FINGERPRINT_SAMPLE_BYTES
     for sample in range(FINGERPRINT_SAMPLES):
-        digest.update(read_at(FINGERPRINT_SAMPLE_BYTES, last * sample // (FINGERPRINT_SAMPLES - 1)))
+        digest.update(file.read_at(FINGERPRINT_SAMPLE_BYTES, last * sample // (FINGERPRINT_SAMPLES - 1)))
     return digest.hexdigest()
 
 
-def read_in_order(inputs: Iterable[InputStatus]) -> Iterator[bytes]:
-    """Yield all of each input, which must be as it was planned before it is read and after; objects are read ahead.
+@contextmanager
+def opened_input(planned: InputStatus) -> Iterator[Readable]:
+    """Open an input that must be as it was planned, also on closing; of an object, every read checks that.
 
     Raises:
-        InputError: If one cannot be read, or changed.
+        InputError: If it cannot be read, or changed.
     """
-    known = list(inputs)
-    extents = (Extent(path=each.path, begin=0, end=each.size_bytes, version=each.version) for each in known)
-    for planned, file in zip(known, open_in_order(extents), strict=True):
-        content, now = b"", file.size_bytes
-        if (now, file.version) == (planned.size_bytes, planned.version):
-            content = file.read_at(now, 0)
-            changed = file.size_if_changed()
-            now = len(content) if changed is None else changed
-        if len(content) != planned.size_bytes or now != planned.size_bytes:
-            raise changed_since_planned(planned, now)
-        yield content
+    try:
+        file = store_of(planned.path).open(planned.path, planned)
+    except OSError as error:
+        raise unreadable(planned.path, error) from error
+    with closing(file), unchanged(file, planned):
+        yield file
 
 
-def changed_since_planned(planned: InputStatus, now: int) -> InputError:
-    """Return the error of an input that is not as it was, and has another size or is of another version."""
+@contextmanager
+def unchanged(file: Readable, planned: InputStatus) -> Iterator[None]:
+    """Check before and after a block that a file is as planned; an error of the block may be due to a change.
+
+    Raises:
+        InputError: If it cannot be read, or changed.
+    """
+    size = file.size_bytes
+    if (size, file.version) != (planned.size_bytes, planned.version):
+        raise _changed(planned, size)
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(planned.path, error) from error
+    except InputError as error:
+        if (now := file.size_if_changed()) is not None:
+            raise _changed(planned, now) from error
+        raise
+    if (now := file.size_if_changed()) is not None:
+        raise _changed(planned, now)
+
+
+def _changed(planned: InputStatus, now: int) -> InputError:
     return InputError(
         f"{planned.path}: changed while the build was running (expected {planned.size_bytes} bytes as planned, got "
         f"{now}, or a newer version); leave inputs alone, and run the same command again"

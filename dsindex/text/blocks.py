@@ -89,8 +89,8 @@ class BadRecord:
     line_bytes: bytes
     """The line as stored in the file, excluding the newline, cut at the limit."""
     reason: str
-    file: int = 0
-    """Number of the file, where several are read together."""
+    part: int = 0
+    """Number of the part, where several are read together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,18 +103,18 @@ class RecordBlock:
     """Byte offset in the file of each record's line, shape [records]."""
     lines: NDArray[np.int64]
     """Line number of each record, counted from 0 at the start of the part, shape [records]."""
-    files: NDArray[np.int64] | None = None
-    """Number of each record's file, shape [records], where several are read together."""
+    parts: NDArray[np.int64] | None = None
+    """Number of each record's part, shape [records]; None if it is 0 for all."""
     columns: dict[str, Column]
     """The texts or token ids of each wanted key; all columns have the same records."""
     bad: tuple[BadRecord, ...]
     """Bad records, in file order; they are in no column."""
     num_filtered: int = 0
     """Number of records that a condition or a sample leaves out; they are in no column."""
-    num_bytes: int = 0
+    text_bytes: int = 0
     """Size of its lines in the text, with newlines; of rows of a table, of their texts."""
-    read_line: Callable[[int, int], bytes] = lambda _file, _line: b""
-    """Returns a line by its file and number."""
+    read_line: Callable[[int, int], bytes] = lambda _part, _line: b""
+    """Returns a line by the numbers of its part and of the line."""
 
 
 def describe_long_line(num_bytes: int, limit: int) -> str:
@@ -201,7 +201,7 @@ def keep_records(block: RecordBlock, kept: NDArray[np.bool_]) -> RecordBlock:
         block,
         offsets=block.offsets[kept],
         lines=block.lines[kept],
-        files=None if block.files is None else block.files[kept],
+        parts=None if block.parts is None else block.parts[kept],
         columns={key: column.keep(kept) for key, column in block.columns.items()},
     )
 
@@ -210,12 +210,12 @@ def set_aside(block: RecordBlock, reasons: Mapping[int, str]) -> RecordBlock:
     """Return a block in which some records, by number, are bad ones."""
     bad = list(block.bad)
     for number, reason in reasons.items():
-        line, file = int(block.lines[number]), 0 if block.files is None else int(block.files[number])
-        own = block.read_line(file, line)
-        bad.append(BadRecord(offset=int(block.offsets[number]), line=line, line_bytes=own, reason=reason, file=file))
+        line, part = int(block.lines[number]), 0 if block.parts is None else int(block.parts[number])
+        own = block.read_line(part, line)
+        bad.append(BadRecord(offset=int(block.offsets[number]), line=line, line_bytes=own, reason=reason, part=part))
     kept = np.ones(len(block.offsets), np.bool_)
     kept[list(reasons)] = False
-    bad.sort(key=lambda record: (record.file, record.line))
+    bad.sort(key=lambda record: (record.part, record.line))
     return replace(keep_records(block, kept), bad=tuple(bad))
 
 

@@ -50,16 +50,23 @@ TABLES: frozenset[Format] = frozenset({"parquet", "arrow-file", "arrow-stream"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPart(InputStatus):
-    """A part of a file as it was when the job was planned, or all of a small one."""
+    """A part of a file as it was looked at, which is read by itself: the lines that begin in it, or some row groups."""
 
-    begin: int
-    """First byte of the part; in a compressed file, where a member begins; in a table, the first row group."""
-    end: int
     form: InputForm = JSON_LINES
-    content: bytes | None = None
-    """All of the file, if it was read before."""
+    begin: int = 0
+    """First byte of the part; in a table, the first row group. A compressed file has one part."""
+    end: int
+    stored_bytes: int = 0
+    """Size of the part in the file."""
+    text_bytes: int = 0
+    """Size of its text, which is an estimate if it is compressed; of a table, of the wanted columns."""
     is_sample: bool = False
     """Whether only its first records are read, so that a store is asked for no range ahead of its reader."""
+
+    @classmethod
+    def of(cls, file: InputStatus, form: InputForm = JSON_LINES) -> TextPart:
+        """Return the whole of a file, by its bytes."""
+        return cls(path=file.path, size_bytes=file.size_bytes, version=file.version, form=form, end=file.size_bytes)
 
 
 _TAIL_BYTES = 8

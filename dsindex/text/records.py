@@ -43,21 +43,20 @@ def parse_blocks(
     decoder = None if paths is None else _open_decoder(tuple(paths.values()), selection.takes_lists)
     for block in blocks:
         if isinstance(block, LongLine):
-            num_bytes = block.num_bytes + 1
             reason = describe_long_line(block.num_bytes, block.limit)
             bad = BadRecord(offset=block.offset, line=block.line, line_bytes=block.head, reason=reason)
             nothing = np.empty(0, np.int64)
             columns = selection.build_columns([])
             parsed = RecordBlock(num_lines=1, num_blank=0, offsets=nothing, lines=nothing, columns=columns, bad=(bad,))
         else:
-            num_bytes = block.text_bytes
             parsed = (decoder and _decode_block(block, decoder, selection, limit)) or _parse_lines(
                 block, decoder, selection, limit
             )
-        yield replace(selection.finish(parsed), num_bytes=num_bytes, read_line=functools.partial(_line_of, block))
+        read_line = functools.partial(_line_of, block)
+        yield replace(selection.finish(parsed), text_bytes=block.text_bytes, read_line=read_line)
 
 
-def _line_of(block: LineBlock | LongLine, _file: int, line: int) -> bytes:
+def _line_of(block: LineBlock | LongLine, _part: int, line: int) -> bytes:
     return block.head if isinstance(block, LongLine) else block.line(line - block.first_line)
 
 

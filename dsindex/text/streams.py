@@ -9,7 +9,6 @@ Plain text is read as JSON lines, too: each line, or the whole file, becomes the
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,10 +16,6 @@ import numpy as np
 
 from dsindex.errors import InputError
 from dsindex.json_text import encode_json
-from dsindex.store.reading import changed_since_planned
-from dsindex.store.refusals import unreadable
-from dsindex.store.storage import Readable
-from dsindex.store.store import store_of
 from dsindex.text.compressed import PIECE_BYTES, decode
 from dsindex.text.fields import JSON_WHITESPACE
 
@@ -29,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.store.storage import Readable
     from dsindex.text.forms import TextPart
 
 BOM = b"\xef\xbb\xbf"
@@ -114,24 +110,24 @@ class LongLine:
 
 
 def read_lines(
-    part: TextPart, *, block_bytes: int, max_line_bytes: int | None = None
+    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int | None = None
 ) -> Iterator[LineBlock | LongLine]:
     """Yield the lines of a part, in order; the last one may extend beyond its end.
 
     Memory holds one block, or the longest line if that is larger.
 
     Args:
-        part: A part of a regular file.
+        part: The part.
+        file: Its file.
         block_bytes: Bytes to read before the lines so far are yielded.
         max_line_bytes: A line longer than this and than a block is yielded as a LongLine.
 
     Raises:
-        InputError: If the file cannot be read, does not have the expected size, changes while it is read, or is not
-            compressed as expected.
+        InputError: If the file cannot be read, or is not compressed as expected.
     """
     end = part.end if part.form.container == "plain" else None
-    with opened_input(part) as file:
-        yield from _cut_lines(_read_chunks(part, file, block_bytes), end, max_line_bytes, skips_first=part.begin > 0)
+    chunks = _read_chunks(part, file, block_bytes)
+    return _cut_lines(chunks, end, max_line_bytes, skips_first=part.begin > 0)
 
 
 def _cut_lines(
@@ -192,7 +188,7 @@ def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[C
         read = bytearray(min(most, stop - begin))
         del read[file.read_into(memoryview(read), begin) :]
         if not read:
-            raise changed_since_planned(part, begin)
+            raise InputError(f"{part.path}: expected {file.size_bytes} bytes, got {begin}; it changed, run it again")
         yield begin, read
         begin += len(read)
 
@@ -220,56 +216,14 @@ def cut_large(line: bytes | bytearray, limit: int | None) -> bytes:
     return bytes(memoryview(line)[: min(limit or 0, LARGEST_HEAD_BYTES)] if is_large else line)
 
 
-class _Content(Readable):
-    """A file whose content was read before."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self.size_bytes = len(content)
-
-    def read_into(self, view: memoryview[int], offset: int) -> int:
-        """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
-        content = self._content[offset : offset + len(view)]
-        view[: len(content)] = content
-        return len(content)
-
-
-@contextlib.contextmanager
-def opened_input(part: TextPart) -> Iterator[Readable]:
-    """Open an input as it was planned, and check on closing that it has not changed; reads of most objects check it.
-
-    Raises:
-        InputError: If it cannot be read, is not as it was planned, or changed meanwhile.
-    """
-    if part.content is not None:
-        yield _Content(part.content)
-        return
-    try:
-        with store_of(part.path).open(part.path, part) as file:
-            if (file.size_bytes, file.version) != (part.size_bytes, part.version):
-                raise changed_since_planned(part, file.size_bytes)
-            damage: InputError | None = None
-            try:
-                yield file
-            except InputError as error:  # it may be what a change looks like
-                damage = error
-            after = file.size_if_changed()
-            if after is not None:
-                raise changed_since_planned(part, after) from damage
-            if damage is not None:
-                raise damage
-    except OSError as error:
-        raise unreadable(part.path, error) from error
-
-
 # Plain text as records. A line of white space is blank, and a carriage return before a newline is not in the text.
 
 
 def read_text_lines(
-    part: TextPart, *, block_bytes: int, max_line_bytes: int | None = None
+    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int | None = None
 ) -> Iterator[LineBlock | LongLine]:
     """Yield the lines of a part, each as an object of JSON; the arguments and errors are those of `read_lines`."""
-    for block in read_lines(part, block_bytes=block_bytes, max_line_bytes=max_line_bytes):
+    for block in read_lines(part, file, block_bytes=block_bytes, max_line_bytes=max_line_bytes):
         if isinstance(block, LongLine):
             yield block
             continue
@@ -279,15 +233,14 @@ def read_text_lines(
 
 
 def read_text_file(
-    part: TextPart, *, block_bytes: int, max_line_bytes: int | None = None
+    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int | None = None
 ) -> Iterator[LineBlock | LongLine]:
     """Yield a whole file as one object of JSON; a larger file than a line may be is a LongLine."""
     content, num_bytes, limit = bytearray(), 0, max_line_bytes
-    with opened_input(part) as file:
-        for _, text in _read_chunks(part, file, block_bytes):
-            num_bytes += len(text)
-            if limit is None or len(content) <= limit:
-                content += text
+    for _, text in _read_chunks(part, file, block_bytes):
+        num_bytes += len(text)
+        if limit is None or len(content) <= limit:
+            content += text
     if limit is not None and num_bytes > limit:
         yield LongLine(offset=0, line=0, head=cut_large(content, limit), num_bytes=num_bytes, limit=limit)
     else:

@@ -21,17 +21,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dsindex.errors import InputError
+from dsindex.store.reading import opened_input
 from dsindex.text.blocks import RecordBlock, describe_long_line, set_aside
-from dsindex.text.forms import TextPart
-from dsindex.text.streams import LineBlock, opened_input
+from dsindex.text.streams import LineBlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow.parquet as pq
 
-    from dsindex.store.storage import InputStatus, Readable
-    from dsindex.text.forms import Columns, Format
+    from dsindex.store.storage import Readable
+    from dsindex.text.forms import Columns, Format, TextPart
     from dsindex.text.selection import Selection
 
 _MOST_ROWS = 1024
@@ -40,25 +40,22 @@ _SHOWN_COLUMNS = 12
 _SHOWN_CHARACTERS = 200
 
 
-def measure_table(status: InputStatus, format: Format, columns: Columns | None) -> list[int]:
+def measure_table(table: TextPart, columns: Columns | None) -> list[int]:
     """Check that a table has the wanted columns, and return about the bytes of each row group or record batch.
 
     Args:
-        status: The file as it was looked at.
-        format: The file's format.
+        table: All of a table.
         columns: The wanted columns; None for all.
 
     Raises:
         InputError: If the file is damaged or encrypted, or a column is missing or of another type.
     """
-    path = status.path
-    part = TextPart(path=path, size_bytes=status.size_bytes, version=status.version, begin=0, end=0)
-    with opened_input(part) as file, errors_named(path, f"a table ({format}) with a readable schema"):
-        return _open_table(path, file, format, columns)[0]
+    with opened_input(table) as file, errors_named(table.path, f"a table ({table.form.format}) with a readable schema"):
+        return _open_table(table.path, file, table.form.format, columns)[0]
 
 
 def read_table_records(
-    part: TextPart, selection: Selection, *, block_bytes: int, max_record_bytes: int
+    part: TextPart, file: Readable, selection: Selection, *, block_bytes: int, max_record_bytes: int
 ) -> Iterator[RecordBlock]:
     """Read the rows of a part as records; a selection has paths.
 
@@ -68,10 +65,10 @@ def read_table_records(
     Raises:
         InputError: If the file is damaged, lacks a column or changes while it is read.
     """
-    for group, first_row, values in _read_rows(part, selection.paths, block_bytes):
+    for group, first_row, values in _read_rows(part, file, selection.paths, block_bytes):
         rows = list(zip(*values.values(), strict=True))
 
-        def read_line(_file: int, line: int, rows: Sequence[Any] = rows, first: int = first_row) -> bytes:
+        def read_line(_part: int, line: int, rows: Sequence[Any] = rows, first: int = first_row) -> bytes:
             return encode_row(dict(zip(selection.names, rows[line - first], strict=True)))[:max_record_bytes]
 
         reasons: dict[int, str] = {}
@@ -91,19 +88,19 @@ def read_table_records(
             lines=np.arange(len(rows)) + first_row,
             columns=built,
             bad=(),
-            num_bytes=int(sizes.sum()),
+            text_bytes=int(sizes.sum()),
             read_line=read_line,
         )
         yield set_aside(block, reasons) if reasons else block
 
 
-def read_table_lines(part: TextPart, *, block_bytes: int) -> Iterator[LineBlock]:
+def read_table_lines(part: TextPart, file: Readable, *, block_bytes: int) -> Iterator[LineBlock]:
     """Read the rows of a part, each as an object of JSON on a line, with all columns.
 
     Raises:
         InputError: If the file is damaged, has two columns of one name, or changes while it is read.
     """
-    for group, first_row, columns in _read_rows(part, None, block_bytes):
+    for group, first_row, columns in _read_rows(part, file, None, block_bytes):
         rows = zip(*columns.values(), strict=True)
         lines = [encode_row(dict(zip(columns, row, strict=True))) for row in rows]
         yield LineBlock.of_lines(lines, np.full(len(lines), group, np.int64), first_row)
@@ -206,15 +203,12 @@ def _parsed(text: str) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def _read_rows(
-    part: TextPart, columns: Columns | None, block_bytes: int
+    part: TextPart, file: Readable, columns: Columns | None, block_bytes: int
 ) -> Iterator[tuple[int, int, dict[str, list[Any]]]]:
     """Yield the values of the wanted columns, or of all, of about `block_bytes` of rows, with group and first row."""
     path, format, row = part.path, part.form.format, 0
-    with opened_input(part) as file, errors_named(path, f"a table ({format}) with readable rows"):
-        sizes, read = _open_table(path, file, format, columns)
-        if part.end > len(sizes):
-            found = f"expected {part.end} row groups, got {len(sizes)}"
-            raise InputError(f"{path}: {found}; the file changed since the job was planned, run it again")
+    with errors_named(path, f"a table ({format}) with readable rows"):
+        _, read = _open_table(path, file, format, columns)
         for group, batch in read(part.begin, part.end, block_bytes):
             whole = batch.to_struct_array()
             wanted = {name: (name,) for name in batch.schema.names} if columns is None else columns

@@ -25,9 +25,6 @@ IDX_BYTES = 4 + 8 + 8
 """Of a document in an `.idx`: length, pointer and boundary."""
 PROVENANCE_BYTES = 16
 """Of a document in a shard."""
-LOCAL_BASE_BYTES = 240 << 20
-LOCAL_WORKER_BYTES = 150 << 20
-"""Peak memory of a thread, beyond LOCAL_BASE_BYTES for libraries and driver (measured: 561 MB with 2 threads)."""
 INT32_MAX = 2**31 - 1
 
 
@@ -52,7 +49,6 @@ class EstimateResult:
     idx_bytes: float
     work_bytes: float
     """Size of the shards, until they are merged."""
-    memory_bytes: int
     notes: tuple[str, ...]
     limits: tuple[str, ...]
     """Sentences about what the build would not find room for."""
@@ -74,7 +70,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     )
     with ThreadPoolExecutor(available_cpus()) as pool:
         counts = list(pool.map(encode, spread_pieces(source.inputs, num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)))
-    keys, workers, num_shards = len(config.output_names), config.workers or available_cpus(), len(source.tasks())
+    keys, tasks = len(config.output_names), source.tasks()
     eod = keys if source.eod_id is not None else 0
     estimate = extrapolate(counts, source.inputs, eod_per_document=eod)
     estimate = estimate.scaled(sum(sample.high - sample.low for sample in config.samples))
@@ -93,17 +89,16 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     return EstimateResult(
         num_inputs=len(source.inputs),
         input_bytes=source.total_bytes,
-        num_shards=num_shards,
-        largest_shard_bytes=max(file.shard_bytes for file in source.inputs),
+        num_shards=len(tasks),
+        largest_shard_bytes=max(task.stored_bytes for task in tasks),
         estimate=estimate,
         bad_records=sum(each.bad_records for each in counts),
         token_dtype=str(dtype),
         engine=source.engine.name,
-        workers=workers,
+        workers=config.workers or available_cpus(),
         bin_bytes=bin_bytes,
         idx_bytes=idx_bytes,
         work_bytes=bin_bytes + idx_bytes + provenance_bytes,
-        memory_bytes=LOCAL_BASE_BYTES + min(workers, num_shards) * LOCAL_WORKER_BYTES,
         notes=tuple(source.first_notes()),
         limits=tuple(limits),
     )

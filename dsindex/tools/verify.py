@@ -19,9 +19,8 @@ from dsindex.amounts import count
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.kinds import tell_kind
 from dsindex.datasets.pbin import PbinDocuments
-from dsindex.engine.dispatch import run_in_order
+from dsindex.engine.dispatch import make_executor, run_in_order
 from dsindex.engine.executors import Call
-from dsindex.engine.start import make_executor
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.formats.pbin import PBIN_VERSIONS

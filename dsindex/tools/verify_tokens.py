@@ -185,7 +185,7 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
             work_dir="",
             samples=(Sample(low=options.leave_out or 0.0, high=options.sample or 1.0),),
         ),
-        tasks=tuple(plan_shards(_find_inputs(manifest))),
+        tasks=tuple(plan_shards(_find_inputs(manifest), shard_bytes=SHARD_BYTES)),
     )
 
 

@@ -164,9 +164,9 @@ def test_other_fields_are_another_plan(source, tmp_path):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"json_keys": (".a | .b",)}, r"--json-keys: .* pattern '\.a \| \.b'; name its output, as in NAME=\.a \| \.b"),
-    ({"json_keys": ('.["a/b"]',)}, r"can be part of a file name, got 'a/b'; write NAME="),
-    ({"json_keys": ("text", ".text")}, r"a different name for each output, got 'text' for text and \.text"),
+    ({"json_keys": (".a | .b",)}, r"a file name, got '\.a \| \.b'; name the output, as in NAME=\.a \| \.b"),
+    ({"json_keys": ('.["a/b"]',)}, r"can be part of a file name, got 'a/b'; name the output, as in NAME="),
+    ({"json_keys": ("text", ".text")}, r"expected outputs of different names, got text text"),
     ({"token_ids": "x=.a[0]"}, r"--token-ids: expected a name or a path .*, got the jq pattern 'x=\.a\[0\]'"),
     ({"join": "\\x"}, "expected a backslash to be part of"),
 ])  # fmt: skip

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dsindex.engine.dispatch import JOB_VARIABLE, cluster_address, wants_ray
 from dsindex.engine.executors import ClusterLostError
-from dsindex.engine.start import JOB_VARIABLE, cluster_address, wants_ray
 from dsindex.errors import BadRecordError, InputError, TaskError
 from dsindex.options.config import ExecutorConfig
 from dsindex.options.merge import MergeConfig

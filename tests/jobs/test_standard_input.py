@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.jobs import build as build_job
 from tests.support.golden import OWN
 from tests.support.processes import wait_until
 from tests.support.published import published
@@ -34,7 +33,7 @@ def interrupt(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(build_job, "assemble", stop)
+        patched.setattr("dsindex.engine.job.Job.assemble", stop)
         assert main([*WORDS]) == 130
 
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from dsindex.errors import InputError
 from dsindex.text.forms import InputForm
-from dsindex.text.parts import read_part
+from dsindex.text.parts import TaskReader, read_part
 from dsindex.text.selection import MAX_PATH_KEYS, open_selection
-from dsindex.text.streams import read_lines
 from tests.dsindex.text.nasty_lines import GOOD, GOOD_LIST, NASTY, contents
 from tests.dsindex.text.readings import SELECTION, as_reading, parse, read_ranges, reference
 from tests.support.compressed import COMPRESSORS
@@ -85,7 +84,7 @@ def test_a_long_line_takes_little_more_memory_than_the_limit(tmp_path, suffix, c
     part = part_of(path, form=InputForm(container=container))
     tracemalloc.start()
     try:
-        [line] = read_lines(part, block_bytes=1 << 16, max_line_bytes=limit)
+        [(_, line)] = TaskReader([part]).lines(block_bytes=1 << 16, max_line_bytes=limit)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

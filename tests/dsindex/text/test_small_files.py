@@ -52,15 +52,15 @@ def write(folder, texts):
     return files
 
 
-def read(source, limit):
-    """Return the records and the bad records of each file, and the reader."""
+def read(parts, limit):
+    """Return the records and the bad records of each part, and the reader."""
     kept, bad = [], []
-    reader = TaskReader(source, SELECTION, max_record_bytes=limit)
-    for block in reader.blocks():
+    reader = TaskReader(parts)
+    for block in reader.records(SELECTION, max_record_bytes=limit):
         [column] = block.columns.values()
-        files = [0] * len(block.lines) if block.files is None else block.files.tolist()
-        kept += zip(files, block.offsets.tolist(), block.lines.tolist(), column.items, strict=True)
-        bad += [(each.file, each.offset, each.line, each.line_bytes, each.reason) for each in block.bad]
+        numbers = [0] * len(block.lines) if block.parts is None else block.parts.tolist()
+        kept += zip(numbers, block.offsets.tolist(), block.lines.tolist(), column.items, strict=True)
+        bad += [(each.part, each.offset, each.line, each.line_bytes, each.reason) for each in block.bad]
     return kept, bad, reader
 
 
@@ -92,10 +92,10 @@ def test_files_have_the_records_that_each_has_alone(texts, limit, joined, tmp_pa
 
 def test_a_record_that_is_set_aside_later_has_its_own_line(tmp_path):
     files = write(tmp_path, [(b"\n".join(LINES[:3]), FORMS[0]), (gzip.compress(LINES[0]), InputForm(container="gzip"))])
-    [block] = TaskReader(files, SELECTION).blocks()
+    [block] = TaskReader(files).records(SELECTION, max_record_bytes=None)
     aside = set_aside(block, {1: "first", 3: "second"})
     assert aside.lines.tolist() == [0, 2]
-    assert [(each.file, each.line, each.line_bytes, each.reason) for each in aside.bad] == [
+    assert [(each.part, each.line, each.line_bytes, each.reason) for each in aside.bad] == [
         (0, 1, LINES[1], "first"),
         (1, 0, LINES[0], "second"),
     ]

@@ -2,7 +2,7 @@
 
 import json
 
-from dsindex.engine.start import make_executor
+from dsindex.engine.dispatch import make_executor
 from dsindex.jobs.index import run_index
 from dsindex.options.index import IndexConfig
 
