@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.origins import DocumentOrigin
     from dsindex.datasets.samples import SampleTrace, TracedPart
-    from dsindex.engine.sample import Estimate
     from dsindex.functions import JoinResult, RawIndexResult
     from dsindex.jobs.build import BuildResult
     from dsindex.jobs.conversion import ConvertResult
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
         VerifyReport,
         VerifyResult,
     )
+    from dsindex.tools.sample import Estimate
 
 Line: TypeAlias = str | Table
 UNBROKEN = 10_000
@@ -242,7 +242,6 @@ def _noted(notes: Iterable[str]) -> Iterator[str]:
 
 def _estimated(result: EstimateResult) -> Iterator[Line]:
     size, outputs = format_size(result.bin_bytes + result.idx_bytes), format_size(result.bin_bytes)
-    here = f"{format_size(result.memory_bytes)} with {count(result.workers, 'worker')} here"
     documents, tokens = (
         _rounded(result.estimate, each) for each in (result.estimate.documents, result.estimate.tokens)
     )
@@ -253,7 +252,7 @@ def _estimated(result: EstimateResult) -> Iterator[Line]:
         "tokens": f"about {tokens}, {result.token_dtype}, encoded by {result.engine}",
         "output": f"about {size}: .bin {outputs}, .idx {format_size(result.idx_bytes)}",
         "work folder": f"at most about {format_size(result.work_bytes)}, until the end",
-        "memory": f"about {here}; on Ray {format_size(WORKER_MEMORY_BYTES)} per worker",
+        "memory": f"about {format_size(WORKER_MEMORY_BYTES)} for each of {count(result.workers, 'worker')}",
     }
     if result.bad_records:
         rows["bad records"] = f"{result.bad_records:,} in the sample: see --on-bad-record"

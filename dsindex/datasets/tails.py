@@ -9,7 +9,8 @@ import os
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
-from dsindex.datasets.origins import PROVENANCE_SUFFIX, find_parts
+from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX
+from dsindex.datasets.origins import PROVENANCE_SUFFIX, find_parts, tell_tokenizers_apart
 from dsindex.datasets.provenance import read_rows
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import read_manifest
@@ -17,11 +18,28 @@ from dsindex.formats.mmididx import read_header
 from dsindex.store.reading import is_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 SHOWN = 3
 """Datasets, and inputs of each, that are named."""
+
+
+def describe_data(valid: Mapping[str, tuple[int, int] | None]) -> Iterator[str]:
+    """Yield what a job may have been meant otherwise: ends as validation, several tokenizers, conversations as text.
+
+    Args:
+        valid: Prefix of each dataset, and the sequences [begin, end) that are its part of valid, if there is one.
+    """
+    tails = describe_tails([(prefix, *part) for prefix, part in valid.items() if part is not None])
+    yield from filter(None, (tails, tell_tokenizers_apart(valid)))
+    for prefix in valid:
+        stem = prefix.removesuffix(TEXT_SUFFIX)
+        if stem != prefix and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
+            yield (
+                f"{prefix} is instruction data: a job that reads it as --data-path learns all its tokens, as it does "
+                f"not read {os.path.basename(stem)}{MASK_SUFFIX}; for the mask, see the exports of `dsindex instruct`"
+            )
 
 
 def describe_tails(tails: Iterable[tuple[str, int, int]]) -> str | None:

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import msgspec
 
 from dsindex.amounts import format_size
-from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX
-from dsindex.datasets.origins import tell_tokenizers_apart
-from dsindex.datasets.tails import describe_tails
+from dsindex.datasets.tails import describe_data
 from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
 from dsindex.errors import InputError, LimitError, OutputError, UsageError
 from dsindex.index.building import BuiltCache, build_cache, count_parts, describe_cache
-from dsindex.index.cache import BLENDED_CLASS, GPT_CLASSES, dataset_parts, read_description, show_order
+from dsindex.index.cache import BLENDED_CLASS, GPT_CLASSES, dataset_parts, read_description
 from dsindex.index.continuing import plan_over_time
 from dsindex.index.epochs import (
     SPLIT_NAMES,
@@ -45,7 +43,7 @@ from dsindex.index.pretrain_command import job_path, local_path, parse_replaceme
 from dsindex.machine import available_cpus, available_memory
 from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
 from dsindex.store.config_files import read_object
-from dsindex.store.reading import digest_file, is_stored
+from dsindex.store.reading import digest_file
 from dsindex.store.storage import free_bytes, open_file
 from dsindex.store.urls import absolute, local_paths, refuse_address
 
@@ -125,9 +123,9 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     datasets, blended = find_needed_caches(
         blends, sizes, settings=settings, counts=counts, job_path=partial(job_path, replacements=replacements)
     )
-    notes = list(_notes(config, settings, datasets, counts))
+    notes: list[str] = []
     if config.is_over_time:
-        datasets, blended, planned = plan_over_time(
+        datasets, blended, notes = plan_over_time(
             datasets,
             blended,
             continue_from=config.continue_from,
@@ -135,7 +133,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
             schedule=config.blend_schedule,
             max_epochs=config.max_epochs,
         )
-        notes += planned
+    notes += _notes(config, settings, datasets, counts)
     caches: list[Cache] = [*datasets, *(blended if settings.folder is not None else ())]
     if blended and settings.folder is None:
         notes.append("blends are not written: Megatron caches blends only with --data-cache-path")
@@ -388,20 +386,12 @@ def _notes(config: IndexConfig, settings: CacheSettings, datasets: Sequence[GPTC
                 f"{cache.name}: expected at least one sample, got none, at which Megatron stops; shorten --seq-length, "
                 "or give it a larger share in --split"
             )
-    valid = [(prefix, own[1]) for prefix, own in counts.items()] if settings.matrix is not None else []
-    tails = describe_tails([(prefix, part.begin, part.end) for prefix, part in valid if part is not None])
-    yield from filter(None, (tails, tell_tokenizers_apart(counts)))
-    for prefix in counts:
-        stem = prefix.removesuffix(TEXT_SUFFIX)
-        if stem != prefix and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
-            yield (
-                f"{prefix} is instruction data: a job that reads it as --data-path learns all its tokens, as it does "
-                f"not read {os.path.basename(stem)}{MASK_SUFFIX}; for the mask, see the exports of `dsindex instruct`"
-            )
-    if not config.explain and (config.is_over_time or not settings.order.is_stock):
-        order = "planned over time" if settings.order.is_stock else show_order(settings.order.as_settings())
-        splits = SPLIT_NAMES[:1] if settings.order.is_stock else settings.ordered_splits
+    valid = {prefix: own[1] for prefix, own in counts.items()} if settings.matrix is not None else dict.fromkeys(counts)
+    yield from describe_data({name: None if part is None else (part.begin, part.end) for name, part in valid.items()})
+    ordered = {cache.split: cache.settings for cache in datasets if any(cache.settings.order)}
+    if ordered and not config.explain:
+        order = next(iter(ordered.values())).show_order()
         yield (
-            f"{', '.join(splits)}: {order}; start the job with --dataloader-defer-npy-index-mmap, or it builds "
+            f"{', '.join(ordered)}: {order}; start the job with --dataloader-defer-npy-index-mmap, or it builds "
             "Megatron's own without a word if it misses these caches"
         )

@@ -14,8 +14,7 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.blended import BlendedDataset
-from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.kinds import TEXT_SUFFIX, tell_kind
+from dsindex.datasets.kinds import tell_kind
 from dsindex.datasets.opening import open as open_dataset
 from dsindex.datasets.pbin import PbinDocuments
 from dsindex.datasets.raw import RawLines
@@ -30,28 +29,25 @@ from dsindex.index.cache import (
     files_of,
     find_cache,
     read_description,
-    recorded_settings,
     split_of,
 )
 from dsindex.instruction.exports import read_export_manifest
 from dsindex.store.lock import owner_is_gone
-from dsindex.store.reading import input_status, is_stored
-from dsindex.tools.documents import documents_of, open_masks, summarize_lengths
-from dsindex.tools.origin import SHOWN_INPUTS, find_misfit, find_origin
+from dsindex.tools.documents import summarize_lengths
+from dsindex.tools.origin import SHOWN_INPUTS, file_sizes, find_origin, open_token_data
 from dsindex.tools.results import Excerpt, InspectResult
 from dsindex.tools.token_text import pieces_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from dsindex.datasets.origins import DocumentOrigin
     from dsindex.datasets.samples import SampleDataset
     from dsindex.options.datasets import InspectConfig
-    from dsindex.store.reading import Items
     from dsindex.tools.documents import Documents
-    from dsindex.tools.origin import Origin
+    from dsindex.tools.origin import TokenData
 
 FIRST_TOKENS = 64
 """Tokens shown of each document in an overview."""
@@ -97,83 +93,66 @@ def run_inspect(options: InspectConfig) -> InspectResult:
     except IndexError as error:
         raise InputError(str(error)) from error
     except FormatError as error:
-        seen.findings += [str(error)] if str(error) not in seen.findings else []
+        seen.findings.append(str(error))
     if options.document is not None or options.sample is not None:
         seen.facts.clear()
     return seen
 
 
-def _look_at_sequences(seen: InspectResult, options: InspectConfig) -> None:
-    """Look at the tokens of a dataset; of instruction data with their masks, and name the block layouts."""
-    prefix = f"{seen.path}{TEXT_SUFFIX}" if seen.kind == "instruction data" else seen.path
-    origin = find_origin(prefix, options.tokenizer_model)
-    seen.facts["files"] = _sizes([f"{prefix}.bin", f"{prefix}.idx"])
-    header = read_header(f"{prefix}.idx")
-    seen.facts |= {"token type": str(header.dtype), "documents": header.num_documents}
-    seen.facts["sequences"] = header.num_sequences
-    dataset = IndexedDataset(prefix)
-    seen.facts["tokens"] = dataset.num_tokens
-    if dataset.sequence_modes is not None:
-        seen.facts["modes"] = "each sequence has a mode"
-    masks: Items | None = None
-    if prefix != seen.path:
+def _look_at_tokens(seen: InspectResult, options: InspectConfig) -> None:
+    """Look at a dataset of tokens; of instruction data also at the masks and the block layouts."""
+    data = open_token_data(tell_kind(options.path), options.tokenizer_model)
+    dataset, masks = data.dataset, data.masks
+    seen.facts["files"] = data.sizes
+    seen.findings += data.findings
+    if isinstance(dataset, PbinDocuments):
+        version, bytes_each = dataset.header.version.name, dataset.header.token_bytes
+        seen.facts |= {"version": version, "token type": f"{bytes_each} bytes, unsigned", "documents": len(dataset)}
+    elif dataset is not None:
+        seen.facts |= {"token type": str(dataset.dtype), "documents": dataset.num_documents, "sequences": len(dataset)}
+        if options.document is None and len(dataset) != dataset.num_documents:
+            seen.lengths["sequences"] = summarize_lengths(_chunks(dataset.sequence_lengths))
+    if dataset is not None:
+        seen.facts["tokens"] = dataset.num_tokens
+    if seen.kind == "instruction data":
         layouts = sorted(glob.glob(f"{glob.escape(seen.path)}_packing_*.idx"))
         seen.facts["block layouts"] = [os.path.basename(each).removesuffix(".idx") for each in layouts]
-        try:
-            masks = open_masks(seen.path, dataset.num_tokens)
-            blocks = (masks[begin : begin + CHUNK_ITEMS] for begin in range(0, len(masks), CHUNK_ITEMS))
-            seen.facts["trainable tokens"] = f"{sum(map(np.count_nonzero, blocks)):,} of {len(masks):,}"
-        except FormatError as error:
-            seen.findings.append(str(error))
-    _look_at_documents(seen, documents_of(dataset), origin, options, masks)
-    if options.document is None and len(dataset) != dataset.num_documents:
-        lengths = dataset.sequence_lengths
-        blocks = (lengths[begin : begin + CHUNK_ITEMS] for begin in range(0, len(lengths), CHUNK_ITEMS))
-        seen.lengths["sequences"] = summarize_lengths(blocks)
+    if masks is not None:
+        seen.facts["trainable tokens"] = f"{sum(map(np.count_nonzero, _chunks(masks))):,} of {len(masks):,}"
+    if data.documents is not None:
+        _look_at_documents(seen, data.documents, data, options)
+    seen.facts |= data.origin.facts()
+    seen.notes += data.origin.notes
 
 
-def _look_at_packed(seen: InspectResult, options: InspectConfig) -> None:
-    seen.facts["files"] = _sizes([seen.path])
-    packed = PbinDocuments(seen.path)
-    header = packed.header
-    seen.facts |= {"version": header.version.name, "token type": f"{header.token_bytes} bytes, unsigned"}
-    seen.facts |= {"documents": len(packed), "tokens": packed.num_tokens}
-    origin = find_origin(seen.path.removesuffix(".pbin"), options.tokenizer_model)
-    _look_at_documents(seen, documents_of(packed), origin, options, None)
-
-
-def _look_at_documents(
-    seen: InspectResult, documents: Documents, origin: Origin, options: InspectConfig, masks: Items | None
-) -> None:
+def _look_at_documents(seen: InspectResult, documents: Documents, data: TokenData, options: InspectConfig) -> None:
     is_chosen = options.document is not None
     numbers = _spread(documents.num_documents) if options.document is None else [options.document]
     spans = [documents.span(number) for number in numbers]
     lines: Sequence[DocumentOrigin | None] = [None] * len(numbers)
-    misfit = find_misfit(origin.content, documents)
-    if misfit is not None:
-        seen.findings.append(misfit)
-    else:
+    if not data.origin.findings:
         try:
-            lines = origin.lines_of(numbers, num_documents=documents.num_documents)
+            lines = data.origin.lines_of(numbers, num_documents=documents.num_documents)
         except FormatError as error:
             seen.findings.append(str(error))
-    seen.facts |= origin.facts()
-    seen.notes += origin.notes
-    seen.findings += origin.findings
     if not is_chosen:
-        seen.lengths["documents"] = summarize_lengths(documents.lengths())
+        seen.lengths = {"documents": summarize_lengths(documents.lengths()), **seen.lengths}
     most = options.tokens if options.tokens is not None else CHOSEN_TOKENS if is_chosen else FIRST_TOKENS
     for number, (begin, end), line in zip(numbers, spans, lines, strict=True):
         own = slice(begin, min(end, begin + most))
         excerpt = Excerpt(
             title=f"document {number:,}",
             num_tokens=end - begin,
-            pieces=tuple(pieces_of(documents.tokens[own].tolist(), origin.tokenizer)),
+            pieces=tuple(pieces_of(documents.tokens[own].tolist(), data.origin.tokenizer)),
             document=number,
             origin=line,
-            mask=None if masks is None else tuple(int(value != 0) for value in masks[own].tolist()),
+            mask=None if data.masks is None else tuple(int(value != 0) for value in data.masks[own].tolist()),
         )
         seen.excerpts.append(excerpt)
+
+
+def _chunks(items: Any) -> Iterator[Any]:  # noqa: ANN401 - an array, mapped or of an object
+    return (items[begin : begin + CHUNK_ITEMS] for begin in range(0, len(items), CHUNK_ITEMS))
 
 
 def _spread(number: int) -> list[int]:
@@ -185,12 +164,8 @@ def _spread(number: int) -> list[int]:
     return list(range(number)) if number <= SHOWN_ITEMS else [number // 6, number // 2, 5 * number // 6]
 
 
-def _sizes(paths: Iterable[str]) -> dict[str, int]:
-    return {path: input_status(path).size_bytes for path in paths if is_stored(path)}
-
-
 def _look_at_packs(seen: InspectResult, _: InspectConfig) -> None:
-    seen.facts["files"] = _sizes([f"{seen.path}.bin", f"{seen.path}.idx"])
+    seen.facts["files"] = file_sizes([f"{seen.path}.bin", f"{seen.path}.idx"])
     seen.facts["packs"] = read_header(f"{seen.path}.idx").num_sequences
 
 
@@ -199,7 +174,7 @@ def _look_at_export(seen: InspectResult, _: InspectConfig) -> None:
     if manifest is None:
         raise FormatError(f"{seen.path}: the manifest of the export is gone; export it again")
     files = {os.path.join(seen.path, name): file.size_bytes for name, file in manifest.digests.items()}
-    seen.facts |= {"export": manifest.kind, "files": (found := _sizes(files))}
+    seen.facts |= {"export": manifest.kind, "files": (found := file_sizes(files))}
     for name, of in manifest.splits.items():
         amounts = f"{count(of['tokens'], 'token')}, {of['trainable']:,} trainable, {count(of['targets'], 'target')}"
         seen.facts[name] = f"{count(of['rows'], 'row')}, {amounts}"
@@ -212,7 +187,7 @@ def _look_at_export(seen: InspectResult, _: InspectConfig) -> None:
 
 def _look_at_lines(seen: InspectResult, options: InspectConfig) -> None:
     lines = RawLines(seen.path)
-    seen.facts |= {"files": _sizes([lines.path, lines.index_path]), "lines": len(lines)}
+    seen.facts |= {"files": file_sizes([lines.path, lines.index_path]), "lines": len(lines)}
     most = options.tokens or (LINE_CHARACTERS if options.document is None else None)
     for number in _spread(len(lines)) if options.document is None else [options.document]:
         text = lines.decode(number)
@@ -287,17 +262,14 @@ def _share(samples: int, total: int) -> str:
 
 def _describe_phases(blend: BlendedDataset) -> list[str]:
     """Return what each phase of a blend that was planned over time draws; nothing for another blend."""
-    recorded, index = recorded_settings(files_of(blend.place).read_record()).get("phases"), blend.dataset_index
-    try:
-        begins = [(int(phase["begin"]), str(phase["what"])) for phase in recorded or ()]
-    except (KeyError, TypeError, ValueError):
-        return []  # verify says what is wrong with it
+    record, index = files_of(blend.place).read_record(), blend.dataset_index
+    phases = () if record is None else record.settings.phases
     names = [os.path.basename(each.dataset.prefix) for each in blend.datasets]
     lines = []
-    for (begin, what), end in zip(begins, [*(begin for begin, _ in begins[1:]), len(index)], strict=False):
-        drawn = np.bincount(index[begin:end], minlength=len(names)).tolist()
-        parts = [f"{name} {_share(own, end - begin)}" for name, own in zip(names, drawn, strict=True) if own]
-        lines.append(f"{begin:,} to {end:,}, {what}: {', '.join(parts)}")
+    for phase, end in zip(phases, [*(after.begin for after in phases[1:]), len(index)], strict=False):
+        drawn = np.bincount(index[phase.begin : end], minlength=len(names)).tolist()
+        parts = [f"{name} {_share(own, end - phase.begin)}" for name, own in zip(names, drawn, strict=True) if own]
+        lines.append(f"{phase.begin:,} to {end:,}, {phase.what}: {', '.join(parts)}")
     return lines
 
 
@@ -349,9 +321,9 @@ def _look_at_work_folder(seen: InspectResult, _: InspectConfig) -> None:
 
 
 _LOOKS = {
-    "MMIDIDX": _look_at_sequences,
-    "instruction data": _look_at_sequences,
-    "pbin": _look_at_packed,
+    "MMIDIDX": _look_at_tokens,
+    "instruction data": _look_at_tokens,
+    "pbin": _look_at_tokens,
     "index cache": _look_at_cache,
     "raw index": _look_at_lines,
     "packs": _look_at_packs,

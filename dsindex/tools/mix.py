@@ -11,14 +11,12 @@ from __future__ import annotations
 import os
 import shlex
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from dsindex.amounts import THOUSANDS, show_epochs, show_percent, split_unit
-from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX
-from dsindex.datasets.origins import tell_tokenizers_apart
-from dsindex.datasets.tails import describe_tails
+from dsindex.datasets.tails import describe_data
 from dsindex.errors import InputError, LimitError, UsageError
 from dsindex.formats.manifest import read_manifest
 from dsindex.index.building import count_parts
@@ -54,9 +52,13 @@ class MixedDataset:
     """Its share of the samples, and so of the tokens that are drawn."""
     num_samples: int
     tokens_drawn: int
-    epochs: float
     epochs_shuffled_together: int
     """Epochs whose samples are permuted among each other; if there are several, tokens repeat before all are read."""
+
+    @property
+    def epochs(self) -> float:
+        """How often its tokens are drawn."""
+        return self.tokens_drawn / self.tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,20 +72,16 @@ class MixResult:
     num_samples: int
     num_iterations: int | None
     """None if the batch size is not known."""
-    warnings: tuple[str, ...]
+    data_path: tuple[str, ...]
+    """The words of Megatron's `--data-path`; a single dataset needs no weight."""
     flags: tuple[str, ...]
     """The flags of the datasets for the training script."""
+    warnings: tuple[str, ...]
 
     @property
     def tokens(self) -> int:
         """Tokens of the run."""
         return self.num_samples * self.sequence_length
-
-    @property
-    def data_path(self) -> tuple[str, ...]:
-        """The words of Megatron's `--data-path`; a single dataset needs no weight."""
-        pairs = [(None if len(self.datasets) == 1 else each.weight, each.prefix) for each in self.datasets]
-        return tuple(word for pair in pairs for word in pair if word is not None)
 
     @property
     def first_to_run_out(self) -> MixedDataset:
@@ -101,39 +99,38 @@ def run_mix(config: MixConfig) -> MixResult:
     prefixes, amounts, weights = _read_sources(config)
     held = _held_out(config, prefixes)
     split = None if held or config.has_splits_of_their_own else config.split or DEFAULT_SPLIT
-    matrix = _read_split(split)
+    matrix = (WHOLE, None, None) if split is None else split_matrix(parse_split(split))
     counts = _count(prefixes, matrix)
-    budget, num_samples = _tokens_asked(config), None
+    tokens, batch = _tokens_asked(config), config.global_batch_size
     if amounts:
-        available = [part.tokens for part, *_ in counts if part is not None]
-        budget, shares = divide(amounts, available, budget, names=prefixes)
-    if budget is not None:
-        num_samples = _whole_samples(budget, config)
+        tokens, shares = divide(amounts, [parts[0].tokens for parts in counts if parts[0]], tokens, names=prefixes)
+    num_samples = None if tokens is None else _whole_samples(tokens, config)
     if config.source:
         digits = max(5, len(str(num_samples)) + 1)  # enough to draw within one sample of the shares
         weights = tuple(f"{float(share):.{digits}g}" for share in shares)
     settings = CacheSettings(sequence_length=config.seq_length, split=split, matrix=None if split is None else matrix)
     datasets, num_samples = _draw(prefixes, counts, weights, num_samples, settings)
-    batch = config.global_batch_size
-    result = MixResult(
+    data_path = _words(prefixes, weights)
+    blends = {
+        "train": data_path,
+        "valid": _words(held, weights) if held else config.valid_data_path,
+        "test": config.test_data_path,
+    }
+    given = {name: tuple(words) for name, words in blends.items() if words}
+    flags = [f"--{name}-data-path {shlex.join(words)}" for name, words in given.items()]
+    if split is not None:
+        own_split = [f"--split {shlex.quote(split)}"] if config.split else []
+        flags = [f"--data-path {shlex.join(data_path)}", *own_split]
+    return MixResult(
         datasets=datasets,
         split=split,
         sequence_length=config.seq_length,
         num_samples=num_samples,
         num_iterations=None if batch is None else num_samples // batch,
-        warnings=(),
-        flags=(),
+        data_path=data_path,
+        flags=tuple(flags),
+        warnings=tuple(_warnings(datasets, counts, given)),
     )
-    blends = {"train": result.data_path, "valid": config.valid_data_path, "test": config.test_data_path}
-    if held:  # with the weights of their datasets
-        pairs = zip(weights or (), held, strict=True)
-        blends["valid"] = held if len(held) == 1 else tuple(word for pair in pairs for word in pair)
-    given = {name: tuple(words) for name, words in blends.items() if words}
-    flags = tuple(f"--{name}-data-path {shlex.join(words)}" for name, words in given.items())
-    if split is not None:
-        flags = (f"--data-path {shlex.join(result.data_path)}",)
-        flags += (f"--split {shlex.quote(split)}",) if config.split else ()
-    return replace(result, flags=flags, warnings=(*_warn_of_datasets(result), *_warn_of_splits(result, counts, given)))
 
 
 def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount], tuple[str, ...] | None]:
@@ -175,13 +172,11 @@ def _find_hold_out(prefix: str) -> str | None:
     return next((other for other in others if os.path.isfile(f"{other}.idx")), None)
 
 
-def _read_split(split: str | None) -> SplitMatrix:
-    if split is None:
-        return WHOLE, None, None
-    matrix = split_matrix(parse_split(split))
-    if matrix[0] is None:
-        raise InputError(f"--split: expected a share of train above 0, got {split!r}")
-    return matrix
+def _words(prefixes: tuple[str, ...], weights: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the words of a blend; a single dataset needs no weight."""
+    if weights is None or len(prefixes) == 1:
+        return prefixes
+    return tuple(word for pair in zip(weights, prefixes, strict=True) for word in pair)
 
 
 def _count(prefixes: Sequence[str], matrix: SplitMatrix) -> list[list[PartCounts | None]]:
@@ -232,7 +227,6 @@ def _draw(
     Raises:
         LimitError: If Megatron would stop or loop forever.
     """
-    tokens = [[0 if part is None else part.tokens for part in parts] for parts in counts]
     numbers = None if weights is None or len(prefixes) == 1 else tuple(map(float, weights))
     caches, blends = find_needed_caches(
         (Blend(prefixes=tuple(prefixes), weights=numbers), None, None),
@@ -240,72 +234,63 @@ def _draw(
         settings=settings,
         counts=dict(zip(prefixes, counts, strict=True)),
     )
-    drawn = [Fraction(weight) for weight in blends[0].weights] if blends else [Fraction(1)]
-    shares = [weight / sum(drawn) for weight in drawn]
+    wanted = [Fraction(weight) for weight in blends[0].weights] if blends else [Fraction(1)]
+    shares = [weight / sum(wanted) for weight in wanted]
     size = num_samples or sum(cache.epochs.num_samples for cache in caches)
     if not size:
         raise LimitError(
             f"expected at least one sample of {settings.sequence_length + 1:,} tokens, got none; the datasets or the "
             "budget are too small for --seq-length"
         )
-    datasets = tuple(
-        MixedDataset(
+    datasets, typed = list[MixedDataset](), weights or (None,) * len(prefixes)
+    for prefix, parts, weight, share, cache in zip(prefixes, counts, typed, shares, caches, strict=True):
+        train, valid, test = (0 if part is None else part.tokens for part in parts)
+        drawn = MixedDataset(
             prefix=prefix,
-            tokens=tokens[place][0],
-            valid_tokens=tokens[place][1],
-            test_tokens=tokens[place][2],
-            weight=None if weights is None else weights[place],
-            share=float(shares[place]),
-            num_samples=round(shares[place] * size),
-            tokens_drawn=round(shares[place] * size) * settings.sequence_length,
-            epochs=round(shares[place] * size) * settings.sequence_length / tokens[place][0],
-            epochs_shuffled_together=caches[place].epochs.num_epochs - caches[place].epochs.separate_final_epoch,
+            tokens=train,
+            valid_tokens=valid,
+            test_tokens=test,
+            weight=weight,
+            share=float(share),
+            num_samples=round(share * size),
+            tokens_drawn=round(share * size) * settings.sequence_length,
+            epochs_shuffled_together=cache.epochs.num_epochs - cache.epochs.separate_final_epoch,
         )
-        for place, prefix in enumerate(prefixes)
-    )
-    return datasets, size
+        datasets.append(drawn)
+    return tuple(datasets), size
 
 
-def _warn_of_datasets(result: MixResult) -> Iterator[str]:
-    """Yield sentences about datasets that are repeated often, too small, or made for another loss."""
-    for each in result.datasets:
+def _warnings(
+    datasets: Sequence[MixedDataset],
+    counts: Sequence[Sequence[PartCounts | None]],
+    blends: dict[str, tuple[str, ...]],
+) -> Iterator[str]:
+    """Yield sentences about datasets that are repeated often or too small, and about valid, test and weights.
+
+    Raises:
+        InputError: If a dataset of valid or test is missing or empty.
+    """
+    for each in datasets:
         if each.epochs > MANY_EPOCHS:
             times = f"{each.prefix} is read {show_epochs(each.epochs)} times"
             yield f"{times}; repeating a dataset more than {MANY_EPOCHS} times gains little"
         if not each.num_samples:
             yield f"{each.prefix} gives no sample; raise its share or the budget, or leave it out"
-        stem = each.prefix.removesuffix(TEXT_SUFFIX)
-        if stem != each.prefix and os.path.isfile(f"{stem}{MASK_SUFFIX}.idx"):
-            yield f"{each.prefix} is instruction data; Megatron's blend ignores its loss mask and trains on all tokens"
-
-
-def _warn_of_splits(
-    result: MixResult, counts: Sequence[Sequence[PartCounts | None]], blends: dict[str, tuple[str, ...]]
-) -> Iterator[str]:
-    """Yield sentences about valid and test, and about weights and tokenizers that differ.
-
-    Raises:
-        InputError: If a dataset of valid or test is missing or empty.
-    """
     parsed = {name: parse_data_path(words, flag=f"--{name}-data-path") for name, words in blends.items()}
     yield from describe_sums(parsed)
-    trained = {os.path.realpath(f"{each.prefix}.idx") for each in result.datasets}
-    for name in SPLIT_NAMES[1:]:
+    trained = {os.path.realpath(f"{each.prefix}.idx") for each in datasets}
+    for place, name in enumerate(SPLIT_NAMES[1:], start=1):
         own = parsed[name].prefixes if name in parsed else ()
         _count(own, (WHOLE, None, None))
         for prefix in own:
             if os.path.realpath(f"{prefix}.idx") in trained:
                 yield f"{prefix} is in {name} and in train, so the job is evaluated on what it was trained on"
-        parts = zip(result.datasets, (each[SPLIT_NAMES.index(name)] for each in counts), strict=True)
+        parts = zip(datasets, (each[place] for each in counts), strict=True)
         empty = [each.prefix for each, part in parts if part is not None and not part.tokens]
         if empty:
             yield f"{name} has no tokens of {', '.join(empty)}; a job that requests samples of {name} loops forever"
-    tails = [
-        (each.prefix, own[1].begin, own[1].end) for each, own in zip(result.datasets, counts, strict=True) if own[1]
-    ]
-    for said in (describe_tails(tails), tell_tokenizers_apart(each.prefix for each in result.datasets)):
-        if said is not None:
-            yield said
+    valid = [None if parts[1] is None else (parts[1].begin, parts[1].end) for parts in counts]
+    yield from describe_data(dict(zip((each.prefix for each in datasets), valid, strict=True)))
 
 
 # Amounts: a share, epochs, tokens, part of what remains, or at most so much of it.

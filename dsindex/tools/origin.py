@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dsindex.datasets.decoding import load_like, load_recorded
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import find_document_origins
-from dsindex.errors import DsindexError, FormatError, MissingObjectError, TokenizerError
+from dsindex.datasets.pbin import PbinDocuments
+from dsindex.errors import DsindexError, FormatError, InputError, MissingObjectError, TokenizerError
 from dsindex.formats.manifest import read_manifest
 from dsindex.store.reading import fingerprint_input, input_status, is_stored
 from dsindex.text.tokenizer import load_tokenizer
+from dsindex.tools.documents import documents_of, open_masks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from dsindex.datasets.kinds import Subject
     from dsindex.datasets.origins import DocumentOrigin
     from dsindex.formats.manifest import Content, Manifest
+    from dsindex.store.reading import Items
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.documents import Documents
 
@@ -88,12 +94,13 @@ class Origin:
         return facts | ({"options": ", ".join(shown)} if shown else {})
 
 
-def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
+def find_origin(prefix: str, tokenizer_model: str | None, *, documents: Documents | None = None) -> Origin:
     """Read a dataset's manifest, and load its tokenizer.
 
     Args:
         prefix: Path without suffix.
         tokenizer_model: The tokenizer to use; None for the recorded one.
+        documents: The dataset, of which the manifest has to be.
 
     Raises:
         TokenizerError: If the tokenizer that was given cannot be read.
@@ -104,7 +111,15 @@ def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
         given = None if tokenizer_model is None else load_tokenizer(tokenizer_model)
         return Origin(prefix=prefix, manifest=None, tokenizer=given, findings=[str(error)])
     tokenizer, note = _choose_tokenizer(prefix, manifest, tokenizer_model)
-    return Origin(prefix=prefix, manifest=manifest, tokenizer=tokenizer, notes={note: None} if note else {})
+    origin = Origin(prefix=prefix, manifest=manifest, tokenizer=tokenizer, notes={note: None} if note else {})
+    if manifest is None or documents is None:
+        return origin
+    expected, got = manifest.content, (documents.num_documents, len(documents.tokens))
+    if (expected.documents, expected.tokens) == got:
+        return origin
+    what = f"expected {expected.documents:,} documents and {expected.tokens:,} tokens as in its manifest"
+    misfit = f"{documents.path}: {what}, got {got[0]:,} and {got[1]:,}; one of them belongs to another dataset"
+    return replace(origin, manifest=None, findings=[misfit])
 
 
 def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None) -> tuple[Tokenizer | None, str | None]:
@@ -124,16 +139,6 @@ def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None)
     return tokenizer, f"{other} ({recorded.name}, sha256 {recorded.sha256[:16]}…), so the text can be wrong"
 
 
-def find_misfit(content: Content | None, documents: Documents) -> str | None:
-    """Return a sentence if a manifest has other counts than the dataset beside it; None if they agree."""
-    if content is None or (content.documents, content.tokens) == (documents.num_documents, len(documents.tokens)):
-        return None
-    return (
-        f"{documents.path}: expected {content.documents:,} documents and {content.tokens:,} tokens as in its manifest, "
-        f"got {documents.num_documents:,} and {len(documents.tokens):,}; one of them belongs to another dataset"
-    )
-
-
 def input_problem(manifest: Manifest, number: int) -> str | None:
     """Return what became of an input since the build; None if it is as it was."""
     recorded, absolute = manifest.content.inputs[number], manifest.run.plan.inputs
@@ -151,3 +156,58 @@ def input_problem(manifest: Manifest, number: int) -> str | None:
     except (OSError, DsindexError):
         return "is out of reach now"
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenData:
+    """A dataset of tokens, with its origin; damage is a finding."""
+
+    path: str
+    files: tuple[str, ...]
+    dataset: IndexedDataset | PbinDocuments | None
+    """None if it is damaged."""
+    documents: Documents | None
+    masks: Items | None
+    """Of each token, 1 if it is learned; None for other data than conversations."""
+    origin: Origin
+    findings: tuple[str, ...]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each file that is there."""
+        return file_sizes(self.files)
+
+
+def open_token_data(subject: Subject, tokenizer_model: str | None) -> TokenData:
+    """Open a dataset of tokens.
+
+    Raises:
+        InputError: If it is of another kind.
+        TokenizerError: If the tokenizer that was given cannot be read.
+    """
+    path = f"{subject.path}{TEXT_SUFFIX}" if subject.kind == "instruction data" else subject.path
+    if subject.kind not in {"MMIDIDX", "instruction data", "pbin"}:
+        raise InputError(f"{path}: expected a dataset of .bin and .idx, or a .pbin, got: {subject.kind}")
+    dataset, documents, masks, findings = None, None, None, list[str]()
+    try:
+        dataset = PbinDocuments(path) if subject.kind == "pbin" else IndexedDataset(path)
+        documents, stem = documents_of(dataset), path.removesuffix(TEXT_SUFFIX)
+        if stem != path and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
+            masks = open_masks(stem, len(documents.tokens))
+    except FormatError as error:
+        findings.append(str(error))
+    origin = find_origin(subject.prefix if subject.kind == "pbin" else path, tokenizer_model, documents=documents)
+    return TokenData(
+        path=path,
+        files=(path,) if subject.kind == "pbin" else (f"{path}.bin", f"{path}.idx"),
+        dataset=dataset,
+        documents=documents,
+        masks=masks,
+        origin=origin,
+        findings=(*findings, *origin.findings),
+    )
+
+
+def file_sizes(paths: Iterable[str]) -> dict[str, int]:
+    """Return the size of each file that is there."""
+    return {path: input_status(path).size_bytes for path in paths if is_stored(path)}

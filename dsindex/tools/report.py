@@ -16,19 +16,18 @@ import numpy as np
 from dsindex import __version__
 from dsindex.amounts import count, format_size, short_number
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX, tell_kind
+from dsindex.datasets.kinds import tell_kind
 from dsindex.datasets.origins import PROVENANCE_SUFFIX
 from dsindex.datasets.tails import describe_tails
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.json_text import show_name
 from dsindex.machine import available_cpus
-from dsindex.store.reading import input_status, is_stored
+from dsindex.store.reading import is_stored
 from dsindex.store.refusals import output_error
 from dsindex.store.storage import atomic_writer, make_folder, open_file, require_path
 from dsindex.store.urls import absolute
 from dsindex.text.tokenizer import load_tokenizer
-from dsindex.tools.documents import open_documents, open_masks
-from dsindex.tools.origin import find_misfit, find_origin
+from dsindex.tools.origin import open_token_data
 from dsindex.tools.report_measures import DrawnSplit, Measurement, Sources, measure, read_drawn
 from dsindex.tools.token_text import text_of
 
@@ -38,10 +37,9 @@ if TYPE_CHECKING:
     from dsindex.engine.progress import Reporter
     from dsindex.formats.manifest import Content
     from dsindex.options.datasets import ReportConfig
-    from dsindex.store.reading import Items
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.documents import Documents, LengthBin
-    from dsindex.tools.origin import Origin
+    from dsindex.tools.origin import TokenData
 
 SHOWN_SOURCES, SHOWN_TOKENS, SHOWN_EXAMPLES = 25, 30, 10
 EXAMPLE_TOKENS = 512
@@ -100,20 +98,6 @@ class ReportResult:
         return tuple(section.name for section in self.datasets)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedDataset:
-    """A dataset, and what is known of its origin."""
-
-    name: str
-    files: tuple[str, ...]
-    origin: Origin
-    documents: Documents | None
-    """None if it is damaged."""
-    masks: Items | None
-    """Of each token, 1 if it is learned; None for other data than conversations."""
-    findings: tuple[str, ...]
-
-
 def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     """Measure datasets and write a page about them. Damage of a dataset is a finding on the page.
 
@@ -125,11 +109,11 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     _check_output(options.output)
     if options.tokenizer_model is not None:
         load_tokenizer(options.tokenizer_model)  # even if no dataset can be opened
-    opened = [_open(path, options.tokenizer_model) for path in options.prefix]
+    opened = [open_token_data(tell_kind(path), options.tokenizer_model) for path in options.prefix]
     places = [os.path.realpath(each.files[-1]) for each in opened]
     twice = next((each for each, place in zip(opened, places, strict=True) if places.count(place) > 1), None)
     if twice is not None:
-        raise InputError(f"{twice.name}: expected every dataset once, got it twice; leave one out")
+        raise InputError(f"{twice.path}: expected every dataset once, got it twice; leave one out")
     splits, findings = list[DrawnSplit](), list[str]()
     for folder in options.cache:
         drawn, wrong = read_drawn(folder, lambda named: _lengths_of(opened, named))
@@ -190,55 +174,23 @@ def _check_output(path: str) -> None:
         raise OutputError(f"{path}: exists already and is no report of dsindex; remove it, or choose another --output")
 
 
-def _open(path: str, tokenizer_model: str | None) -> OpenedDataset:
-    """Open a dataset; damage is a finding.
-
-    Raises:
-        InputError: If it is not a dataset of tokens.
-    """
-    subject = tell_kind(path)
-    if subject.kind == "instruction data":
-        subject = replace(subject, kind="MMIDIDX", path=f"{subject.path}{TEXT_SUFFIX}")
-    if subject.kind not in {"MMIDIDX", "pbin"}:
-        raise InputError(f"{subject.path}: expected a dataset of .bin and .idx, or a .pbin, got: {subject.kind}")
-    files = (subject.path,) if subject.kind == "pbin" else (f"{subject.path}.bin", f"{subject.path}.idx")
-    documents, masks, findings = None, None, list[str]()
-    try:
-        documents = open_documents(subject, check=True)
-        stem = subject.path.removesuffix(TEXT_SUFFIX)
-        if stem != subject.path and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
-            masks = open_masks(stem, len(documents.tokens))
-    except FormatError as error:
-        findings.append(str(error))
-    if documents is not None and documents.tokens.dtype.kind not in "iu":
-        findings.append(f"{files[0]}: expected integer tokens, got {documents.tokens.dtype}")
-        documents = None
-    origin = find_origin(subject.prefix, tokenizer_model)
-    findings += origin.findings
-    return OpenedDataset(
-        name=subject.path, files=files, origin=origin, documents=documents, masks=masks, findings=tuple(findings)
-    )
-
-
-def _lengths_of(opened: Sequence[OpenedDataset], named: str) -> Any:  # noqa: ANN401 - a mapped array, or None
+def _lengths_of(opened: Sequence[TokenData], named: str) -> Any:  # noqa: ANN401 - a mapped array, or None
     """Return the lengths of the sequences of the dataset that a description names; None if it is none of them."""
-    known = [each.name for each in opened if each.documents is not None and len(each.files) == 2]
+    known = [each.path for each in opened if isinstance(each.dataset, IndexedDataset)]
     fitting = [name for name in known if absolute(named) == absolute(name)]
     # On another machine, data are known by their names.
     fitting = fitting or [name for name in known if os.path.basename(named) == os.path.basename(name)]
     return IndexedDataset(fitting[0], check=False).sequence_lengths if len(fitting) == 1 else None
 
 
-def _describe(opened: OpenedDataset, *, advance: Callable[[int], None]) -> Section:
+def _describe(opened: TokenData, *, advance: Callable[[int], None]) -> Section:
     """Measure a dataset and describe it."""
     documents, origin, content = opened.documents, opened.origin, opened.origin.content
-    facts = [
-        ("file", f"{path}, {format_size(input_status(path).size_bytes)}") for path in opened.files if is_stored(path)
-    ]
+    facts = [("file", f"{path}, {format_size(size)}") for path, size in opened.sizes.items()]
     for name, value in origin.facts().items():
         facts.append((name, ", ".join(value) if isinstance(value, list) else str(value)))
     section = Section(
-        name=opened.name,
+        name=opened.path,
         documents=None,
         tokens=None,
         repetitions=0,
@@ -249,9 +201,9 @@ def _describe(opened: OpenedDataset, *, advance: Callable[[int], None]) -> Secti
     if documents is None:
         return section
     findings = list(opened.findings)
-    misfit = find_misfit(content, documents)
-    if misfit is not None:
-        findings, content = [*findings, misfit], None
+    if documents.tokens.dtype.kind not in "iu":
+        what = f"expected integer tokens, got {documents.tokens.dtype}"
+        return replace(section, findings=(*findings, f"{opened.files[0]}: {what}"))
     try:
         sources = _sources(origin.prefix, documents, content)
         found = measure(documents, sources, masks=opened.masks, threads=available_cpus(), on_progress=advance)
