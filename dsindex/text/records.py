@@ -173,5 +173,4 @@ def _parse_lines(
         lines=records + block.first_line,
         columns=selection.build_columns(values),
         bad=tuple(bad),
-        num_filtered=len(sizes) - num_blank - len(kept) - len(bad),
     )
