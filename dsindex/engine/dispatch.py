@@ -107,7 +107,6 @@ class Dispatch(Generic[K]):
                 that the error does not depend on timing. Calls that followed a result come last.
             TaskError: If a call used up a budget.
         """
-        looked = time.monotonic()
         try:
             while True:
                 raise_missed_stop()
@@ -122,9 +121,6 @@ class Dispatch(Generic[K]):
                         yield flight.key, outcome.value
                     else:
                         self._handle_fault(flight, outcome.error, worker_lost=outcome.worker_lost)
-                if time.monotonic() - looked >= POLL_SECONDS:
-                    looked = time.monotonic()
-                    self._end_overdue()
                 self._on_idle()
         finally:
             self._abandon(lambda _: True)
@@ -144,7 +140,8 @@ class Dispatch(Generic[K]):
             self._num_begun += 1
             ready.append(_Flight(*following, turn=(follows, self._num_begun)))
         for flight in ready:
-            self._flights[self._executor.start(flight.call)] = flight
+            deadline = self._deadline_seconds * 2**flight.lost
+            self._flights[self._executor.start(flight.call, deadline_seconds=deadline)] = flight
 
     def _handle_fault(self, flight: _Flight[K], error: BaseException, *, worker_lost: bool) -> None:
         """Try a call again if that may help; otherwise keep the fault, if no call before it has one."""
@@ -175,21 +172,6 @@ class Dispatch(Generic[K]):
         for attempt_id in [attempt_id for attempt_id, flight in self._flights.items() if unwanted(flight)]:
             del self._flights[attempt_id]
             self._executor.abandon(attempt_id)
-
-    def _end_overdue(self) -> None:
-        """End the workers of attempts past their deadline."""
-        now = time.monotonic()
-        for attempt_id, since in self._executor.running().items():
-            flight = self._flights.get(attempt_id)
-            if flight is None:
-                continue
-            deadline = self._deadline_seconds * 2**flight.lost
-            if now - since >= deadline:
-                del self._flights[attempt_id]
-                self._executor.abandon(attempt_id)
-                remedy = "check the files that it reads, or raise --shard-deadline"
-                reason = TaskError(f"it did not end within {deadline:g} s; {remedy}")
-                self._handle_fault(flight, reason, worker_lost=True)
 
 
 def run_in_order(

@@ -30,7 +30,7 @@ from dsindex.engine.executors import (
     Worker,
     begin_worker,
     last_line,
-    run_for_driver,
+    run_guarded,
 )
 from dsindex.engine.interrupts import keeping_sigterm
 from dsindex.errors import InputError, TaskError
@@ -119,7 +119,7 @@ class RayWorker:
                 node = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
                 return None, InputError(*(f"{node}: {fault}" for fault in faults))
             self._passed = check
-        return run_for_driver(function, arguments)
+        return run_guarded(function, arguments)
 
 
 class RayExecutor(Executor):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -23,17 +22,12 @@ class FakeExecutor:
     started: list[str] = field(default_factory=list)
     most_in_flight: int = 0
     running_calls: dict[int, Call] = field(default_factory=dict)
-    since: dict[int, float] = field(default_factory=dict)
 
-    def start(self, call):
+    def start(self, call, **_):
         self.started.append(call.name)
         self.running_calls[len(self.started)] = call
-        self.since[len(self.started)] = time.monotonic()
         self.most_in_flight = max(self.most_in_flight, len(self.running_calls))
         return len(self.started)
-
-    def running(self):
-        return {attempt_id: self.since[attempt_id] for attempt_id in self.running_calls}
 
     def wait(self, timeout):  # noqa: ARG002
         for attempt_id in sorted(self.running_calls, reverse=self.last_first):
