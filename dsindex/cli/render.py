@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.origins import DocumentOrigin
     from dsindex.datasets.samples import TracedPart
-    from dsindex.engine.sample import Estimate
     from dsindex.functions import JoinResult, RawIndexResult
     from dsindex.jobs.build import BuildResult
     from dsindex.jobs.conversion import ConvertResult
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
         VerifyReport,
         VerifyResult,
     )
+    from dsindex.tools.sample import Estimate
 
 Line: TypeAlias = str | Table
 UNBROKEN = 10_000

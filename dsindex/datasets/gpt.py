@@ -25,7 +25,6 @@ from dsindex.index.cache import (
     files_of,
     open_array,
     read_description,
-    recorded_settings,
 )
 
 if TYPE_CHECKING:
@@ -286,7 +285,8 @@ class GPTDataset(MegatronSamples):
         if description["class"] != GPT_CLASS:
             raise FormatError(f"{path}: expected the description of a {GPT_CLASS}, got a {description['class']}")
         if add_extra_token is None:
-            add_extra_token = recorded_settings(files_of(path).read_record()).get("extra_token") is not False
+            record = files_of(path).read_record()
+            add_extra_token = record is None or record.settings.extra_token
         return cls(
             IndexedDataset(description["dataset_path"] if prefix is None else prefix, check=check),
             *map(files_of(path).array, GPT_ARRAYS),

@@ -14,7 +14,6 @@ import secrets
 import time
 from collections import deque
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dsindex.engine.executors import ProcessExecutor, ThreadExecutor
@@ -44,8 +43,6 @@ DEADLINE_SECONDS = 3600.0
 POLL_SECONDS = 0.5
 RETRY_SECONDS = 0.05
 """Longest wait for a result while a call is to be tried again."""
-WINDOW = 8
-"""Calls per slot that are started beyond the first whose result is missing, if results are wanted in order."""
 
 
 @dataclass(slots=True)
@@ -107,7 +104,6 @@ class Dispatch(Generic[K]):
                 that the error does not depend on timing. Calls that followed a result come last.
             TaskError: If a call used up a budget.
         """
-        looked = time.monotonic()
         try:
             while True:
                 raise_missed_stop()
@@ -122,9 +118,6 @@ class Dispatch(Generic[K]):
                         yield flight.key, outcome.value
                     else:
                         self._handle_fault(flight, outcome.error, worker_lost=outcome.worker_lost)
-                if time.monotonic() - looked >= POLL_SECONDS:
-                    looked = time.monotonic()
-                    self._end_overdue()
                 self._on_idle()
         finally:
             self._abandon(lambda _: True)
@@ -144,7 +137,8 @@ class Dispatch(Generic[K]):
             self._num_begun += 1
             ready.append(_Flight(*following, turn=(follows, self._num_begun)))
         for flight in ready:
-            self._flights[self._executor.start(flight.call)] = flight
+            deadline = self._deadline_seconds * 2**flight.lost
+            self._flights[self._executor.start(flight.call, deadline_seconds=deadline)] = flight
 
     def _handle_fault(self, flight: _Flight[K], error: BaseException, *, worker_lost: bool) -> None:
         """Try a call again if that may help; otherwise keep the fault, if no call before it has one."""
@@ -176,21 +170,6 @@ class Dispatch(Generic[K]):
             del self._flights[attempt_id]
             self._executor.abandon(attempt_id)
 
-    def _end_overdue(self) -> None:
-        """End the workers of attempts past their deadline."""
-        now = time.monotonic()
-        for attempt_id, since in self._executor.running().items():
-            flight = self._flights.get(attempt_id)
-            if flight is None:
-                continue
-            deadline = self._deadline_seconds * 2**flight.lost
-            if now - since >= deadline:
-                del self._flights[attempt_id]
-                self._executor.abandon(attempt_id)
-                remedy = "check the files that it reads, or raise --shard-deadline"
-                reason = TaskError(f"it did not end within {deadline:g} s; {remedy}")
-                self._handle_fault(flight, reason, worker_lost=True)
-
 
 def run_in_order(
     executor: Executor,
@@ -199,30 +178,16 @@ def run_in_order(
     deadline_seconds: float = DEADLINE_SECONDS,
     on_idle: Callable[[], None] | None = None,
 ) -> Generator[Any]:
-    """Run calls and yield their results in the order of the calls.
-
-    Args:
-        executor: The executor to run them on.
-        calls: The calls, consumed as slots become free and at most WINDOW per slot ahead of the results.
-        deadline_seconds: See DEADLINE_SECONDS.
-        on_idle: Called at least every half second while waiting for a result.
-
-    Raises:
-        DsindexError: The data fault of the first call that has one, after the results of all calls before it.
-        TaskError: If a call used up a budget.
-    """
-    numbered = enumerate(calls)
-    first = islice(numbered, WINDOW * executor.slots)
-    dispatch = Dispatch(executor, first, deadline_seconds=deadline_seconds, on_idle=on_idle)
+    """Run calls as a Dispatch does, and yield their results, which are small, in the order of the calls."""
     ended: dict[int, Any] = {}
     upcoming = 0
+    dispatch = Dispatch(executor, enumerate(calls), deadline_seconds=deadline_seconds, on_idle=on_idle)
     with contextlib.closing(dispatch.run()) as results:
         for number, value in results:
             ended[number] = value
             while upcoming in ended:
+                yield ended.pop(upcoming)
                 upcoming += 1
-                dispatch.release(islice(numbered, 1))
-                yield ended.pop(upcoming - 1)
 
 
 def is_machine_fault(error: BaseException) -> bool:

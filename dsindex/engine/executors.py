@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import math
 import multiprocessing
 import os
 import pickle
@@ -27,7 +28,7 @@ import dsindex
 from dsindex.errors import TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 HIRE_SECONDS = 2.0
 """Pause after a worker that did not start."""
@@ -76,8 +77,8 @@ class Worker:
     """Its process, once it has begun."""
     attempt_id: int | None = None
     """The attempt that it runs; None while it is idle or starts."""
-    since: float = 0.0
-    """When that began."""
+    ends: float = math.inf
+    """When that is past its deadline (time.monotonic)."""
 
 
 class Executor(ABC):
@@ -85,7 +86,7 @@ class Executor(ABC):
 
     kind: str
     lost: tuple[type[Exception], ...] = ()
-    """Errors that say that a worker is lost."""
+    """Errors that say that a worker is lost; none if its workers cannot be ended either."""
     waiting: str | None = None
     """What calls wait for, and since when, as text; None if some run."""
     retries = 0
@@ -99,8 +100,8 @@ class Executor(ABC):
         self.backlog = workers
         """Number of calls to start beyond `slots`, so that no slot waits for the driver."""
         self.most_workers = workers
-        self._queue: deque[tuple[int, Call]] = deque()
-        """Attempts that wait for a worker."""
+        self._queue: deque[tuple[int, Call, float]] = deque()
+        """Attempts that wait for a worker, and their deadlines."""
         self._workers: list[Worker] = []
         self._num_attempts = 0
         self._hires_from = 0.0
@@ -138,15 +139,11 @@ class Executor(ABC):
             folders: Folders that calls write to.
         """
 
-    def start(self, call: Call) -> int:
-        """Queue one attempt for a worker; return its id."""
+    def start(self, call: Call, *, deadline_seconds: float = math.inf) -> int:
+        """Queue one attempt for a worker, which is ended if it takes longer; return the attempt's id."""
         self._num_attempts += 1
-        self._queue.append((self._num_attempts, call))
+        self._queue.append((self._num_attempts, call, deadline_seconds))
         return self._num_attempts
-
-    def running(self) -> Mapping[int, float]:
-        """Return the attempts that can be stopped, and when each began (time.monotonic)."""
-        return {worker.attempt_id: worker.since for worker in self._workers if worker.attempt_id is not None}
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the attempts that ended, waiting for at least one up to `timeout` seconds.
@@ -160,6 +157,8 @@ class Executor(ABC):
             time.sleep(timeout)
             return []
         ended = [self._take(waited[reference]) for reference in self.wait_for(list(waited), timeout)]
+        now = time.monotonic()
+        ended += [self._give_up(worker) for worker in list(self._workers) if worker.ends <= now]
         self._assign()  # no worker should wait until the driver has handled these outcomes
         return [outcome for outcome in ended if outcome is not None]
 
@@ -188,18 +187,19 @@ class Executor(ABC):
         for worker in [each for each in self._workers if each.reference is None]:
             if not self._queue:
                 break
-            attempt_id, call = self._queue[0]
+            attempt_id, call, seconds = self._queue[0]
             try:
                 worker.reference = self.give(worker, call)
             except self.lost:  # while it was idle
                 self._lay_off(worker)
                 continue
-            worker.attempt_id, worker.since = attempt_id, time.monotonic()
+            worker.attempt_id = attempt_id
+            worker.ends = time.monotonic() + seconds if self.lost else math.inf
             self._queue.popleft()
 
     def _take(self, worker: Worker) -> Outcome | None:
         """Take what a worker was waited for: that it has begun, or the end of its attempt."""
-        attempt_id, worker.attempt_id = worker.attempt_id, None
+        attempt_id, worker.attempt_id, worker.ends = worker.attempt_id, None, math.inf
         reference, worker.reference = worker.reference, None
         try:
             answer = self.result_of(reference)
@@ -214,6 +214,12 @@ class Executor(ABC):
             return Outcome(attempt_id, *answer)
         worker.pid, self._failing_since = answer, None
         return None
+
+    def _give_up(self, worker: Worker) -> Outcome:
+        """End a worker whose attempt is past its deadline."""
+        self._lay_off(worker)
+        reason = TaskError("it did not end in time; check the files that it reads, or raise --shard-deadline")
+        return Outcome(worker.attempt_id or 0, error=reason, worker_lost=True)
 
     def _hire_later(self, error: Exception) -> None:
         now = time.monotonic()
@@ -240,12 +246,8 @@ class ThreadExecutor(Executor):
         return Worker(handle=self._pool, reference=None)
 
     def give(self, worker: Worker, call: Call) -> Future[tuple[Any, Exception | None]]:  # noqa: ARG002 - any thread takes it
-        """Queue a call for the next free thread."""
+        """Queue a call for the next free thread, which cannot be stopped."""
         return self._pool.submit(run_guarded, call.function, call.arguments)
-
-    def running(self) -> Mapping[int, float]:
-        """Return none: a thread cannot be stopped."""
-        return {}
 
     def end(self, worker: Worker) -> None:
         """Drop a call that is queued; one that runs ends by itself, unheard."""
@@ -273,7 +275,7 @@ class ProcessExecutor(Executor):
 
     def give(self, worker: Worker, call: Call) -> Future[tuple[Any, Exception | None]]:
         """Send a call."""
-        future: Future[Any] = worker.handle.submit(run_for_driver, call.function, call.arguments)
+        future: Future[Any] = worker.handle.submit(run_guarded, call.function, call.arguments)
         return future
 
     def end(self, worker: Worker) -> None:
@@ -319,24 +321,19 @@ def _spawning() -> Iterator[None]:
 def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, Exception | None]:
     """Return a function's value, or an error that can be sent to the driver and raised there.
 
-    A panic of a library in Rust is no `Exception`, and a SystemExit would end the driver without a word.
+    A panic of a library in Rust is no `Exception`, and a SystemExit would end the driver without a word. The error has
+    its traceback, which cannot be pickled, as a note.
     """
     try:
         return function(*arguments), None
     except BaseException as error:  # noqa: BLE001 - the driver handles every error
+        told: Exception = RuntimeError(f"{type(error).__name__}: {error}")
         if isinstance(error, Exception):
             with contextlib.suppress(Exception):  # a class may do anything there
                 pickle.loads(pickle.dumps(error))  # noqa: S301 - it was made here
-                return None, error
-        return None, RuntimeError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)
-
-
-def run_for_driver(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, Exception | None]:
-    """Do the same in another process; the error has its traceback, which cannot be pickled, as a note."""
-    value, error = run_guarded(function, arguments)
-    if error is not None:
-        error.add_note("".join(traceback.format_exception(error)))
-    return value, error
+                told = error
+        told.add_note("".join(traceback.format_exception(error)))
+        return None, told
 
 
 def last_line(error: BaseException) -> str:

@@ -13,7 +13,6 @@ that is recorded is done. In a bucket, an output's objects are written at the en
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import socket
 import time
@@ -25,7 +24,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 import dsindex
-from dsindex.amounts import format_size
 from dsindex.engine.dispatch import Dispatch, make_executor
 from dsindex.engine.executors import Call, ClusterLostError
 from dsindex.engine.interrupts import raise_missed_stop
@@ -64,7 +62,7 @@ from dsindex.formats.manifest import (
 from dsindex.json_text import decode_json, encode_json, show_name
 from dsindex.options.config import work_folder_path
 from dsindex.store.lock import hold_lock
-from dsindex.store.storage import StoredFile, combine_digests, free_bytes, holds_writes, nearest_folder
+from dsindex.store.storage import StoredFile, combine_digests, holds_writes
 from dsindex.store.store import find, replace_file, store_of
 from dsindex.store.urls import absolute, folder_of, joined, with_suffix
 
@@ -73,7 +71,6 @@ if TYPE_CHECKING:
 
     from dsindex.engine.executors import Executor
     from dsindex.engine.progress import Reporter
-    from dsindex.engine.sample import Estimate
     from dsindex.formats.manifest import Content
     from dsindex.options.config import WorkConfig
     from dsindex.store.lock import Lock
@@ -488,57 +485,3 @@ def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
 
 def _shown(value: object) -> str:
     return "not set" if value is None else encode_json(value).decode()
-
-
-# Disk space: the estimated need of shards and output, compared with what is free.
-
-LATE_SHARE = 0.3
-"""Share of the shards that are there at a time on a disk, where their tokens go as they are merged."""
-INDEX_BYTES = 24
-PROVENANCE_BYTES = 16
-"""Of a document, about."""
-
-
-def check_room(config: WorkConfig, estimate: Estimate, *, itemsize: int, num_keys: int) -> None:
-    """Refuse a job whose shards and output would not fit on disk, but for what an earlier run has made of them.
-
-    Args:
-        config: The options of the job.
-        estimate: Its estimated size.
-        itemsize: Bytes per token on disk.
-        num_keys: Number of keys, each of which makes a dataset.
-
-    Raises:
-        OutputError: If space is short, naming the folder and the needed and free space.
-    """
-    output_folder, work_dir = folder_of(config.output_prefix), work_folder_path(config)
-    output = int(estimate.tokens * itemsize + estimate.documents * num_keys * INDEX_BYTES)
-    shards = output + int(estimate.documents * PROVENANCE_BYTES)
-    if not (config.keep_shards or holds_writes(output_folder)):
-        shards = int(LATE_SHARE * shards)
-    output -= _allocated_bytes(f"{glob.escape(config.output_prefix)}*.partial")
-    shards -= _allocated_bytes(f"{glob.escape(work_dir)}/**/*")
-    require_room({output_folder: output, work_dir: shards}, what="shards and output")
-
-
-def require_room(needs: Mapping[str, int], *, what: str) -> None:
-    """Refuse to write more than fits on disk.
-
-    Args:
-        needs: Folder → estimated bytes, which are added up on each disk.
-        what: Names what they are for.
-
-    Raises:
-        OutputError: If fewer bytes are free.
-    """
-    disks = {folder: os.stat(nearest_folder(folder)).st_dev for folder in needs if not holds_writes(folder)}
-    for folder, disk in disks.items():
-        needed = sum(needs[each] for each in disks if disks[each] == disk)
-        if needed > (free := free_bytes(folder)):
-            sizes = f"about {format_size(needed)} are needed for {what}, {format_size(free)} are free"
-            raise OutputError(f"{folder}: {sizes}; make room, or choose another --output-prefix or --work-dir")
-
-
-def _allocated_bytes(pattern: str) -> int:
-    """Return the disk space that files take, which is less than their size if they have holes."""
-    return sum(os.stat(path).st_blocks * 512 for path in glob.glob(pattern, recursive=True) if os.path.exists(path))

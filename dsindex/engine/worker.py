@@ -30,7 +30,7 @@ from dsindex.datasets.provenance import COLUMNS, ROWS_PER_GROUP
 from dsindex.engine.tasks import FileCounts, KeyResult, Piece, ShardResult
 from dsindex.engine.work_folder import SHARDS_FOLDER, require_marked
 from dsindex.errors import BadRecordError, OutputError
-from dsindex.formats.mmididx import BOUNDARY, CHUNK_ITEMS, LENGTH, SECTIONS, IndexBuilder, IndexHeader, write_index
+from dsindex.formats.mmididx import CHUNK_ITEMS, LENGTH, SECTIONS, IndexBuilder, IndexHeader, write_index
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import Extent, open_in_order, open_stored
 from dsindex.store.storage import BlockDigester, holds_writes, start_writeback, write_at, writing
@@ -449,22 +449,14 @@ def make_index(parts: Sequence[Part], path: str) -> StoredFile:
     )
     bases = np.cumsum([0, *(part.header.num_sequences for part in parts)])
 
-    def boundaries() -> Iterator[NDArray[np.int64]]:
-        yield np.zeros(1, BOUNDARY)
-        for number, chunk in _read_section(parts, "boundaries"):
-            yield chunk + bases[number]
-
-    def items(name: str) -> Iterator[NDArray[Any]]:
-        return (chunk for _, chunk in _read_section(parts, name))
+    def read(name: str) -> Iterator[NDArray[Any]]:
+        if name == "boundaries":
+            yield np.zeros(1, SECTIONS[name])
+        for number, chunk in _read_section(parts, name):
+            yield chunk + bases[number] if name == "boundaries" else chunk
 
     with open_output(path) as file:
-        write_index(
-            file,
-            header,
-            lengths=lambda: items("lengths"),
-            boundaries=boundaries,
-            modes=(lambda: items("modes")) if header.has_modes else None,
-        )
+        write_index(file, header, read)
     return file.as_stored("idx")
 
 

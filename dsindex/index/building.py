@@ -16,14 +16,13 @@ from dsindex import __version__
 from dsindex.errors import InputError, LimitError, OutputError
 from dsindex.formats.mmididx import check_index, read_index
 from dsindex.index.cache import (
-    changed_files,
+    CacheRecord,
+    Fingerprint,
     count_tokens,
     description_text,
     fingerprint,
     lock_cache,
     read_lengths,
-    recorded_order,
-    show_order,
     write_cache,
 )
 from dsindex.index.epochs import STOCK_ORDER, DocumentOrder, shuffle_dtype, split_bounds
@@ -133,7 +132,7 @@ def _build_dataset(cache: GPTCache, threads: int) -> bool:
             how: dict[str, Any] = {"rule": cache.rule, "seed": cache.seed, "order": cache.order}
             arrays = build_arrays(lengths, cache.epochs, begin=begin, threads=threads, **how)
         contents = (*arrays, description_text(cache.identifiers).encode())
-        return write_cache(cache.files, contents, {**_made_by(), "settings": cache.settings, "source": source})
+        return write_cache(cache.files, contents, _record(cache, source))
 
 
 def _build_blend(cache: BlendedCache) -> bool:
@@ -154,14 +153,14 @@ def _build_blend(cache: BlendedCache) -> bool:
                 f"{cache.name}: the blend draws {size} samples from {dataset.prefix}, which has only "
                 f"{dataset.num_samples}; raise --mid-level-dataset-surplus from {cache.surplus:g}, here and in the job"
             )
-    record = {**_made_by(), **({"settings": cache.settings} if cache.settings else {})}
+    contents = (datasets, samples, description_text(cache.identifiers).encode())
     with lock_cache(cache.files):
         _require_same_order(cache)
-        return write_cache(cache.files, (datasets, samples, description_text(cache.identifiers).encode()), record)
+        return write_cache(cache.files, contents, _record(cache))
 
 
-def _made_by() -> dict[str, Any]:
-    return {"dsindex": __version__, "numpy": np.__version__}
+def _record(cache: Cache, source: Fingerprint | None = None) -> CacheRecord:
+    return CacheRecord(dsindex=__version__, numpy=np.__version__, settings=cache.settings, source=source)
 
 
 def _require_same_order(cache: Cache) -> None:
@@ -170,23 +169,24 @@ def _require_same_order(cache: Cache) -> None:
     Raises:
         OutputError: If there is one.
     """
-    there, wanted = recorded_order(cache.files.read_record()), recorded_order({"settings": cache.settings}) or {}
-    if there is not None and there != wanted and cache.files.exist():
+    record, wanted = cache.files.read_record(), cache.settings
+    is_there = record is not None and record.building is None and cache.files.exist()
+    if record is not None and is_there and record.settings.order != wanted.order:
         raise OutputError(
-            f"{cache.files.paths[0]}: the cache of this name has {show_order(there)}, not {show_order(wanted)}; "
-            "Megatron's names do not tell document orders apart: choose another --data-cache-path, or move it away"
+            f"{cache.files.paths[0]}: the cache of this name has {record.settings.show_order()}, not "
+            f"{wanted.show_order()}; Megatron's names do not tell document orders apart: choose another "
+            "--data-cache-path, or move it away"
         )
 
 
-def _is_current(cache: GPTCache, source: dict[str, Any]) -> bool:
+def _is_current(cache: GPTCache, source: Fingerprint) -> bool:
     """Tell whether this cache exists with the recorded bytes, built from the same lengths and options."""
     record = cache.files.read_record()
-    if record is None or "building" in record or record.get("settings") != cache.settings:
+    if record is None or record.source is None or record.building is not None or record.settings != cache.settings:
         return False
-    recorded = record.get("source")
-    if not isinstance(recorded, dict) or changed_files(cache.files, record):
-        return False
-    return all(recorded.get(key) == source[key] for key in ("lengths_digest", "begin", "end"))
+    was = record.source
+    is_same = (was.lengths_digest, was.begin, was.end) == (source.lengths_digest, source.begin, source.end)
+    return is_same and not cache.files.changed(record)
 
 
 def build_arrays(

@@ -39,7 +39,6 @@ import xxhash
 from dsindex.dtypes import DAMAGED_ARRAY_ERRORS
 from dsindex.errors import FormatError, InputError, MissingObjectError, OutputError
 from dsindex.formats.mmididx import read_index
-from dsindex.index.epochs import ORDER_SETTINGS, PLAN
 from dsindex.index.job import FIM_CLASS
 from dsindex.store.reading import digest_file, input_status, version_number
 from dsindex.store.refusals import output_error
@@ -68,11 +67,9 @@ GPT_ARRAYS = ("document_index", "sample_index", "shuffle_index")
 BLENDED_ARRAYS = ("dataset_index", "dataset_sample_index")
 DESCRIPTION_SUFFIX = "-description.txt"
 
-RECORD_VERSION = 1
-
 Content = bytes | np.ndarray[Any, Any]
 """Content of a file: its bytes, or the array that it stores."""
-FileState = list[int | str]
+FileState = tuple[int, str]
 """Size in bytes and digest of a file, as in a record."""
 
 
@@ -145,6 +142,79 @@ def read_description(path: str) -> dict[str, Any]:
     return read
 
 
+# Records.
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """A part of a run that was planned over time."""
+
+    begin: int
+    """Its first sample."""
+    what: str
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The options and plans of a cache that Megatron's hash does not cover."""
+
+    extra_token: bool = True
+    keep_partial: bool = False
+    document_order: str | None = None
+    """None for Megatron's."""
+    shuffle_epochs: str | None = None
+    document_order_digest: str | None = None
+    plan: str | None = None
+    """Name of a plan over time: a schedule, or what it continues."""
+    consumed_samples: int | None = None
+    taken: int | None = None
+    """Samples of the dataset that were read."""
+    segments: tuple[tuple[int, int], ...] | None = None
+    """Those of a document index: positions, and the number of their epoch."""
+    phases: tuple[Phase, ...] = ()
+
+    @property
+    def order(self) -> tuple[str | None, ...]:
+        """What decides the order of training; all None for Megatron's."""
+        return self.document_order, self.shuffle_epochs, self.document_order_digest, self.plan
+
+    def show_order(self) -> str:
+        """Return the order in words.
+
+        >>> Settings().show_order(), Settings(document_order="packed", shuffle_epochs="separately").show_order()
+        ("Megatron's document order", "the document order 'packed', epochs shuffled separately")
+        """
+        if self.document_order is None:
+            return self.plan or "Megatron's document order"
+        how = {"separately": ", epochs shuffled separately", "never": ", samples not shuffled"}
+        digest = f" ({self.document_order_digest[:8]})" if self.document_order_digest else ""
+        plan = f", {self.plan}" if self.plan else ""
+        return f"the document order {self.document_order!r}{digest}{how.get(self.shuffle_epochs or '', '')}{plan}"
+
+
+class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
+    """The dataset that an index was built from, and the lengths of its sequences: all that an index depends on."""
+
+    prefix: str
+    idx_bytes: int | None
+    idx_modified_ns: int | None
+    bin_bytes: int | None
+    begin: int
+    end: int
+    lengths_digest: str
+
+
+class CacheRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="version", tag=1):
+    """dsindex's record beside a cache."""
+
+    building: str | None = None
+    """Id of the attempt that writes the cache, or was killed meanwhile."""
+    dsindex: str = ""
+    numpy: str = ""
+    settings: Settings = Settings()
+    source: Fingerprint | None = None
+    files: dict[str, list[FileState]] = {}
+    """Names → what dsindex wrote, or was about to write."""
+
+
 # Names.
 
 
@@ -192,14 +262,20 @@ class CacheFiles:
         """Tell whether Megatron would use the cache; it only checks that the files exist."""
         return all(map(os.path.isfile, self.paths))
 
-    def read_record(self) -> dict[str, Any] | None:
+    def read_record(self) -> CacheRecord | None:
         """Read dsindex's record; None if there is none that this version can read."""
         try:
             with open_file(self.record) as file:
-                record = json.loads(file.read().decode())
-        except (OSError, ValueError):
+                return msgspec.json.decode(file.read(), type=CacheRecord)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
-        return record if isinstance(record, dict) and record.get("version") == RECORD_VERSION else None
+
+    def changed(self, record: CacheRecord) -> list[str]:
+        """Return the names of files that do not have the recorded bytes."""
+        names = map(os.path.basename, self.paths)
+        return [
+            name for name, path in zip(names, self.paths, strict=True) if record.files.get(name) != [_state_at(path)]
+        ]
 
 
 def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None = None) -> CacheFiles:
@@ -329,48 +405,6 @@ def open_array(source: IndexSource, name: str, *, length: int | None = None) -> 
     return plain
 
 
-# Records.
-
-
-def recorded_settings(record: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what a record has of the options that the hash does not cover."""
-    settings = (record or {}).get("settings")
-    return settings if isinstance(settings, dict) else {}
-
-
-def recorded_order(record: Mapping[str, Any] | None) -> dict[str, str] | None:
-    """Return the document order in a cache's record, as `DocumentOrder.as_settings`; None without a record."""
-    if record is None or "building" in record:
-        return None
-    return {key: str(value) for key, value in recorded_settings(record).items() if key in {*ORDER_SETTINGS, PLAN}}
-
-
-def show_order(settings: Mapping[str, str]) -> str:
-    """Return a recorded document order in words.
-
-    >>> show_order({}), show_order({"document_order": "packed", "shuffle_epochs": "separately"})
-    ("Megatron's document order", "the document order 'packed', epochs shuffled separately")
-    """
-    if "document_order" not in settings:
-        return settings.get(PLAN, "Megatron's document order")
-    how = {"separately": ", epochs shuffled separately", "never": ", samples not shuffled"}
-    digest = f" ({settings['document_order_digest'][:8]})" if "document_order_digest" in settings else ""
-    plan = f", {settings[PLAN]}" if PLAN in settings else ""
-    return f"the document order {settings['document_order']!r}{digest}{how.get(settings['shuffle_epochs'], '')}{plan}"
-
-
-def changed_files(files: CacheFiles, record: Mapping[str, Any]) -> list[str]:
-    """Return the names of files that do not have the recorded bytes."""
-    return [os.path.basename(path) for path in files.paths if [_state_at(path)] != _recorded_states(record, path)]
-
-
-def _recorded_states(record: Mapping[str, Any] | None, path: str) -> list[Any]:
-    """Return the states of a file that dsindex wrote or was about to write."""
-    files = (record or {}).get("files")
-    states = files.get(os.path.basename(path)) if isinstance(files, dict) else None
-    return states if isinstance(states, list) else []
-
-
 # Writing.
 
 
@@ -404,7 +438,7 @@ def lock_cache(files: CacheFiles) -> Iterator[None]:
         os.close(descriptor)
 
 
-def write_cache(files: CacheFiles, contents: Sequence[Content], record: Mapping[str, Any]) -> bool:
+def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRecord) -> bool:
     """Write a cache, or keep it if identical files exist; call it inside `lock_cache`.
 
     Args:
@@ -422,34 +456,42 @@ def write_cache(files: CacheFiles, contents: Sequence[Content], record: Mapping[
     there = [_state_at(path) for path in files.paths]
     stored = files.read_record()
     names = [os.path.basename(path) for path in files.paths]
-    final = {"version": RECORD_VERSION, **record, "files": dict(zip(names, ([state] for state in wanted), strict=True))}
+    final = msgspec.structs.replace(record, files={name: [new] for name, new in zip(names, wanted, strict=True)})
     if there == wanted:
         if stored is not None and stored != final:  # another program's cache gets no record
             _remove_temporaries(files, stored)
-            _write_record(files.record, final)
+            _write_record(files, final)
         return True
-    for path, state, new in zip(files.paths, there, wanted, strict=True):
-        if state not in (None, new, *_recorded_states(stored, path)):
+    ours: dict[str, list[FileState]] = {}
+    for name, old, new in zip(names, there, wanted, strict=True):
+        if old not in (None, new, *(stored.files.get(name, ()) if stored is not None else ())):
             raise OutputError(
-                f"{path}: expected no file or one that dsindex wrote, got another one, which does not match these data "
-                "and options; a training job would use it as it is: move it away, or choose another folder for the "
-                "cache"
+                f"{os.path.join(os.path.dirname(files.stem), name)}: expected no file or one that dsindex wrote, got "
+                "another one, which does not match these data and options; a training job would use it as it is: move "
+                "it away, or choose another folder for the cache"
             )
-    _remove_temporaries(files, stored)
+        ours[name] = [new] if old in (None, new) else [new, old]
+    if stored is not None:
+        _remove_temporaries(files, stored)
     attempt_id = uuid.uuid4().hex
-    ours = [[new] if old in (None, new) else [new, old] for old, new in zip(there, wanted, strict=True)]
-    building = {"version": RECORD_VERSION, "building": attempt_id, "files": dict(zip(names, ours, strict=True))}
-    _write_record(files.record, building)
+    _write_record(files, CacheRecord(building=attempt_id, files=ours))
     remove_if_present(files.description)
     sync_folder(os.path.dirname(files.description))
     for path, content in zip(files.paths, contents, strict=True):
         write_content(path, content, attempt_id=attempt_id)
-    _write_record(files.record, final)
+    _write_record(files, final)
     return False
 
 
-def _write_record(path: str, record: Mapping[str, Any]) -> None:
-    write_whole(path, json.dumps(record, indent=2).encode(), writer="record")
+def _write_record(files: CacheFiles, record: CacheRecord) -> None:
+    write_whole(files.record, msgspec.json.format(msgspec.json.encode(record), indent=2), writer="record")
+
+
+def _remove_temporaries(files: CacheFiles, record: CacheRecord) -> None:
+    """Remove the temporary files of a killed writer, which carry the attempt id in its record."""
+    if record.building is not None and record.building.isalnum():
+        for path in files.paths:
+            remove_if_present(temporary_name(path, record.building))
 
 
 def write_content(path: str, content: Content, *, attempt_id: str | None = None) -> None:
@@ -481,7 +523,7 @@ def state_of(content: Content) -> FileState:
     for piece in _pieces(content):
         digester.update(piece)
         size_bytes += memoryview(piece).nbytes
-    return [size_bytes, digester.hexdigest()]
+    return size_bytes, digester.hexdigest()
 
 
 def _state_at(path: str) -> FileState | None:
@@ -489,16 +531,8 @@ def _state_at(path: str) -> FileState | None:
     if not os.path.lexists(path):
         return None
     if not os.path.isfile(path):
-        return [0, "not a regular file"]
-    return [os.path.getsize(path), digest_file(path)]
-
-
-def _remove_temporaries(files: CacheFiles, record: Mapping[str, Any] | None) -> None:
-    """Remove the temporary files of a killed writer, which carry the attempt id in its record."""
-    attempt_id = (record or {}).get("building")
-    if isinstance(attempt_id, str) and attempt_id.isalnum():
-        for path in files.paths:
-            remove_if_present(temporary_name(path, attempt_id))
+        return 0, "not a regular file"
+    return os.path.getsize(path), digest_file(path)
 
 
 def array_bytes(count: int, dtype: np.dtype[Any]) -> int:
@@ -541,7 +575,7 @@ def count_tokens(sequence_lengths: NDArray[np.int32]) -> int:
     return sum(int(sequence_lengths[at : at + PIECE].sum(dtype=np.int64)) for at in pieces)
 
 
-def fingerprint(prefix: str, begin: int, end: int, lengths: NDArray[np.int32]) -> dict[str, Any]:
+def fingerprint(prefix: str, begin: int, end: int, lengths: NDArray[np.int32]) -> Fingerprint:
     """Return what a record has of the files and the lengths that an index is built from.
 
     Args:
@@ -551,38 +585,37 @@ def fingerprint(prefix: str, begin: int, end: int, lengths: NDArray[np.int32]) -
         lengths: Tokens of these sequences: all that an index depends on.
     """
     idx_bytes, idx_modified_ns = _look_at(f"{prefix}.idx") or (None, None)
-    return {
-        "prefix": absolute(prefix),
-        "idx_bytes": idx_bytes,
-        "idx_modified_ns": idx_modified_ns,
-        "bin_bytes": (_look_at(f"{prefix}.bin") or (None,))[0],
-        "begin": begin,
-        "end": end,
-        "lengths_digest": xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data),
-    }
+    return Fingerprint(
+        prefix=absolute(prefix),
+        idx_bytes=idx_bytes,
+        idx_modified_ns=idx_modified_ns,
+        bin_bytes=(_look_at(f"{prefix}.bin") or (None,))[0],
+        begin=begin,
+        end=end,
+        lengths_digest=xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data),
+    )
 
 
-def source_changes(prefix: str, recorded: Mapping[str, Any]) -> list[str]:
+def source_changes(prefix: str, recorded: Fingerprint) -> list[str]:
     """Return sentences about how a dataset differs from its recorded fingerprint; empty if it does not.
 
     Lengths are only read if a size or a time differs: a copied or touched file with the same lengths still fits.
     """
-    idx = _look_at(f"{prefix}.idx")
+    idx, begin, end = _look_at(f"{prefix}.idx"), recorded.begin, recorded.end
     if idx is None:
         return [f"{prefix}.idx is missing, so it is unknown whether the cache still fits"]
-    begin, end = int(recorded["begin"]), int(recorded["end"])
     changes = []
-    if idx != (recorded["idx_bytes"], recorded["idx_modified_ns"]):
+    if idx != (recorded.idx_bytes, recorded.idx_modified_ns):
         try:
             now = fingerprint(prefix, begin, end, read_lengths(prefix, begin, end))
         except FormatError as error:
             return [f"the cache was built from another {prefix}.idx ({error})"]
-        if now["lengths_digest"] != recorded["lengths_digest"]:
+        if now.lengths_digest != recorded.lengths_digest:
             changes.append(f"its sequences {begin} to {end} have other lengths, so the cache leads to wrong tokens")
-        elif idx[0] != recorded["idx_bytes"]:
-            changes.append(f"it has {idx[0]} bytes and had {recorded['idx_bytes']}: the split is cut elsewhere now")
+        elif idx[0] != recorded.idx_bytes:
+            changes.append(f"it has {idx[0]} bytes and had {recorded.idx_bytes}: the split is cut elsewhere now")
     sentences = [f"{prefix}.idx changed since the cache was built ({what}); build it again" for what in changes]
-    was, now_bytes = recorded["bin_bytes"], (_look_at(f"{prefix}.bin") or (None,))[0]
+    was, now_bytes = recorded.bin_bytes, (_look_at(f"{prefix}.bin") or (None,))[0]
     if now_bytes != was and None not in (now_bytes, was):
         sentences.append(f"{prefix}.bin changed since the cache was built (it has {now_bytes} bytes and had {was})")
     return sentences

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -29,7 +30,9 @@ from dsindex.index.cache import (
     BLENDED_CLASS,
     PIECE,
     CacheFiles,
-    changed_files,
+    CacheRecord,
+    Phase,
+    Settings,
     dataset_parts,
     descriptions_in,
     files_of,
@@ -37,9 +40,8 @@ from dsindex.index.cache import (
     find_description,
     read_description,
     read_lengths,
-    recorded_settings,
 )
-from dsindex.index.epochs import DOCUMENT_DTYPE, PLAN, SPLIT_NAMES, EpochCounts, shuffle_dtype
+from dsindex.index.epochs import DOCUMENT_DTYPE, SPLIT_NAMES, EpochCounts, shuffle_dtype
 from dsindex.index.plan import ContinuedBlend, ContinuedIndex
 from dsindex.index.schedule import constant_curve, draw_curve, parse_blend_schedule
 from dsindex.store.reading import digest_file
@@ -134,15 +136,15 @@ def plan_over_time(
     changed = [by_name.get(dataset.files.stem, dataset) for dataset in datasets]
     if blend is None:
         return changed, list(blends), notes
-    phases = [] if first is None else [phase for phase in first.phases if phase["begin"] < consumed]
+    phases = [] if first is None else [phase for phase in first.phases if phase.begin < consumed]
     what = "schedule" if schedule is not None else "continued"
-    phases += [{"begin": consumed + int(start), "what": what} for start in curve.starts]
+    phases += [Phase(consumed + int(start), what) for start in curve.starts]
     content = (
-        phases,
+        msgspec.to_builtins(phases),
         tuple(taken),
         curve.weights.tolist(),
         curve.slopes.tolist(),
-        [own.planned[PLAN] for own in planned],
+        [own.settings.plan for own in planned],
     )
     replaced = replace(
         blend,
@@ -154,7 +156,7 @@ def plan_over_time(
             taken=tuple(taken),
             curve=curve,
         ),
-        planned={PLAN: _plan_name(consumed, content), "consumed_samples": consumed, "phases": phases},
+        settings=Settings(plan=_plan_name(consumed, content), consumed_samples=consumed, phases=tuple(phases)),
     )
     return changed, [replaced if each is blend else each for each in blends], notes
 
@@ -199,14 +201,13 @@ class FirstDataset:
     files: CacheFiles
     described: dict[str, Any]
     """Its description, with the path of the dataset as the job types it."""
-    record: dict[str, Any]
+    record: CacheRecord
     """dsindex's record; empty for another program's cache."""
 
     def is_of(self, cache: GPTCache) -> bool:
         """Tell whether it is of the same dataset as a cache: by the job's path, or by the one here where recorded."""
-        prefix = (self.record.get("source") or {}).get("prefix")
-        path = self.described["dataset_path"]
-        return cache.identifiers["dataset_path"] == path or os.path.abspath(cache.path) == prefix
+        is_here = self.record.source is not None and self.record.source.prefix == os.path.abspath(cache.path)
+        return is_here or cache.identifiers["dataset_path"] == self.described["dataset_path"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,8 +220,8 @@ class FirstJob:
     blend: CacheFiles | None
     """None for one dataset without a blend."""
     num_samples: int
-    phases: tuple[dict[str, Any], ...]
-    """Of the run: the sample at which each begins, and what it is."""
+    phases: tuple[Phase, ...]
+    """Of the run."""
 
 
 def read_first_job(path: str) -> FirstJob:
@@ -243,20 +244,22 @@ def read_first_job(path: str) -> FirstJob:
         members=tuple(members),
         blend=own if is_blend else None,
         num_samples=len(own.open(own.arrays[-1])),
-        phases=recorded_settings(_read_sound_record(own)).get("phases") or ({"begin": 0, "what": "first job"},),
+        phases=_read_sound_record(own).settings.phases or (Phase(0, "first job"),),
     )
 
 
-def _read_sound_record(files: CacheFiles) -> dict[str, Any]:
+def _read_sound_record(files: CacheFiles) -> CacheRecord:
     """Return the record of a cache, if it has one, after a comparison of its digests.
 
     Raises:
         FormatError: If the files changed.
     """
-    record = files.read_record() or {}
-    if "building" in record:
+    record = files.read_record()
+    if record is None:
+        return CacheRecord()
+    if record.building is not None:
         raise FormatError(f"{files.record}: dsindex was stopped while it built this cache; build it again first")
-    if record and (changed := changed_files(files, record)):
+    if changed := files.changed(record):
         raise FormatError(
             f"{files.stem}: {', '.join(changed)} changed since dsindex wrote it, so what the first job read is not "
             "known; use the arrays that the job had"
@@ -281,7 +284,7 @@ def _match(first: FirstJob, members: Sequence[GPTCache], consumed: int) -> tuple
             f"--continue-from: expected samples of {length} tokens as in {first.description}, got --seq-length "
             f"{rule.sequence_length}; go on with the same length"
         )
-    if recorded_settings(first.members[0].record).get("extra_token", True) != rule.extra_token:
+    if first.members[0].record.settings.extra_token != rule.extra_token:
         raise InputError("--no-extra-token: expected it as in the first job, on which the borders of samples depend")
     if consumed > first.num_samples:
         raise InputError(
@@ -377,12 +380,9 @@ def _plan_dataset(cache: GPTCache, first: FirstDataset | None, *, taken: int, wa
             separate_final_epoch=False,
             shuffled_together=num_samples,
         ),
-        planned={
-            PLAN: _plan_name(consumed, content),
-            "consumed_samples": consumed,
-            "taken": taken,
-            "segments": [list(segment) for segment in own],
-        },
+        settings=msgspec.structs.replace(
+            cache.settings, plan=_plan_name(consumed, content), consumed_samples=consumed, taken=taken, segments=own
+        ),
     )
 
 
@@ -408,10 +408,9 @@ def _segments_of(first: FirstDataset, num_positions: int, per_epoch: int) -> tup
     Raises:
         FormatError: If the document index has others.
     """
-    recorded = recorded_settings(first.record).get("segments")
-    if recorded is None and per_epoch:
-        recorded = [(per_epoch, epoch + 1) for epoch in range(num_positions // per_epoch)]
-    segments = tuple((int(size), int(epoch)) for size, epoch in recorded or ())
+    segments = first.record.settings.segments
+    if segments is None:
+        segments = tuple((per_epoch, epoch + 1) for epoch in range(num_positions // max(1, per_epoch)))
     if sum(size for size, _ in segments) != num_positions:
         raise FormatError(
             f"{first.files.stem}: expected whole epochs of {per_epoch} sequences, got {num_positions} entries; if the "

@@ -50,10 +50,6 @@ class SampleRule:
             raise LimitError(msg)
 
 
-ORDER_SETTINGS = ("document_order", "shuffle_epochs", "document_order_digest")
-"""The keys by which the record of a cache tells its order, if it is not Megatron's."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentOrder:
     """The order in which an index has its documents and its samples; by default Megatron's."""
@@ -70,17 +66,13 @@ class DocumentOrder:
         """Whether Megatron would build the same index."""
         return self == STOCK_ORDER
 
-    def as_settings(self) -> dict[str, str]:
-        """Return what the record of a cache has of the order; nothing of Megatron's."""
+    def as_settings(self) -> dict[str, Any]:
+        """Return the `Settings` of a cache in this order; none for Megatron's."""
         if self.is_stock:
             return {}
         name = self.documents if self.digest is None else os.path.basename(self.documents)
-        values = (name, self.samples, self.digest)
-        return {key: value for key, value in zip(ORDER_SETTINGS, values, strict=True) if value is not None}
+        return {"document_order": name, "shuffle_epochs": self.samples, "document_order_digest": self.digest}
 
-
-PLAN = "plan"
-"""The key by which the record of a cache names a plan over time: a schedule, or what it continues."""
 
 STOCK_ORDER = DocumentOrder()
 """Megatron's."""

@@ -15,14 +15,12 @@ from dsindex.errors import FormatError
 from dsindex.index.cache import (
     BLENDED_CLASS,
     CacheFiles,
+    CacheRecord,
+    Settings,
     cache_files,
-    changed_files,
     dataset_parts,
     descriptions_in,
     read_description,
-    recorded_order,
-    recorded_settings,
-    show_order,
     source_changes,
     split_of,
 )
@@ -58,7 +56,7 @@ class Finding:
 
 
 def explain_cache(
-    wanted: Mapping[str, Any], folder: str, *, prefix: str | None = None, settings: Mapping[str, Any] | None = None
+    wanted: Mapping[str, Any], folder: str, *, prefix: str | None = None, settings: Settings | None = None
 ) -> Finding:
     """Find out whether a job finds its cache in a folder, and if not, why.
 
@@ -66,7 +64,7 @@ def explain_cache(
         wanted: The job's description.
         folder: The cache folder.
         prefix: The dataset's files on this machine, which are checked for changes; None to skip the check.
-        settings: The job's options that the hash does not cover, named as in the record; None to skip the comparison.
+        settings: The job's options that the hash does not cover; None to skip the comparison.
     """
     files = cache_files(folder, wanted)
     what = wanted["dataset_path"] if wanted["class"] != BLENDED_CLASS else f"blend of {len(wanted['datasets'])}"
@@ -82,43 +80,43 @@ def explain_cache(
         said = f"the cache is incomplete, so the job builds it again: {names} is missing"
         return Finding(name=name, found=False, sound=False, sentences=(said,))
     record = files.read_record()
-    faults = list(_faults(files, record, prefix, settings or {}))
+    faults = list(_faults(files, record, prefix, settings))
     said_all = faults or ["the job finds this cache and builds nothing"]
-    if order := recorded_order(record):
+    if record is not None and any(record.settings.order):
         said_all.append(
-            f"this name holds {show_order(order)}: a job that misses it trains on another order without a word; "
-            "start the job with --dataloader-defer-npy-index-mmap, with which a missing file is an error"
+            f"this name holds {record.settings.show_order()}: a job that misses it trains on another order without a "
+            "word; start the job with --dataloader-defer-npy-index-mmap, with which a missing file is an error"
         )
     return Finding(name=name, found=True, sound=not faults, sentences=tuple(said_all))
 
 
 def _faults(
-    files: CacheFiles, record: Mapping[str, Any] | None, prefix: str | None, settings: Mapping[str, Any]
+    files: CacheFiles, record: CacheRecord | None, prefix: str | None, settings: Settings | None
 ) -> Iterator[str]:
     """Yield sentences about changes that Megatron's hash does not cover."""
-    asked = recorded_order({"settings": settings}) or {}
+    asked = settings if settings is not None and any(settings.order) else None
     if record is None:
-        if asked:
-            doubt = f"no {os.path.basename(files.record)} says that it has {show_order(asked)}"
+        if asked is not None:
+            doubt = f"no {os.path.basename(files.record)} says that it has {asked.show_order()}"
             yield f"the job finds this cache, but {doubt}: choose another --data-cache-path for that"
         return
-    if "building" in record:
+    if record.building is not None:
         yield "dsindex was stopped while building this cache; build it again"
         return
-    if changed := changed_files(files, record):
+    if changed := files.changed(record):
         what = f"the job finds this cache, but {', '.join(changed)} changed since dsindex wrote it"
         yield f"{what}; move it away and build it again"
         return
-    there = recorded_order(record) or {}
-    if asked and there != asked:
-        what = f"it has {show_order(there)}, not {show_order(asked)}"
+    built = record.settings
+    if asked is not None and built.order != asked.order:
+        what = f"it has {built.show_order()}, not {asked.show_order()}"
         yield f"the job finds this cache, but {what}; choose another --data-cache-path for that"
-    built = recorded_settings(record)
-    for key in ("extra_token", "keep_partial"):
-        if settings.get(key, built.get(key)) != built.get(key):
-            yield f"the job finds this cache, but its {key} is {built.get(key)}, not {settings[key]}; build it again"
-    if prefix is not None and isinstance(record.get("source"), dict):
-        yield from source_changes(prefix, record["source"])
+    for key in ("extra_token", "keep_partial") if settings is not None else ():
+        was, now = getattr(built, key), getattr(settings, key)
+        if was != now:
+            yield f"the job finds this cache, but its {key} is {was}, not {now}; build it again"
+    if prefix is not None and record.source is not None:
+        yield from source_changes(prefix, record.source)
 
 
 def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> Iterator[str]:

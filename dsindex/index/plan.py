@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from dsindex.index.cache import (
     BLENDED_CLASS,
     GPT_CLASS,
     CacheFiles,
+    Settings,
     array_bytes,
     cache_files,
     default_folder,
@@ -259,12 +260,11 @@ class GPTCache:
     epochs: EpochCounts
     rule: SampleRule
     order: DocumentOrder
+    settings: Settings
     identifiers: dict[str, Any]
     files: CacheFiles
     continued: ContinuedIndex | None = None
     """What goes before the epochs that are built, if they are planned over time."""
-    planned: Mapping[str, Any] = field(default_factory=dict)
-    """What the record tells of a plan over time."""
 
     @property
     def name(self) -> str:
@@ -275,12 +275,6 @@ class GPTCache:
     def paths(self) -> tuple[str, ...]:
         """Paths of its datasets."""
         return (self.path,)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the record tells of options that the hash does not cover."""
-        rule = {"extra_token": self.rule.extra_token, "keep_partial": self.rule.keep_partial}
-        return {**rule, **self.order.as_settings(), **self.planned}
 
     @property
     def num_samples(self) -> int:
@@ -324,14 +318,13 @@ class BlendedCache:
 
     split: str
     datasets: tuple[GPTCache, ...]
+    settings: Settings
     identifiers: dict[str, Any]
     files: CacheFiles
     surplus: float
     requested: int | None
     """Samples that the job reads; rounding makes the blend a little larger. None for all."""
     continued: ContinuedBlend | None = None
-    planned: Mapping[str, Any] = field(default_factory=dict)
-    """What the record tells of a plan over time."""
 
     @property
     def name(self) -> str:
@@ -342,11 +335,6 @@ class BlendedCache:
     def paths(self) -> tuple[str, ...]:
         """Paths of its datasets."""
         return tuple(dataset.path for dataset in self.datasets)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the record tells of options that the hash does not cover."""
-        return dict(self.planned)
 
     @property
     def weights(self) -> list[float]:
@@ -478,7 +466,7 @@ class _Planner:
             "split_matrix": settings.matrix,
             "tokenizer": settings.tokenizer,
         }
-        rule, place = settings.rule(split), f"{prefix}, split {SPLIT_NAMES[split]}"
+        rule, order, place = settings.rule(split), settings.order_of(split), f"{prefix}, split {SPLIT_NAMES[split]}"
         cache = GPTCache(
             prefix=prefix,
             path=absolute(prefix),
@@ -487,7 +475,8 @@ class _Planner:
             seed=settings.seed,
             epochs=count_epochs(part.tokens, num_samples, rule=rule, place=place),
             rule=rule,
-            order=settings.order_of(split),
+            order=order,
+            settings=Settings(extra_token=rule.extra_token, keep_partial=rule.keep_partial, **order.as_settings()),
             identifiers=identifiers,
             files=settings.files_of(identifiers, prefix, self._plain_names[prefix]),
         )
@@ -512,6 +501,7 @@ class _Planner:
         return BlendedCache(
             split=SPLIT_NAMES[split],
             datasets=tuple(datasets),
+            settings=Settings(),
             identifiers=identifiers,
             files=settings.files_of(identifiers, datasets[0].prefix, "blend"),
             surplus=settings.surplus,

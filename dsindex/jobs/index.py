@@ -17,7 +17,7 @@ from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
 from dsindex.errors import InputError, LimitError, OutputError, UsageError
 from dsindex.index.building import BuiltCache, build_cache, count_parts, describe_cache
-from dsindex.index.cache import BLENDED_CLASS, GPT_CLASSES, dataset_parts, read_description, show_order
+from dsindex.index.cache import BLENDED_CLASS, GPT_CLASSES, dataset_parts, read_description
 from dsindex.index.continuing import plan_over_time
 from dsindex.index.epochs import (
     SPLIT_NAMES,
@@ -123,9 +123,9 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     datasets, blended = find_needed_caches(
         blends, sizes, settings=settings, counts=counts, job_path=partial(job_path, replacements=replacements)
     )
-    notes = list(_notes(config, settings, datasets, counts))
+    notes: list[str] = []
     if config.is_over_time:
-        datasets, blended, planned = plan_over_time(
+        datasets, blended, notes = plan_over_time(
             datasets,
             blended,
             continue_from=config.continue_from,
@@ -133,7 +133,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
             schedule=config.blend_schedule,
             max_epochs=config.max_epochs,
         )
-        notes += planned
+    notes += _notes(config, settings, datasets, counts)
     caches: list[Cache] = [*datasets, *(blended if settings.folder is not None else ())]
     if blended and settings.folder is None:
         notes.append("blends are not written: Megatron caches blends only with --data-cache-path")
@@ -388,10 +388,10 @@ def _notes(config: IndexConfig, settings: CacheSettings, datasets: Sequence[GPTC
             )
     valid = {prefix: own[1] for prefix, own in counts.items()} if settings.matrix is not None else dict.fromkeys(counts)
     yield from describe_data({name: None if part is None else (part.begin, part.end) for name, part in valid.items()})
-    if not config.explain and (config.is_over_time or not settings.order.is_stock):
-        order = "planned over time" if settings.order.is_stock else show_order(settings.order.as_settings())
-        splits = SPLIT_NAMES[:1] if settings.order.is_stock else settings.ordered_splits
+    ordered = {cache.split: cache.settings for cache in datasets if any(cache.settings.order)}
+    if ordered and not config.explain:
+        order = next(iter(ordered.values())).show_order()
         yield (
-            f"{', '.join(splits)}: {order}; start the job with --dataloader-defer-npy-index-mmap, or it builds "
+            f"{', '.join(ordered)}: {order}; start the job with --dataloader-defer-npy-index-mmap, or it builds "
             "Megatron's own without a word if it misses these caches"
         )

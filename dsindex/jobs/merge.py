@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dsindex.datasets.origins import tell_tokenizers_apart
-from dsindex.engine.job import make_plan, open_job, require_room
+from dsindex.engine.job import make_plan, open_job
 from dsindex.engine.output import Output
 from dsindex.engine.tasks import Part, PartFile
 from dsindex.errors import FormatError, InputError
@@ -17,6 +17,7 @@ from dsindex.formats.mmididx import check_index, read_header, read_index
 from dsindex.jobs.results import JobResult, MadeDataset
 from dsindex.store.reading import input_status
 from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
+from dsindex.tools.estimate import require_room
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

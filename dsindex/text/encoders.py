@@ -121,15 +121,14 @@ class TokenBatch:
         sizes = self.lengths.tolist()
         return [self.spaced[end - size : end] for end, size in zip(self.places.tolist(), sizes, strict=True)]
 
-    def take(self, records: NDArray[np.int64], *, text_bytes: int = 0) -> TokenBatch:
-        """Return the tokens of some records, given by their numbers in any order, and the size of their texts."""
+    def take(self, records: NDArray[np.int64]) -> TokenBatch:
+        """Return the tokens of some records, given by their numbers in any order."""
         counts = self.texts_per_record
         texts = records if counts is None else _indices_of(counts, records)
         return TokenBatch(
             spaced=self.spaced[_indices_of(self.lengths + 1, texts)],
             lengths=self.lengths[texts],
             texts_per_record=None if counts is None else counts[records],
-            text_bytes=text_bytes,
         )
 
 
@@ -213,9 +212,9 @@ class Encoder:
         """
         spelt = list(map(str.encode, texts))
         text_bytes = sum(map(len, spelt))
-        if self.engine.name == self.engine.reference or not texts:
+        if self.engine.name == self.engine.reference:
             special = self.engine.add_special_tokens
-            rows = encode_by_reference(self._tokenizer, texts, add_special_tokens=special) if texts else []
+            rows = encode_by_reference(self._tokenizer, texts, add_special_tokens=special)
             return TokenBatch.of(rows, text_bytes=text_bytes)
         try:
             with library_errors():

@@ -3,7 +3,8 @@
 `Selection.read_line`, and so `json.loads`, defines what a record is. msgspec reads whole blocks several times as fast,
 and is stricter: it refuses NaN, infinities, lone surrogates and whatever is no JSON; of equal keys it takes the last. A
 block with a line that it refuses is read line by line, and such a line by `json.loads`. It is laxer in two ways, which
-are checked for each block: it takes a newline for a space, and skips text that is not UTF-8.
+are checked for each block: it takes a newline for a space, and skips text that is not UTF-8. Values that no key wants
+may nest somewhat deeper than for `json.loads`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,10 +23,13 @@ from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.streams import LineBlock, LongLine, cut_large
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from dsindex.text.fields import Path
     from dsindex.text.selection import Judgement, Selection, Values
+
+Decoder: TypeAlias = "Callable[[memoryview[int], int], list[list[Any]] | None]"
+"""Takes so many lines; returns the values at each path, of each; None if `json.loads` must decide on one of them."""
 
 DEFAULT_BLOCK_BYTES = 2 << 20
 """Small enough that gigatoken does not divide a block among threads (text.fast_tokenizers); 1 MiB is slower."""
@@ -56,41 +60,30 @@ def _line_of(block: LineBlock | LongLine, _part: int, line: int) -> bytes:
     return block.head if isinstance(block, LongLine) else block.line(line - block.first_line)
 
 
-class RecordDecoder:
-    """Reads the texts at some paths with msgspec.
+@functools.lru_cache(maxsize=16)
+def _open_decoder(paths: tuple[Path, ...], takes_lists: bool) -> Decoder:
+    """Return the decoder of the texts at some paths, none of which leads through the value of another."""
+    tree: dict[str, Any] = {}
+    getters: list[Callable[[object], Any]] = []
+    for path in paths:
+        branch: Any = tree
+        names = []
+        for depth, key in enumerate(path, 1):
+            names.append(f"f{[*branch, key].index(key)}")
+            branch = branch.setdefault(key, {} if depth < len(path) else None)
+        getters.append(operator.attrgetter(".".join(names)))
+    decoder = msgspec.json.Decoder(_struct(tree, str | list[str] if takes_lists else str))
 
-    Args:
-        paths: The wanted paths, none of which leads through the value of another.
-        kind: The type of the values.
-    """
-
-    def __init__(self, paths: Sequence[Path], kind: object) -> None:
-        tree: dict[str, Any] = {}
-        self._getters: list[Callable[[object], Any]] = []
-        for path in paths:
-            branch: Any = tree
-            names = []
-            for depth, key in enumerate(path, 1):
-                names.append(f"f{[*branch, key].index(key)}")
-                branch = branch.setdefault(key, {} if depth < len(path) else None)
-            self._getters.append(operator.attrgetter(".".join(names)))
-        self._decoder = msgspec.json.Decoder(_struct(tree, kind))
-
-    def read_line(self, line: bytes) -> Values | None:
-        """Return the values of a record; None if `json.loads` must decide."""
-        try:
-            record = self._decoder.decode(line.decode())
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    def decode(lines: memoryview[int], num_lines: int) -> list[list[Any]] | None:
+        whole = pa.py_buffer(np.array([0, len(lines)], np.int64))
+        try:  # as one large string, which takes a fraction of the time of bytes.decode
+            pa.LargeStringArray.from_buffers(1, whole, pa.py_buffer(lines)).validate(full=True)
+            records = decoder.decode_lines(lines)
+        except (pa.ArrowInvalid, msgspec.MsgspecError, RecursionError):
             return None
-        return [get(record) for get in self._getters]
+        return [list(map(get, records)) for get in getters] if len(records) == num_lines else None
 
-    def read_lines(self, lines: memoryview[int]) -> list[list[Any]] | None:
-        """Return the values at each path, of each record; None if one is refused."""
-        try:
-            records = self._decoder.decode_lines(lines)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            return None
-        return [list(map(get, records)) for get in self._getters]
+    return decode
 
 
 def _struct(tree: dict[str, Any], kind: object) -> Any:  # noqa: ANN401 - a type
@@ -102,15 +95,7 @@ def _struct(tree: dict[str, Any], kind: object) -> Any:  # noqa: ANN401 - a type
     return msgspec.defstruct("Record", fields, gc=False)
 
 
-@functools.lru_cache(maxsize=16)
-def _open_decoder(paths: tuple[Path, ...], takes_lists: bool) -> RecordDecoder:
-    """Return the decoder of the texts at some paths, once made per process."""
-    return RecordDecoder(paths, str | list[str] if takes_lists else str)
-
-
-def _decode_block(
-    block: LineBlock, decoder: RecordDecoder, selection: Selection, limit: int | None
-) -> RecordBlock | None:
+def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limit: int | None) -> RecordBlock | None:
     """Parse a block at once; None if a line of it is to be looked at by itself."""
     numbers = np.flatnonzero(block.ends > block.starts)  # the others are blank
     if not len(numbers) or (limit is not None and (block.ends - block.starts > limit).any()):
@@ -121,13 +106,8 @@ def _decode_block(
     lasts -= octets[lasts] == ord("\r")
     if (octets[starts] != ord("{")).any() or (octets[lasts] != ord("}")).any():
         return None
-    whole = pa.py_buffer(np.array([0, len(block.data)], np.int64))
-    try:  # as one large string, which takes a fraction of the time of bytes.decode
-        pa.LargeStringArray.from_buffers(1, whole, pa.py_buffer(block.data)).validate(full=True)
-    except pa.ArrowInvalid:
-        return None
-    values = decoder.read_lines(memoryview(block.data)[int(starts[0]) :])
-    if values is None or len(values[0]) != len(numbers):
+    values = decoder(memoryview(block.data)[int(starts[0]) :], len(numbers))
+    if values is None:
         return None
     columns = {name: selection.build_column(own) for name, own in zip(selection.names, values, strict=True)}
     return RecordBlock(
@@ -140,9 +120,7 @@ def _decode_block(
     )
 
 
-def _parse_lines(
-    block: LineBlock, decoder: RecordDecoder | None, selection: Selection, limit: int | None
-) -> RecordBlock:
+def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection, limit: int | None) -> RecordBlock:
     """Parse a block line by line; this defines what its records are."""
     offsets, sizes = block.offsets, block.ends - block.starts
     kept: list[int] = []
@@ -158,7 +136,8 @@ def _parse_lines(
             num_blank += 1
             continue
         else:
-            judgement = (decoder and decoder.read_line(line)) or selection.read_line(line)
+            found = decoder and decoder(memoryview(line), 1)
+            judgement = [value for [value] in found] if found else selection.read_line(line)
         if isinstance(judgement, str):
             place, line_bytes = block.first_line + number, cut_large(block.line(number), limit)
             bad.append(BadRecord(offset=int(offsets[number]), line=place, line_bytes=line_bytes, reason=judgement))

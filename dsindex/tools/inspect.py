@@ -29,7 +29,6 @@ from dsindex.index.cache import (
     files_of,
     find_cache,
     read_description,
-    recorded_settings,
     split_of,
 )
 from dsindex.instruction.exports import read_export_manifest
@@ -259,17 +258,14 @@ def _share(samples: int, total: int) -> str:
 
 def _describe_phases(blend: BlendedDataset) -> list[str]:
     """Return what each phase of a blend that was planned over time draws; nothing for another blend."""
-    recorded, index = recorded_settings(files_of(blend.place).read_record()).get("phases"), blend.dataset_index
-    try:
-        begins = [(int(phase["begin"]), str(phase["what"])) for phase in recorded or ()]
-    except (KeyError, TypeError, ValueError):
-        return []  # verify says what is wrong with it
+    record, index = files_of(blend.place).read_record(), blend.dataset_index
+    phases = () if record is None else record.settings.phases
     names = [os.path.basename(each.dataset.prefix) for each in blend.datasets]
     lines = []
-    for (begin, what), end in zip(begins, [*(begin for begin, _ in begins[1:]), len(index)], strict=False):
-        drawn = np.bincount(index[begin:end], minlength=len(names)).tolist()
-        parts = [f"{name} {_share(own, end - begin)}" for name, own in zip(names, drawn, strict=True) if own]
-        lines.append(f"{begin:,} to {end:,}, {what}: {', '.join(parts)}")
+    for phase, end in zip(phases, [*(after.begin for after in phases[1:]), len(index)], strict=False):
+        drawn = np.bincount(index[phase.begin : end], minlength=len(names)).tolist()
+        parts = [f"{name} {_share(own, end - phase.begin)}" for name, own in zip(names, drawn, strict=True) if own]
+        lines.append(f"{phase.begin:,} to {end:,}, {phase.what}: {', '.join(parts)}")
     return lines
 
 

@@ -19,7 +19,6 @@ from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import read_index
 from dsindex.index.cache import (
     BLENDED_CLASS,
-    changed_files,
     dataset_parts,
     descriptions_in,
     files_of,
@@ -101,12 +100,9 @@ def _findings(description: str, prefix: str) -> Iterator[str]:
         raise FormatError(f"{description}: expected a name that matches its content, with {ending!r}")
     arrays = list(map(files.open, files.arrays))
     record = files.read_record()
-    if record is not None and "building" not in record:  # then dsindex wrote it, and its digests tell what changed
-        yield from (f"{name} changed since dsindex wrote it" for name in changed_files(files, record))
-        try:
-            yield from source_changes(prefix, record["source"]) if "source" in record else ()
-        except (KeyError, TypeError, ValueError) as error:
-            yield f"its record {files.record} is damaged ({error!r})"
+    if record is not None and record.building is None:  # then dsindex wrote it, and its digests tell what changed
+        yield from (f"{name} changed since dsindex wrote it" for name in files.changed(record))
+        yield from source_changes(prefix, record.source) if record.source is not None else ()
     elif described["class"] == BLENDED_CLASS:
         yield from _check_blend(described, *arrays)
     else:

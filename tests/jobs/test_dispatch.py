@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 import pytest
 
-from dsindex.engine.dispatch import WINDOW, Dispatch, is_machine_fault, run_in_order
+from dsindex.engine.dispatch import Dispatch, is_machine_fault, run_in_order
 from dsindex.engine.executors import Call, Outcome
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 
@@ -19,27 +18,19 @@ class FakeExecutor:
     slots: int = 3
     backlog: int = 2
     last_first: bool = False
-    hang: set[str] = field(default_factory=set)
     started: list[str] = field(default_factory=list)
     most_in_flight: int = 0
     running_calls: dict[int, Call] = field(default_factory=dict)
-    since: dict[int, float] = field(default_factory=dict)
 
-    def start(self, call):
+    def start(self, call, **_):
         self.started.append(call.name)
         self.running_calls[len(self.started)] = call
-        self.since[len(self.started)] = time.monotonic()
         self.most_in_flight = max(self.most_in_flight, len(self.running_calls))
         return len(self.started)
-
-    def running(self):
-        return {attempt_id: self.since[attempt_id] for attempt_id in self.running_calls}
 
     def wait(self, timeout):  # noqa: ARG002
         for attempt_id in sorted(self.running_calls, reverse=self.last_first):
             call = self.running_calls[attempt_id]
-            if call.name in self.hang:
-                continue
             del self.running_calls[attempt_id]
             try:
                 return [Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))]
@@ -113,28 +104,6 @@ def test_errors_that_may_pass_are_machine_faults():
 def test_results_come_in_the_order_of_the_calls(num_calls, last_first):
     executor = FakeExecutor(slots=2, backlog=40, last_first=last_first)
     assert list(run_in_order(executor, map(call, range(num_calls)))) == list(range(num_calls))
-
-
-def test_a_slow_first_call_holds_up_a_bounded_number_of_others():
-    executor = FakeExecutor(slots=2, backlog=1, last_first=True, hang={"call[0]"})
-    begun = []
-
-    def calls():
-        for number in range(10**6):
-            begun.append(number)
-            yield call(number)
-
-    idle = []
-
-    def give_up():
-        idle.append(len(begun))
-        if len(idle) > 100:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(run_in_order(executor, calls(), on_idle=give_up))
-    assert len(begun) == WINDOW * executor.slots
-    assert executor.running_calls == {}
 
 
 def test_fault_of_the_first_call_that_has_one_follows_the_results_before_it():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dsindex.errors import OutputError
-from dsindex.index.cache import CacheFiles, changed_files, lock_cache, write_cache
+from dsindex.index.cache import CacheFiles, CacheRecord, Settings, lock_cache, write_cache
 
 DESCRIPTION = "x-GPTDataset-train-description.txt"
 
@@ -20,7 +20,7 @@ def put(folder, number):
     """Write another cache for each number; the description is the same, since its name is its hash."""
     contents = (*(np.full(9 + number, number, np.int32) for _ in range(3)), b"{}")
     with lock_cache(files_in(folder)):
-        return write_cache(files_in(folder), contents, {"settings": {"number": number}})
+        return write_cache(files_in(folder), contents, CacheRecord(settings=Settings(taken=number)))
 
 
 def there(folder):
@@ -91,5 +91,5 @@ def test_damaged_record_proves_nothing(tmp_path, record):
     (tmp_path / "x-GPTDataset-train-dsindex.json").write_text(record)
     with pytest.raises(OutputError, match=r"document_index.npy: expected no file or one that dsindex wrote"):
         put(tmp_path, 2)
-    assert changed_files(files_in(tmp_path), files_in(tmp_path).read_record() or {})
+    assert files_in(tmp_path).read_record() is None
     assert put(tmp_path, 1)

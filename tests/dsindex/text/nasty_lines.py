@@ -50,7 +50,7 @@ NASTY = [
     around(b"\xd9\xa1"),
     *(around(value) for value in [b"tru", b"True", b"nul", b"[1,]", b"[1 2]", b"{,}", b'{"a"}', b"'a'", b'"\x01"']),
     around(b""),
-    around(b"[" * MAX_NESTING + b"]" * MAX_NESTING), around(b"[" * 3000 + b"]" * 3000), around(b"[" * 3000),
+    around(b"[" * 3000 + b"]" * 3000), around(b"[" * 3000),
     GOOD + GOOD, GOOD + b" " + GOOD, GOOD + b"," + GOOD, GOOD + b"\0" + GOOD, GOOD + b"\0", GOOD + b" null " + GOOD,
     GOOD + b" 5 " + GOOD, GOOD + b"[]" + GOOD, GOOD + b"}", GOOD[:-1], GOOD[:-1] + b",}", GOOD[:-1] + b"/*c*/}",
     BOM + GOOD, GOOD + BOM, b"\x0c" + GOOD, b"\xc2\xa0" + GOOD, b"\x0c", b"\0",
