@@ -228,7 +228,8 @@ def pack(config: PackConfig, reporter: Reporter) -> PackResult:
 @takes(JoinConfig)
 def join_packed(config: JoinConfig, _: Reporter) -> JoinResult:
     """Join `.pbin` files, as `dsindex pack --merge` does."""
-    from dsindex.formats.pbin import PBIN_VERSIONS, join_pbin_files
+    from dsindex.formats.pbin import PBIN_VERSIONS
+    from dsindex.jobs.conversion import join_pbin_files
 
     header = join_pbin_files(config.merge, config.output, version=PBIN_VERSIONS[config.pbin_era])
     return JoinResult(path=config.output, header=header, num_files=len(config.merge))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import dsindex
 from dsindex.cli.parser import COMMANDS, load_model, make_parser, note_ignored, read_values
+from dsindex.cli.standard_streams import StandardOutputError, flush_output, prepare_standard_streams
 from dsindex.engine.interrupts import raise_missed_stop, stop_on_signals
-from dsindex.engine.standard_streams import StandardOutputError, flush_output, prepare_standard_streams, show_lines
 from dsindex.errors import DsindexError, UsageError, missing_package
-from dsindex.json_text import encode_json
+from dsindex.json_text import encode_json, show_name
 from dsindex.locations import without_secrets
 from dsindex.options.model import options_of
 
@@ -112,7 +112,7 @@ def _answer_without_command(options: argparse.Namespace, parser: argparse.Argume
     from dsindex.cli.version import describe_installation
 
     described = describe_installation() if options.verbose else [f"dsindex {dsindex.__version__}"]
-    sys.stdout.write(show_lines(described))
+    sys.stdout.write("".join(f"{show_name(line)}\n" for line in described))
     return _hand_over(None, 0)
 
 
@@ -172,8 +172,8 @@ def _hand_over(command: str | None, code: int) -> int:
 
 
 def _say(message: str, code: int, *details: str) -> int:
-    lines = list(map(without_secrets, (message, *details)))
-    sys.stderr.write(show_lines(lines))
+    lines = map(without_secrets, (message, *details))
+    sys.stderr.write("".join(f"{show_name(line)}\n" for line in lines))
     return code
 
 

@@ -13,8 +13,8 @@ that is recorded is done. In a bucket, an output's objects are written at the en
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
+import re
 import socket
 import time
 from collections import Counter
@@ -25,19 +25,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 import dsindex
-from dsindex.amounts import format_size
 from dsindex.engine.dispatch import Dispatch, make_executor
 from dsindex.engine.executors import Call, ClusterLostError
 from dsindex.engine.interrupts import raise_missed_stop
-from dsindex.engine.output import (
-    PROVENANCE_SUFFIX,
-    QUARANTINE_SUFFIX,
-    Output,
-    publish,
-    ranges_of,
-    remove_partials,
-    withdraw,
-)
+from dsindex.engine.output import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, Output, ranges_of
 from dsindex.engine.progress import ProgressFile, conclude
 from dsindex.engine.tasks import MergeRange
 from dsindex.engine.work_folder import (
@@ -59,12 +50,13 @@ from dsindex.formats.manifest import (
     RecordedEngine,
     Run,
     files_have_recorded_sizes,
+    manifest_path,
     read_manifest,
 )
 from dsindex.json_text import decode_json, encode_json, show_name
 from dsindex.options.config import work_folder_path
 from dsindex.store.lock import hold_lock
-from dsindex.store.storage import StoredFile, combine_digests, free_bytes, holds_writes, nearest_folder
+from dsindex.store.storage import StoredFile, combine_digests, holds_writes, sync_folder, writing
 from dsindex.store.store import find, replace_file, store_of
 from dsindex.store.urls import absolute, folder_of, joined, with_suffix
 
@@ -73,7 +65,6 @@ if TYPE_CHECKING:
 
     from dsindex.engine.executors import Executor
     from dsindex.engine.progress import Reporter
-    from dsindex.engine.sample import Estimate
     from dsindex.formats.manifest import Content
     from dsindex.options.config import WorkConfig
     from dsindex.store.lock import Lock
@@ -452,6 +443,70 @@ def _working(job: Job) -> Iterator[None]:
             remove_work(work_dir)
 
 
+# What jobs leave, and publish.
+
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp$")
+"""The ending of a name under which a store writes a file."""
+
+
+def remove_partials(outputs: Sequence[Output], plan_id: str) -> None:
+    """Remove the partial files of a plan, and what killed drivers and workers left of files that they wrote.
+
+    What cannot be removed stays, since it is not an output.
+    """
+    own = [output for output in outputs if not output.in_bucket]
+    partials = {output.partial(suffix, plan_id) for output in own for suffix in output.all_suffixes}
+    names = partials.union(*(output.paths for output in own))
+    for folder in {os.path.dirname(output.prefix) for output in own}:
+        found = [each.path for each in store_of(folder).list(folder, recursive=False)]
+        left = (path for path in found if path in partials or _TEMPORARY.sub("", path) in names - {path})
+        store_of(folder).delete(left)
+
+
+def publish(outputs: Sequence[Output], manifests: Sequence[Manifest]) -> None:
+    """Give the files of datasets their final names, in reverse order. Called again after a crash, it finishes.
+
+    To a reader, an `.idx` means that its `.bin` is complete. So an earlier dataset of these names is removed first,
+    beginning with its manifest and its `.idx` or `.pbin`; and a new one's manifest comes last.
+
+    Raises:
+        OutputError: If a file cannot be renamed or written.
+    """
+    # What completes a dataset is the last of its files; in a bucket, all have final names.
+    waiting = [each for each in outputs if not each.in_bucket and os.path.exists(each.partial(each.suffixes[-1]))]
+    for output in waiting:
+        withdraw(output)
+    for output, manifest in zip(reversed(outputs), reversed(manifests), strict=True):
+        if output in waiting:
+            _rename_all(output)
+        replace_file(manifest_path(output.prefix), manifest.encode())
+
+
+def withdraw(output: Output) -> None:
+    """Remove an earlier dataset's manifest and its `.idx` or `.pbin`, and files that the new one does not have.
+
+    Raises:
+        OutputError: If the former cannot be removed.
+    """
+    store = store_of(output.prefix)
+    left = store.delete([manifest_path(output.prefix), output.final(output.suffixes[-1])])
+    if left:
+        raise OutputError(f"{left[0]}: cannot be removed, and a new file is to take its place; remove it and run again")
+    store.delete(map(output.final, {*output.all_suffixes} - {*output.suffixes}))
+
+
+def _rename_all(output: Output) -> None:
+    *others, last = output.suffixes
+    folder = os.path.dirname(output.prefix)
+    with writing(output.prefix):
+        for suffix in others:
+            with contextlib.suppress(FileNotFoundError):  # published before a crash
+                os.replace(output.partial(suffix), output.final(suffix))
+        sync_folder(folder)
+        os.replace(output.partial(last), output.final(last))
+        sync_folder(folder)
+
+
 # A job's identity, which is its settings and the ordered list of its inputs. Two runs belong to the same plan if and
 # only if nothing that their output depends on differs. If only inputs differ, their shards alone are made again: each
 # belongs to its own input.
@@ -488,57 +543,3 @@ def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
 
 def _shown(value: object) -> str:
     return "not set" if value is None else encode_json(value).decode()
-
-
-# Disk space: the estimated need of shards and output, compared with what is free.
-
-LATE_SHARE = 0.3
-"""Share of the shards that are there at a time on a disk, where their tokens go as they are merged."""
-INDEX_BYTES = 24
-PROVENANCE_BYTES = 16
-"""Of a document, about."""
-
-
-def check_room(config: WorkConfig, estimate: Estimate, *, itemsize: int, num_keys: int) -> None:
-    """Refuse a job whose shards and output would not fit on disk, but for what an earlier run has made of them.
-
-    Args:
-        config: The options of the job.
-        estimate: Its estimated size.
-        itemsize: Bytes per token on disk.
-        num_keys: Number of keys, each of which makes a dataset.
-
-    Raises:
-        OutputError: If space is short, naming the folder and the needed and free space.
-    """
-    output_folder, work_dir = folder_of(config.output_prefix), work_folder_path(config)
-    output = int(estimate.tokens * itemsize + estimate.documents * num_keys * INDEX_BYTES)
-    shards = output + int(estimate.documents * PROVENANCE_BYTES)
-    if not (config.keep_shards or holds_writes(output_folder)):
-        shards = int(LATE_SHARE * shards)
-    output -= _allocated_bytes(f"{glob.escape(config.output_prefix)}*.partial")
-    shards -= _allocated_bytes(f"{glob.escape(work_dir)}/**/*")
-    require_room({output_folder: output, work_dir: shards}, what="shards and output")
-
-
-def require_room(needs: Mapping[str, int], *, what: str) -> None:
-    """Refuse to write more than fits on disk.
-
-    Args:
-        needs: Folder → estimated bytes, which are added up on each disk.
-        what: Names what they are for.
-
-    Raises:
-        OutputError: If fewer bytes are free.
-    """
-    disks = {folder: os.stat(nearest_folder(folder)).st_dev for folder in needs if not holds_writes(folder)}
-    for folder, disk in disks.items():
-        needed = sum(needs[each] for each in disks if disks[each] == disk)
-        if needed > (free := free_bytes(folder)):
-            sizes = f"about {format_size(needed)} are needed for {what}, {format_size(free)} are free"
-            raise OutputError(f"{folder}: {sizes}; make room, or choose another --output-prefix or --work-dir")
-
-
-def _allocated_bytes(pattern: str) -> int:
-    """Return the disk space that files take, which is less than their size if they have holes."""
-    return sum(os.stat(path).st_blocks * 512 for path in glob.glob(pattern, recursive=True) if os.path.exists(path))

@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count, format_size, short_number
-from dsindex.engine.standard_streams import show_lines
 from dsindex.errors import DsindexError
 from dsindex.json_text import decode_json, encode_json, show_name
 from dsindex.locations import without_secrets
@@ -106,7 +105,7 @@ class PlainDisplay(Display):
 
     def say(self, text: str) -> None:
         """Write a line."""
-        sys.stderr.write(show_lines([text]))
+        sys.stderr.write(f"{show_name(text)}\n")
         sys.stderr.flush()
 
 

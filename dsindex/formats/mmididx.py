@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.dtypes import TOKEN_DTYPES, dtype_code
+from dsindex.dtypes import TOKEN_DTYPES, dtype_code, starts_of
 from dsindex.errors import FormatError
 from dsindex.store.reading import map_file, open_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -49,6 +49,8 @@ SECTIONS: dict[str, np.dtype[Any]] = {"lengths": LENGTH, "pointers": POINTER, "b
 
 CHUNK_ITEMS = 1 << 18
 """Items of a section held in memory at once while an index is written or checked."""
+HELD_BYTES = 1 << 20
+"""Size up to which the spool of a section is held in memory; then it is a temporary file in the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,47 +251,35 @@ def _check_pointers(idx_path: str, index: SequenceIndex, begin: int, start: int)
     return int(ends[-1])
 
 
-def write_index(
-    file: DigestingWriter,
-    header: IndexHeader,
-    *,
-    lengths: Callable[[], Iterator[NDArray[np.int32]]],
-    boundaries: Callable[[], Iterator[NDArray[np.int64]]],
-    modes: Callable[[], Iterator[NDArray[np.int8]]] | None = None,
-) -> None:
+def write_index(file: DigestingWriter, header: IndexHeader, read: Callable[[str], Iterable[NDArray[Any]]]) -> None:
     """Write an `.idx` as a stream, holding one chunk in memory, whatever the number of documents.
 
     Args:
         file: Appended to.
         header: Its counts must match the sections.
-        lengths: Opens the stream of sequence lengths; it is read twice, the second time for the pointers.
-        boundaries: Opens the stream of document indices, from the leading 0 to the closing S.
-        modes: Opens the stream of sequence modes; passed if and only if the header has modes.
+        read: Opens the stream of a section by name, of "boundaries" from the leading 0 to the closing S; that of
+            "lengths" twice, as the pointers follow from it.
 
     Raises:
         ValueError: If the sections do not match the counts in the header.
     """
     start = file.size_bytes
     file.write(header.to_bytes())
-    for chunk in lengths():
-        file.write(np.ascontiguousarray(chunk, dtype=LENGTH).data)
-    end = 0
-    for chunk in lengths():
-        ends = end + np.cumsum(chunk.astype(np.int64) * header.dtype.itemsize)
-        if len(ends):
-            file.write(np.concatenate(([end], ends[:-1])).astype(POINTER, copy=False).data)
-            end = int(ends[-1])
-    for boundary_chunk in boundaries():
-        file.write(np.ascontiguousarray(boundary_chunk, dtype=BOUNDARY).data)
-    if modes is not None:
-        for mode_chunk in modes():
-            file.write(np.ascontiguousarray(mode_chunk, dtype=MODE).data)
+    for name, (dtype, _, count) in header.sections.items():
+        if count:
+            for chunk in _pointers(read("lengths"), header.dtype.itemsize) if name == "pointers" else read(name):
+                file.write(np.ascontiguousarray(chunk, dtype=dtype).data)
     if file.size_bytes - start != header.size_bytes:
         msg = f"expected sections of {header.size_bytes} bytes as in the header, got {file.size_bytes - start}"
         raise ValueError(msg)
 
 
-# Build the `.idx` of an MMIDIDX dataset document by document, in bounded memory.
+def _pointers(lengths: Iterable[NDArray[np.int32]], token_bytes: int) -> Iterator[NDArray[np.int64]]:
+    end = 0
+    for chunk in lengths:
+        starts = end + starts_of(chunk.astype(np.int64) * token_bytes)
+        yield starts[:-1]
+        end = int(starts[-1])
 
 
 class IndexBuilder:
@@ -300,13 +290,13 @@ class IndexBuilder:
 
     def __init__(self, dtype: np.dtype[Any], *, folder: str) -> None:
         self._dtype = dtype
-        self._lengths, self._boundaries = (
-            tempfile.SpooledTemporaryFile[bytes](HELD_BYTES, dir=folder) for _ in range(2)
-        )
+        self._spools = {
+            name: tempfile.SpooledTemporaryFile[bytes](HELD_BYTES, dir=folder) for name in ("lengths", "boundaries")
+        }
         self.num_sequences = 0
         self.num_documents = 0
         self.num_tokens = 0
-        self._boundaries.write(bytes(BOUNDARY.itemsize))
+        self._spools["boundaries"].write(bytes(BOUNDARY.itemsize))
 
     def add_documents(
         self, sequence_lengths: NDArray[np.integer[Any]], sequences_per_document: NDArray[np.integer[Any]]
@@ -323,8 +313,9 @@ class IndexBuilder:
         if len(sequence_lengths) and int(sequence_lengths.max()) > np.iinfo(LENGTH).max:
             msg = f"expected sequences of at most 2**31 - 1 tokens, as MMIDIDX requires, got {sequence_lengths.max()}"
             raise OverflowError(msg)
-        self._lengths.write(sequence_lengths.astype(LENGTH).tobytes())
-        self._boundaries.write((self.num_sequences + np.cumsum(sequences_per_document)).astype(BOUNDARY).tobytes())
+        ends = self.num_sequences + np.cumsum(sequences_per_document)
+        self._spools["lengths"].write(sequence_lengths.astype(LENGTH).tobytes())
+        self._spools["boundaries"].write(ends.astype(BOUNDARY).tobytes())
         self.num_sequences += len(sequence_lengths)
         self.num_documents += len(sequences_per_document)
         self.num_tokens += int(sequence_lengths.sum(dtype=np.int64))
@@ -337,25 +328,15 @@ class IndexBuilder:
             num_boundaries=self.num_documents + 1,
             has_modes=False,
         )
-        write_index(
-            file,
-            header,
-            lengths=lambda: _spooled(self._lengths, LENGTH),
-            boundaries=lambda: _spooled(self._boundaries, BOUNDARY),
-        )
+        write_index(file, header, self._read)
 
     def close(self) -> None:
         """Release the temporary files."""
-        for spool in (self._lengths, self._boundaries):
+        for spool in self._spools.values():
             with contextlib.suppress(OSError):  # buffered data may not fit a full disk, and is not needed
                 spool.close()
 
-
-HELD_BYTES = 1 << 20
-"""Size up to which the spool of a section is held in memory; then it is a temporary file in the folder."""
-
-
-def _spooled(file: tempfile.SpooledTemporaryFile[bytes], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    file.seek(0)
-    while data := file.read(CHUNK_ITEMS * dtype.itemsize):
-        yield np.frombuffer(data, dtype=dtype)
+    def _read(self, name: str) -> Iterator[NDArray[Any]]:
+        self._spools[name].seek(0)
+        while data := self._spools[name].read(CHUNK_ITEMS * SECTIONS[name].itemsize):
+            yield np.frombuffer(data, SECTIONS[name])

@@ -16,13 +16,10 @@ import numpy as np
 from dsindex.dtypes import starts_of
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats import PICKLE_START
-from dsindex.formats.new_file import TokenRun, copy_tokens, refuse_existing
 from dsindex.formats.pickled_pairs import read_pairs, write_pairs
 from dsindex.store.reading import open_items, open_stored
-from dsindex.store.storage import atomic_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from io import BufferedReader
 
     from _typeshed import SupportsWrite
@@ -254,64 +251,3 @@ def _header_as(file: BufferedReader, version: PbinVersion) -> PbinHeader | None:
 
 
 _INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1"}
-
-# Join `.pbin` files with correct offsets.
-#
-# Modalities' own join leaves the offsets of file k (from 0) 12·k bytes too low: it subtracts each file's header once
-# too often.
-
-
-def join_pbin_files(paths: Sequence[str], output: str, *, version: PbinVersion = CURRENT_VERSION) -> PbinHeader:
-    """Write the documents of several `.pbin` files, of any versions, one file after the other.
-
-    Args:
-        paths: In output order.
-        output: The new file, which must not exist.
-        version: Version of the new file.
-
-    Returns:
-        The header of the new file.
-
-    Raises:
-        FormatError: If a file is damaged, or token sizes differ, which means different vocabularies.
-        OutputError: If the output exists or cannot be written.
-        ValueError: If there are no files.
-    """
-    if not paths:
-        raise ValueError("expected at least one .pbin to merge, got none")
-    headers = [read_pbin_header(path) for path in paths]
-    for path, header in zip(paths, headers, strict=True):
-        if header.token_bytes != headers[0].token_bytes:
-            raise FormatError(
-                f"{path}: expected tokens of {headers[0].token_bytes} bytes as in {paths[0]}, "
-                f"got {header.token_bytes}; files of different vocabularies cannot be merged"
-            )
-    merged = PbinHeader(
-        version=version, token_bytes=headers[0].token_bytes, data_bytes=sum(header.data_bytes for header in headers)
-    )
-    lengths = np.concatenate([read_document_lengths(*pair) for pair in zip(paths, headers, strict=True)])
-    write_pbin(output, merged, [token_run(*pair) for pair in zip(paths, headers, strict=True)], lengths)
-    return merged
-
-
-def write_pbin(
-    output: str, header: PbinHeader, runs: Sequence[TokenRun], document_lengths: NDArray[np.integer[Any]]
-) -> None:
-    """Write a `.pbin`, which appears complete or not at all.
-
-    Raises:
-        FormatError: If an id does not fit the token type.
-        OutputError: If it exists, or cannot be written.
-    """
-    refuse_existing([output], inputs=[run.path for run in runs])
-    head = header.to_bytes()
-    with atomic_writer(output) as file:
-        file.write(head)
-        for run in runs:
-            copy_tokens(file, run, header.dtype)
-        write_pbin_index(file, header, document_lengths)
-
-
-def token_run(path: str, header: PbinHeader) -> TokenRun:
-    """Return all tokens of a `.pbin` as one run."""
-    return TokenRun(path=path, offset=header.version.header_bytes, dtype=header.dtype, num_tokens=header.num_tokens)

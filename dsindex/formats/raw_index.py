@@ -95,10 +95,11 @@ def create_raw_index(path: str, index_path: str | None = None, *, drop_faulty_en
         with atomic_writer(target) as file:
             file.write(content.getbuffer())
     except OSError as error:
-        raise OutputError(f"{target}: exists and cannot be read ({error.strerror}); choose another --output") from error
+        raise OutputError(f"{target}: exists and cannot be read ({error.strerror}); choose --output") from error
     else:
         if not same:
-            raise OutputError(f"{target}: exists and differs from the new file; remove it or choose another --output")
+            msg = f"{target}: expected no file or the same index; remove it if it is an old index, or choose --output"
+            raise OutputError(msg)
     return RawIndexAccount(
         index_path=target, num_entries=len(pairs), num_dropped=len(faulty), dropped=tuple(faulty[:MAX_REPORTED])
     )

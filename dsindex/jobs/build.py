@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.job import check_room, make_plan, open_job
+from dsindex.engine.job import make_plan, open_job
 from dsindex.engine.output import Output
-from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
 from dsindex.engine.worker import ShardSettings
 from dsindex.errors import InputError
 from dsindex.jobs.results import MadeDataset, TextResult, outcome_fields
 from dsindex.store.urls import absolute
+from dsindex.tools.estimate import check_room
+from dsindex.tools.sample import examine_sample
 
 if TYPE_CHECKING:
     from dsindex.engine.progress import Reporter
@@ -69,8 +70,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
                 selection=selection,
                 dtype=dtype.str,
                 eod_id=source.eod_id,
-                layout="megatron",
-                empty_documents=config.empty_documents,
+                layout=config.empty_documents,
                 samples=config.samples,
                 **source.shard_options(),
             )

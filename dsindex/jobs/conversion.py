@@ -1,9 +1,9 @@
-"""Convert MMIDIDX to `.pbin` and back without loss: the same tokens and documents, including empty ones.
+"""Convert MMIDIDX to `.pbin` and back without loss, and join `.pbin` files: the same documents, including empty ones.
 
 A `.pbin` stores documents but not sequences, and the size of a token but not its type. So a document must be one
 sequence, or none if it is empty, unless it is flattened on purpose. Converting back yields the type that Megatron uses
 for the size (1 byte uint8, 2 bytes uint16, 4 bytes int32) unless another one is requested, as for a uint16 dataset that
-went through the version `spec`, which has only tokens of 4 bytes.
+went through the version `spec`, which has only tokens of 4 bytes. Files appear complete, under names that nobody has.
 """
 
 from __future__ import annotations
@@ -14,31 +14,37 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.errors import FormatError, LimitError
+from dsindex.dtypes import cast_tokens
+from dsindex.errors import FormatError, LimitError, OutputError
 from dsindex.formats.mmididx import IndexBuilder
-from dsindex.formats.new_file import TokenRun, copy_tokens, refuse_existing
 from dsindex.formats.pbin import (
     CURRENT_VERSION,
     PBIN_VERSIONS,
     PbinHeader,
-    join_pbin_files,
+    open_tokens,
     read_document_lengths,
     read_pbin_header,
-    token_run,
-    write_pbin,
+    write_pbin_index,
 )
 from dsindex.jobs.results import JobResult, MadeDataset
-from dsindex.store.storage import atomic_writer, remove_if_present
+from dsindex.store.storage import atomic_writer, remove_if_present, require_path
 from dsindex.store.urls import as_prefix
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
+
+    from numpy.typing import NDArray
 
     from dsindex.formats.pbin import PbinVersion
     from dsindex.options.datasets import ConvertCommand
+    from dsindex.store.reading import Items
+    from dsindex.store.storage import DigestingWriter
 
 TYPE_OF_SIZE: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<i4")}
 """MMIDIDX token type by token size in bytes."""
+COPY_TOKENS = 1 << 20
+"""Tokens that are held in memory at once."""
 
 
 class ConvertResult(JobResult):
@@ -82,9 +88,8 @@ def convert_to_pbin(
         raise FormatError(f"{prefix}.idx: {reason}")
     token_bytes = dataset.dtype.itemsize if version.names_token_size else 4
     header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=dataset.num_tokens * token_bytes)
-    run = TokenRun(path=f"{prefix}.bin", offset=0, dtype=dataset.dtype, num_tokens=dataset.num_tokens)
     begins = np.append(0, np.cumsum(dataset.sequence_lengths, dtype=np.int64))[dataset.document_indices]
-    write_pbin(output, header, [run], np.diff(begins))
+    _write_pbin(output, header, [(f"{prefix}.bin", dataset.token_columns()[0])], np.diff(begins))
     return _converted(output, (dataset.num_documents, len(dataset), dataset.num_tokens), header.dtype)
 
 
@@ -128,14 +133,14 @@ def convert_to_indexed(
     header = read_pbin_header(path, version=version)
     wanted = TYPE_OF_SIZE[header.token_bytes] if dtype is None else dtype.newbyteorder("<")
     idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
-    refuse_existing((bin_path, idx_path), inputs=[path])
+    _refuse_existing(bin_path, idx_path)
     lengths = read_document_lengths(path, header)
     filled = lengths > 0
     builder = IndexBuilder(wanted, folder=os.path.dirname(prefix) or ".")
     try:
         builder.add_documents(lengths[filled], filled.astype(np.int64))
         with atomic_writer(bin_path) as bin_file:
-            copy_tokens(bin_file, token_run(path, header), wanted)
+            _copy_tokens(bin_file, path, open_tokens(path, header), wanted)
         with atomic_writer(idx_path) as idx_file:
             builder.write(idx_file)
     except BaseException as error:
@@ -159,6 +164,74 @@ def convert_version(path: str, output: str, *, version: PbinVersion) -> ConvertR
     header = join_pbin_files([path], output, version=version)
     num_documents = len(read_document_lengths(output, header))
     return _converted(output, (num_documents, num_documents, header.num_tokens), header.dtype)
+
+
+def join_pbin_files(paths: Sequence[str], output: str, *, version: PbinVersion = CURRENT_VERSION) -> PbinHeader:
+    """Write the documents of several `.pbin` files, of any versions, one file after the other.
+
+    Modalities' own join leaves the offsets of file k (from 0) 12·k bytes too low: it subtracts each file's header once
+    too often.
+
+    Args:
+        paths: In output order.
+        output: The new file, which must not exist.
+        version: Version of the new file.
+
+    Returns:
+        The header of the new file.
+
+    Raises:
+        FormatError: If a file is damaged, or token sizes differ, which means different vocabularies.
+        OutputError: If the output exists or cannot be written.
+        ValueError: If there are no files.
+    """
+    if not paths:
+        raise ValueError("expected at least one .pbin to merge, got none")
+    headers = [read_pbin_header(path) for path in paths]
+    for path, header in zip(paths, headers, strict=True):
+        if header.token_bytes != headers[0].token_bytes:
+            raise FormatError(
+                f"{path}: expected tokens of {headers[0].token_bytes} bytes as in {paths[0]}, "
+                f"got {header.token_bytes}; files of different vocabularies cannot be merged"
+            )
+    data_bytes = sum(header.data_bytes for header in headers)
+    merged = PbinHeader(version=version, token_bytes=headers[0].token_bytes, data_bytes=data_bytes)
+    files = list(zip(paths, headers, strict=True))
+    lengths = np.concatenate([read_document_lengths(*file) for file in files])
+    _write_pbin(output, merged, [(file[0], open_tokens(*file)) for file in files], lengths)
+    return merged
+
+
+def _write_pbin(
+    output: str, header: PbinHeader, sources: Sequence[tuple[str, Items]], document_lengths: NDArray[np.int64]
+) -> None:
+    """Write the tokens of files, each given with its path."""
+    _refuse_existing(output)
+    head = header.to_bytes()
+    with atomic_writer(output) as file:
+        file.write(head)
+        for path, tokens in sources:
+            _copy_tokens(file, path, tokens, header.dtype)
+        write_pbin_index(file, header, document_lengths)
+
+
+def _copy_tokens(file: DigestingWriter, path: str, tokens: Items, dtype: np.dtype[Any]) -> None:
+    """Append tokens in another type, in constant memory."""
+    for begin in range(0, len(tokens), COPY_TOKENS):
+        chunk = tokens[begin : begin + COPY_TOKENS]
+        try:
+            cast = cast_tokens(chunk.astype(chunk.dtype.newbyteorder("="), copy=False), dtype.newbyteorder("="))
+        except OverflowError as error:
+            raise FormatError(f"{path}: {error}; choose a larger token type") from error
+        file.write(np.ascontiguousarray(cast.astype(dtype, copy=False)).view(np.uint8).data)
+
+
+def _refuse_existing(*paths: str) -> None:
+    """Refuse paths that exist, even as broken links; one may be an input."""
+    for path in paths:
+        require_path(path)
+        if os.path.lexists(path):
+            raise OutputError(f"{path}: expected a file that does not exist yet; choose another name")
 
 
 def _converted(path: str, counts: tuple[int, int, int], dtype: np.dtype[Any]) -> ConvertResult:

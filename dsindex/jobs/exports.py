@@ -127,7 +127,7 @@ def make_exports(
         "drops": config.longer_than_pack == "drop",
     }
     made = []
-    for kind in config.export:
+    for kind in dict.fromkeys(config.export):
         path, own_plan = _folder_of(config, kind), {"export": kind, **plan}
         manifest = read_export_manifest(path)
         is_made = manifest is not None and manifest.plan == own_plan and _is_whole(path, manifest)

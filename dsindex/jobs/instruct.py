@@ -15,9 +15,8 @@ import msgspec
 import xxhash
 
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.job import check_room, make_plan, open_job
+from dsindex.engine.job import make_plan, open_job
 from dsindex.engine.output import Output
-from dsindex.engine.sample import Estimate
 from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
 from dsindex.errors import UsageError
@@ -32,6 +31,8 @@ from dsindex.options.instruct import as_text_config, read_instruction
 from dsindex.store.config_files import option_names
 from dsindex.store.urls import absolute
 from dsindex.text.tokenizer import shared_tokenizer
+from dsindex.tools.estimate import check_room
+from dsindex.tools.sample import Estimate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.engine.executors import Call
-from dsindex.engine.job import check_room, make_plan, open_job
+from dsindex.engine.job import make_plan, open_job
 from dsindex.engine.output import Output
-from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import make_shards
 from dsindex.engine.source import open_source
 from dsindex.engine.tasks import PartFile
@@ -25,6 +24,8 @@ from dsindex.store.store import open_output, replace_file
 from dsindex.store.urls import absolute, joined
 from dsindex.text.selection import open_pattern
 from dsindex.text.tokenizer import shared_tokenizer
+from dsindex.tools.estimate import check_room
+from dsindex.tools.sample import examine_sample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

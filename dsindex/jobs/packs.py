@@ -140,7 +140,7 @@ def _pack(
         )
         index = io.BytesIO()
         writer = DigestingWriter(index.write)
-        write_index(writer, header, lengths=lambda: iter([lengths]), boundaries=lambda: iter([boundaries]))
+        write_index(writer, header, lambda name: [lengths if name == "lengths" else boundaries])
         content = Content(
             inputs=tokens.inputs,
             documents=layout.num_blocks,

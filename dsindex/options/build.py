@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from dsindex.index.pretrain_command import TOKENIZER_NAMES
-from dsindex.options.config import ExecutorConfig, OptionalPath, Path, TextConfig
+from dsindex.options.config import ExecutorConfig, OptionalPath, OptionalShare, Output, TextConfig
 from dsindex.options.index import IndexBasics, IndexConfig
 from dsindex.options.model import Options, Parsed, option, options_of
-from dsindex.options.numbers import parse_share
-from dsindex.store.urls import locate_output, refuse_address
+from dsindex.store.urls import refuse_address
 
 if TYPE_CHECKING:
     from dsindex.text.blocks import Sample
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 200
 """Bytes of a key in the names of files."""
-Share = Parsed[float | str | None, float | None]
 
 
 TokenizerType: TypeAlias = Literal[
@@ -68,11 +66,11 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     """The options of `dsindex.build`: from text to a merged dataset per key, and to its index caches."""
 
     group: ClassVar = "input and output"
-    output_prefix: Path = option("P", parse=locate_output)
+    output_prefix: Output = option("P")
     """Outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://)."""
     json_keys: Parsed[str | tuple[str, ...] | list[str], tuple[str, ...]] = option("KEY", default=("text",))
     """Keys whose texts are tokenized: names, paths (.meta.text) or jq patterns (NAME=.a + .b) (default: text)."""
-    join: str | None = option("SEPARATOR", default=None, parse=_separator, may_be_empty=True)
+    join: Annotated[str | None, _separator] = option("SEPARATOR", default=None, may_be_empty=True)
     r"""Join the texts of all keys to one; \n, \t and \\ are escapes."""
     where: str | None = option("CONDITION", default=None)
     """Leave out records for which this jq condition is not true."""
@@ -83,9 +81,9 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     empty_documents: Literal["keep", "eod"] = option(default="keep", needs=("append_eod",))
     """Store texts without tokens as empty documents, as Megatron's preprocess_data.py does, or as EOD alone, as its
     preprocess_data_fast.py does (default: keep)."""
-    sample: Share = option("SHARE", default=None, parse=parse_share)
+    sample: OptionalShare = option("SHARE", default=None)
     """Keep this share of the records (10% or 0.1), by their texts."""
-    hold_out: Share = option("SHARE", default=None, parse=parse_share)
+    hold_out: OptionalShare = option("SHARE", default=None)
     """Write the records that --sample SHARE keeps to P_valid_KEY_document, and the others to P_KEY_document."""
 
     @classmethod

@@ -5,13 +5,22 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from dsindex.amounts import split_unit
-from dsindex.datasets.subjects import AnyDataset, AnyPath, Caches, tokenizer_path
+from dsindex.datasets.subjects import (
+    AnyDataset,
+    AnyPath,
+    Caches,
+    cache_folder,
+    list_prefixes,
+    list_text_prefixes,
+    one_prefix,
+    tokenizer_path,
+)
 from dsindex.json_text import show_value
 from dsindex.options.model import Options, Parsed, option
-from dsindex.options.numbers import parse_size
+from dsindex.options.numbers import parse_share, parse_size
 from dsindex.store.urls import absolute, locate, locate_output, refuse_url, with_suffix
 
 if TYPE_CHECKING:
@@ -31,12 +40,24 @@ EngineName: TypeAlias = Literal["auto", "gigatoken", "reference", "tokenizers"]
 Path: TypeAlias = Parsed[AnyPath, str]
 OptionalPath: TypeAlias = Parsed[AnyPath | None, str | None]
 Paths: TypeAlias = Parsed[AnyPath | Iterable[AnyPath], tuple[str, ...]]
-Dataset: TypeAlias = Parsed[AnyDataset, str]
-Datasets: TypeAlias = Parsed[AnyDataset | Iterable[AnyDataset], tuple[str, ...]]
-Folder: TypeAlias = Parsed[AnyDataset | Caches, str]
-OptionalFolder: TypeAlias = Parsed[AnyPath | Caches | None, str | None]
-Tokenizer: TypeAlias = Parsed[AnyPath | TokenizerObject, str]
-OptionalTokenizer: TypeAlias = Parsed[AnyPath | TokenizerObject | None, str | None]
+Output: TypeAlias = Annotated[Path, locate_output]
+LocalPath: TypeAlias = Annotated[Path, os.fspath, refuse_url]
+OptionalLocalPath: TypeAlias = Annotated[OptionalPath, os.fspath, refuse_url]
+"""Of files that only this machine writes."""
+Dataset: TypeAlias = Annotated[Parsed[AnyDataset, str], one_prefix]
+OptionalDataset: TypeAlias = Annotated[Parsed[AnyDataset | None, str | None], one_prefix]
+Datasets: TypeAlias = Annotated[Parsed[AnyDataset | Iterable[AnyDataset], tuple[str, ...]], list_prefixes]
+OptionalDatasets: TypeAlias = Annotated[
+    Parsed[AnyDataset | Iterable[AnyDataset] | None, tuple[str, ...] | None], list_prefixes
+]
+TextDatasets: TypeAlias = Annotated[Parsed[AnyDataset | Iterable[AnyDataset], tuple[str, ...]], list_text_prefixes]
+Folder: TypeAlias = Annotated[Parsed[AnyDataset | Caches, str], cache_folder]
+OptionalLocalFolder: TypeAlias = Annotated[Parsed[AnyPath | Caches | None, str | None], cache_folder, refuse_url]
+Tokenizer: TypeAlias = Annotated[Parsed[AnyPath | TokenizerObject, str], tokenizer_path]
+OptionalTokenizer: TypeAlias = Annotated[Parsed[AnyPath | TokenizerObject | None, str | None], tokenizer_path]
+Size: TypeAlias = Annotated[Parsed[int | str | None, int | None], parse_size]
+Share: TypeAlias = Annotated[Parsed[float | str, float], parse_share]
+OptionalShare: TypeAlias = Annotated[Parsed[float | str | None, float | None], parse_share]
 Progress: TypeAlias = bool | ProgressFunction
 
 
@@ -79,9 +100,9 @@ class WorkConfig(ExecutorConfig):
     """Options of a job that has a work folder."""
 
     group: ClassVar = "work folder"
-    output_prefix: Path = option("P", parse=locate_output)
+    output_prefix: Output = option("P")
     """The beginning of the outputs' names."""
-    work_dir: OptionalPath = option("D", default=None, parse=locate_output)
+    work_dir: Annotated[OptionalPath, locate_output] = option("D", default=None)
     """The folder of shards and ledger (default: PREFIX.build)."""
     keep_shards: bool = option(default=False)
     """Keep the work folder after success."""
@@ -127,28 +148,24 @@ class RecordsConfig(WorkConfig):
     input_format: Literal["auto", "jsonl", "lines", "document"] = option(default="auto")
     """What the inputs hold: JSON lines, or plain text with a document per line or per file; Parquet and Arrow, and
     compression, are told by content (default: auto, by the file's name)."""
-    tokenizer_model: Tokenizer = option("PATH", group="tokenizer", alias="tokenizer", parse=tokenizer_path)
+    tokenizer_model: Tokenizer = option("PATH", group="tokenizer", alias="tokenizer")
     """A tokenizer.json or a folder with one, a SentencePiece .model, a file of tiktoken's, or a name in the Hugging
     Face cache or hub such as gpt2 or ORG/NAME@REVISION."""
     engine: EngineName = option(default="auto", group="tokenizer")
     """The library that encodes; auto is gigatoken where it returns the same tokens, else the reference: the library of
     the tokenizer's own format (default: auto)."""
-    shard_size: Parsed[int | str | None, int | None] = option(
-        "SIZE", default=None, group="execution", parse=parse_size, ge=1
-    )
+    shard_size: Size = option("SIZE", default=None, group="execution", ge=1)
     """Bytes of input per shard (default: by the size of the inputs)."""
     largest_shard: ClassVar[int] = 64 << 20
     no_provenance: bool = option(default=False)
     """Do not record where documents came from."""
     on_bad_record: Literal["fail", "quarantine"] = option(default="fail", group="records")
     """Stop at the first bad record, or set bad records aside with file, line and reason (default: fail)."""
-    max_bad_records: Parsed[int | str | None, str | None] = option(
-        "N|N%", default=None, group="records", parse=_number_or_share
+    max_bad_records: Annotated[Parsed[int | str | None, str | None], _number_or_share] = option(
+        "N|N%", default=None, group="records"
     )
     """Stop when more are set aside."""
-    max_record_size: Parsed[int | str | None, int | None] = option(
-        "SIZE", default=None, group="records", parse=parse_size, ge=1
-    )
+    max_record_size: Size = option("SIZE", default=None, group="records", ge=1)
     """Treat longer lines as bad records."""
 
     def _agree(self) -> None:
@@ -174,8 +191,3 @@ class TextConfig(RecordsConfig):
         from dsindex.text.ranks import TokenizerOptions  # loads what a help text does not need
 
         return TokenizerOptions()
-
-
-def local_output(value: AnyPath) -> str:
-    """Return the path of an output that only this machine writes."""
-    return refuse_url(os.fspath(value))

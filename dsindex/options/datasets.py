@@ -2,45 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import ClassVar, Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from dsindex.datasets.subjects import (
-    PBIN_SUFFIX,
-    AnyDataset,
-    AnyPath,
-    Caches,
-    cache_folder,
-    list_prefixes,
-    one_prefix,
-    tokenizer_path,
-)
+from dsindex.datasets.subjects import PBIN_SUFFIX, AnyPath, Caches
 from dsindex.options.config import (
     Dataset,
     Datasets,
     EngineName,
     ExecutorConfig,
     Folder,
-    OptionalFolder,
+    LocalPath,
+    OptionalDataset,
+    OptionalDatasets,
+    OptionalLocalFolder,
     OptionalPath,
     OptionalTokenizer,
     Path,
     Reported,
-    local_output,
+    Share,
 )
 from dsindex.options.model import Options, Parsed, option
-from dsindex.options.numbers import parse_share, parse_steps
+from dsindex.options.numbers import parse_steps
 from dsindex.store.urls import refuse_url
 
 PbinEra: TypeAlias = Literal["spec", "2024-01-30", "2024-04", "current"]
 """Versions of .pbin files, oldest first."""
-OptionalDatasets: TypeAlias = Parsed[AnyDataset | Iterable[AnyDataset] | None, tuple[str, ...] | None]
+
+
+def _folders(value: AnyPath | Sequence[AnyPath] | Caches) -> AnyPath | Sequence[AnyPath]:
+    return value.folders if isinstance(value, Caches) else value
 
 
 class Decoded(Options):
     """Of commands that show tokens as text."""
 
-    tokenizer_model: OptionalTokenizer = option("PATH", default=None, group="", alias="tokenizer", parse=tokenizer_path)
+    tokenizer_model: OptionalTokenizer = option("PATH", default=None, group="", alias="tokenizer")
     """The tokenizer, if it moved or is not recorded."""
 
 
@@ -59,9 +56,9 @@ class ConvertCommand(Options):
         dsindex convert out/docs_text_document out/docs.pbin
     """
 
-    source: Dataset = option("SRC", positional=True, kw_only=False, parse=one_prefix)
+    source: Dataset = option("SRC", positional=True, kw_only=False)
     """PREFIX or FILE.pbin, here or in an object store."""
-    destination: Path = option("DST", positional=True, kw_only=False, parse=local_output)
+    destination: LocalPath = option("DST", positional=True, kw_only=False)
     """FILE.pbin or PREFIX; it must not exist."""
     pbin_era: PbinEra | None = option(default=None)
     """Version of the .pbin to write (default: current), or to read if DST is MMIDIDX."""
@@ -95,17 +92,17 @@ class VerifyConfig(ExecutorConfig, Decoded):
           --tokenizer-model FOLDER
     """
 
-    prefix: Datasets = option("PREFIX", positional=True, kw_only=False, parse=list_prefixes)
+    prefix: Datasets = option("PREFIX", positional=True, kw_only=False)
     """Datasets: paths without .bin and .idx, here or in an object store; or FILE.pbin."""
-    cache: OptionalFolder = option("FOLDER", default=None, parse=lambda value: refuse_url(cache_folder(value)))
+    cache: OptionalLocalFolder = option("FOLDER", default=None)
     """Check the index caches in this folder against the data."""
     against_source: bool = option(default=False)
     """Tokenize the inputs again and compare."""
-    sample: Parsed[float | str, float] = option("SHARE", default=1.0, parse=parse_share, needs=("against_source",))
+    sample: Share = option("SHARE", default=1.0, needs=("against_source",))
     """Compare only a share of the documents, such as 1% or 0.01."""
     engine: EngineName = option(default="auto")
     """The library that tokenizes again; tokenizers, the reference, is slow (default: auto)."""
-    same_as: Parsed[AnyDataset | None, str | None] = option("B", default=None, parse=one_prefix)
+    same_as: OptionalDataset = option("B", default=None)
     """Tell whether this dataset has the same documents."""
 
     def _agree(self) -> None:
@@ -134,13 +131,11 @@ class ReportConfig(Reported, Decoded):
           --cache out/cache -o report.html
     """
 
-    prefix: Datasets = option("PREFIX", positional=True, kw_only=False, parse=list_prefixes)
+    prefix: Datasets = option("PREFIX", positional=True, kw_only=False)
     """A dataset: a prefix, one of its files, or a .pbin, here or in an object store."""
-    output: Path = option("FILE", short="-o", parse=local_output)
+    output: LocalPath = option("FILE", short="-o")
     """The page to write, such as report.html."""
-    cache: Parsed[AnyPath | Sequence[AnyPath] | Caches, tuple[str, ...]] = option(
-        "D", default=(), parse=lambda value: value.folders if isinstance(value, Caches) else value
-    )
+    cache: Annotated[Parsed[AnyPath | Sequence[AnyPath] | Caches, tuple[str, ...]], _folders] = option("D", default=())
     """Folders of index caches: show splits, epochs and blends, too."""
 
 
@@ -163,7 +158,7 @@ class InspectConfig(Decoded):
         dsindex inspect out/cache --sample 3
     """
 
-    path: Folder = option("PATH", positional=True, kw_only=False, parse=cache_folder)
+    path: Folder = option("PATH", positional=True, kw_only=False)
     """A prefix or a dataset's file, here or in an object store; or a folder."""
     document: int | None = option("I", default=None, group="what to show")
     """One document, counted from 0."""
@@ -173,7 +168,7 @@ class InspectConfig(Decoded):
     """Show at most this many tokens of each document."""
     split: Literal["train", "valid", "test"] | None = option(default=None)
     """The split of an index cache."""
-    data_path: OptionalDatasets = option("PREFIX", default=None, parse=list_prefixes)
+    data_path: OptionalDatasets = option("PREFIX", default=None)
     """The datasets of an index cache, if they were moved."""
 
 
@@ -196,23 +191,20 @@ class TraceConfig(Decoded):
     """
 
     group: ClassVar = "steps"
-    cache: Folder = option(
-        "CACHE", positional=True, kw_only=False, group="", parse=lambda value: refuse_url(cache_folder(value))
-    )
+    cache: Annotated[Folder, refuse_url] = option("CACHE", positional=True, kw_only=False, group="")
     """The folder of index caches, the description of one, or packs."""
     split: str | None = option("NAME", default=None, group="")
     """Train, valid or test (default: train)."""
-    prefix: OptionalDatasets = option("P", default=None, group="", parse=list_prefixes)
+    prefix: OptionalDatasets = option("P", default=None, group="")
     """The datasets, in the order of the blend, if they moved; here or in an object store."""
     sample: Parsed[int | Sequence[int] | None, tuple[int, ...] | None] = option(
         "K", default=None, group="what to trace, one of", excludes=("step", "consumed")
     )
     """Samples, by number."""
-    step: Parsed[int | str | None, tuple[int, int] | None] = option(
+    step: Annotated[Parsed[int | str | None, tuple[int, int] | None], parse_steps] = option(
         "S",
         default=None,
         group="what to trace, one of",
-        parse=parse_steps,
         needs=("global_batch_size",),
         excludes=("consumed",),
     )

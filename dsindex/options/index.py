@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
 from dsindex.index.job import MID_LEVEL_SURPLUS, JobTokenizer, Release
@@ -20,7 +20,7 @@ from dsindex.index.pretrain_command import (
     take_command,
 )
 from dsindex.json_text import show_value
-from dsindex.options.config import ExecutorConfig, OptionalPath, TrainingLength, local_output
+from dsindex.options.config import ExecutorConfig, OptionalLocalPath, OptionalPath, Path, TrainingLength
 from dsindex.options.model import Options, Parsed, option
 from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import refuse_url
@@ -36,9 +36,7 @@ SPLIT_PATHS = ("train_data_path", "valid_data_path", "test_data_path", "per_spli
 
 Blend: TypeAlias = AnyDataset | Iterable[AnyDataset | float]
 """A dataset, or datasets with weights before each or none."""
-Words: TypeAlias = Parsed[Blend | None, tuple[str, ...] | None]
 Counts: TypeAlias = tuple[int | None, int | None, int | None]
-Epochs: TypeAlias = Parsed[Fraction | float | str | None, Fraction | None]
 
 
 class TokenizerFlags(Options):
@@ -75,6 +73,9 @@ def parse_blend(value: Blend) -> tuple[str, ...]:
     return tuple(words)
 
 
+Words: TypeAlias = Annotated[Parsed[Blend | None, tuple[str, ...] | None], parse_blend]
+
+
 def _counts(value: int | Sequence[int | str | None]) -> Counts:
     """Read three numbers; `none` or a missing one means one epoch."""
     words = [value] if isinstance(value, int) else list(value)
@@ -107,16 +108,19 @@ def _order(value: object) -> str:
     return text if text in DOCUMENT_ORDERS else refuse_url(text)
 
 
+Epochs: TypeAlias = Annotated[Parsed[Fraction | float | str | None, Fraction | None], _fraction]
+
+
 class IndexBasics(TrainingLength):
     """What the index caches of nearly every job depend on; a build has these options, too."""
 
     group: ClassVar = "samples"
     seq_length: int | None = option("L", default=None, ge=2, le=MEGATRON_COUNT - 1)
     """The job's --seq-length: tokens per sample."""
-    epochs: Epochs = option("E", default=None, parse=_fraction)
+    epochs: Epochs = option("E", default=None)
     """Train on E epochs, fractions allowed, and valid and test on one; the number of samples is in the description."""
-    num_samples: Parsed[int | str | Sequence[int | None] | None, Counts | None] = option(
-        "N[,N,N]", default=None, separator=",", parse=_counts
+    num_samples: Annotated[Parsed[int | str | Sequence[int | None] | None, Counts | None], _counts] = option(
+        "N[,N,N]", default=None, separator=","
     )
     """Samples of train, valid and test, as the job requests them; `none` or a missing number means one epoch."""
     eval_interval: int | None = option("N", default=None, ge=1)
@@ -127,15 +131,11 @@ class IndexBasics(TrainingLength):
     """Shares of train, valid and test, spelled as in the job (default: '969, 30, 1')."""
     seed: int | None = option("N", default=None, le=2**32 - 1, group="order")
     """The job's --seed (default: 1234)."""
-    document_order: Parsed[str | os.PathLike[str], str] = option(
-        "ORDER", default="shuffled", group="order", parse=_order
-    )
+    document_order: Annotated[Path, _order] = option("ORDER", default="shuffled", group="order")
     """`shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a document that fits
     a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of the documents (default:
     shuffled)."""
-    data_cache_path: OptionalPath = option(
-        "D", default=None, group="names", parse=lambda path: refuse_url(os.fspath(path))
-    )
+    data_cache_path: OptionalLocalPath = option("D", default=None, group="names")
     """The job's cache folder (default: P/cache/GPTDataset_indices)."""
     megatron_release: Release | None = option(default=None, group="names", needs=("job_tokenizer or like",))
     """The job's release of megatron-core, by which the flags of its tokenizer become part of the names."""
@@ -190,9 +190,7 @@ class OverTime(Options):
     """Caches that continue those of another job, or whose weights change."""
 
     group: ClassVar = "over time"
-    continue_from: OptionalPath = option(
-        "CACHE", default=None, parse=local_output, needs=("consumed_samples", "data_cache_path")
-    )
+    continue_from: OptionalLocalPath = option("CACHE", default=None, needs=("consumed_samples", "data_cache_path"))
     """The cache folder of a first job, or its description: samples before --consumed-samples are that job's, and after
     them comes what is unread, by this job's weights, datasets and number of samples."""
     consumed_samples: int | None = option("N", default=None, needs=("continue_from",))
@@ -200,7 +198,7 @@ class OverTime(Options):
     blend_schedule: str | None = option("'P:W,W P:W,W'", default=None, needs=("data_cache_path",))
     """Weights from positions of the run on, in samples, tokens or shares of it, as in '0:90,10 50%:50,50' or 'linear
     0:90,10 200Btokens:50,50'. Those of --data-path only make the names."""
-    max_epochs: Epochs = option("E", default=None, parse=_fraction, needs=("blend_schedule or continue_from",))
+    max_epochs: Epochs = option("E", default=None, needs=("blend_schedule or continue_from",))
     """Refuse a run that reads a dataset more often (default: 1 with --blend-schedule, otherwise any)."""
 
 
@@ -212,14 +210,16 @@ class CacheNames(Options):
         default=False, excludes=("document_order", "shuffle_epochs", "continue_from", "blend_schedule")
     )
     """The job has --fim-data, so its datasets are of the class GPTFIMDataset."""
-    job_tokenizer: Parsed[Mapping[str, Any] | JobTokenizer | None, JobTokenizer | None] = option(
-        default=None, flag="--tokenizer-type", parse=_tokenizer_flags, needs=("megatron_release",)
+    job_tokenizer: Annotated[Parsed[Mapping[str, Any] | JobTokenizer | None, JobTokenizer | None], _tokenizer_flags] = (
+        option(default=None, flag="--tokenizer-type", needs=("megatron_release",))
     )
     tokenizer_identifiers: OptionalPath = option(
         "FILE.json", default=None, excludes=("plain_names", "megatron_release", "like")
     )
     """The tokenizer's `unique_identifiers` in the job's Megatron, a JSON object."""
-    dataset_path_as: Words = option("HERE=THERE", default=None, separator=" ")
+    dataset_path_as: Parsed[str | Sequence[str] | None, tuple[str, ...] | None] = option(
+        "HERE=THERE", default=None, separator=" "
+    )
     """HERE=THERE: the beginning of prefixes, here and as the job types them."""
 
 
@@ -227,15 +227,13 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
     """The options of `dsindex.build_index`."""
 
     group: ClassVar = "data"
-    data_path: Words = option(
-        "P", default=None, kw_only=False, parse=parse_blend, excludes=("data_args_path", *SPLIT_PATHS)
-    )
+    data_path: Words = option("P", default=None, kw_only=False, excludes=("data_args_path", *SPLIT_PATHS))
     """A prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths."""
-    train_data_path: Words = option("P", default=None, parse=parse_blend)
+    train_data_path: Words = option("P", default=None)
     """The same, for train alone."""
-    valid_data_path: Words = option("P", default=None, parse=parse_blend)
+    valid_data_path: Words = option("P", default=None)
     """The same, for valid alone."""
-    test_data_path: Words = option("P", default=None, parse=parse_blend)
+    test_data_path: Words = option("P", default=None)
     """The same, for test alone."""
     data_args_path: OptionalPath = option("FILE", default=None, needs=("split or like",), excludes=SPLIT_PATHS)
     """A file with the words of --data-path, as in the job."""

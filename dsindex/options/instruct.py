@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path as Folder
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from dsindex.datasets.subjects import AnyPath, tokenizer_path
+from dsindex.datasets.subjects import AnyPath
 from dsindex.errors import UsageError
-from dsindex.options.config import Path, RecordsConfig, TextConfig, Tokenizer
+from dsindex.options.config import Output, RecordsConfig, TextConfig, Tokenizer
 from dsindex.options.model import Parsed, option, options_of
-from dsindex.store.urls import locate_output, refuse_address
+from dsindex.store.urls import refuse_address
 
 ExportKind: TypeAlias = Literal["parquet", "bridge"]
 Reasoning: TypeAlias = Literal["learn", "mask", "drop"]
@@ -41,9 +41,9 @@ class InstructConfig(RecordsConfig):
     """Smaller than a build's: a worker encodes a tenth as fast, and all should be busy to the end."""
     config: Parsed[AnyPath | Mapping[str, Any] | None, Any] = option("CONFIG", default=None, positional=True)
     """A YAML file: how records become prompts, and in its section `job`, options as below."""
-    output_prefix: Path = option("P", default=..., parse=locate_output)
+    output_prefix: Output = option("P", default=...)
     """Outputs are named P_text_document.*, P_loss_mask.*, …, here or in a bucket (s3://, gs://)."""
-    tokenizer_model: Tokenizer = option("PATH", default=..., alias="tokenizer", parse=tokenizer_path)
+    tokenizer_model: Tokenizer = option("PATH", default=..., alias="tokenizer")
     """A tokenizer.json, or a folder with one."""
     seq_length: int | None = option("L", default=None, ge=2, le=2**27)
     """Pack conversations into blocks of L tokens; also sets max_length if CONFIG does not."""
@@ -65,9 +65,7 @@ class InstructConfig(RecordsConfig):
     """Shares of train, valid and test, by a hash of each conversation's content."""
     split_seed: int = option("N", default=1234)
     """Seed of the split (default: 1234)."""
-    export: Parsed[ExportKind | Sequence[ExportKind], tuple[ExportKind, ...]] = option(
-        "KIND", default=(), parse=lambda kinds: (kinds,) if isinstance(kinds, str) else tuple(dict.fromkeys(kinds))
-    )
+    export: Parsed[ExportKind | Sequence[ExportKind], tuple[ExportKind, ...]] = option("KIND", default=())
     """Also write a folder for other trainers: parquet (rows of input_ids and labels, for TRL, axolotl and others) or
     bridge (packs of Megatron-Bridge and NeMo)."""
 

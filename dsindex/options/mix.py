@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from dsindex.datasets.subjects import AnyDataset, list_text_prefixes, one_prefix
 from dsindex.options.config import TrainingLength
-from dsindex.options.index import Words, parse_blend
+from dsindex.options.index import Words
 from dsindex.options.model import Parsed, option
 from dsindex.options.numbers import MEGATRON_COUNT, parse_tokens
 
@@ -42,24 +42,24 @@ class MixConfig(TrainingLength):
     """
 
     group: ClassVar = "length of the run"
-    source: Parsed[Sources, tuple[str, ...]] = option(
-        "PREFIX[=AMOUNT]", default=(), positional=True, kw_only=False, group="", parse=_sources, excludes=("data_path",)
+    source: Annotated[Parsed[Sources, tuple[str, ...]], _sources] = option(
+        "PREFIX[=AMOUNT]", default=(), positional=True, kw_only=False, group="", excludes=("data_path",)
     )
     """A dataset and how much of it: 40% of the tokens or 0.4, 2.5epochs, 10B tokens, or rest, which is divided in
     proportion to the datasets' tokens; without an amount also the rest; max2epochs is the rest up to a limit."""
-    data_path: Words = option("W P", default=None, group="", parse=parse_blend)
+    data_path: Words = option("W P", default=None, group="")
     """Show what these weights of a job mean: W1 P1 W2 P2 …."""
-    tokens: Parsed[int | str | None, int | None] = option(
-        "N", default=None, ge=1, parse=parse_tokens, excludes=("train_samples", "train_iters")
+    tokens: Annotated[Parsed[int | str | None, int | None], parse_tokens] = option(
+        "N", default=None, ge=1, excludes=("train_samples", "train_iters")
     )
     """Tokens to draw, such as 300B."""
     seq_length: int = option("L", default=DEFAULT_SEQ_LENGTH, ge=2, le=MEGATRON_COUNT - 1, group="the job")
     """Tokens per sample (default: 4096)."""
     split: str | None = option("S", default=None, group="the job", excludes=("valid_data_path", "test_data_path"))
     """Shares of train, valid and test in every dataset (default: '969, 30, 1')."""
-    valid_data_path: Words = option("P", default=None, group="the job", parse=parse_blend)
+    valid_data_path: Words = option("P", default=None, group="the job")
     """Datasets of valid, such as what was held out; train then has the whole of its own."""
-    test_data_path: Words = option("P", default=None, group="the job", parse=parse_blend)
+    test_data_path: Words = option("P", default=None, group="the job")
     """The same, for test."""
 
     @property

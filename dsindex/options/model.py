@@ -84,8 +84,6 @@ class Option:
     """Its name as an argument of a function."""
     separator: str | None = None
     """Where a text is split that holds several values."""
-    parse: Callable[[Any], Any] | None = None
-    """Reads a value, in place of the field's type."""
     needs: tuple[str, ...] = ()
     """Other options that must be given with it: names, or several as in "split or like"."""
     excludes: tuple[str, ...] = ()
@@ -95,6 +93,8 @@ class Option:
     le: float = MAX_NUMBER
     kind: Any = None
     """The type of the value."""
+    readers: tuple[Callable[[Any], Any], ...] = ()
+    """Read a value one after the other before it is checked: what Annotated adds to the type."""
     annotation: str = ""
     """As it stands in the source."""
 
@@ -109,7 +109,9 @@ class Option:
         given = value
         if self.separator is not None and isinstance(value, str):
             value = re.split(rf"\s*{self.separator}\s*", value.strip())
-        plain = _plain(value if self.parse is None else self.parse(value))
+        for reader in self.readers:
+            value = reader(value)
+        plain = _plain(value)
         if get_origin(self.kind) is tuple and not isinstance(plain, tuple):
             plain = (plain,)
         try:
@@ -160,6 +162,8 @@ def value_kind(kind: Any) -> Any:  # noqa: ANN401 - types
     >>> value_kind(Parsed[int | str, int | None]), value_kind(tuple[str, ...] | None)
     (<class 'int'>, tuple[str, ...])
     """
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     if get_origin(kind) is Parsed:
         kind = get_args(kind)[1]
     kinds = [each for each in get_args(kind) if each is not NoneType]
@@ -263,7 +267,7 @@ def options_of(model: type[Options]) -> dict[str, Option]:
 
 
 def _find_options(model: type[Options]) -> dict[str, Option]:
-    kinds, found, lineage = get_type_hints(model), dict[str, Option](), model.__mro__
+    kinds, found, lineage = get_type_hints(model, include_extras=True), dict[str, Option](), model.__mro__
     for place, kind in reversed(list(enumerate(lineage))):
         for name, annotation in vars(kind).get("__annotations__", {}).items():
             own = vars(kind).get(name)
@@ -271,8 +275,9 @@ def _find_options(model: type[Options]) -> dict[str, Option]:
                 groups = (vars(each).get("group") for each in reversed(lineage[: place + 1]))
                 group = own.group if own.group is not None else next(filter(None, groups), "")
                 help = _helps_of(kind.__module__).get((kind.__name__, name), "")
-                own = replace(own, kind=value_kind(kinds[name]), annotation=str(annotation), group=group, help=help)
-                found[name] = own
+                readers = getattr(kinds[name], "__metadata__", ())
+                own = replace(own, kind=value_kind(kinds[name]), readers=readers, annotation=str(annotation))
+                found[name] = replace(own, group=group, help=help)
     return found
 
 

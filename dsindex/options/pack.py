@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from dsindex.datasets.subjects import PBIN_SUFFIX, AnyPath
 from dsindex.errors import UsageError
-from dsindex.options.config import Path, Paths, TextConfig, local_output
+from dsindex.options.config import Output, Path, Paths, TextConfig
 from dsindex.options.datasets import PbinEra
 from dsindex.options.model import Options, option
-from dsindex.store.urls import locate_output
+from dsindex.store.urls import locate_output, refuse_url
 
 
 def _new_pbin(value: AnyPath) -> str:
@@ -24,7 +24,7 @@ class JoinConfig(Options):
     """`dsindex pack --merge`: `.pbin` files joined to one."""
 
     merge: Paths = option(default=...)
-    output: Path = option(default=..., parse=lambda value: local_output(_new_pbin(value)))
+    output: Annotated[Path, _new_pbin, refuse_url] = option(default=...)
     pbin_era: PbinEra = option(default="current")
 
 
@@ -32,8 +32,8 @@ class PackConfig(TextConfig):
     """The options of `dsindex.pack`."""
 
     group: ClassVar = "input and output"
-    output_prefix: Path = option(parse=locate_output)
-    output: Path = option("FILE.pbin", parse=_new_pbin)
+    output_prefix: Output = option()
+    output: Annotated[Path, _new_pbin] = option("FILE.pbin")
     """The packed data, here or in a bucket (s3://, gs://)."""
     jq_pattern: str = option("JQ", default=".text")
     """Selects the text of a record (default: .text); anything but a single key is slower, as it runs jq."""

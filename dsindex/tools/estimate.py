@@ -1,22 +1,33 @@
-"""`dsindex build --dry-run`: sizes, tokens, memory and disk, from a sample of the text; nothing is written."""
+"""`dsindex build --dry-run`: sizes, tokens, memory and disk, from a sample of the text; nothing is written.
+
+Every job compares the disk space that it needs with what is free.
+"""
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dsindex.amounts import format_size
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.job import check_room
-from dsindex.engine.sample import encode_piece, extrapolate, spread_pieces
 from dsindex.engine.source import open_source
+from dsindex.engine.work_folder import SHARDS_FOLDER
 from dsindex.errors import OutputError
 from dsindex.machine import available_cpus
+from dsindex.options.config import work_folder_path
+from dsindex.store.storage import free_bytes, holds_writes, nearest_folder
+from dsindex.store.urls import folder_of, joined
+from dsindex.tools.sample import encode_piece, extrapolate, spread_pieces
 
 if TYPE_CHECKING:
-    from dsindex.engine.sample import Estimate
+    from collections.abc import Mapping
+
     from dsindex.options.build import BuildConfig
+    from dsindex.options.config import WorkConfig
+    from dsindex.tools.sample import Estimate
 
 PIECE_BYTES = 256 << 10
 NUM_PIECES = 256
@@ -25,6 +36,8 @@ IDX_BYTES = 4 + 8 + 8
 """Of a document in an `.idx`: length, pointer and boundary."""
 PROVENANCE_BYTES = 16
 """Of a document in a shard."""
+LATE_SHARE = 0.3
+"""Share of the shards that are there at a time on a disk, where their tokens go as they are merged."""
 INT32_MAX = 2**31 - 1
 
 
@@ -102,3 +115,43 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
         notes=tuple(source.first_notes()),
         limits=tuple(limits),
     )
+
+
+def check_room(config: WorkConfig, estimate: Estimate, *, itemsize: int, num_keys: int) -> None:
+    """Refuse a job whose shards and output would not fit on disk, unless an earlier run has begun it.
+
+    Args:
+        config: The options of the job.
+        estimate: Its estimated size.
+        itemsize: Bytes per token on disk.
+        num_keys: Number of keys, each of which makes a dataset.
+
+    Raises:
+        OutputError: If space is short, naming the folder and the needed and free space.
+    """
+    output_folder, work_dir = folder_of(config.output_prefix), work_folder_path(config)
+    if not holds_writes(work_dir) and os.path.exists(joined(work_dir, SHARDS_FOLDER)):
+        return
+    output = int(estimate.tokens * itemsize + estimate.documents * num_keys * IDX_BYTES)
+    shards = output + int(estimate.documents * PROVENANCE_BYTES)
+    if not (config.keep_shards or holds_writes(output_folder)):
+        shards = int(LATE_SHARE * shards)
+    require_room({output_folder: output, work_dir: shards}, what="shards and output")
+
+
+def require_room(needs: Mapping[str, int], *, what: str) -> None:
+    """Refuse to write more than fits on disk.
+
+    Args:
+        needs: Folder → estimated bytes, which are added up on each disk.
+        what: Names what they are for.
+
+    Raises:
+        OutputError: If fewer bytes are free.
+    """
+    disks = {folder: os.stat(nearest_folder(folder)).st_dev for folder in needs if not holds_writes(folder)}
+    for folder, disk in disks.items():
+        needed = sum(needs[each] for each in disks if disks[each] == disk)
+        if needed > (free := free_bytes(folder)):
+            sizes = f"about {format_size(needed)} are needed for {what}, {format_size(free)} are free"
+            raise OutputError(f"{folder}: {sizes}; make room, or choose another --output-prefix or --work-dir")

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import FormatError, OutputError
-from dsindex.formats import new_file
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.jobs.conversion import convert_to_indexed, convert_to_pbin, convert_version
 from tests.support.datasets import write_dataset
@@ -78,7 +77,7 @@ def test_any_documents_come_back(tmp_path_factory, documents, version, dtype):
     folder = tmp_path_factory.mktemp("convert")
     source = write_dataset(folder / "x", [[document] if document else [] for document in documents], dtype=dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(new_file, "COPY_TOKENS", 3)
+        patch.setattr("dsindex.jobs.conversion.COPY_TOKENS", 3)
         convert_to_pbin(source, str(folder / "x.pbin"), version=PBIN_VERSIONS[version])
         size = 4 if version == "spec" else np.dtype(dtype).itemsize
         assert (folder / "x.pbin").read_bytes() == pbin_bytes(documents, version=version, token_bytes=size)

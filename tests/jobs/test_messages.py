@@ -147,7 +147,7 @@ def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path, cli)
 
 
 def test_too_little_room_is_said_before_work_starts(tmp_path, cli, monkeypatch):
-    monkeypatch.setattr("dsindex.engine.job.free_bytes", lambda _folder: 10)
+    monkeypatch.setattr("dsindex.tools.estimate.free_bytes", lambda _folder: 10)
     shown = cli(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")], 1)
     assert_one_sentence(shown, r"kB are needed for shards and output, 10 B are free; make room")
     assert not (tmp_path / "out" / "x.build").exists()

@@ -48,7 +48,7 @@ def test_what_is_only_printed_fails_where_it_cannot_be(tmp_path, command):
 def test_files_of_a_job_never_become_standard_output(tmp_path):
     """With descriptor 1 closed, the first file that is opened would get its number."""
     code = (
-        "import os, dsindex.engine.standard_streams as s; s.prepare_standard_streams();"
+        "import os, dsindex.cli.standard_streams as s; s.prepare_standard_streams();"
         "file = open('x', 'w');"
         "os.write(1, b'stray'); print('stray'); s.flush_output(); assert file.fileno() > 2, file.fileno()"
     )

@@ -11,11 +11,11 @@ from dsindex.errors import FormatError, LimitError, OutputError
 from dsindex.formats.pbin import (
     PBIN_VERSIONS,
     PbinHeader,
-    join_pbin_files,
     open_tokens,
     read_document_lengths,
     read_pbin_header,
 )
+from dsindex.jobs.conversion import join_pbin_files
 from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin
 
 SHAPES = [(version, size) for version in VERSION_NAMES for size in ([4] if version == "spec" else [1, 2, 4])]

@@ -9,12 +9,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import TYPE_CHECKING
-
-from dsindex.json_text import show_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class StandardOutputError(Exception):
@@ -52,11 +46,6 @@ class StandardStream(io.TextIOWrapper):
                 super().flush()
             except OSError as error:
                 self.failure = error
-
-
-def show_lines(lines: Iterable[str]) -> str:
-    """Return lines as text, each shown by `show_name`, so that no name within one begins a line of its own."""
-    return "".join(f"{show_name(line)}\n" for line in lines)
 
 
 def flush_output() -> None:
