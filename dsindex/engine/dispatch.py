@@ -14,7 +14,6 @@ import secrets
 import time
 from collections import deque
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dsindex.engine.executors import ProcessExecutor, ThreadExecutor
@@ -44,8 +43,6 @@ DEADLINE_SECONDS = 3600.0
 POLL_SECONDS = 0.5
 RETRY_SECONDS = 0.05
 """Longest wait for a result while a call is to be tried again."""
-WINDOW = 8
-"""Calls per slot that are started beyond the first whose result is missing, if results are wanted in order."""
 
 
 @dataclass(slots=True)
@@ -181,30 +178,16 @@ def run_in_order(
     deadline_seconds: float = DEADLINE_SECONDS,
     on_idle: Callable[[], None] | None = None,
 ) -> Generator[Any]:
-    """Run calls and yield their results in the order of the calls.
-
-    Args:
-        executor: The executor to run them on.
-        calls: The calls, consumed as slots become free and at most WINDOW per slot ahead of the results.
-        deadline_seconds: See DEADLINE_SECONDS.
-        on_idle: Called at least every half second while waiting for a result.
-
-    Raises:
-        DsindexError: The data fault of the first call that has one, after the results of all calls before it.
-        TaskError: If a call used up a budget.
-    """
-    numbered = enumerate(calls)
-    first = islice(numbered, WINDOW * executor.slots)
-    dispatch = Dispatch(executor, first, deadline_seconds=deadline_seconds, on_idle=on_idle)
+    """Run calls as a Dispatch does, and yield their results, which are small, in the order of the calls."""
     ended: dict[int, Any] = {}
     upcoming = 0
+    dispatch = Dispatch(executor, enumerate(calls), deadline_seconds=deadline_seconds, on_idle=on_idle)
     with contextlib.closing(dispatch.run()) as results:
         for number, value in results:
             ended[number] = value
             while upcoming in ended:
+                yield ended.pop(upcoming)
                 upcoming += 1
-                dispatch.release(islice(numbered, 1))
-                yield ended.pop(upcoming - 1)
 
 
 def is_machine_fault(error: BaseException) -> bool:

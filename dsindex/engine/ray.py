@@ -276,19 +276,13 @@ def require_listener(address: str) -> str:
     Raises:
         TaskError: If it is no such address, or nobody listens there.
     """
-    parts = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:/@\[\]]+)(?::([0-9]{1,5}))?", address)
-    if parts is None or int(parts[2] or CLUSTER_PORT) >= 1 << 16:
-        raise TaskError(
-            f"--address: expected a cluster's head as HOST:PORT, such as head:{CLUSTER_PORT}, or auto, got "
-            f"{show_name(without_secrets(address))}; a job server takes jobs: ray job submit --address "
-            f"http://HOST:8265 -- dsindex …"
-        )
-    head = f"{parts[1]}:{parts[2] or CLUSTER_PORT}"
+    head = address if re.search(r":\d+$", address) else f"{address}:{CLUSTER_PORT}"
     reason = try_port(head)
     if reason is not None:
         raise TaskError(
-            f"{head}: expected the head of a Ray cluster, but nothing answers there ({reason}); check --address or "
-            f"RAY_ADDRESS, or use --executor local"
+            f"{show_name(without_secrets(head))}: expected the head of a Ray cluster, as HOST:PORT or auto, but "
+            f"nothing answers there ({reason}); check --address or RAY_ADDRESS, or use --executor local (a job server "
+            f"takes jobs: ray job submit --address http://HOST:8265 -- dsindex …)"
         )
     return head
 
@@ -298,8 +292,6 @@ def try_port(address: str) -> str | None:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except TimeoutError:
-        return f"no answer within {CONNECT_SECONDS:.0f} s"
-    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
+    except (OSError, UnicodeError, OverflowError) as error:  # of a name or a port that cannot be one
         return getattr(error, "strerror", None) or str(error)
     return None

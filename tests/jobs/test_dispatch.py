@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dsindex.engine.dispatch import WINDOW, Dispatch, is_machine_fault, run_in_order
+from dsindex.engine.dispatch import Dispatch, is_machine_fault, run_in_order
 from dsindex.engine.executors import Call, Outcome
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 
@@ -18,7 +18,6 @@ class FakeExecutor:
     slots: int = 3
     backlog: int = 2
     last_first: bool = False
-    hang: set[str] = field(default_factory=set)
     started: list[str] = field(default_factory=list)
     most_in_flight: int = 0
     running_calls: dict[int, Call] = field(default_factory=dict)
@@ -32,8 +31,6 @@ class FakeExecutor:
     def wait(self, timeout):  # noqa: ARG002
         for attempt_id in sorted(self.running_calls, reverse=self.last_first):
             call = self.running_calls[attempt_id]
-            if call.name in self.hang:
-                continue
             del self.running_calls[attempt_id]
             try:
                 return [Outcome(attempt_id=attempt_id, value=call.function(*call.arguments))]
@@ -107,28 +104,6 @@ def test_errors_that_may_pass_are_machine_faults():
 def test_results_come_in_the_order_of_the_calls(num_calls, last_first):
     executor = FakeExecutor(slots=2, backlog=40, last_first=last_first)
     assert list(run_in_order(executor, map(call, range(num_calls)))) == list(range(num_calls))
-
-
-def test_a_slow_first_call_holds_up_a_bounded_number_of_others():
-    executor = FakeExecutor(slots=2, backlog=1, last_first=True, hang={"call[0]"})
-    begun = []
-
-    def calls():
-        for number in range(10**6):
-            begun.append(number)
-            yield call(number)
-
-    idle = []
-
-    def give_up():
-        idle.append(len(begun))
-        if len(idle) > 100:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(run_in_order(executor, calls(), on_idle=give_up))
-    assert len(begun) == WINDOW * executor.slots
-    assert executor.running_calls == {}
 
 
 def test_fault_of_the_first_call_that_has_one_follows_the_results_before_it():
