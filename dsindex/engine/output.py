@@ -9,27 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dsindex.engine.tasks import MergeRange, Piece
-from dsindex.errors import MissingObjectError, OutputError
+from dsindex.errors import MissingObjectError
 from dsindex.formats.manifest import manifest_path
-from dsindex.store.storage import DIGEST_BLOCK_BYTES, holds_writes, sync_folder, writing
-from dsindex.store.store import replace_file, store_of
+from dsindex.store.storage import DIGEST_BLOCK_BYTES, holds_writes
+from dsindex.store.store import store_of
 from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
 
     from dsindex.engine.tasks import Part, PartFile, ShardRows
     from dsindex.engine.work_folder import Ledger
-    from dsindex.formats.manifest import Manifest
     from dsindex.store.storage import StoredFile
 
 RANGE_BYTES = DIGEST_BLOCK_BYTES
@@ -168,68 +164,3 @@ class Output:
 def ranges_of(begin: int, end: int) -> range:
     """Return the numbers of the ranges that the bytes [begin, end) of a token file overlap."""
     return range(begin // RANGE_BYTES, -(-end // RANGE_BYTES))
-
-
-_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp$")
-"""The ending of a name under which a store writes a file."""
-
-
-def remove_partials(outputs: Sequence[Output], plan_id: str) -> None:
-    """Remove the partial files of a plan, and what killed drivers and workers left of files that they wrote.
-
-    What cannot be removed stays, since it is not an output.
-    """
-    own = [output for output in outputs if not output.in_bucket]
-    partials = {output.partial(suffix, plan_id) for output in own for suffix in output.all_suffixes}
-    names = partials.union(*(output.paths for output in own))
-    for folder in {os.path.dirname(output.prefix) for output in own}:
-        found = [each.path for each in store_of(folder).list(folder, recursive=False)]
-        left = (path for path in found if path in partials or _TEMPORARY.sub("", path) in names - {path})
-        store_of(folder).delete(left)
-
-
-# Publish.
-
-
-def publish(outputs: Sequence[Output], manifests: Sequence[Manifest]) -> None:
-    """Give the files of datasets their final names, in reverse order. Called again after a crash, it finishes.
-
-    To a reader, an `.idx` means that its `.bin` is complete. So an earlier dataset of these names is removed first,
-    beginning with its manifest and its `.idx` or `.pbin`; and a new one's manifest comes last.
-
-    Raises:
-        OutputError: If a file cannot be renamed or written.
-    """
-    # What completes a dataset is the last of its files; in a bucket, all have final names.
-    waiting = [each for each in outputs if not each.in_bucket and os.path.exists(each.partial(each.suffixes[-1]))]
-    for output in waiting:
-        withdraw(output)
-    for output, manifest in zip(reversed(outputs), reversed(manifests), strict=True):
-        if output in waiting:
-            _rename_all(output)
-        replace_file(manifest_path(output.prefix), manifest.encode())
-
-
-def withdraw(output: Output) -> None:
-    """Remove an earlier dataset's manifest and its `.idx` or `.pbin`, and files that the new one does not have.
-
-    Raises:
-        OutputError: If the former cannot be removed.
-    """
-    store = store_of(output.prefix)
-    left = store.delete([manifest_path(output.prefix), output.final(output.suffixes[-1])])
-    if left:
-        raise OutputError(f"{left[0]}: cannot be removed, and a new file is to take its place; remove it and run again")
-    store.delete(map(output.final, {*output.all_suffixes} - {*output.suffixes}))
-
-
-def _rename_all(output: Output) -> None:
-    *others, last = output.suffixes
-    folder = os.path.dirname(output.prefix)
-    with writing(output.prefix):
-        for suffix in others:
-            with contextlib.suppress(FileNotFoundError):  # published before a crash
-                os.replace(output.partial(suffix), output.final(suffix))
-        sync_folder(folder)
-        os.replace(output.partial(last), output.final(last))
-        sync_folder(folder)

@@ -21,7 +21,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import xxhash
@@ -36,13 +36,7 @@ from dsindex.store.reading import Extent, open_in_order, open_stored
 from dsindex.store.storage import BlockDigester, holds_writes, start_writeback, write_at, writing
 from dsindex.store.store import open_output, store_of
 from dsindex.store.urls import joined
-from dsindex.text.blocks import (
-    ALL_RECORDS,
-    Sample,
-    hash_records,
-    keep_records,
-    sample_records,
-)
+from dsindex.text.blocks import ALL_RECORDS, Sample, hash_records, keep_records, sample_records
 from dsindex.text.compressed import measure_compression
 from dsindex.text.layout import lay_out_documents, lay_out_pbin_documents
 
@@ -59,6 +53,8 @@ if TYPE_CHECKING:
     from dsindex.text.parts import TaskReader
     from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
+
+    Numbers: TypeAlias = NDArray[np.integer[Any]]
 
 
 # Settings, which are sent to every worker once.
@@ -89,10 +85,8 @@ class ShardSettings(WorkSettings):
     """Token type on disk, also of big-endian tokens."""
     eod_id: int | None
     """Appended to every document that has tokens; None to append nothing."""
-    empty_documents: Literal["keep", "eod"] = "keep"
-    """What a document without tokens becomes in the layout of Megatron, as `lay_out_documents` says."""
-    layout: Literal["megatron", "pbin"]
-    """`megatron` keeps empty documents and always appends EOD; `pbin` drops them and never repeats a final EOD."""
+    layout: Literal["keep", "eod", "pbin"]
+    """That of Megatron, where a document without tokens stays or becomes EOD alone, or that of Modalities."""
     samples: tuple[Sample, ...] = (ALL_RECORDS,)
     """The records to keep; each sample becomes a dataset of every key."""
 
@@ -156,12 +150,8 @@ class Attempt(contextlib.ExitStack):
                 measure_compression(part.path, part.form.container)
             raise BadRecordError(part.path, record.offset, record.reason, part=place, is_row=part.form.is_table)
         self.bad[record.part] += 1
-        entry: dict[str, Any] = {
-            "file": record.part,
-            "offset": record.offset,
-            "line": record.line,
-            "reason": record.reason,
-        }
+        entry: dict[str, Any] = {"file": record.part, "offset": record.offset, "line": record.line}
+        entry["reason"] = record.reason
         try:
             entry["raw"] = record.line_bytes.decode("utf-8")
         except UnicodeDecodeError:
@@ -208,21 +198,14 @@ class GroupWriter:
         self._facts: list[Counter[str]] = [Counter() for _ in dtypes]
         self._provenance = f"{name}.prov" if provenance else None
 
-    def add(
-        self,
-        key: int,
-        tokens: NDArray[Any],
-        sequence_lengths: NDArray[np.integer[Any]],
-        sequences_per_document: NDArray[np.integer[Any]],
-        **facts: int,
-    ) -> None:
+    def add(self, key: int, tokens: NDArray[Any], lengths: Numbers, per_document: Numbers, **facts: int) -> None:
         """Append documents to a key's part.
 
         Args:
             key: The number of the key.
             tokens: Of the type on disk.
-            sequence_lengths: Shape [sequences].
-            sequences_per_document: Shape [documents].
+            lengths: Tokens of each sequence, shape [sequences].
+            per_document: Sequences of each document, shape [documents].
             facts: Counts of the part's receipt, to be added up.
 
         Raises:
@@ -230,12 +213,10 @@ class GroupWriter:
         """
         self._attempt.file(f"{self._name}.{key}.bin").write(tokens.view(np.uint8).data)
         with writing(self._attempt.folder):
-            self._indices[key].add_documents(sequence_lengths, sequences_per_document)
+            self._indices[key].add_documents(lengths, per_document)
         self._facts[key].update(facts)
 
-    def add_places(
-        self, offsets: NDArray[np.int64], lines: NDArray[np.int64], inputs: NDArray[np.int64] | int = 0
-    ) -> None:
+    def add_places(self, offsets: Numbers, lines: Numbers, inputs: Numbers) -> None:
         """Append rows of provenance, if it is wanted.
 
         Args:
@@ -319,8 +300,8 @@ class _SampleWriter(GroupWriter):
         super().__init__(attempt, name, [dtype] * len(settings.keys), provenance=settings.provenance)
         self._keys = settings.keys
         lay_out = lay_out_pbin_documents
-        if settings.layout == "megatron":
-            lay_out = partial(lay_out_documents, empty_documents=settings.empty_documents)
+        if settings.layout != "pbin":
+            lay_out = partial(lay_out_documents, empty_documents=settings.layout)
         vocabulary_size = settings.tokenizer.vocabulary_size
         self._lay_out = partial(lay_out, dtype=dtype, eod_id=settings.eod_id, vocabulary_size=vocabulary_size)
         self.kept = np.zeros(len(attempt.bad), np.int64)

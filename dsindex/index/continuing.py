@@ -27,13 +27,11 @@ import xxhash
 from dsindex.amounts import count
 from dsindex.errors import FormatError, InputError, LimitError
 from dsindex.index.cache import (
-    BLENDED_CLASS,
     PIECE,
     CacheFiles,
     CacheRecord,
     Phase,
     Settings,
-    dataset_parts,
     descriptions_in,
     files_of,
     find_cache,
@@ -92,8 +90,8 @@ def plan_over_time(
             f"--consumed-samples: expected less than the {requested} samples of this job, which count from the begin "
             f"of the first one, got {consumed}; request more with --train-samples or --train-iters"
         )
-    first = None if continue_from is None else read_first_job(continue_from)
-    numbers, taken = ([], [0] * len(members)) if first is None else _match(first, members, consumed)
+    first, olds = (None, []) if continue_from is None else read_first_job(continue_from)
+    numbers, taken = ([], [0] * len(members)) if first is None else _match(first, olds, members, consumed)
     curve = constant_curve([1.0] if blend is None else blend.weights, size)
     if schedule is not None:
         points = parse_blend_schedule(schedule)
@@ -125,7 +123,7 @@ def plan_over_time(
     planned = [
         _plan_dataset(
             member,
-            first.members[numbers.index(place)] if first is not None and place in numbers else None,
+            olds[numbers.index(place)] if place in numbers else None,
             taken=taken[place],
             wanted=wanted[place],
             consumed=consumed,
@@ -136,7 +134,8 @@ def plan_over_time(
     changed = [by_name.get(dataset.files.stem, dataset) for dataset in datasets]
     if blend is None:
         return changed, list(blends), notes
-    phases = [] if first is None else [phase for phase in first.phases if phase.begin < consumed]
+    known = (() if first is None else first.record.settings.phases) or (Phase(0, "first job"),)
+    phases = [phase for phase in known if phase.begin < consumed]
     what = "schedule" if schedule is not None else "continued"
     phases += [Phase(consumed + int(start), what) for start in curve.starts]
     content = (
@@ -151,7 +150,7 @@ def plan_over_time(
         datasets=tuple(planned),
         continued=ContinuedBlend(
             consumed=consumed,
-            old=None if first is None else first.blend,
+            old=first.files if first is not None and first is not olds[0] else None,
             numbers=tuple(numbers),
             taken=tuple(taken),
             curve=curve,
@@ -195,8 +194,8 @@ def _plan_name(consumed: int, content: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstDataset:
-    """The cache of a dataset in the first job."""
+class FirstCache:
+    """A cache of train in the first job: of a blend, or of a dataset."""
 
     files: CacheFiles
     described: dict[str, Any]
@@ -210,64 +209,38 @@ class FirstDataset:
         return is_here or cache.identifiers["dataset_path"] == self.described["dataset_path"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstJob:
-    """The train caches of a job, as they are on disk."""
-
-    description: str
-    """Path of the description."""
-    members: tuple[FirstDataset, ...]
-    blend: CacheFiles | None
-    """None for one dataset without a blend."""
-    num_samples: int
-    phases: tuple[Phase, ...]
-    """Of the run."""
-
-
-def read_first_job(path: str) -> FirstJob:
-    """Read the train caches in a folder, or those of one description.
+def read_first_job(path: str) -> tuple[FirstCache, list[FirstCache]]:
+    """Read the train cache in a folder, or that of a description, and those of its datasets: itself without a blend.
 
     Raises:
-        InputError: If there are none, or several.
+        InputError: If there is none, or several.
         FormatError: If they are damaged, or were changed after dsindex wrote them.
     """
     if os.path.isdir(path):
         path = find_cache(descriptions_in(path), TRAIN, place=f"--continue-from {path}")
-    described, folder = read_description(path), os.path.dirname(path)
-    own, is_blend = files_of(path), described["class"] == BLENDED_CLASS
-    members = []
-    for part in dataset_parts(described):
-        files = files_of(find_description(folder, part)) if is_blend else own
-        members.append(FirstDataset(files=files, described=part, record=_read_sound_record(files)))
-    return FirstJob(
-        description=path,
-        members=tuple(members),
-        blend=own if is_blend else None,
-        num_samples=len(own.open(own.arrays[-1])),
-        phases=_read_sound_record(own).settings.phases or (Phase(0, "first job"),),
-    )
+    own = _read_first(path)
+    parts = own.described.get("datasets")
+    return own, [own] if parts is None else [
+        _read_first(find_description(os.path.dirname(path), part)) for part in parts
+    ]
 
 
-def _read_sound_record(files: CacheFiles) -> CacheRecord:
-    """Return the record of a cache, if it has one, after a comparison of its digests.
-
-    Raises:
-        FormatError: If the files changed.
-    """
-    record = files.read_record()
-    if record is None:
-        return CacheRecord()
+def _read_first(path: str) -> FirstCache:
+    described, files = read_description(path), files_of(path)
+    record = files.read_record() or CacheRecord()
     if record.building is not None:
         raise FormatError(f"{files.record}: dsindex was stopped while it built this cache; build it again first")
-    if changed := files.changed(record):
+    if record.files and (changed := files.changed(record)):
         raise FormatError(
             f"{files.stem}: {', '.join(changed)} changed since dsindex wrote it, so what the first job read is not "
             "known; use the arrays that the job had"
         )
-    return record
+    return FirstCache(files=files, described=described, record=record)
 
 
-def _match(first: FirstJob, members: Sequence[GPTCache], consumed: int) -> tuple[list[int | None], list[int]]:
+def _match(
+    first: FirstCache, olds: Sequence[FirstCache], members: Sequence[GPTCache], consumed: int
+) -> tuple[list[int | None], list[int]]:
     """Find the datasets of the first job among those of this one, which cuts samples as the first one did.
 
     Returns:
@@ -278,29 +251,29 @@ def _match(first: FirstJob, members: Sequence[GPTCache], consumed: int) -> tuple
         InputError: If samples have other borders, or a dataset of which something was read is not there.
         FormatError: If the samples that were read are not the first ones of each dataset.
     """
-    rule, length = members[0].rule, first.members[0].described["sequence_length"]
+    rule, length, place = members[0].rule, olds[0].described["sequence_length"], first.files.stem
     if length != rule.sequence_length:
         raise InputError(
-            f"--continue-from: expected samples of {length} tokens as in {first.description}, got --seq-length "
+            f"--continue-from: expected samples of {length} tokens as in {place}, got --seq-length "
             f"{rule.sequence_length}; go on with the same length"
         )
-    if first.members[0].record.settings.extra_token != rule.extra_token:
+    if olds[0].record.settings.extra_token != rule.extra_token:
         raise InputError("--no-extra-token: expected it as in the first job, on which the borders of samples depend")
-    if consumed > first.num_samples:
+    *datasets, samples = map(first.files.open, first.files.arrays)
+    if consumed > len(samples):
         raise InputError(
-            f"--consumed-samples: expected at most the {first.num_samples} samples of the first job in "
-            f"{first.description}, got {consumed}"
+            f"--consumed-samples: expected at most the {len(samples)} samples of the first job in {place}, got "
+            f"{consumed}"
         )
     sizes = [consumed]
-    if first.blend is not None:
-        datasets, samples = (first.blend.open(name)[:consumed] for name in first.blend.arrays)
-        drawn = [samples[datasets == dataset] for dataset in range(len(first.members))]
+    if first is not olds[0]:
+        drawn = [samples[:consumed][datasets[0][:consumed] == number] for number in range(len(olds))]
         sizes = list(map(len, drawn))
         if sum(sizes) < consumed or any(len(own) and own.max() + 1 != len(own) for own in drawn):
-            raise FormatError(f"{first.blend.stem}: expected the samples of each dataset in order, got others")
+            raise FormatError(f"{place}: expected the samples of each dataset in order, got others")
     numbers: list[int | None] = []
     taken = [0] * len(members)
-    for old, size in zip(first.members, sizes, strict=True):
+    for old, size in zip(olds, sizes, strict=True):
         number = next((place for place, member in enumerate(members) if old.is_of(member)), None)
         if number is not None:
             taken[number] = size
@@ -317,7 +290,7 @@ def _match(first: FirstJob, members: Sequence[GPTCache], consumed: int) -> tuple
 # One dataset.
 
 
-def _plan_dataset(cache: GPTCache, first: FirstDataset | None, *, taken: int, wanted: float, consumed: int) -> GPTCache:
+def _plan_dataset(cache: GPTCache, first: FirstCache | None, *, taken: int, wanted: float, consumed: int) -> GPTCache:
     """Return the cache of a dataset with what it continues, and with all samples that the run draws from it.
 
     Raises:
@@ -402,7 +375,7 @@ def _open_first(files: CacheFiles | None) -> tuple[NDArray[Any], NDArray[Any], N
     return documents, samples, shuffle
 
 
-def _segments_of(first: FirstDataset, num_positions: int, per_epoch: int) -> tuple[Segment, ...]:
+def _segments_of(first: FirstCache, num_positions: int, per_epoch: int) -> tuple[Segment, ...]:
     """Return the segments of a document index: those in its record, or equal epochs.
 
     Raises:

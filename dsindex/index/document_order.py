@@ -109,23 +109,15 @@ def read_order(path: str, begin: int, count: int, num_epochs: int) -> NDArray[np
             numbers = table.column(name).to_numpy()
     except DAMAGED_ARRAY_ERRORS as error:
         raise FormatError(f"{expected}, got a file that cannot be read ({error})") from error
-    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-        raise FormatError(f"{expected} as integers in one dimension, got {numbers.dtype} of shape {numbers.shape}")
-    if len(numbers) not in {count, num_epochs * count}:
-        every = f" or of all {num_epochs} ({num_epochs * count})" if num_epochs > 1 else ""
-        raise InputError(f"{expected} of one epoch ({count}){every}, got {len(numbers)}")
-    outside = np.flatnonzero((numbers < begin) | (numbers >= begin + count))
-    if len(outside):
-        got = f"{numbers[outside[0]]} at place {outside[0]}"
-        raise InputError(f"{expected} from {begin} to {begin + count - 1}, got {got}")
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or len(numbers) not in {count, num_epochs * count}:
+        what = f"{expected} as integers, those of one epoch ({count}) or of all {num_epochs} ({num_epochs * count})"
+        raise InputError(f"{what}, got {numbers.dtype} of shape {numbers.shape}")
     epochs: NDArray[np.integer[Any]] = numbers.reshape(-1, count)
     for number, epoch in enumerate(epochs):
-        seen = np.bincount(epoch - begin, minlength=count)
-        if count and seen.max() > 1:
-            again = int(np.argmax(seen > 1))
-            raise InputError(
-                f"{expected}, each once per epoch, got {begin + again} {seen[again]} times in epoch {number}"
-            )
+        seen = np.bincount(epoch[(epoch >= begin) & (epoch < begin + count)].astype(np.int64) - begin, minlength=count)
+        if not seen.all():
+            got = f"no {begin + int(np.argmin(seen))} in epoch {number}"
+            raise InputError(f"{expected}, each from {begin} to {begin + count - 1} once per epoch, got {got}")
     return epochs
 
 

@@ -124,24 +124,6 @@ class JobTokenizer:
         return None if special is None else list(special)
 
 
-FLAGS = {
-    "tokenizer_path": "--tokenizer-model",
-    "merges_file": "--merge-file",
-    "additional_special_tokens": "--tokenizer-special-tokens",
-    "special_tokens": "--tokenizer-special-tokens",
-    "use_fast": "--tokenizer-hf-no-use-fast",
-    "include_special_tokens": "--tokenizer-hf-no-include-special-tokens",
-    "legacy": "--tokenizer-sentencepiece-legacy",
-    "ignore_extra_whitespaces": "--disable-tokenizer-sentencepiece-ignore-extra-whitespaces",
-    "pattern": "--tiktoken-pattern",
-    "num_special_tokens": "--tiktoken-num-special-tokens",
-    "eod_id": "--null-tokenizer-eod-id",
-    "pad_id": "--null-tokenizer-pad-id",
-    "prompt_format": "--sft-tokenizer-prompt-format",
-}
-"""The job's flags that decide identifiers of other names."""
-
-
 def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
     """Return the `unique_identifiers` that the descriptions of a release's job have of its tokenizer.
 
@@ -153,7 +135,7 @@ def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
     >>> list(identifiers), identifiers["num_special_tokens"]
     (['class', 'tokenizer_path', 'num_special_tokens', 'special_tokens'], '1000')
     """
-    _check_tokenizer(tokenizer, release)
+    _check_tokenizer(tokenizer)
     path: str | list[str | None] | None
     if tokenizer.legacy_tokenizer:
         name, path, options = _legacy(tokenizer)
@@ -162,15 +144,10 @@ def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
     return {"class": name, "tokenizer_path": path, **{option: str(value) for option, value in options.items()}}
 
 
-def _check_tokenizer(tokenizer: JobTokenizer, release: str) -> None:
+def _check_tokenizer(tokenizer: JobTokenizer) -> None:
     kind, pattern = tokenizer.tokenizer_type, tokenizer.tiktoken_pattern
     if kind not in TOKENIZER_TYPES:
         raise UsageError(f"--tokenizer-type: expected one of {', '.join(TOKENIZER_TYPES)}, got {kind!r}")
-    if tokenizer.legacy_tokenizer and release != "0.16":
-        msg = f"--legacy-tokenizer: Megatron {release} has no legacy tokenizers, which ended with 0.16; leave it out"
-        raise UsageError(msg)
-    if kind == "SFTTokenizer" and release == "0.16" and not tokenizer.legacy_tokenizer:
-        raise UsageError("--tokenizer-type: in Megatron 0.16 an SFTTokenizer needs --legacy-tokenizer")
     if pattern is not None and pattern not in _TIKTOKEN_PATTERNS:
         raise UsageError(f"--tiktoken-pattern: expected v1 or v2, got {pattern!r}")
     legacy = _NEEDED_BY_LEGACY.get(kind, ()) if tokenizer.legacy_tokenizer else ()
@@ -276,7 +253,6 @@ def _legacy(tokenizer: JobTokenizer) -> tuple[str, list[str | None], dict[str, A
 Sizes: TypeAlias = tuple[int | None, int | None, int | None]
 """Samples of train, valid and test; None for one epoch."""
 
-_SINCE_18 = ("start_eval_at_iter", "eval_global_batch_size", "step_batch_size_schedule")
 _SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
@@ -345,33 +321,18 @@ def _check_length(length: TrainingLength) -> int:
         missing = ["--global-batch-size"] * (batch is None) + ["--eval-interval or --full-validation"] * (not validates)
         msg = f"--train-iters and --train-samples need {' and '.join(missing)}; without a job, give --num-samples"
         raise UsageError(msg)
-    newer = next((name for name in _SINCE_18 if getattr(length, name) is not None), None)
-    if newer is not None and is_before(length.release, "0.18"):
-        flag = f"--{newer.replace('_', '-')}"
-        raise UsageError(f"{flag}: Megatron {length.release} has no such flag; leave it out")
-    if length.phase_transition_iterations and samples is None:
-        msg = "--phase-transition-iterations: Megatron needs --train-samples with it, and stops at --train-iters"
-        raise UsageError(msg)
     if ramp is not None and length.release is None and samples is not None:
         msg = "--rampup-batch-size needs --megatron-release: it counts up to 0.17, and is ignored from 0.18 on"
         raise UsageError(msg)
     if ramp is not None and is_before(length.release, "0.18"):
-        _check_ramp(length, ramp, batch)
+        first, increment, ramp_samples = ramp
+        growth = batch - first
+        if min(first, increment, ramp_samples, growth) < 1 or growth % increment or growth // increment > 10**6:
+            raise UsageError(
+                "--rampup-batch-size: expected a first batch size that is smaller than --global-batch-size "
+                f"{batch} by a multiple of the increment, and samples above 0, got {' '.join(map(str, ramp))}"
+            )
     return batch
-
-
-def _check_ramp(length: TrainingLength, ramp: tuple[int, int, int], batch: int) -> None:
-    if length.train_samples is None or length.phase_transition_iterations:
-        msg = "--rampup-batch-size: Megatron needs --train-samples with it, and no --phase-transition-iterations"
-        raise UsageError(msg)
-    first, increment, samples = ramp
-    growth = batch - first
-    if min(first, increment, samples, growth) < 1 or growth % increment or growth // increment > 10**6:
-        raise UsageError(
-            "--rampup-batch-size: expected a first batch size that is smaller than --global-batch-size "
-            f"{batch} by a multiple of the increment, and samples above 0, got {first} {increment} {samples}, at which "
-            "Megatron stops"
-        )
 
 
 def _count_iterations(length: TrainingLength, batch: int, steps: list[tuple[int, int]]) -> int:

@@ -70,8 +70,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
                 selection=selection,
                 dtype=dtype.str,
                 eod_id=source.eod_id,
-                layout="megatron",
-                empty_documents=config.empty_documents,
+                layout=config.empty_documents,
                 samples=config.samples,
                 **source.shard_options(),
             )

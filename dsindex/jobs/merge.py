@@ -12,7 +12,7 @@ from dsindex.engine.job import make_plan, open_job
 from dsindex.engine.output import Output
 from dsindex.engine.tasks import Part, PartFile
 from dsindex.errors import FormatError, InputError
-from dsindex.formats.manifest import Content, RecordedInput, read_manifest
+from dsindex.formats.manifest import Content, Manifest, RecordedInput, RecordedTokenizer, read_manifest
 from dsindex.formats.mmididx import check_index, read_header, read_index
 from dsindex.jobs.results import JobResult, MadeDataset
 from dsindex.store.reading import input_status
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.engine.progress import Reporter
-    from dsindex.formats.manifest import Manifest
     from dsindex.options.merge import MergeConfig
 
 
@@ -109,24 +108,23 @@ def refuse_mixture(parts: Sequence[Part]) -> None:
         FormatError: Naming the first that does.
     """
     # A dataset without sequences looks the same with and without modes.
-    first, filled = parts[0], next((part for part in parts if part.header.num_sequences), parts[0])
+    first = next((part for part in parts if part.header.num_sequences), parts[0])
     for part in parts:
-        if part.header.dtype != first.header.dtype:
+        has_other_modes = part.header.num_sequences and part.header.has_modes != first.header.has_modes
+        if has_other_modes or part.header.dtype != first.header.dtype:
             raise FormatError(
-                f"{part.idx.path}: expected tokens of type {first.header.dtype} as in {first.idx.path}, "
-                f"got {part.header.dtype}; datasets of different token types cannot be merged"
+                f"{part.idx.path}: expected {_describe(first)} as in {first.idx.path}, got {_describe(part)}; such "
+                "datasets cannot be merged"
             )
-        if part.header.num_sequences and part.header.has_modes != filled.header.has_modes:
-            has, lacks = (part, filled) if part.header.has_modes else (filled, part)
-            raise FormatError(
-                f"{lacks.idx.path}: expected sequence modes as in {has.idx.path}, got none; "
-                f"datasets with and without modes cannot be merged"
-            )
+
+
+def _describe(part: Part) -> str:
+    return f"tokens of type {part.header.dtype} {'with' if part.header.has_modes else 'without'} sequence modes"
 
 
 def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> Manifest | None:
     """Return the first manifest if all datasets have one, their own, that names the same tokenizer; otherwise None."""
-    first: Manifest | None = None
+    manifests, tokenizers = list[Manifest](), list[RecordedTokenizer]()
     for prefix, part in zip(prefixes, parts, strict=True):
         try:
             manifest = read_manifest(prefix)
@@ -137,8 +135,6 @@ def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> Manifes
         counts = (part.header.num_documents, part.header.num_sequences, part.num_tokens)
         if (manifest.content.documents, manifest.content.sequences, manifest.content.tokens) != counts:
             return None  # that of a dataset that was there before
-        first = first or manifest
-        shared = first.content.tokenizer
-        if shared is None or msgspec.structs.replace(own, name=shared.name) != shared:
-            return None
-    return first
+        manifests.append(manifest)
+        tokenizers.append(msgspec.structs.replace(own, name=""))
+    return manifests[0] if all(tokenizer == tokenizers[0] for tokenizer in tokenizers) else None

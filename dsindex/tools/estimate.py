@@ -5,7 +5,6 @@ Every job compares the disk space that it needs with what is free.
 
 from __future__ import annotations
 
-import glob
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,11 +14,12 @@ from typing import TYPE_CHECKING
 from dsindex.amounts import format_size
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.source import open_source
+from dsindex.engine.work_folder import SHARDS_FOLDER
 from dsindex.errors import OutputError
 from dsindex.machine import available_cpus
 from dsindex.options.config import work_folder_path
 from dsindex.store.storage import free_bytes, holds_writes, nearest_folder
-from dsindex.store.urls import folder_of
+from dsindex.store.urls import folder_of, joined
 from dsindex.tools.sample import encode_piece, extrapolate, spread_pieces
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
 
 
 def check_room(config: WorkConfig, estimate: Estimate, *, itemsize: int, num_keys: int) -> None:
-    """Refuse a job whose shards and output would not fit on disk, but for what an earlier run has made of them.
+    """Refuse a job whose shards and output would not fit on disk, unless an earlier run has begun it.
 
     Args:
         config: The options of the job.
@@ -130,12 +130,12 @@ def check_room(config: WorkConfig, estimate: Estimate, *, itemsize: int, num_key
         OutputError: If space is short, naming the folder and the needed and free space.
     """
     output_folder, work_dir = folder_of(config.output_prefix), work_folder_path(config)
+    if not holds_writes(work_dir) and os.path.exists(joined(work_dir, SHARDS_FOLDER)):
+        return
     output = int(estimate.tokens * itemsize + estimate.documents * num_keys * IDX_BYTES)
     shards = output + int(estimate.documents * PROVENANCE_BYTES)
     if not (config.keep_shards or holds_writes(output_folder)):
         shards = int(LATE_SHARE * shards)
-    output -= _allocated_bytes(f"{glob.escape(config.output_prefix)}*.partial")
-    shards -= _allocated_bytes(f"{glob.escape(work_dir)}/**/*")
     require_room({output_folder: output, work_dir: shards}, what="shards and output")
 
 
@@ -155,8 +155,3 @@ def require_room(needs: Mapping[str, int], *, what: str) -> None:
         if needed > (free := free_bytes(folder)):
             sizes = f"about {format_size(needed)} are needed for {what}, {format_size(free)} are free"
             raise OutputError(f"{folder}: {sizes}; make room, or choose another --output-prefix or --work-dir")
-
-
-def _allocated_bytes(pattern: str) -> int:
-    """Return the disk space that files take, which is less than their size if they have holes."""
-    return sum(os.stat(path).st_blocks * 512 for path in glob.glob(pattern, recursive=True) if os.path.exists(path))

@@ -92,11 +92,6 @@ class ReportResult:
         """Whether nothing was found wrong."""
         return not self.findings and not any(section.findings for section in self.datasets)
 
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The datasets on the page."""
-        return tuple(section.name for section in self.datasets)
-
 
 def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     """Measure datasets and write a page about them. Damage of a dataset is a finding on the page.
@@ -238,11 +233,11 @@ def _sources(prefix: str, documents: Documents, content: Content | None) -> Sour
     inputs = content.inputs if content is not None else []
     names, path = [each.path for each in inputs], f"{prefix}{PROVENANCE_SUFFIX}"
     if names and is_stored(path):
-        return Sources(names, path=path)
+        return Sources(names=names, path=path)
     known = [each.documents for each in inputs if each.documents is not None]
     if len(known) == len(names) > 0 and sum(known) == documents.num_documents:
-        return Sources(names, num_documents=known)
-    return Sources([names[0] if len(names) == 1 else "all"], num_documents=[documents.num_documents])
+        return Sources(names=names, num_documents=known)
+    return Sources(names=[names[0] if len(names) == 1 else "all"], num_documents=[documents.num_documents])
 
 
 def _tiles(

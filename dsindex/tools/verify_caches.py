@@ -65,6 +65,25 @@ def _concerns(path: str, prefix: str) -> bool:
     return any(leads_to(part.get("dataset_path"), prefix) for part in dataset_parts(described))
 
 
+def read_blend(path: str, described: Mapping[str, Any]) -> tuple[list[int], list[float]]:
+    """Return the samples that a blend draws of each dataset, and their weights.
+
+    Raises:
+        FormatError: If its dataset index is of other datasets, or it has not a weight for each.
+    """
+    num_datasets, weights = len(described["datasets"]), described.get("weights")
+    if not isinstance(weights, list) or [type(each) in {int, float} for each in weights] != [True] * num_datasets:
+        what = f"expected a weight for each of {num_datasets} datasets, got {weights!r}"
+        raise FormatError(f"{path}: {what}; build the cache again")
+    drawn = np.zeros(num_datasets, np.int64)
+    for chunk in _chunks(files_of(path).open("dataset_index")):
+        if chunk.min() < 0 or chunk.max() >= num_datasets:
+            what = f"expected datasets below {num_datasets} in its dataset index, got {chunk.max()}"
+            raise FormatError(f"{path}: {what}; build the cache again")
+        drawn += np.bincount(chunk, minlength=num_datasets)
+    return drawn.tolist(), weights
+
+
 def verify_cache(description: str, prefix: str) -> list[str]:
     """Check one cache and return the findings as sentences."""
     remedy = "move its files away and build the cache again: dsindex index"

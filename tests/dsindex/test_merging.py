@@ -52,7 +52,7 @@ def test_merge_equals_concatenation(tmp_path, monkeypatch, modes):
 
 def test_merge_refuses_other_token_types_by_name(tmp_path):
     parts = [write_part(tmp_path / "a", [[1]]), write_part(tmp_path / "b", [[1]], dtype="<i4")]
-    with pytest.raises(FormatError, match=r"b\.idx: expected tokens of type uint16 as in .*a\.idx, got int32"):
+    with pytest.raises(FormatError, match=r"b\.idx: expected tokens of type uint16 .*a\.idx, got tokens of type int32"):
         refuse_mixture(parts)
 
 

@@ -73,7 +73,7 @@ def test_publishing_of_another_plan_goes_on_where_it_was(monkeypatch):
     for path in Path("out").glob("x_text_document.*"):
         path.unlink()
     with monkeypatch.context() as patch:
-        patch.setattr("dsindex.engine.output.replace_file", stop)  # the manifest is what comes last
+        patch.setattr("dsindex.formats.manifest.Manifest.encode", stop)  # the manifest is what comes last
         assert build("a b", options=["--keep-shards"]) == 130
     assert datasets("out/x")
     assert build("a b") == 0

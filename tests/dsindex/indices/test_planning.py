@@ -197,12 +197,9 @@ def test_each_phase_has_samples_of_its_own():
 
 @pytest.mark.parametrize(("length", "message"), [
     ({}, "either"),
-    ({"train_iters": 1, "start_eval_at_iter": 0, "release": "0.17"}, r"Megatron 0\.17 has no such flag"),
-    ({"train_iters": 1, "phase_transition_iterations": (1,)}, "stops at --train-iters"),
     ({"train_samples": 1, "rampup_batch_size": (1, 1, 1)}, "needs --megatron-release"),
     ({**RAMP, "release": "0.16", "rampup_batch_size": (8, 1, 9)}, "smaller than --global-batch-size 8"),
     ({**RAMP, "release": "0.16", "rampup_batch_size": (1, 1, 0)}, "samples above 0"),
-    ({**RAMP, "release": "0.16", "train_samples": None, "train_iters": 3}, "needs --train-samples with it"),
     ({**STEPS, "step_batch_size_schedule": "0:4 7"}, "expected THRESHOLD:SIZE, .* got '7'"),
     ({**STEPS, "step_batch_size_schedule": "5000:4"}, "the first one 0"),
     ({**STEPS, "step_batch_size_schedule": "0:4 1:5"}, "different thresholds"),

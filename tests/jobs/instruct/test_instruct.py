@@ -17,7 +17,7 @@ from dsindex.cli.render import describe
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
 from dsindex.datasets.provenance import read_rows
-from dsindex.engine import output as engine_output
+from dsindex.engine import job as engine_job
 from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, RecordProblem
 from dsindex.instruction.config import check_config, parse_config
 from dsindex.instruction.encode import InstructionEncoder
@@ -99,7 +99,7 @@ def test_same_bytes_for_any_shard_size_and_executor(tmp_path, expected, name, wa
 def test_same_bytes_after_publishing_was_cut_off(tmp_path, broken, expected, monkeypatch):
     """Tokens go last: where their .idx stands, the mask is whole. Blocks are made of what is published."""
     config = job(tmp_path / "chat", input=(str(broken),))
-    publish, calls = engine_output._rename_all, []
+    publish, calls = engine_job._rename_all, []
 
     def fail_second(output, *others):
         calls.append(os.path.basename(output.prefix))
@@ -107,12 +107,12 @@ def test_same_bytes_after_publishing_was_cut_off(tmp_path, broken, expected, mon
             raise InputError("the storage went away")
         publish(output, *others)
 
-    monkeypatch.setattr(engine_output, "_rename_all", fail_second)
+    monkeypatch.setattr(engine_job, "_rename_all", fail_second)
     with pytest.raises(InputError, match="the storage went away"):
         run_config(config, SPLIT_IN_PARTS)
     assert calls == ["chat_test_loss_mask", "chat_test_text_document"]
     assert not (tmp_path / "chat_test_text_document.idx").exists()
-    monkeypatch.setattr(engine_output, "_rename_all", publish)
+    monkeypatch.setattr(engine_job, "_rename_all", publish)
     run_config(config, SPLIT_IN_PARTS)
     assert published(tmp_path) == expected["construction"][2]
 

@@ -24,7 +24,6 @@ from dsindex.index.cache import (
     source_changes,
     split_of,
 )
-from dsindex.index.job import FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -179,15 +178,8 @@ def _compare(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[st
             continue
         if key == "split_matrix" and there.get("split") != wanted.get("split"):
             continue  # follows from split
-        shown = [_shorten(repr(each[key]) if key in each else "absent") for each in (there, wanted)]
-        name = key.removeprefix("the tokenizer's ")
-        meaning = MEANINGS.get(key, "")
-        if "absent" in shown or name == "class":
+        shown = [repr(each[key])[:200] if key in each else "absent" for each in (there, wanted)]
+        meaning = MEANINGS.get(key, "a flag of the job's tokenizer")
+        if "absent" in shown or key.endswith("class"):
             meaning = "releases of Megatron differ in it (--megatron-release)"
-        elif name != key:
-            meaning = FLAGS.get(name, f"--{name.replace('_', '-')}")
-        yield f"{key} is {shown[0]} in the cache and {shown[1]} in the job{meaning and ': '}{meaning}"
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 200 else text[:200] + "…"
+        yield f"{key} is {shown[0]} in the cache and {shown[1]} in the job: {meaning}"
