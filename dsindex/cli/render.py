@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.datasets.origins import DocumentOrigin
-    from dsindex.datasets.samples import SampleTrace, TracedPart
+    from dsindex.datasets.samples import TracedPart
     from dsindex.functions import JoinResult, RawIndexResult
     from dsindex.jobs.build import BuildResult
     from dsindex.jobs.conversion import ConvertResult
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from dsindex.tools.report import ReportResult
     from dsindex.tools.results import (
         ConsumedTokens,
-        DatasetCounts,
         Excerpt,
         InspectResult,
         TracedSamples,
@@ -178,7 +177,8 @@ def _indexed(result: IndexResult) -> Iterator[Line]:
 
 def _packed(result: PackResult) -> Iterator[Line]:
     yield from _text_job(result, complete="packed before, nothing was done", engine=result.engine)
-    yield f"{count(result.counts.empty_documents, 'text')} without tokens"
+    if result.counts.empty_documents:
+        yield f"{count(result.counts.empty_documents, 'text')} without tokens"
     yield from chain.from_iterable(map(_dataset, result.datasets))
 
 
@@ -309,14 +309,11 @@ def _verified(result: VerifyResult) -> Iterator[Line]:
         [report] = result.reports
         yield from _verified_one(report)
         return
-    checks = [count(len(report.checks), "check") for report in result.reports]
-    yield _table(
-        [
-            (report.verdict, report.path, *_short_counts(report.counts), number)
-            for report, number in zip(result.reports, checks, strict=True)
-        ],
-        num_texts=2,
-    )
+    rows = []
+    for each in result.reports:
+        sizes = ("", "") if each.counts is None else (each.counts.documents, each.counts.tokens)
+        rows.append((each.verdict, each.path, *sizes, len(each.checks)))
+    yield _table(rows, ("verdict", "dataset", "documents", "tokens", "checks"), num_texts=2)
     yield from _noted(dict.fromkeys(note for report in result.reports for note in report.notes))
     for report in result.reports:
         if report.findings:
@@ -338,12 +335,6 @@ def _verified_one(report: VerifyReport) -> Iterator[str]:
 def _failures(report: VerifyReport) -> Iterator[str]:
     yield from (f"  FAILED: {check.name}" for check in report.checks if check.findings)
     yield from (f"  FOUND: {finding}" for finding in report.findings)
-
-
-def _short_counts(counts: DatasetCounts | None) -> tuple[str, str]:
-    if counts is None:
-        return "", ""
-    return f"{short_number(counts.documents)} documents", f"{short_number(counts.tokens)} tokens"
 
 
 def _inspected(result: InspectResult) -> Iterator[Line]:
@@ -406,7 +397,7 @@ def _tokens(excerpt: Excerpt) -> Iterator[str]:
 def _traced(result: TracedSamples) -> Iterator[Line]:
     if len(result.samples) > 1:
         total = max(1, sum(each.num_tokens for each in result.datasets))
-        yield f"{_steps(result.samples)}{count(len(result.samples), 'sample')}, {count(total, 'token')}"
+        yield f"{count(len(result.samples), 'sample')}, {count(total, 'token')}"
         rows = (
             (each.prefix, show_percent(each.num_tokens / total), each.num_tokens, each.num_samples, each.num_documents)
             for each in result.datasets
@@ -420,12 +411,6 @@ def _traced(result: TracedSamples) -> Iterator[Line]:
         for part in sample.parts:
             yield from _part(part)
     yield from _noted(result.notes)
-
-
-def _steps(samples: Sequence[SampleTrace]) -> str:
-    steps = [each.step for each in samples if each.step is not None]
-    span = sorted({min(steps), max(steps)}) if steps else []
-    return f"{'steps' if len(span) > 1 else 'step'} {' to '.join(map(str, span))}: " if span else ""
 
 
 def _part(part: TracedPart) -> Iterator[str]:

@@ -20,14 +20,14 @@ Dataset.save_to_disk.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import re
 import sys
 from collections import Counter, defaultdict
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -42,6 +42,7 @@ from dsindex.store.urls import ONLY_INPUTS, absolute, joined, locate, refuse_add
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from io import BufferedReader
 
     from dsindex.store.storage import InputStatus
 
@@ -92,7 +93,7 @@ class FoundPath:
         """Whether it is what was piped to this process."""
         return self.path == STANDARD_INPUT and not self.origin
 
-    @contextlib.contextmanager
+    @contextmanager
     def errors_placed(self) -> Iterator[None]:
         """Put the list and line in front of errors about this path, if a list names it.
 
@@ -178,7 +179,7 @@ def _read_list(path: str) -> Iterator[tuple[str, str]]:
     """
     refuse_address(path, f"{ONLY_INPUTS}, or name it with --input if it holds text")
     try:
-        with open_piped() if path == STANDARD_INPUT else open_file(path) as file:
+        with nullcontext(piped_input()) if path == STANDARD_INPUT else open_file(path) as file:
             content = file.read().removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
         msg = f"{path}: the list cannot be read ({error.strerror}); check --input-list, which takes - for a pipe"
@@ -195,17 +196,16 @@ def _read_list(path: str) -> Iterator[tuple[str, str]]:
         yield f"{path}, {unit} {number}", os.fsdecode(entry)
 
 
-@contextlib.contextmanager
-def open_piped() -> Iterator[IO[bytes]]:
-    """Open standard input for reading bytes; it is not closed at the end.
+def piped_input() -> BufferedReader:
+    """Return standard input, for reading bytes.
 
     Raises:
         InputError: If it is closed or a terminal, where a person would have to type the data.
     """
-    buffer = getattr(sys.stdin, "buffer", None)  # None if it is closed, or a notebook's
+    buffer: BufferedReader | None = getattr(sys.stdin, "buffer", None)  # None if it is closed, or a notebook's
     if buffer is None or buffer.closed or buffer.isatty():
         raise InputError("-: expected data on standard input, got none; pipe it, as in `zcat FILE | dsindex …`")
-    yield buffer
+    return buffer
 
 
 # Folders.
@@ -235,9 +235,9 @@ def find_folder_files(
     if several := next((each for each in revisions if len(each) > 1), None):
         found = f"expected one revision in snapshots, found {len(several)} ({', '.join(sorted(several))})"
         raise InputError(f"{folder}: {found}; name the folder of one of them")
-    saved = {place: _read_state(folder, place, inside) for place, inside in names.items() if _STATE_FILE in inside}
+    saved = {place: _saved_files(folder, place) for place, inside in names.items() if _STATE_FILE in inside}
     splits = {
-        parts: _saved_split(parts, names, saved.get(parts[:-1])) or find_split(parts)
+        parts: next((name for at, name in enumerate(parts[:-1]) if _DICT_FILE in names[parts[:at]]), find_split(parts))
         for parts in in_order
         if _is_data(parts, names, saved.get(parts[:-1]))
     }
@@ -270,15 +270,15 @@ def data_stem(name: str) -> str | None:
     return stem if suffix.lower() in DATA_SUFFIXES else None
 
 
-def _is_data(parts: Parts, names: Mapping[Parts, set[str]], saved: _State | None) -> bool:
+def _is_data(parts: Parts, names: Mapping[Parts, set[str]], saved: set[str] | None) -> bool:
     """Tell whether to take a file, given what each folder has in it, and the state.json beside the file."""
     *_, name = parts
     if any(part.startswith(".") or MARKER_FILE in names[parts[:depth]] for depth, part in enumerate(parts)):
         return False
     if data_stem(name) is None or name in _INFO_FILES or name.endswith(_OWN_SUFFIXES):
         return False
-    if saved is not None and saved.files is not None:
-        return any(name == file.filename for file in saved.files)
+    if saved is not None:
+        return name in saved
     return not (_INFO_FILE in names[parts[:-1]] and _CACHED_MAP.fullmatch(name))
 
 
@@ -288,12 +288,11 @@ class _DataFile(Struct):
 
 class _State(Struct):
     files: list[_DataFile] | None = msgspec.field(default=None, name="_data_files")
-    split: str | None = msgspec.field(default=None, name="_split")
     indices: list[object] | None = msgspec.field(default=None, name="_indices_data_files")
 
 
-def _read_state(folder: str, place: Parts, inside: set[str]) -> _State:
-    """Read the state.json of Dataset.save_to_disk, which names no files if it is one of something else.
+def _saved_files(folder: str, place: Parts) -> set[str] | None:
+    """Return the files that the state.json of Dataset.save_to_disk names; None if it is one of something else.
 
     Raises:
         InputError: If it cannot be read, or its files cannot be taken one after the other.
@@ -309,19 +308,7 @@ def _read_state(folder: str, place: Parts, inside: set[str]) -> _State:
             f"{path}: expected records in the order of their files, got a dataset with an indices mapping; load it, "
             f"call flatten_indices(), and save it again"
         )
-    for file in state.files or ():
-        if file.filename not in inside:
-            what = f"expected the file {file.filename!r} beside it, found none"
-            raise InputError(f"{path}: {what}; copy the whole folder again")
-    return state
-
-
-def _saved_split(parts: Parts, names: Mapping[Parts, set[str]], saved: _State | None) -> str | None:
-    """Return the split that a dataset_dict.json or a state.json tells: the former has a folder for each."""
-    folders = [name for depth, name in enumerate(parts[:-1]) if _DICT_FILE in names[parts[:depth]]]
-    if folders:
-        return folders[-1]
-    return None if saved is None else saved.split
+    return None if state.files is None else {file.filename for file in state.files}
 
 
 class _DataFiles(Struct, kw_only=True):

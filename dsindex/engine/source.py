@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dsindex.engine.input_paths import find_paths, open_piped
+from dsindex.engine.input_paths import find_paths, piped_input
 from dsindex.engine.inputs import choose_shard_size, look_at_inputs, plan_shards
 from dsindex.engine.work_folder import INPUTS_FOLDER, Ledger, hold_work_folder, is_marked
 from dsindex.errors import InputError
 from dsindex.formats.manifest import RecordedOptions, RecordedTokenizer
 from dsindex.json_text import show_name
 from dsindex.options.config import work_folder_path
-from dsindex.store.reading import input_status
 from dsindex.store.storage import holds_writes, make_folder
 from dsindex.store.store import find, open_output, store_of
 from dsindex.store.urls import joined
@@ -168,7 +166,7 @@ def open_source(
     reporter: Reporter | None = None,
     columns: Columns | None = None,
 ) -> TextSource:
-    """Find the inputs and load the tokenizer; standard input is read last, into the work folder.
+    """Load the tokenizer and find the inputs; standard input is read last, into the work folder.
 
     Args:
         config: The options of the job.
@@ -183,6 +181,10 @@ def open_source(
     """
     from dsindex.text.engines import choose_engine
 
+    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token, options=config.tokenizer_options())
+    special = not config.tokenizer_hf_no_include_special_tokens
+    engine = choose_engine(tokenizer, config.engine, add_special_tokens=special)
+    eod_id = require_eod(tokenizer) if append_eod else None
     work_dir = work_folder_path(config)
     stored = joined(work_dir, f"{INPUTS_FOLDER}/stdin")
     paths = find_paths(
@@ -202,18 +204,10 @@ def open_source(
         columns=columns,
     )
     inputs = look(path for path in paths if not path.is_standard_input)
-    piped = [number for number, path in enumerate(paths) if path.is_standard_input]
-    is_kept = bool(piped) and _is_kept(work_dir, stored)
-    if piped and not is_kept:
-        with open_piped():  # raises before anything that takes time
-            pass
-    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token, options=config.tokenizer_options())
-    special = not config.tokenizer_hf_no_include_special_tokens
-    engine = choose_engine(tokenizer, config.engine, add_special_tokens=special)
-    eod_id = require_eod(tokenizer) if append_eod else None
-    if reporter is not None and piped:
-        _store_standard_input(work_dir, stored, is_kept=is_kept, say=reporter.say)
-        inputs[piped[0] : piped[0]] = look([paths[piped[0]]])
+    for number, path in enumerate(paths):
+        if path.is_standard_input and reporter is not None:
+            _store_standard_input(work_dir, stored, say=reporter.say)
+            inputs[number:number] = look([path])
     return TextSource(config=config, inputs=tuple(inputs), tokenizer=tokenizer, engine=engine, eod_id=eod_id)
 
 
@@ -223,42 +217,33 @@ def open_source(
 # derived from its content, so the same text makes the same plan whenever it is piped; in a bucket its ETag is.
 
 
-def _is_kept(work_dir: str, path: str) -> bool:
-    """Tell whether an interrupted run stored its input; a finished one that kept its folder does not count."""
-    return is_marked(work_dir) and find(path) is not None and not Ledger(work_dir).is_finished
-
-
-def _store_standard_input(work_dir: str, path: str, *, is_kept: bool, say: Callable[[str], None]) -> None:
-    """Store standard input in the work folder, unless an interrupted run has.
+def _store_standard_input(work_dir: str, path: str, *, say: Callable[[str], None]) -> None:
+    """Store standard input in the work folder, unless an interrupted run has: a finished one does not count.
 
     Raises:
         InputError: If standard input is empty or cannot be read.
         PlanError: If the folder is another program's or another driver's.
         OutputError: If it cannot be stored.
     """
-    if is_kept:
-        what = f"the interrupted run stored {input_status(path).size_bytes:,} bytes of it in {path}"
+    kept = find(path) if is_marked(work_dir) else None
+    if kept is not None and not Ledger(work_dir).is_finished:
+        what = f"the interrupted run stored {kept.size_bytes:,} bytes of it in {path}"
         say(f"standard input is not read: {what}; remove {work_dir} to read it again")
         return
-    folder = os.path.dirname(path)
-    with open_piped() as stream, hold_work_folder(work_dir):
+    stream, folder = piped_input(), os.path.dirname(path)
+    with hold_work_folder(work_dir):
         say("reading standard input to its end, into the work folder")
         if not holds_writes(path):
             make_folder(folder)
             store_of(folder).delete(each.path for each in store_of(folder).list(folder))  # a killed driver's
         try:
             with open_output(path) as file:
-                while chunk := stream.read1(_READ_BYTES):  # type: ignore[attr-defined]  # Ctrl-C is heard after it
+                while chunk := stream.read1(_READ_BYTES):  # Ctrl-C is heard after it
                     file.write(chunk)
                 if not file.size_bytes:
-                    what = "expected at least one record on standard input, got nothing"
-                    raise InputError(f"-: {what}; check the command before the |")
+                    raise InputError("-: expected at least one record on standard input, got nothing; check the pipe")
         except OSError as error:
-            msg = f"-: standard input cannot be read ({error.strerror}); check the command before the |"
-            raise InputError(msg) from error
-        finally:
-            with contextlib.suppress(OSError):
-                os.rmdir(folder)  # succeeds only if nothing was stored
+            raise InputError(f"-: standard input cannot be read ({error.strerror}); check the pipe") from error
         if not holds_writes(path):
             modified = time_of_content(file.hexdigest())
             os.utime(path, ns=(modified, modified))

@@ -29,7 +29,6 @@ from dsindex.index.epochs import (
     samples_for_epochs,
     split_matrix,
 )
-from dsindex.index.explaining import Finding, explain_cache
 from dsindex.index.job import FIM_CLASS, TrainingLength, find_identifiers, samples_for_training
 from dsindex.index.plan import (
     BlendedCache,
@@ -46,6 +45,7 @@ from dsindex.store.config_files import read_object
 from dsindex.store.reading import digest_file
 from dsindex.store.storage import free_bytes, open_file
 from dsindex.store.urls import absolute, local_paths, refuse_address
+from dsindex.tools.explaining import Finding, explain_cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

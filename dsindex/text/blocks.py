@@ -95,7 +95,7 @@ class BadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBlock:
-    """Consecutive lines of a part, in file order: num_lines = num_blank + num_filtered + records + bad."""
+    """Consecutive lines of a part, in file order: those of no record are blank, bad or left out."""
 
     num_lines: int
     num_blank: int
@@ -109,8 +109,6 @@ class RecordBlock:
     """The texts or token ids of each wanted key; all columns have the same records."""
     bad: tuple[BadRecord, ...]
     """Bad records, in file order; they are in no column."""
-    num_filtered: int = 0
-    """Number of records that a condition or a sample leaves out; they are in no column."""
     text_bytes: int = 0
     """Size of its lines in the text, with newlines; of rows of a table, of their texts."""
     read_line: Callable[[int, int], bytes] = lambda _part, _line: b""
@@ -182,7 +180,7 @@ ALL_RECORDS = Sample()
 
 
 def sample_records(block: RecordBlock, samples: Sequence[Sample]) -> RecordBlock:
-    """Return a block with its records that are in a sample; the others are counted as filtered.
+    """Return a block with its records that are in a sample.
 
     Args:
         block: The records; bad ones stay.
@@ -192,7 +190,7 @@ def sample_records(block: RecordBlock, samples: Sequence[Sample]) -> RecordBlock
         return block
     hashes = hash_records(block)
     kept = np.logical_or.reduce([sample.holds(hashes) for sample in samples])
-    return replace(keep_records(block, kept), num_filtered=block.num_filtered + int(np.count_nonzero(~kept)))
+    return keep_records(block, kept)
 
 
 def keep_records(block: RecordBlock, kept: NDArray[np.bool_]) -> RecordBlock:

@@ -57,16 +57,15 @@ class TextPart(InputStatus):
     """First byte of the part; in a table, the first row group. A compressed file has one part."""
     end: int
     stored_bytes: int = 0
-    """Size of the part in the file."""
+    """Size of the part in the file, or of the first records that are wanted of it."""
     text_bytes: int = 0
     """Size of its text, which is an estimate if it is compressed; of a table, of the wanted columns."""
-    is_sample: bool = False
-    """Whether only its first records are read, so that a store is asked for no range ahead of its reader."""
 
     @classmethod
     def of(cls, file: InputStatus, form: InputForm = JSON_LINES) -> TextPart:
         """Return the whole of a file, by its bytes."""
-        return cls(path=file.path, size_bytes=file.size_bytes, version=file.version, form=form, end=file.size_bytes)
+        size = file.size_bytes
+        return cls(path=file.path, size_bytes=size, version=file.version, form=form, end=size, stored_bytes=size)
 
 
 _TAIL_BYTES = 8

@@ -28,66 +28,7 @@ LARGEST_RECORD_BYTES = 2 << 30
 JOINED_RECORDS, JOINED_BYTES = 1024, 512 << 10
 """Blocks of small files are joined until they have so many records, or bytes of text, and encoded together."""
 FILE_COUNTS = np.dtype([("lines", "<i8"), ("blank", "<i8"), ("text_bytes", "<i8")])
-"""The counts of a file."""
-
-
-def read_part(
-    part: TextPart,
-    selection: Selection,
-    *,
-    block_bytes: int = DEFAULT_BLOCK_BYTES,
-    max_record_bytes: int | None = None,
-) -> Iterator[RecordBlock]:
-    """Read the records of a part.
-
-    Lines end at newline bytes. A UTF-8 byte order mark at the start of the file is skipped. A line of JSON whitespace
-    is counted but is no record. Rows of tables are records whose keys are the columns; a document of plain text has the
-    key `text`. Bad records are returned, not raised.
-
-    Args:
-        part: A part of a regular file.
-        selection: The records to keep and the values to read.
-        block_bytes: Bytes parsed at a time.
-        max_record_bytes: A longer line (without newline) is bad.
-
-    Returns:
-        Blocks of any number of records, in file order; the same records for any cut into parts and blocks.
-
-    Raises:
-        InputError: If the input cannot be read, has changed or is damaged, or does not have the wanted columns.
-    """
-    with opened_input(part) as file:
-        yield from _read_opened(part, file, selection, block_bytes=block_bytes, max_record_bytes=max_record_bytes)
-
-
-def _read_opened(
-    part: TextPart,
-    file: Readable,
-    selection: Selection,
-    *,
-    block_bytes: int = DEFAULT_BLOCK_BYTES,
-    max_record_bytes: int | None = None,
-) -> Iterator[RecordBlock]:
-    if not part.form.is_table or selection.paths is None:
-        lines = _read_lines(part, file, block_bytes=block_bytes, max_line_bytes=max_record_bytes)
-        return parse_blocks(lines, selection, max_record_bytes or LARGEST_RECORD_BYTES)
-    from dsindex.text.tables import read_table_records  # loads more of pyarrow
-
-    limit = max_record_bytes or LARGEST_RECORD_BYTES
-    rows = read_table_records(part, file, selection, block_bytes=block_bytes, max_record_bytes=limit)
-    return map(selection.finish, rows)
-
-
-def _read_lines(
-    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int | None
-) -> Iterator[LineBlock | LongLine]:
-    """Read the records of a part as lines of JSON, as `read_lines` reads them."""
-    if part.form.is_table:
-        from dsindex.text.tables import read_table_lines
-
-        return read_table_lines(part, file, block_bytes=block_bytes)
-    read = {"jsonl": read_lines, "lines": read_text_lines, "document": read_text_file}[part.form.format]
-    return read(part, file, block_bytes=block_bytes, max_line_bytes=max_line_bytes or LARGEST_RECORD_BYTES)
+"""The counts of a part."""
 
 
 class TaskReader:
@@ -104,52 +45,91 @@ class TaskReader:
         self.fingerprints = [""] * len(parts)
         """The fingerprint of each part's file, once it was read."""
 
-    def records(self, selection: Selection, *, max_record_bytes: int | None) -> Iterator[RecordBlock]:
-        """Yield the records, in order, with the number of each one's part; the arguments are those of `read_part`.
+    def records(
+        self,
+        selection: Selection,
+        *,
+        block_bytes: int = DEFAULT_BLOCK_BYTES,
+        max_record_bytes: int | None = None,
+    ) -> Iterator[RecordBlock]:
+        """Yield the records, in order, with the number of each one's part.
+
+        Lines end at newline bytes. A UTF-8 byte order mark at the start of a file is skipped. A line of JSON whitespace
+        is counted but is no record. Rows of tables are records whose keys are the columns; a document of plain text has
+        the key `text`. Bad records are returned, not raised.
+
+        Args:
+            selection: The records to keep and the values to read.
+            block_bytes: Bytes parsed at a time.
+            max_record_bytes: A longer line (without newline) is bad.
+
+        Returns:
+            Blocks of any number of records; the same records for any cut into parts and blocks.
 
         Raises:
-            InputError: If a file cannot be read, has changed or is damaged.
+            InputError: If a file cannot be read, has changed or is damaged, or does not have the wanted columns.
         """
+        read = partial(_read_records, selection=selection, block_bytes=block_bytes, limit=_limit_of(max_record_bytes))
         held: list[tuple[int, RecordBlock]] = []
         num_records = num_bytes = 0
-        for number, block in self._read(partial(_read_opened, selection=selection, max_record_bytes=max_record_bytes)):
+        for number, block in self._read(read):
             self.counts[number]["blank"] += block.num_blank
             held.append((number, block))
             num_records += len(block.offsets)
             num_bytes += block.text_bytes
-            if num_records >= JOINED_RECORDS or num_bytes >= JOINED_BYTES:
+            if len(self._parts) == 1 or num_records >= JOINED_RECORDS or num_bytes >= JOINED_BYTES:
                 yield _join(held)
                 held, num_records, num_bytes = [], 0, 0
         if held:
             yield _join(held)
 
     def lines(self, *, block_bytes: int, max_line_bytes: int | None) -> Iterator[tuple[int, LineBlock | LongLine]]:
-        """Yield the records as lines of JSON, with the number of each block's part.
-
-        Raises:
-            InputError: If a file cannot be read, has changed or is damaged.
-        """
-        return self._read(partial(_read_lines, block_bytes=block_bytes, max_line_bytes=max_line_bytes))
+        """Yield the records as lines of JSON, with the number of each block's part; raises as `records`."""
+        return self._read(partial(_read_lines, block_bytes=block_bytes, limit=_limit_of(max_line_bytes)))
 
     def _read(self, read: Callable[[TextPart, Readable], Iterator[Block]]) -> Iterator[tuple[int, Block]]:
         if len(self._parts) == 1:
             [part] = self._parts
             with opened_input(part) as file:
-                yield from self._read_part(0, read(part, file))
+                yield from self._count(0, read(part, file))
                 self.fingerprints[0] = fingerprint(file)
             return
         whole = (Extent(path=each.path, begin=0, end=each.size_bytes, version=each.version) for each in self._parts)
         for number, (part, file) in enumerate(zip(self._parts, open_in_order(whole), strict=True)):
             with unchanged(file, part):
-                yield from self._read_part(number, read(part, file))
+                yield from self._count(number, read(part, file))
                 self.fingerprints[number] = fingerprint(file)
 
-    def _read_part(self, number: int, blocks: Iterator[Block]) -> Iterator[tuple[int, Block]]:
+    def _count(self, number: int, blocks: Iterator[Block]) -> Iterator[tuple[int, Block]]:
         counts = self.counts[number]
         for block in blocks:
             counts["lines"] += block.num_lines
             counts["text_bytes"] += block.text_bytes
             yield number, block
+
+
+def _limit_of(max_record_bytes: int | None) -> int:
+    return LARGEST_RECORD_BYTES if max_record_bytes is None else max_record_bytes
+
+
+def _read_records(
+    part: TextPart, file: Readable, *, selection: Selection, block_bytes: int, limit: int
+) -> Iterator[RecordBlock]:
+    if not part.form.is_table or selection.paths is None:
+        return parse_blocks(_read_lines(part, file, block_bytes=block_bytes, limit=limit), selection, limit)
+    from dsindex.text.tables import read_table_records  # loads more of pyarrow
+
+    rows = read_table_records(part, file, selection, block_bytes=block_bytes, max_record_bytes=limit)
+    return map(selection.finish, rows)
+
+
+def _read_lines(part: TextPart, file: Readable, *, block_bytes: int, limit: int) -> Iterator[LineBlock | LongLine]:
+    if part.form.is_table:
+        from dsindex.text.tables import read_table_lines
+
+        return read_table_lines(part, file, block_bytes=block_bytes)
+    read = {"jsonl": read_lines, "lines": read_text_lines, "document": read_text_file}[part.form.format]
+    return read(part, file, block_bytes=block_bytes, max_line_bytes=limit)
 
 
 def _join(numbered: Sequence[tuple[int, RecordBlock]]) -> RecordBlock:
@@ -164,7 +144,6 @@ def _join(numbered: Sequence[tuple[int, RecordBlock]]) -> RecordBlock:
     return RecordBlock(
         num_lines=sum(block.num_lines for block in blocks),
         num_blank=sum(block.num_blank for block in blocks),
-        num_filtered=sum(block.num_filtered for block in blocks),
         text_bytes=sum(block.text_bytes for block in blocks),
         offsets=np.concatenate([block.offsets for block in blocks]),
         lines=np.concatenate([block.lines for block in blocks]),

@@ -152,5 +152,4 @@ def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection
         lines=records + block.first_line,
         columns=selection.build_columns(values),
         bad=tuple(bad),
-        num_filtered=len(sizes) - num_blank - len(kept) - len(bad),
     )

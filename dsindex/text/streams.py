@@ -174,8 +174,7 @@ def _after_line(chunks: Iterator[Chunk], offset: int) -> Chunk:
 def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[Chunk]:
     """Yield the text from the byte before a part on: up to the part's end, then in small steps to that of the file."""
     begin, end = max(0, part.begin - 1), part.end
-    if not part.is_sample:
-        file.expect_forwards(begin, end + OVERRUN_BYTES)
+    file.expect_forwards(begin, begin + part.stored_bytes + OVERRUN_BYTES)
     if part.form.container != "plain":
         pieces = decode(part.path, file, part.form.container, piece_bytes=min(block_bytes, PIECE_BYTES))
         begin = 0

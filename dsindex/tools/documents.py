@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from dsindex.datasets.kinds import Subject
     from dsindex.store.reading import Items
 
-BLOCK_DOCUMENTS = 1 << 18
-"""Documents whose lengths are held in memory at once."""
+BLOCK_DOCUMENTS = 1 << 20
+"""Documents whose lengths are held in memory at once: those of a row group of provenance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

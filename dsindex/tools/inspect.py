@@ -34,14 +34,13 @@ from dsindex.index.cache import (
 from dsindex.instruction.exports import read_export_manifest
 from dsindex.store.lock import owner_is_gone
 from dsindex.tools.documents import summarize_lengths
-from dsindex.tools.origin import SHOWN_INPUTS, file_sizes, find_origin, open_token_data
+from dsindex.tools.origin import file_sizes, find_origin, open_token_data, some_inputs
 from dsindex.tools.results import Excerpt, InspectResult
 from dsindex.tools.token_text import pieces_of
+from dsindex.tools.verify_caches import read_blend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
 
     from dsindex.datasets.origins import DocumentOrigin
     from dsindex.datasets.samples import SampleDataset
@@ -247,13 +246,10 @@ def _describe(path: str, description: dict[str, Any]) -> list[str]:
         shown = ("sequence_length", "num_samples", "random_seed", "split")
         settings = ", ".join(f"{name} = {description[name]}" for name in shown if description.get(name) is not None)
         return [f"{description['index_split']}: {description['dataset_path']}", f"  {settings}"]
-    parts = [str(part.get("dataset_path")) for part in description["datasets"]]
-    numbers = files_of(path).open("dataset_index")
-    drawn = count_drawn(path, numbers, len(parts)).tolist()
-    weights = description.get("weights") or ["unknown"] * len(parts)
-    rows = zip(parts, weights, drawn, strict=False)
-    told = [f"  {part}: weight {weight}, {_share(own, len(numbers))}" for part, weight, own in rows]
-    return [f"{description['split']}: a blend of {len(parts)}, {count(len(numbers), 'sample')}", *told]
+    drawn, weights = read_blend(path, description)
+    rows, total = zip(description["datasets"], weights, drawn, strict=True), sum(drawn)
+    told = [f"  {part.get('dataset_path')}: weight {weight}, {_share(own, total)}" for part, weight, own in rows]
+    return [f"{description['split']}: a blend of {len(drawn)}, {count(total, 'sample')}", *told]
 
 
 def _share(samples: int, total: int) -> str:
@@ -271,22 +267,6 @@ def _describe_phases(blend: BlendedDataset) -> list[str]:
         parts = [f"{name} {_share(own, end - phase.begin)}" for name, own in zip(names, drawn, strict=True) if own]
         lines.append(f"{phase.begin:,} to {end:,}, {phase.what}: {', '.join(parts)}")
     return lines
-
-
-def count_drawn(path: str, index: NDArray[Any], num_datasets: int) -> NDArray[np.int64]:
-    """Return the samples of each dataset in the dataset index of a blend.
-
-    Raises:
-        FormatError: If it has other datasets.
-    """
-    drawn = np.zeros(num_datasets, np.int64)
-    for begin in range(0, len(index), CHUNK_ITEMS):
-        chunk = index[begin : begin + CHUNK_ITEMS]
-        if chunk.min() < 0 or chunk.max() >= num_datasets:
-            what = f"expected datasets below {num_datasets} in its dataset index, got {chunk.max()}"
-            raise FormatError(f"{path}: {what}; build the cache again")
-        drawn += np.bincount(chunk, minlength=num_datasets)
-    return drawn
 
 
 # Work folders: the job, and how far it is.
@@ -309,9 +289,7 @@ def _look_at_work_folder(seen: InspectResult, _: InspectConfig) -> None:
         snapshot = Snapshot(**progress["stage"])
         facts["stage"] = f"{snapshot.stage}: {describe(snapshot)}"
     if ledger.plan is not None:
-        inputs = [path for path, *_ in ledger.plan.inputs]
-        more = len(inputs) - SHOWN_INPUTS
-        facts["inputs"] = inputs[:SHOWN_INPUTS] + [f"and {more:,} more"] * (more > 0)
+        facts["inputs"] = some_inputs([path for path, *_ in ledger.plan.inputs])
         settings = ledger.plan.settings
         facts["settings"] = [f"{name} = {value}" for name, value in settings.items() if value not in (None, False, "")]
     names = ("output", "state", "started", "updated", "host", "error", "message")

@@ -74,11 +74,9 @@ class Origin:
         if self.manifest is None:
             return {}
         content, run = self.manifest.content, self.manifest.run
-        names = [file.path for file in content.inputs]
-        more = len(names) - SHOWN_INPUTS
         facts: dict[str, Any] = {
             "made": f"{run.started or 'at an unknown time'} by dsindex {run.dsindex or 'of an unknown version'}",
-            "inputs": names if more <= 0 else [*names[:SHOWN_INPUTS], f"and {more:,} more"],
+            "inputs": some_inputs([file.path for file in content.inputs]),
         }
         if (account := content.account) is not None:
             told = f"{account.kept:,} kept, {account.quarantined:,} quarantined, {account.filtered:,} filtered"
@@ -92,6 +90,12 @@ class Origin:
         options = msgspec.to_builtins(content.options)
         shown = [f"{name} = {value}" for name, value in options.items() if name != "instruction" and value is not False]
         return facts | ({"options": ", ".join(shown)} if shown else {})
+
+
+def some_inputs(names: list[str]) -> list[str]:
+    """Return the first names, and how many others there are."""
+    more = len(names) - SHOWN_INPUTS
+    return names if more <= 0 else [*names[:SHOWN_INPUTS], f"and {more:,} more"]
 
 
 def find_origin(prefix: str, tokenizer_model: str | None, *, documents: Documents | None = None) -> Origin:

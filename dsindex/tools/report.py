@@ -26,7 +26,6 @@ from dsindex.store.reading import is_stored
 from dsindex.store.refusals import output_error
 from dsindex.store.storage import atomic_writer, make_folder, open_file, require_path
 from dsindex.store.urls import absolute
-from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.origin import open_token_data
 from dsindex.tools.report_measures import DrawnSplit, Measurement, Sources, measure, read_drawn
 from dsindex.tools.token_text import text_of
@@ -92,11 +91,6 @@ class ReportResult:
         """Whether nothing was found wrong."""
         return not self.findings and not any(section.findings for section in self.datasets)
 
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The datasets on the page."""
-        return tuple(section.name for section in self.datasets)
-
 
 def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     """Measure datasets and write a page about them. Damage of a dataset is a finding on the page.
@@ -107,8 +101,6 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
         OutputError: If the page is another file, or cannot be written.
     """
     _check_output(options.output)
-    if options.tokenizer_model is not None:
-        load_tokenizer(options.tokenizer_model)  # even if no dataset can be opened
     opened = [open_token_data(tell_kind(path), options.tokenizer_model) for path in options.prefix]
     places = [os.path.realpath(each.files[-1]) for each in opened]
     twice = next((each for each, place in zip(opened, places, strict=True) if places.count(place) > 1), None)
@@ -238,11 +230,11 @@ def _sources(prefix: str, documents: Documents, content: Content | None) -> Sour
     inputs = content.inputs if content is not None else []
     names, path = [each.path for each in inputs], f"{prefix}{PROVENANCE_SUFFIX}"
     if names and is_stored(path):
-        return Sources(names, path=path)
+        return Sources(names=names, path=path)
     known = [each.documents for each in inputs if each.documents is not None]
     if len(known) == len(names) > 0 and sum(known) == documents.num_documents:
-        return Sources(names, num_documents=known)
-    return Sources([names[0] if len(names) == 1 else "all"], num_documents=[documents.num_documents])
+        return Sources(names=names, num_documents=known)
+    return Sources(names=[names[0] if len(names) == 1 else "all"], num_documents=[documents.num_documents])
 
 
 def _tiles(

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
+from dsindex.datasets.provenance import read_rows
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.index.cache import BLENDED_CLASS, files_of, read_description
 from dsindex.index.epochs import SPLIT_NAMES
 from dsindex.tools.documents import LengthCounter
-from dsindex.tools.inspect import CHUNK_ITEMS, count_drawn
-from dsindex.tools.verify_caches import list_caches, part_of
+from dsindex.tools.verify_caches import CHUNK_ITEMS, list_caches, part_of, read_blend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -114,38 +113,29 @@ class Block:
     sources: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The source of each document: recorded in a provenance file, or sources whose documents follow each other.
+    """The source of each document: recorded in a provenance file, or sources whose documents follow each other."""
 
-    Args:
-        names: Of the sources.
-        num_documents: Documents of each source, if they follow each other.
-        path: The provenance file otherwise.
-    """
-
-    def __init__(self, names: Sequence[str], *, num_documents: Sequence[int] = (), path: str | None = None) -> None:
-        self.names = list(names)
-        self._ends = np.cumsum(np.array(num_documents, np.int64))
-        self._path = path
-        self._rows = 0 if path is None else count_rows(path)
-        self._first, self._inputs = -1, np.empty(0, np.int64)
+    names: list[str]
+    path: str | None = None
+    """The provenance file."""
+    num_documents: Sequence[int] = ()
+    """Documents of each source, if they follow each other."""
 
     def of(self, begin: int, end: int) -> NDArray[np.int64]:
-        """Return the numbers of the sources of documents [begin, end) of one row group.
+        """Return the numbers of the sources of documents [begin, end).
 
         Raises:
             FormatError: If the provenance file is damaged.
         """
-        if self._path is None:
-            ends = np.clip(self._ends, begin, end)
+        if self.path is None:
+            ends = np.clip(np.cumsum(self.num_documents), begin, end)
             return np.repeat(np.arange(len(ends)), np.diff(ends, prepend=begin))
-        first = begin // ROWS_PER_GROUP * ROWS_PER_GROUP
-        if first != self._first:
-            inputs = read_rows(self._path, first, min(first + ROWS_PER_GROUP, self._rows))[0]
-            if len(inputs) and not 0 <= inputs.min() <= inputs.max() < len(self.names):
-                raise FormatError(f"{self._path}: expected inputs below {len(self.names)}; the file is damaged")
-            self._first, self._inputs = first, inputs.astype(np.int64)
-        return self._inputs[begin - first : end - first]
+        inputs = read_rows(self.path, begin, end)[0].astype(np.int64)
+        if len(inputs) and not 0 <= inputs.min() <= inputs.max() < len(self.names):
+            raise FormatError(f"{self.path}: expected inputs below {len(self.names)}; the file is damaged")
+        return inputs
 
 
 def measure(
@@ -223,13 +213,11 @@ def measure(
 def _blocks(documents: Documents, sources: Sources) -> Iterator[Block]:
     first = begin = 0
     for lengths in documents.lengths():
-        ends, at = np.cumsum(lengths), 0
+        ends, known, at = np.cumsum(lengths), sources.of(first, first + len(lengths)), 0
         while at < len(lengths):
             before = int(ends[at - 1]) if at else 0
             stop = max(at + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
-            number = first + at
-            known = sources.of(number, first + stop)
-            yield Block(first=number, begin=begin + before, lengths=lengths[at:stop], sources=known)
+            yield Block(first=first + at, begin=begin + before, lengths=lengths[at:stop], sources=known[at:stop])
             at = stop
         first, begin = first + len(lengths), begin + int(ends[-1])
 
@@ -314,20 +302,22 @@ def read_drawn(folder: str, lengths_of: Callable[[str], Any]) -> tuple[list[Draw
         try:
             described = read_description(path)
             if described["class"] == BLENDED_CLASS:
-                blends.append((described, *_read_blend(path, described)))
+                blends.append((described, *read_blend(path, described)))
             elif (lengths := lengths_of(str(described["dataset_path"]))) is not None:
                 single[_key(described)] = _read_split(path, described, lengths)
         except DsindexError as error:
             findings.append(str(error))
     found = []
     alone = dict(single)
-    for described, drawn, intended in blends:
+    for described, drawn, weights in blends:
         keys = [_key(each) for each in described["datasets"]]
         if any(key in single for key in keys):
-            rows = zip(keys, drawn, intended, strict=True)
+            rows = zip(keys, drawn, weights, strict=True)
             parts = [
-                replace(single.get(key, DrawnDataset(prefix=key[0])), num_samples=num, intended=share)
-                for key, num, share in rows
+                replace(
+                    single.get(key, DrawnDataset(prefix=key[0])), num_samples=num, intended=weight / (sum(weights) or 1)
+                )
+                for key, num, weight in rows
             ]
             found.append((keys[0], parts))
         for key in keys:
@@ -357,21 +347,6 @@ def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnD
     return DrawnDataset(
         prefix=prefix, num_samples=len(samples), part=(begin, end), part_tokens=part_tokens, short_documents=short
     )
-
-
-def _read_blend(path: str, described: Mapping[str, Any]) -> tuple[list[int], list[float]]:
-    """Return the samples that a blend draws of each dataset, and their intended shares."""
-    parts, weights = described["datasets"], described.get("weights")
-    if (
-        not isinstance(weights, list)
-        or len(weights) != len(parts)
-        or not all(type(each) in {int, float} for each in weights)
-    ):
-        raise FormatError(
-            f"{path}: expected a weight for each of {len(parts)} datasets, got {weights!r}; build it again"
-        )
-    drawn = count_drawn(path, files_of(path).open("dataset_index"), len(parts)).tolist()
-    return drawn, [weight / (sum(weights) or 1) for weight in weights]
 
 
 def _count_cut_documents(

@@ -104,7 +104,6 @@ def spread_pieces(inputs: Sequence[InputFile], *, num_pieces: int, piece_bytes: 
             end=past,
             stored_bytes=size,
             text_bytes=parts[number].text_bytes * size // parts[number].stored_bytes,
-            is_sample=True,
         )
         for (number, first, past), size in read.items()
     ]
@@ -134,16 +133,12 @@ def encode_piece(
     """
     from dsindex.text.encoders import encode_leniently, make_encoder
     from dsindex.text.engines import audit, clip_texts
-    from dsindex.text.parts import read_part
+    from dsindex.text.parts import TaskReader
     from dsindex.text.records import DEFAULT_BLOCK_BYTES
 
     stored_per_byte = _stored_per_byte(part)
-    blocks = read_part(
-        part,
-        selection,
-        block_bytes=max(1, min(DEFAULT_BLOCK_BYTES, part.stored_bytes)),
-        max_record_bytes=max_record_bytes,
-    )
+    size = max(1, min(DEFAULT_BLOCK_BYTES, part.stored_bytes))
+    blocks = TaskReader([part]).records(selection, block_bytes=size, max_record_bytes=max_record_bytes)
     documents = tokens = bad = text_bytes = 0
     for block in _first_blocks(blocks, part, int(part.stored_bytes / stored_per_byte)):
         text_bytes += block.text_bytes

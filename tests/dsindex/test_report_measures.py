@@ -22,7 +22,7 @@ def some_documents(seed, num):
 def measured(folder, documents, sizes=None, threads=2, **options):
     prefix = write_dataset(folder / "d", [[document] for document in documents])
     sizes = sizes or [len(documents)]
-    sources = Sources([str(number) for number in range(len(sizes))], num_documents=sizes)
+    sources = Sources(names=[str(number) for number in range(len(sizes))], num_documents=sizes)
     return measure(open_documents(Subject(kind="MMIDIDX", path=prefix)), sources, threads=threads, **options)
 
 

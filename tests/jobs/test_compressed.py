@@ -12,11 +12,10 @@ from dsindex.errors import BadRecordError, InputError
 from dsindex.functions import verify
 from dsindex.options.build import BuildConfig
 from dsindex.text.forms import InputForm
-from dsindex.text.parts import read_part
 from dsindex.text.selection import open_selection
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.compressed import COMPRESSORS
-from tests.support.datasets import part_of
+from tests.support.datasets import part_of, read_part
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
 from tests.support.published import published

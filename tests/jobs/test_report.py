@@ -89,7 +89,7 @@ def test_page_says_what_the_manifest_and_the_tokens_say(built, tmp_path, capsys)
     report(tmp_path, built)
     written = dsindex.report(built, output=tmp_path / "function.html")
     assert (tmp_path / "report.html").read_bytes() == (tmp_path / "function.html").read_bytes() == before
-    assert (written.ok, written.prefixes, written.size_bytes) == (True, (built,), len(before))
+    assert (written.ok, written.datasets[0].name, written.size_bytes) == (True, built, len(before))
 
 
 def test_page_shows_hostile_texts_and_runs_none(tmp_path):

@@ -195,7 +195,7 @@ def test_command_says_what_was_found(built, cli):
 def test_dataset_that_is_not_there_is_called_that(tmp_path, cli):
     nope = str(tmp_path / "nope")
     shown = cli(["verify", nope, f"{nope}.pbin"], 1).out
-    assert shown.startswith(f"missing  {nope}")
+    assert f"\nmissing  {nope}" in shown
     assert f"{nope}: MISSING\n  FAILED: the dataset is there\n  FOUND: {nope}: there is no dataset" in shown
     [report] = json.loads(cli(["verify", str(tmp_path), "--json"], 1).out)["reports"]
     assert report["verdict"] == "missing"

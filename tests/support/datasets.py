@@ -6,6 +6,7 @@ from dsindex.formats.mmididx import IndexBuilder
 from dsindex.store.reading import input_status
 from dsindex.store.storage import atomic_writer
 from dsindex.text.forms import TextPart
+from dsindex.text.parts import TaskReader
 
 
 def part_of(path, **fields):
@@ -13,6 +14,11 @@ def part_of(path, **fields):
     status = input_status(str(path))
     known = {"size_bytes": status.size_bytes, "version": status.version, "begin": 0, "end": status.size_bytes}
     return TextPart(path=str(path), **known | fields)
+
+
+def read_part(part, selection, **options):
+    """The records of a part, in blocks."""
+    return TaskReader([part]).records(selection, **options)
 
 
 def write_dataset(prefix, documents, *, dtype=np.uint16, modes=None):

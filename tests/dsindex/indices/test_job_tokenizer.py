@@ -7,9 +7,9 @@ import pytest
 
 from dsindex.cli.parser import make_parser, read_values
 from dsindex.errors import InputError, UsageError
-from dsindex.index.explaining import describe_differences
 from dsindex.index.job import RELEASES, JobTokenizer, find_identifiers
 from dsindex.options.index import IndexConfig
+from dsindex.tools.explaining import describe_differences
 from tests.support.golden import GOLDEN
 
 GOLDEN_BLOCKS = json.loads((GOLDEN / "tokenizer_identifiers.json").read_bytes())

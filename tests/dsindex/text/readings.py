@@ -11,11 +11,10 @@ from itertools import pairwise
 from typing import Any
 
 from dsindex.text.fields import MAX_NESTING
-from dsindex.text.parts import read_part
 from dsindex.text.records import parse_blocks
 from dsindex.text.selection import open_selection
 from dsindex.text.streams import LineBlock
-from tests.support.datasets import part_of
+from tests.support.datasets import part_of, read_part
 
 BOM = b"\xef\xbb\xbf"
 

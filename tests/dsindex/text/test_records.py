@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from dsindex.errors import InputError
 from dsindex.text.forms import InputForm
-from dsindex.text.parts import TaskReader, read_part
+from dsindex.text.parts import TaskReader
 from dsindex.text.selection import MAX_PATH_KEYS, open_selection
 from tests.dsindex.text.nasty_lines import GOOD, GOOD_LIST, NASTY, contents
 from tests.dsindex.text.readings import SELECTION, as_reading, parse, read_ranges, reference
 from tests.support.compressed import COMPRESSORS
-from tests.support.datasets import part_of
+from tests.support.datasets import part_of, read_part
 
 
 @pytest.mark.quick(60)

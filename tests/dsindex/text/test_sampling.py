@@ -6,9 +6,8 @@ import json
 import xxhash
 
 from dsindex.text.blocks import HASH_SEED, Sample, hash_records, sample_records
-from dsindex.text.parts import read_part
 from dsindex.text.selection import open_selection
-from tests.support.datasets import part_of
+from tests.support.datasets import part_of, read_part
 
 
 def digest(value):

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from dsindex.errors import InputError
 from dsindex.text.forms import InputForm, detect_form
-from dsindex.text.parts import TaskReader, read_part
+from dsindex.text.parts import TaskReader
 from dsindex.text.records import parse_blocks
 from dsindex.text.selection import open_selection
 from dsindex.text.tables import measure_table
-from tests.support.datasets import part_of
+from tests.support.datasets import part_of, read_part
 
 STORED = ("parquet", "arrow-file", "arrow-stream")
 TEXT = {"text": ("text",)}
