@@ -74,7 +74,6 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 RangeOfOutput: TypeAlias = tuple[Output, MergeRange]
-LOCK_SUFFIX = "dsindex-lock"
 
 
 @dataclass(kw_only=True)
@@ -108,11 +107,6 @@ class Job:
         """The work folder."""
         return work_folder_path(self.config)
 
-    @property
-    def seconds(self) -> float:
-        """Time since the job began."""
-        return time.time() - self.began
-
     def dispatch(self, calls: Iterable[tuple[K, Call]]) -> Dispatch[K]:
         """Return what runs calls on the executor, with the job's budgets, counts and progress."""
         deadline, tick = self.config.shard_deadline, self.reporter.tick
@@ -137,7 +131,13 @@ class Job:
         if (tasks or is_whole) and not (merged or output.is_begun):
             replace_file(output.token_file, b"")
             output.is_begun = True
-        return [((output, task), _merge_call(output, task)) for task in tasks]
+        calls = []
+        for task in tasks:
+            name = f"merge[{output.name}.{output.token_suffix}:{task.number:05d}]"
+            place = f"{task.output}, bytes {task.begin} to {task.begin + task.size_bytes}"
+            call = Call(name=name, place=place, function=merge_range, arguments=(task,))
+            calls.append(((output, task), call))
+        return calls
 
     def record_range(self, output: Output, task: MergeRange, digest: str) -> None:
         """Record a merged range, and remove the tokens of shards that no range needs any more."""
@@ -227,7 +227,7 @@ class Job:
         run = Run(
             plan=self.plan,
             started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began)),
-            seconds=round(self.seconds, 3),
+            seconds=round(time.time() - self.began, 3),
             host=socket.gethostname(),
             executor=self.executor.kind,
             workers=self.executor.slots,
@@ -243,15 +243,6 @@ class Job:
         publish(self.outputs, self.manifests)
         remove_partials(self.outputs, self.plan.plan_id)
         self.ledger.record(Finished())
-
-
-def _merge_call(output: Output, task: MergeRange) -> Call:
-    return Call(
-        name=f"merge[{output.name}.{output.token_suffix}:{task.number:05d}]",
-        place=f"{task.output}, bytes {task.begin} to {task.begin + task.size_bytes}",
-        function=merge_range,
-        arguments=(task,),
-    )
 
 
 def _write_call(output: Output, suffix: str) -> Call:
@@ -303,14 +294,15 @@ def open_job(
         is_same = not settings and not inputs
         is_publishing = ledger.is_publishing and not ledger.is_finished and is_same
         finished = find_finished(outputs, plan, replaces=config.replace or is_publishing)
-        options: dict[str, Any] = {"text_bytes": 0 if finished else text_bytes, "holds_gil": holds_gil}
         job = Job(
             config=config,
             plan=plan,
             outputs=outputs,
             ledger=ledger,
             reporter=reporter,
-            start_executor=partial(make_executor, config, **options),
+            start_executor=partial(
+                make_executor, config, text_bytes=0 if finished else text_bytes, holds_gil=holds_gil
+            ),
             owned=owned,
             locks=locks,
             manifests=finished,
@@ -384,7 +376,7 @@ def hold_output(prefix: str) -> contextlib.AbstractContextManager[Lock]:
         PlanError: If a driver that may be alive holds it.
         OutputError: If it cannot be written.
     """
-    return hold_lock(with_suffix(absolute(prefix), f".{LOCK_SUFFIX}"), what=f"the output {prefix}")
+    return hold_lock(with_suffix(absolute(prefix), ".dsindex-lock"), what=f"the output {prefix}")
 
 
 def _take_over(job: Job, settings: Sequence[str], inputs: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dsindex.engine.tasks import MergeRange, Piece
+from dsindex.engine.tasks import MergeRange
 from dsindex.errors import MissingObjectError
 from dsindex.formats.manifest import manifest_path
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, holds_writes
@@ -154,10 +154,8 @@ class Output:
     def range_of(self, number: int) -> MergeRange:
         """Return the task that merges a range of the token file."""
         begin, end = number * RANGE_BYTES, (number + 1) * RANGE_BYTES
-        pieces = (
-            Piece(file=file, begin=max(0, begin - start), end=min(end - start, file.size_bytes))
-            for file, start in ((self.token_files[each], self.begins[each]) for each in self.files_of(number))
-        )
+        files = [(self.token_files[each], self.begins[each]) for each in self.files_of(number)]
+        pieces = ((file, max(0, begin - start), min(end - start, file.size_bytes)) for file, start in files)
         return MergeRange(output=self.token_file, number=number, begin=begin, pieces=tuple(pieces))
 
 

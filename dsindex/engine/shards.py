@@ -27,7 +27,6 @@ from dsindex.store.urls import joined
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from dsindex.engine.dispatch import Dispatch
     from dsindex.engine.job import Job, RangeOfOutput
     from dsindex.engine.source import TextSource
     from dsindex.engine.tasks import ShardResult, ShardTask
@@ -60,14 +59,12 @@ def make_shards(
     shards = Shards(job, source, tasks)
     ready = [call for number, result in kept.items() for call in shards.take(number, result, fresh=False)]
     missing, shared = [task for task in tasks if task.shard not in kept], job.executor.share(settings)
-    calls = (
-        (
-            task.shard,
-            Call(name=f"tokenize[{task.shard:05d}]", place=task.place, function=function, arguments=(task, shared)),
-        )
-        for task in missing
-    )
-    dispatch: Dispatch[int | RangeOfOutput] = job.dispatch(calls)
+
+    def call(task: ShardTask) -> tuple[int | RangeOfOutput, Call]:
+        name = f"tokenize[{task.shard:05d}]"
+        return task.shard, Call(name=name, place=task.place, function=function, arguments=(task, shared))
+
+    dispatch = job.dispatch(map(call, missing))
     dispatch.release(ready)
     try:
         with contextlib.closing(dispatch.run()) as results:
@@ -93,8 +90,6 @@ def _find_kept(job: Job, tasks: Sequence[ShardTask]) -> dict[int, ShardResult]:
     """
     made = job.ledger.shards
     known = {number: made[task.key] for number, task in enumerate(tasks) if task.key in made}
-    if not known:
-        return {}
     folder = joined(job.work_dir, SHARDS_FOLDER)
     there = {each.path: each.size_bytes for each in store_of(folder).list(folder)}
     for place, output in enumerate(job.outputs):
@@ -127,24 +122,19 @@ class Shards:
         self._num_bad = 0
 
     def take(self, number: int, result: ShardResult, *, fresh: bool) -> list[tuple[RangeOfOutput, Call]]:
-        """Count a shard; return the calls for ranges that can now be merged.
-
-        For the last shard none is returned: `assemble` merges the rest.
-        """
+        """Count a shard; return the calls for ranges that can now be merged."""
         self._results[number] = result
         parts = zip(self.job.outputs, result.keys, strict=True)
         tokens = sum(made.num_tokens for output, made in parts if not output.is_mask)
         stored_bytes = self._tasks[number].stored_bytes
         self.job.reporter.advance(stored_bytes, documents=result.num_records, tokens=tokens, fresh=fresh)
         self._num_bad += sum(file.quarantined for file in result.files)
-        limit = self.source.config.max_bad_records
-        if limit is not None and not limit.endswith("%") and self._num_bad > int(limit):
-            raise _too_many_bad(self._num_bad, limit)
+        limit = self.source.config.max_bad_records or ""
+        if limit.isdigit():
+            self._refuse_more_bad(int(limit))
         while (following := self._results.get(self._num_in_order)) is not None:
             self._add_parts(self._tasks[self._num_in_order], following)
             self._num_in_order += 1
-        if self._num_in_order == len(self._tasks):
-            return []
         return [call for output in self.job.outputs for call in self.job.full_ranges(output)]
 
     def _add_parts(self, task: ShardTask, result: ShardResult) -> None:
@@ -193,12 +183,20 @@ class Shards:
         limit = self.source.config.max_bad_records or ""
         files = [file for result in self._results.values() for file in result.files]
         bad, records = self._num_bad, sum(file.lines - file.blank for file in files)
-        if limit.endswith("%") and bad > float(limit[:-1]) / 100 * records:
-            raise _too_many_bad(bad, limit)
+        if limit.endswith("%"):
+            self._refuse_more_bad(float(limit[:-1]) / 100 * records)
         if not any(result.num_records for result in self._results.values()):
             raise InputError(
                 f"{self._tasks[0].parts[0].path}: expected at least one record in all inputs together, got none: of "
                 f"{records:,}, {bad:,} are bad and {records - bad:,} are left out; check --input and conditions"
+            )
+
+    def _refuse_more_bad(self, most: float) -> None:
+        if self._num_bad > most:
+            raise InputError(
+                f"{count(self._num_bad, 'bad record')} set aside, more than the {self.source.config.max_bad_records} "
+                "of --max-bad-records; look at the *.quarantine files in the work folder, then fix the input or raise "
+                "the limit"
             )
 
     def publish(self, own: Sequence[Mapping[str, Any]], *, encodes: bool = True) -> None:
@@ -267,11 +265,3 @@ class Shards:
 
 
 _COUNTS = ("lines", "blank", "records", "kept", "quarantined", "filtered")
-
-
-def _too_many_bad(number: int, limit: str) -> InputError:
-    """Return the error of too many bad records."""
-    return InputError(
-        f"{count(number, 'bad record')} set aside, more than the {limit} of --max-bad-records; look at the "
-        f"*.quarantine files in the work folder, then fix the input or raise the limit"
-    )

@@ -125,26 +125,12 @@ class PartFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A run of bytes of a file that becomes part of the output; the one with its last byte compares its digest."""
-
-    file: PartFile
-    begin: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """One MMIDIDX dataset to merge."""
 
     bin: PartFile
     idx: PartFile
     header: IndexHeader
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of its `.bin`."""
-        return self.bin.size_bytes // self.header.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,15 +148,15 @@ class ShardRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRange:
-    """A block of an output, and the pieces from which it is copied."""
+    """A block of an output, and the pieces from which it is copied: files, and where each begins and ends there."""
 
     output: str
     number: int
     begin: int
     """Byte at which it begins."""
-    pieces: tuple[Piece, ...]
+    pieces: tuple[tuple[PartFile, int, int], ...]
 
     @property
     def size_bytes(self) -> int:
         """Its size."""
-        return sum(piece.end - piece.begin for piece in self.pieces)
+        return sum(end - begin for _, begin, end in self.pieces)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from dsindex.engine.tasks import ShardResult  # noqa: TC001
-from dsindex.errors import OutputError, PlanError
+from dsindex.errors import PlanError
 from dsindex.formats.manifest import Plan  # noqa: TC001 - lines are decoded by their types
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.journal import ledger_path, open_journal
@@ -52,16 +52,6 @@ def is_marked(path: str) -> bool:
     """
     found = store_of(path).read(joined(path, MARKER_FILE))
     return found is not None and found[0] == MARKER
-
-
-def require_marked(path: str) -> None:
-    """Check that a work folder is still there.
-
-    Raises:
-        OutputError: If its marker is gone.
-    """
-    if not is_marked(path):
-        raise OutputError(f"{path}: expected the work folder, found nothing; run the same command again")
 
 
 def write_marker(path: str) -> None:

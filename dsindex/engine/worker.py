@@ -27,8 +27,8 @@ import numpy as np
 import xxhash
 
 from dsindex.datasets.provenance import COLUMNS, ROWS_PER_GROUP
-from dsindex.engine.tasks import FileCounts, KeyResult, Piece, ShardResult
-from dsindex.engine.work_folder import SHARDS_FOLDER, require_marked
+from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
+from dsindex.engine.work_folder import SHARDS_FOLDER, is_marked
 from dsindex.errors import BadRecordError, OutputError
 from dsindex.formats.mmididx import CHUNK_ITEMS, LENGTH, SECTIONS, IndexBuilder, IndexHeader, write_index
 from dsindex.json_text import decode_json, encode_json
@@ -112,7 +112,8 @@ class Attempt(contextlib.ExitStack):
     def __init__(self, task: ShardTask, settings: WorkSettings) -> None:
         super().__init__()
         self._task, self._settings, work_dir = task, settings, settings.work_dir
-        require_marked(work_dir)  # a late attempt must not bring back what the driver removed
+        if not is_marked(work_dir):  # a late attempt must not bring back what the driver removed
+            raise OutputError(f"{work_dir}: expected the work folder, found nothing; run the same command again")
         self._stem = f"{SHARDS_FOLDER}/{task.shard // SHARDS_PER_FOLDER:04d}/{task.shard:08d}.{secrets.token_hex(8)}"
         folder = os.path.dirname(joined(work_dir, self._stem))
         self.folder = tempfile.gettempdir() if holds_writes(work_dir) else folder
@@ -150,8 +151,7 @@ class Attempt(contextlib.ExitStack):
                 measure_compression(part.path, part.form.container)
             raise BadRecordError(part.path, record.offset, record.reason, part=place, is_row=part.form.is_table)
         self.bad[record.part] += 1
-        entry: dict[str, Any] = {"file": record.part, "offset": record.offset, "line": record.line}
-        entry["reason"] = record.reason
+        entry = {"file": record.part, "offset": record.offset, "line": record.line, "reason": record.reason}
         try:
             entry["raw"] = record.line_bytes.decode("utf-8")
         except UnicodeDecodeError:
@@ -372,10 +372,12 @@ def merge_whole(files: Sequence[PartFile], path: str) -> StoredFile:
 
 def _read_files(files: Iterable[PartFile], chunk_bytes: int = COPY_BYTES) -> Iterator[tuple[int, memoryview]]:
     """Do what `_read_pieces` does with whole files."""
-    return _read_pieces([Piece(file=each, begin=0, end=each.size_bytes) for each in files], chunk_bytes)
+    return _read_pieces([(each, 0, each.size_bytes) for each in files], chunk_bytes)
 
 
-def _read_pieces(pieces: Sequence[Piece], chunk_bytes: int = COPY_BYTES) -> Iterator[tuple[int, memoryview]]:
+def _read_pieces(
+    pieces: Sequence[tuple[PartFile, int, int]], chunk_bytes: int = COPY_BYTES
+) -> Iterator[tuple[int, memoryview]]:
     """Yield the bytes of pieces, each with its number, in chunks that share a buffer; objects are read ahead.
 
     Raises:
@@ -383,17 +385,16 @@ def _read_pieces(pieces: Sequence[Piece], chunk_bytes: int = COPY_BYTES) -> Iter
             makes it again.
     """
     buffer = memoryview(bytearray(chunk_bytes))
-    extents = [Extent(path=piece.file.path, begin=piece.begin, end=piece.end) for piece in pieces]
-    for number, (piece, source) in enumerate(zip(pieces, open_in_order(extents), strict=True)):
-        file, digester = piece.file, BlockDigester()
-        compares = file.digest is not None and piece.end == file.size_bytes
-        offset = 0 if compares else piece.begin  # ranges before this one have the beginning of the file
-        while offset < piece.end:
-            chunk = buffer[: (piece.begin if offset < piece.begin else piece.end) - offset]
+    sources = open_in_order(Extent(path=file.path, begin=begin, end=end) for file, begin, end in pieces)
+    for number, ((file, begin, end), source) in enumerate(zip(pieces, sources, strict=True)):
+        compares, digester = file.digest is not None and end == file.size_bytes, BlockDigester()
+        offset = 0 if compares else begin  # ranges before this one have the beginning of the file
+        while offset < end:
+            chunk = buffer[: (begin if offset < begin else end) - offset]
             source.fill(chunk, offset)
             if compares:
                 digester.update(chunk)
-            if offset >= piece.begin:
+            if offset >= begin:
                 yield number, chunk
             offset += len(chunk)
         if compares and digester.hexdigest() != file.digest:

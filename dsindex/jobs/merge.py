@@ -68,7 +68,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 ],
                 documents=sum(part.header.num_documents for part in parts),
                 sequences=sum(part.header.num_sequences for part in parts),
-                tokens=sum(part.num_tokens for part in parts),
+                tokens=sum(map(_count_tokens, parts)),
                 token_dtype=dtype.name,
                 tokenizer=shared.content.tokenizer if shared else None,
                 digests=output.digests,
@@ -122,6 +122,10 @@ def _describe(part: Part) -> str:
     return f"tokens of type {part.header.dtype} {'with' if part.header.has_modes else 'without'} sequence modes"
 
 
+def _count_tokens(part: Part) -> int:
+    return part.bin.size_bytes // part.header.dtype.itemsize
+
+
 def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> Manifest | None:
     """Return the first manifest if all datasets have one, their own, that names the same tokenizer; otherwise None."""
     manifests, tokenizers = list[Manifest](), list[RecordedTokenizer]()
@@ -132,7 +136,7 @@ def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> Manifes
             return None
         if manifest is None or (own := manifest.content.tokenizer) is None:
             return None
-        counts = (part.header.num_documents, part.header.num_sequences, part.num_tokens)
+        counts = (part.header.num_documents, part.header.num_sequences, _count_tokens(part))
         if (manifest.content.documents, manifest.content.sequences, manifest.content.tokens) != counts:
             return None  # that of a dataset that was there before
         manifests.append(manifest)

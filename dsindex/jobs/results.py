@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -83,7 +84,7 @@ def outcome_fields(source: TextSource, job: Job, *, num_keys: int = 1) -> dict[s
         "counts": msgspec.structs.replace(counts, kept=counts.kept + more, filtered=counts.filtered - more),
         "input_bytes": source.total_bytes,
         "made_bytes": job.made_bytes,
-        "seconds": job.seconds,
+        "seconds": time.time() - job.began,
         "run": job.manifests[0].run,
         "notes": source.notes,
     }

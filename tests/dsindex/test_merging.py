@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dsindex.engine import worker
-from dsindex.engine.tasks import MergeRange, Piece
+from dsindex.engine.tasks import MergeRange
 from dsindex.engine.worker import make_index, merge_range
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import IndexBuilder, check_index, read_index
@@ -27,7 +27,7 @@ def write_part(prefix, documents, *, dtype="<u2", modes=False, seed=0):
 
 
 def range_of(parts, output):
-    pieces = [Piece(file=part.bin, begin=0, end=part.bin.size_bytes) for part in parts]
+    pieces = [(part.bin, 0, part.bin.size_bytes) for part in parts]
     return MergeRange(number=0, begin=0, output=str(output), pieces=tuple(pieces))
 
 
