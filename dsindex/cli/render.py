@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from dsindex.tools.report import ReportResult
     from dsindex.tools.results import (
         ConsumedTokens,
-        DatasetCounts,
         Excerpt,
         InspectResult,
         TracedSamples,
@@ -178,7 +177,8 @@ def _indexed(result: IndexResult) -> Iterator[Line]:
 
 def _packed(result: PackResult) -> Iterator[Line]:
     yield from _text_job(result, complete="packed before, nothing was done", engine=result.engine)
-    yield f"{count(result.counts.empty_documents, 'text')} without tokens"
+    if result.counts.empty_documents:
+        yield f"{count(result.counts.empty_documents, 'text')} without tokens"
     yield from chain.from_iterable(map(_dataset, result.datasets))
 
 
@@ -309,7 +309,10 @@ def _verified(result: VerifyResult) -> Iterator[Line]:
         [report] = result.reports
         yield from _verified_one(report)
         return
-    rows = [(each.verdict, each.path, *_short_counts(each.counts), len(each.checks)) for each in result.reports]
+    rows = []
+    for each in result.reports:
+        sizes = ("", "") if each.counts is None else (each.counts.documents, each.counts.tokens)
+        rows.append((each.verdict, each.path, *sizes, len(each.checks)))
     yield _table(rows, ("verdict", "dataset", "documents", "tokens", "checks"), num_texts=2)
     yield from _noted(dict.fromkeys(note for report in result.reports for note in report.notes))
     for report in result.reports:
@@ -332,12 +335,6 @@ def _verified_one(report: VerifyReport) -> Iterator[str]:
 def _failures(report: VerifyReport) -> Iterator[str]:
     yield from (f"  FAILED: {check.name}" for check in report.checks if check.findings)
     yield from (f"  FOUND: {finding}" for finding in report.findings)
-
-
-def _short_counts(counts: DatasetCounts | None) -> tuple[str, str]:
-    if counts is None:
-        return "", ""
-    return short_number(counts.documents), short_number(counts.tokens)
 
 
 def _inspected(result: InspectResult) -> Iterator[Line]:

@@ -129,7 +129,7 @@ def _nothing(path: str) -> Subject:
     names = [name.removesuffix(".idx") for pattern in near for name in sorted(glob.glob(pattern))]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     hint = f"choose one of {', '.join(names[:4])}{more}" if names else "check the path"
-    got = "got a folder" if os.path.isdir(path) else f"found no file, and no {path}.idx"
+    got = "got a folder" if os.path.isdir(path) else f"found no file or folder, and no {path}.idx"
     raise InputError(f"{path}: there is no dataset: {got}; {hint}")
 
 

@@ -5,7 +5,6 @@ If two tasks build the same cache at the same time, one waits for the other and 
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from dsindex.index.cache import (
     write_cache,
 )
 from dsindex.index.epochs import STOCK_ORDER, DocumentOrder, shuffle_dtype, split_bounds
-from dsindex.index.plan import BlendedCache, GPTCache, PartCounts, as_number
+from dsindex.index.plan import BlendedCache, GPTCache, PartCounts
 from dsindex.store.reading import digest_file, input_status, is_stored
 
 if TYPE_CHECKING:
@@ -50,9 +49,8 @@ def count_parts(prefix: str, parts: Sequence[Part | None]) -> list[PartCounts | 
         FormatError: If the `.idx` is damaged.
     """
     if not is_stored(f"{prefix}.idx"):
-        is_weight = as_number(os.path.basename(prefix)) is not None
-        remedy = "prefix after each weight" if is_weight else "prefix of a .bin and .idx, without the suffix"
-        raise InputError(f"{prefix}.idx: no such file; give the {remedy}")
+        remedy = "give the prefix of a .bin and .idx, after each weight if there are any"
+        raise InputError(f"{prefix}.idx: no such file; {remedy}")
     index = read_index(f"{prefix}.idx")
     bin_size_bytes = input_status(f"{prefix}.bin").size_bytes if is_stored(f"{prefix}.bin") else None
     check_index(f"{prefix}.idx", index, bin_size_bytes=bin_size_bytes)

@@ -318,25 +318,6 @@ def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:
     return hashed
 
 
-def leads_to(path: object, prefix: str) -> bool:
-    """Tell whether a path of a description is this dataset's; data of another machine is known by its name."""
-    if not isinstance(path, str) or os.path.abspath(path) == os.path.abspath(prefix):
-        return isinstance(path, str)
-    try:
-        return os.path.samefile(f"{path}.idx", f"{prefix}.idx")
-    except OSError:
-        return os.path.basename(path) == os.path.basename(prefix)
-
-
-def default_folder(prefix: str, *, class_name: str = GPT_CLASS) -> str:
-    """Return the folder that Megatron uses for a dataset if the job names none; blends are not cached then.
-
-    >>> default_folder("data/web_text_document")
-    'data/web_text_document/cache/GPTDataset_indices'
-    """
-    return os.path.join(prefix, "cache", f"{class_name}_indices")
-
-
 def find_cache(descriptions: Iterable[str], split: str | None, *, place: str) -> str:
     """Return the description of a split's index cache; the caches of a blend's datasets are parts of it.
 
@@ -584,44 +565,19 @@ def fingerprint(prefix: str, begin: int, end: int, lengths: NDArray[np.int32]) -
         end: One past the last sequence.
         lengths: Tokens of these sequences: all that an index depends on.
     """
-    idx_bytes, idx_modified_ns = _look_at(f"{prefix}.idx") or (None, None)
+    idx_bytes, idx_modified_ns = look_at(f"{prefix}.idx") or (None, None)
     return Fingerprint(
         prefix=absolute(prefix),
         idx_bytes=idx_bytes,
         idx_modified_ns=idx_modified_ns,
-        bin_bytes=(_look_at(f"{prefix}.bin") or (None,))[0],
+        bin_bytes=(look_at(f"{prefix}.bin") or (None,))[0],
         begin=begin,
         end=end,
         lengths_digest=xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data),
     )
 
 
-def source_changes(prefix: str, recorded: Fingerprint) -> list[str]:
-    """Return sentences about how a dataset differs from its recorded fingerprint; empty if it does not.
-
-    Lengths are only read if a size or a time differs: a copied or touched file with the same lengths still fits.
-    """
-    idx, begin, end = _look_at(f"{prefix}.idx"), recorded.begin, recorded.end
-    if idx is None:
-        return [f"{prefix}.idx is missing, so it is unknown whether the cache still fits"]
-    changes = []
-    if idx != (recorded.idx_bytes, recorded.idx_modified_ns):
-        try:
-            now = fingerprint(prefix, begin, end, read_lengths(prefix, begin, end))
-        except FormatError as error:
-            return [f"the cache was built from another {prefix}.idx ({error})"]
-        if now.lengths_digest != recorded.lengths_digest:
-            changes.append(f"its sequences {begin} to {end} have other lengths, so the cache leads to wrong tokens")
-        elif idx[0] != recorded.idx_bytes:
-            changes.append(f"it has {idx[0]} bytes and had {recorded.idx_bytes}: the split is cut elsewhere now")
-    sentences = [f"{prefix}.idx changed since the cache was built ({what}); build it again" for what in changes]
-    was, now_bytes = recorded.bin_bytes, (_look_at(f"{prefix}.bin") or (None,))[0]
-    if now_bytes != was and None not in (now_bytes, was):
-        sentences.append(f"{prefix}.bin changed since the cache was built (it has {now_bytes} bytes and had {was})")
-    return sentences
-
-
-def _look_at(path: str) -> tuple[int, int] | None:
+def look_at(path: str) -> tuple[int, int] | None:
     """Return size and time of a file, or size and a hash of the version of an object; None if it cannot be seen."""
     try:
         status = input_status(path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from dsindex.index.cache import (
     Settings,
     array_bytes,
     cache_files,
-    default_folder,
 )
 from dsindex.index.epochs import (
     BLEND_DTYPES,
@@ -83,7 +82,7 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
         raise InputError(f"{flag}: expected at least one prefix")
     prefixes, weights = [word.strip() for word in words], None
     if len(words) % 2 == 0:
-        parsed = [as_number(word) for word in words[::2]]
+        parsed = [_as_number(word) for word in words[::2]]
         numbers = [weight for weight in parsed if weight is not None]
         if numbers and len(numbers) < len(parsed):
             word = words[2 * parsed.index(None)]
@@ -105,7 +104,7 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
     return Blend(prefixes=tuple(prefixes), weights=weights)
 
 
-def as_number(word: str) -> float | None:
+def _as_number(word: str) -> float | None:
     """Return what a word is worth as a weight; None for a prefix."""
     try:
         return float(word)
@@ -194,7 +193,7 @@ class CacheSettings:
 
     def files_of(self, identifiers: Mapping[str, Any], prefix: str, name: str) -> CacheFiles:
         """Return the paths of a cache, whose names begin with `name` if there is no hash."""
-        folder = self.folder or default_folder(prefix, class_name=self.class_name)
+        folder = self.folder or os.path.join(prefix, "cache", f"{self.class_name}_indices")  # as Megatron's
         return cache_files(os.path.abspath(folder), identifiers, name=name if self.tokenizer is None else None)
 
 
@@ -382,7 +381,7 @@ def find_needed_caches(
     Raises:
         LimitError: If Megatron would loop forever, stop, or run past the data.
     """
-    planner = _Planner(settings, counts, job_path)
+    planner = _Planner(settings, counts, job_path, _plain_names(counts))
     blended: dict[str, BlendedCache] = {}
     for phase in sizes:
         for split, (blend, size) in enumerate(zip(blends, phase, strict=True)):
@@ -394,24 +393,19 @@ def find_needed_caches(
     return list(planner.datasets.values()), list(blended.values())
 
 
+@dataclass(frozen=True, slots=True)
 class _Planner:
     """The settings of a job, and the caches of datasets that were found."""
 
-    def __init__(
-        self,
-        settings: CacheSettings,
-        counts: Mapping[str, Sequence[PartCounts | None]],
-        job_path: Callable[[str], str],
-    ) -> None:
-        self._settings = settings
-        self._counts = counts
-        self._job_path = job_path
-        self._plain_names = _plain_names(counts)
-        self.datasets: dict[str, GPTCache] = {}
+    settings: CacheSettings
+    counts: Mapping[str, Sequence[PartCounts | None]]
+    job_path: Callable[[str], str]
+    plain_names: Mapping[str, str]
+    datasets: dict[str, GPTCache] = field(default_factory=dict)
 
     def plan_split(self, split: int, blend: Blend, size: int | None) -> BlendedCache | None:
         """Plan the datasets of a split, and return their blend if there is one."""
-        settings = self._settings
+        settings = self.settings
         is_single, place = len(blend.prefixes) == 1, f"split {SPLIT_NAMES[split]}"
         if blend.weights is not None and size is None:
             raise LimitError(
@@ -447,7 +441,7 @@ class _Planner:
         return self._blended(datasets, split, normalise(list(lengths)), size, size)
 
     def _plan_dataset(self, prefix: str, split: int, num_samples: int | None) -> GPTCache:
-        settings, part = self._settings, self._counts[prefix][split]
+        settings, part = self.settings, self.counts[prefix][split]
         if part is None:
             raise KeyError(f"{prefix}: split {SPLIT_NAMES[split]} was not counted")
         if part.end > MAX_SEQUENCES:
@@ -457,7 +451,7 @@ class _Planner:
             )
         identifiers = {  # Megatron's, in the order in which they are hashed
             "class": settings.class_name,
-            "dataset_path": self._job_path(prefix),
+            "dataset_path": self.job_path(prefix),
             "num_samples": num_samples,
             "index_split": SPLIT_NAMES[split],
             "random_seed": settings.seed,
@@ -478,7 +472,7 @@ class _Planner:
             order=order,
             settings=Settings(extra_token=rule.extra_token, keep_partial=rule.keep_partial, **order.as_settings()),
             identifiers=identifiers,
-            files=settings.files_of(identifiers, prefix, self._plain_names[prefix]),
+            files=settings.files_of(identifiers, prefix, self.plain_names[prefix]),
         )
         return self.datasets.setdefault(repr(identifiers), cache)
 
@@ -490,7 +484,7 @@ class _Planner:
         size: int | None,
         requested: int | None,
     ) -> BlendedCache:
-        settings = self._settings
+        settings = self.settings
         identifiers = {  # as those of a dataset
             "class": BLENDED_CLASS,
             "datasets": [dataset.identifiers for dataset in datasets],

@@ -22,7 +22,7 @@ from dsindex.dtypes import starts_of
 from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.instruction.records import check_text
 from dsindex.text.encoders import TokenBatch, encode_all, encode_by_reference, make_encoder
-from dsindex.text.engines import adds_prefix_space
+from dsindex.text.engines import adds_prefix_space, differing_tokens
 from dsindex.text.tokenizer import (
     LibraryError,
     Tokenizer,
@@ -352,7 +352,7 @@ class FastTexts:
         batch = self._encoder.encode(texts)
         for text, tokens in zip(texts, batch.split(), strict=True):
             if _is_audited(text.encode()) and not np.array_equal(tokens, self._reference.encode(text).ids):
-                raise self._differs(text)
+                raise differing_tokens(self._tokenizer, self._engine, text)
         return batch
 
     def encode_spans(self, texts: Sequence[MarkedText]) -> list[MaskedTokens]:
@@ -380,7 +380,7 @@ class FastTexts:
                 continue
             wanted = encode_with_reference(self._reference, rendered)
             if placed and not _are_equal(found[number], wanted):
-                raise self._differs(rendered.text)
+                raise differing_tokens(self._tokenizer, self._engine, rendered.text)
             found[number] = wanted
         return found
 
@@ -399,13 +399,6 @@ class FastTexts:
     def _is_unchanged(self, spelt: bytes) -> bool:
         """Tell whether the normalizer leaves a text as it is: NFC is the only one that the fast engine has."""
         return not self._normalizes or spelt.isascii() or unicodedata.is_normalized("NFC", spelt.decode())
-
-    def _differs(self, text: str) -> TokenizerError:
-        shown = repr(text) if len(text) <= 120 else f"{text[:60]!r} … {text[-60:]!r}"
-        return TokenizerError(
-            f"{self._tokenizer.name}: expected the same tokens from {self._engine.name} and {self._engine.reference}, "
-            f"but they differ on {shown}; use --engine reference"
-        )
 
     @functools.cached_property
     def _document(self) -> dict[str, Any]:

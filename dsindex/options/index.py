@@ -9,6 +9,7 @@ from dataclasses import asdict
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
+from dsindex.amounts import split_unit
 from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
 from dsindex.index.job import MID_LEVEL_SURPLUS, JobTokenizer, Release
 from dsindex.index.pretrain_command import (
@@ -76,7 +77,7 @@ def parse_blend(value: Blend) -> tuple[str, ...]:
 Words: TypeAlias = Annotated[Parsed[Blend | None, tuple[str, ...] | None], parse_blend]
 
 
-def _counts(value: int | Sequence[int | str | None]) -> Counts:
+def _parse_samples(value: int | Sequence[int | str | None]) -> Counts:
     """Read three numbers; `none` or a missing one means one epoch."""
     words = [value] if isinstance(value, int) else list(value)
     counts = [None if str(word).lower() in {"none", "null"} else word for word in words]
@@ -87,28 +88,36 @@ def _counts(value: int | Sequence[int | str | None]) -> Counts:
     return first, second, third
 
 
-def _fraction(value: object) -> Fraction:
-    text = str(value).strip()
-    is_number = len(text) <= 100 and re.fullmatch(r"\d+(\.\d+)?|\.\d+|\d+/\d*[1-9]\d*", text)
-    if not is_number or not 0 < Fraction(text) <= MEGATRON_COUNT:
+NumSamples: TypeAlias = Annotated[Parsed[int | str | Sequence[int | None] | None, Counts | None], _parse_samples]
+
+
+def _parse_epochs(value: object) -> Fraction:
+    number, unit = (value, "") if isinstance(value, Fraction) else split_unit(str(value))
+    if number is None or unit or not 0 < number <= MEGATRON_COUNT:
         msg = f"expected a positive number of epochs such as 2 or 2.5, up to {MEGATRON_COUNT}, got {show_value(value)}"
         raise ValueError(msg)
-    return Fraction(text)
+    return number
 
 
-def _tokenizer_flags(value: Mapping[str, Any] | JobTokenizer) -> JobTokenizer | dict[str, Any]:
-    """Refuse unknown flags; their types are checked with those of options."""
-    return value if isinstance(value, JobTokenizer) else asdict(JobTokenizer(**value))
+Epochs: TypeAlias = Annotated[Parsed[Fraction | float | str | None, Fraction | None], _parse_epochs]
 
 
-def _order(value: object) -> str:
+def _parse_order(value: object) -> str:
     text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
     if text not in DOCUMENT_ORDERS and not text.endswith((".npy", ".parquet")):
         raise ValueError(f"expected {', '.join(DOCUMENT_ORDERS)}, or a file .npy or .parquet, got {show_value(value)}")
     return text if text in DOCUMENT_ORDERS else refuse_url(text)
 
 
-Epochs: TypeAlias = Annotated[Parsed[Fraction | float | str | None, Fraction | None], _fraction]
+DocumentOrder: TypeAlias = Annotated[Path, _parse_order]
+
+
+def _tokenizer_flags(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse unknown flags; their types are checked with those of options."""
+    return asdict(JobTokenizer(**value))
+
+
+TokenizerOfJob: TypeAlias = Annotated[Parsed[Mapping[str, Any] | None, JobTokenizer | None], _tokenizer_flags]
 
 
 class IndexBasics(TrainingLength):
@@ -119,9 +128,7 @@ class IndexBasics(TrainingLength):
     """The job's --seq-length: tokens per sample."""
     epochs: Epochs = option("E", default=None)
     """Train on E epochs, fractions allowed, and valid and test on one; the number of samples is in the description."""
-    num_samples: Annotated[Parsed[int | str | Sequence[int | None] | None, Counts | None], _counts] = option(
-        "N[,N,N]", default=None, separator=","
-    )
+    num_samples: NumSamples = option("N[,N,N]", default=None, separator=",")
     """Samples of train, valid and test, as the job requests them; `none` or a missing number means one epoch."""
     eval_interval: int | None = option("N", default=None, ge=1)
     """Iterations between validations."""
@@ -131,7 +138,7 @@ class IndexBasics(TrainingLength):
     """Shares of train, valid and test, spelled as in the job (default: '969, 30, 1')."""
     seed: int | None = option("N", default=None, le=2**32 - 1, group="order")
     """The job's --seed (default: 1234)."""
-    document_order: Annotated[Path, _order] = option("ORDER", default="shuffled", group="order")
+    document_order: DocumentOrder = option("ORDER", default="shuffled", group="order")
     """`shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a document that fits
     a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of the documents (default:
     shuffled)."""
@@ -210,9 +217,7 @@ class CacheNames(Options):
         default=False, excludes=("document_order", "shuffle_epochs", "continue_from", "blend_schedule")
     )
     """The job has --fim-data, so its datasets are of the class GPTFIMDataset."""
-    job_tokenizer: Annotated[Parsed[Mapping[str, Any] | JobTokenizer | None, JobTokenizer | None], _tokenizer_flags] = (
-        option(default=None, flag="--tokenizer-type", needs=("megatron_release",))
-    )
+    job_tokenizer: TokenizerOfJob = option(default=None, flag="--tokenizer-type", needs=("megatron_release",))
     tokenizer_identifiers: OptionalPath = option(
         "FILE.json", default=None, excludes=("plain_names", "megatron_release", "like")
     )

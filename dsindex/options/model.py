@@ -137,7 +137,9 @@ class Option:
             *first, last = map(str, get_args(kind))
             return f"one of {', '.join(first)} or {last}"
         limits = f" from {self.ge} to {self.le}" if kind in {int, float} else ""
-        return f"{several}{_NAMES[kind]}{limits}" if kind in _NAMES else str(error)
+        if kind in _NAMES:
+            return f"{several}{_NAMES[kind]}{limits}"
+        return str(error).removeprefix("Expected ").replace("`", "")
 
 
 _CAN_BE_TYPED = r"\A[^\0\ud800-\udc7f\udd00-\udfff]*\Z"
@@ -251,9 +253,6 @@ class Options:
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__, **changes)
         return copy
-
-
-Model = TypeVar("Model", bound=Options)
 
 
 _known: dict[type[Options], dict[str, Option]] = {}

@@ -20,11 +20,7 @@ import numpy as np
 from dsindex.dtypes import starts_of
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.text.blocks import set_aside
-from dsindex.text.tokenizer import (
-    LibraryError,
-    library_errors,
-    open_library,
-)
+from dsindex.text.tokenizer import LibraryError, library_errors, open_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -213,8 +209,7 @@ class Encoder:
         spelt = list(map(str.encode, texts))
         text_bytes = sum(map(len, spelt))
         if self.engine.name == self.engine.reference:
-            special = self.engine.add_special_tokens
-            rows = encode_by_reference(self._tokenizer, texts, add_special_tokens=special)
+            rows = encode_by_reference(self._tokenizer, texts, add_special_tokens=self.engine.add_special_tokens)
             return TokenBatch.of(rows, text_bytes=text_bytes)
         try:
             with library_errors():

@@ -115,13 +115,13 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
     )
     probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
     try:
-        difference = _find_difference(tokenizer, engine, probes)
+        different = _find_difference(tokenizer, engine, probes)
     except TokenizerError as error:
         raise Unsuitable(
             f"gigatoken says: {' '.join(str(error.__cause__).partition('Location:')[0].split())}"
         ) from error
-    if difference is not None:
-        raise Unsuitable(f"gigatoken gives other ids than tokenizers for {difference[0][:40]!r}")
+    if different is not None:
+        raise Unsuitable(f"gigatoken gives other ids than tokenizers for {different[:40]!r}")
     return engine
 
 
@@ -142,33 +142,29 @@ def audit(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> None:
     Raises:
         TokenizerError: At the first text that they encode differently.
     """
-    library = engine.reference
-    if engine.name == library or (difference := _find_difference(tokenizer, engine, texts)) is None:
-        return
-    text, got, expected = difference
-    first = next(at for at in itertools.count() if got[at : at + 1] != expected[at : at + 1])
-    begin = max(0, first - 2)
+    if engine.name != engine.reference and (text := _find_difference(tokenizer, engine, texts)) is not None:
+        raise differing_tokens(tokenizer, engine, text)
+
+
+def differing_tokens(tokenizer: Tokenizer, engine: Engine, text: str) -> TokenizerError:
+    """Return the error about a text that an engine encodes differently from the reference."""
     shown = repr(text) if len(text) <= 120 else f"{text[:60]!r} … {text[-60:]!r}"
-    raise TokenizerError(
-        f"{tokenizer.name}: expected the same tokens from gigatoken and {library}, but they differ on {shown} from "
-        f"token {begin}: gigatoken {got[begin : begin + 6]}, {library} {expected[begin : begin + 6]}; {_REMEDY}"
+    return TokenizerError(
+        f"{tokenizer.name}: expected the same tokens from {engine.name} and {engine.reference}, but they differ on "
+        f"{shown}; {_REMEDY}"
     )
 
 
-def _find_difference(
-    tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]
-) -> tuple[str, list[int], list[int]] | None:
-    """Return the first text that an engine encodes differently from the reference, and the tokens of both.
+def _find_difference(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> str | None:
+    """Return the first text that an engine encodes differently from the reference.
 
     Texts on which the reference fails are left out: there is nothing to compare.
     """
     reference = make_encoder(tokenizer, replace(engine, name=engine.reference))
     wanted, texts = encode_leniently(reference, texts)
-    pairs = [batch.split() for batch in (make_encoder(tokenizer, engine).encode(texts), wanted)]
-    for text, ours, theirs in zip(texts, *pairs, strict=True):
-        if not np.array_equal(ours, theirs):
-            return text, ours.tolist(), theirs.tolist()
-    return None
+    got = make_encoder(tokenizer, engine).encode(texts)
+    triples = zip(texts, got.split(), wanted.split(), strict=True)
+    return next((text for text, ours, theirs in triples if not np.array_equal(ours, theirs)), None)
 
 
 def clip_texts(texts: Sequence[str], *, most: int, total: int) -> list[str]:

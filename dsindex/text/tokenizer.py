@@ -545,7 +545,7 @@ _TOLD_CLASSES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2
 
 
 def describe_folder(path: str, tokenizer: Tokenizer) -> str | None:
-    """Return what transformers adds to texts by the class that a folder names, if `tokenizer.json` does not; else None.
+    """Return a note if transformers, by the class that a folder names, treats the space before a text differently.
 
     Args:
         path: What `load_tokenizer` was given.
@@ -559,8 +559,7 @@ def describe_folder(path: str, tokenizer: Tokenizer) -> str | None:
     parts = [*flat_steps(document.get("pre_tokenizer")), *flat_steps(document.get("normalizer"))]
     if name in _SPACE_CLASSES and any(part.get("type") == "ByteLevel" for part in parts):
         return None  # such a class leaves a tokenizer.json of another family alone
-    loaded, bos = shared_tokenizer(tokenizer), token_text(config.get("bos_token")) or ""
-    bos_id, told = loaded.token_to_id(bos), config.get("add_prefix_space") if name in _TOLD_CLASSES else None
+    told = config.get("add_prefix_space") if name in _TOLD_CLASSES else None
     wanted = told if isinstance(told, bool) else _SPACE_CLASSES.get(name)
     adds = any(
         part.get("add_prefix_space") is True
@@ -568,15 +567,11 @@ def describe_folder(path: str, tokenizer: Tokenizer) -> str | None:
         or part.get("type") == "Prepend"
         for part in parts
     )
-    if name == "CodeLlamaTokenizer" and bos_id is not None and loaded.encode("a text").ids[:1] != [bos_id]:
-        effect = f"begins every text with {bos!r}"
-    elif wanted is not None and wanted != adds:
-        effect = f"adds {'a' if wanted else 'no'} space before every text"
-    else:
+    if wanted is None or wanted == adds:
         return None
     return (
         f"{folder}: tokenizer.json is used as it is, and tokenizer_config.json names {name}, with which transformers "
-        f"{effect}"
+        f"adds {'a' if wanted else 'no'} space before every text"
     )
 
 

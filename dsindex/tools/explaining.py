@@ -16,12 +16,15 @@ from dsindex.index.cache import (
     BLENDED_CLASS,
     CacheFiles,
     CacheRecord,
+    Fingerprint,
     Settings,
     cache_files,
     dataset_parts,
     descriptions_in,
+    fingerprint,
+    look_at,
     read_description,
-    source_changes,
+    read_lengths,
     split_of,
 )
 
@@ -116,6 +119,31 @@ def _faults(
             yield f"the job finds this cache, but its {key} is {was}, not {now}; build it again"
     if prefix is not None and record.source is not None:
         yield from source_changes(prefix, record.source)
+
+
+def source_changes(prefix: str, recorded: Fingerprint) -> list[str]:
+    """Return sentences about how a dataset differs from its recorded fingerprint; empty if it does not.
+
+    Lengths are only read if a size or a time differs: a copied or touched file with the same lengths still fits.
+    """
+    idx, begin, end = look_at(f"{prefix}.idx"), recorded.begin, recorded.end
+    if idx is None:
+        return [f"{prefix}.idx is missing, so it is unknown whether the cache still fits"]
+    changes = []
+    if idx != (recorded.idx_bytes, recorded.idx_modified_ns):
+        try:
+            now = fingerprint(prefix, begin, end, read_lengths(prefix, begin, end))
+        except FormatError as error:
+            return [f"the cache was built from another {prefix}.idx ({error})"]
+        if now.lengths_digest != recorded.lengths_digest:
+            changes.append(f"its sequences {begin} to {end} have other lengths, so the cache leads to wrong tokens")
+        elif idx[0] != recorded.idx_bytes:
+            changes.append(f"it has {idx[0]} bytes and had {recorded.idx_bytes}: the split is cut elsewhere now")
+    sentences = [f"{prefix}.idx changed since the cache was built ({what}); build it again" for what in changes]
+    was, now_bytes = recorded.bin_bytes, (look_at(f"{prefix}.bin") or (None,))[0]
+    if now_bytes != was and None not in (now_bytes, was):
+        sentences.append(f"{prefix}.bin changed since the cache was built (it has {now_bytes} bytes and had {was})")
+    return sentences
 
 
 def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> Iterator[str]:

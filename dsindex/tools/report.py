@@ -26,7 +26,6 @@ from dsindex.store.reading import is_stored
 from dsindex.store.refusals import output_error
 from dsindex.store.storage import atomic_writer, make_folder, open_file, require_path
 from dsindex.store.urls import absolute
-from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.origin import open_token_data
 from dsindex.tools.report_measures import DrawnSplit, Measurement, Sources, measure, read_drawn
 from dsindex.tools.token_text import text_of
@@ -102,8 +101,6 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
         OutputError: If the page is another file, or cannot be written.
     """
     _check_output(options.output)
-    if options.tokenizer_model is not None:
-        load_tokenizer(options.tokenizer_model)  # even if no dataset can be opened
     opened = [open_token_data(tell_kind(path), options.tokenizer_model) for path in options.prefix]
     places = [os.path.realpath(each.files[-1]) for each in opened]
     twice = next((each for each, place in zip(opened, places, strict=True) if places.count(place) > 1), None)

@@ -22,12 +22,11 @@ from dsindex.index.cache import (
     dataset_parts,
     descriptions_in,
     files_of,
-    leads_to,
     read_description,
-    source_changes,
     split_of,
 )
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds
+from dsindex.tools.explaining import source_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -62,7 +61,7 @@ def _concerns(path: str, prefix: str) -> bool:
         described = read_description(path)
     except FormatError:  # verify_cache says what is wrong with it
         return True
-    return any(leads_to(part.get("dataset_path"), prefix) for part in dataset_parts(described))
+    return any(_leads_to(part["dataset_path"], prefix) for part in dataset_parts(described))
 
 
 def read_blend(path: str, described: Mapping[str, Any]) -> tuple[list[int], list[float]]:
@@ -91,6 +90,16 @@ def verify_cache(description: str, prefix: str) -> list[str]:
         return [f"{description}: {sentence}; {remedy}" for sentence in _findings(description, prefix)]
     except FormatError as error:
         return [f"{error}; {remedy}"]
+
+
+def _leads_to(path: str, prefix: str) -> bool:
+    """Tell whether a path of a description is this dataset's; data of another machine is known by its name."""
+    if os.path.abspath(path) == os.path.abspath(prefix):
+        return True
+    try:
+        return os.path.samefile(f"{path}.idx", f"{prefix}.idx")
+    except OSError:
+        return os.path.basename(path) == os.path.basename(prefix)
 
 
 def _findings(description: str, prefix: str) -> Iterator[str]:

@@ -178,7 +178,6 @@ def metaspace(prepend):
     (metaspace("never"), {"tokenizer_class": "LlamaTokenizerFast"}, "adds a space"),
     (metaspace("always"), {"tokenizer_class": "LlamaTokenizer"}, None),
     (metaspace("always"), {"tokenizer_class": "GemmaTokenizer", "add_prefix_space": True}, "adds no space"),
-    (metaspace("always"), {"tokenizer_class": "CodeLlamaTokenizer", "bos_token": "<s>"}, "begins every text"),
     (trained.byte_level(), {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}, "adds a space"),
     (trained.byte_level(), {"tokenizer_class": "LlamaTokenizer"}, None),
 ])  # fmt: skip
