@@ -190,7 +190,8 @@ class Executor(ABC):
             attempt_id, call, seconds = self._queue[0]
             try:
                 worker.reference = self.give(worker, call)
-            except self.lost:  # while it was idle
+            except self.lost:  # while it was idle; its number may be another process's by now
+                worker.pid = None
                 self._lay_off(worker)
                 continue
             worker.attempt_id = attempt_id
@@ -204,6 +205,7 @@ class Executor(ABC):
         try:
             answer = self.result_of(reference)
         except self.lost as error:
+            worker.pid = None
             self._lay_off(worker)
             if attempt_id is not None:
                 reason = TaskError(f"its worker was lost ({last_line(error)})")
@@ -280,10 +282,11 @@ class ProcessExecutor(Executor):
 
     def end(self, worker: Worker) -> None:
         """Kill a process; one that has not begun ends by itself as soon as it has."""
-        worker.handle.shutdown(wait=False, cancel_futures=True)
         if worker.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGKILL)
+        # Its thread here must end before the interpreter does, which would wake it up by a pipe that it closes.
+        worker.handle.shutdown(wait=True, cancel_futures=True)
 
 
 def begin_worker() -> int:

@@ -33,6 +33,7 @@ from dsindex.engine.progress import ProgressFile, conclude
 from dsindex.engine.tasks import MergeRange
 from dsindex.engine.work_folder import (
     MARKER_FILE,
+    Began,
     FileComplete,
     Finished,
     Ledger,
@@ -167,11 +168,9 @@ class Job:
             if output.in_bucket and missing and missing[-1] == output.suffixes[-1]:
                 last_calls.insert(0, own.pop())
             calls += own
-        total, num_ranges = (
-            sum(output.begins[-1] for output in self.outputs),
-            sum(isinstance(what, MergeRange) for (_, what), _ in calls),
-        )
-        self.reporter.stage("merge", total=total, unit="bytes", tasks=num_ranges, task_name="ranges")
+        ranges = [what for (_, what), _ in calls if isinstance(what, MergeRange)]
+        total = sum(output.begins[-1] for output in self.outputs)
+        self.reporter.stage("merge", total=total, unit="bytes", tasks=len(ranges), task_name="ranges")
         if any(output.in_bucket for output in self.outputs):
             self._begin_publishing()
         for (output, _), _ in last_calls:
@@ -324,7 +323,7 @@ def open_job(
             _take_over(job, settings, inputs)
             with _working(job):
                 yield job
-        if not config.keep_shards and (not job.already_complete or is_same or not ledger.has_work):
+        if not config.keep_shards and (not job.already_complete or is_same or not job.ledger.has_work):
             remove_work_folder(work_dir)
 
 
@@ -412,7 +411,7 @@ def _take_over(job: Job, settings: Sequence[str], inputs: Sequence[str]) -> None
         remove_partials(job.outputs, ledger.plan.plan_id)
     if settings:
         remove_work(job.work_dir)
-        ledger.forget_all()
+        job.ledger = Ledger(job.work_dir)
     if inputs:
         job.reporter.say("; ".join(inputs))
 
@@ -421,8 +420,11 @@ def _take_over(job: Job, settings: Sequence[str], inputs: Sequence[str]) -> None
 def _working(job: Job) -> Iterator[None]:
     """Give a job what it needs to work, and say what is kept if it is stopped."""
     work_dir, ledger, executor, prefix = job.work_dir, job.ledger, job.executor, absolute(job.config.output_prefix)
-    ledger.begin(job.plan, again=not all(output.is_as_recorded(ledger) for output in job.outputs))
+    ledger.begin()
     try:
+        is_begun = ledger.plan == job.plan and not ledger.is_finished
+        if not is_begun or not all(output.is_as_recorded(ledger) for output in job.outputs):
+            ledger.record(Began(job.plan))
         with job.reporter.showing(*([] if holds_writes(prefix) else [ProgressFile(prefix)])):
             job.reporter.follow(executor)
             files = [joined(work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs)]

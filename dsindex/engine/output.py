@@ -63,10 +63,10 @@ class Output:
         """What the token file is assembled from."""
         self.begins = [0]
         """Where each of them begins in the token file, and where the last one ends."""
-        self._num_ranges = 0
-        """Ranges that `take_ranges` has returned."""
         self.is_begun = False
         """Whether this run has begun the token file."""
+        self._num_ranges = 0
+        """Ranges that `take_ranges` has returned."""
         if self.head is not None:
             self.add_file(self.head)
 

@@ -185,25 +185,18 @@ class Ledger:
     def __init__(self, work_dir: str) -> None:
         self._journal = open_journal(ledger_path(work_dir))
         self._synced = time.monotonic()
-        self.forget_all()
-        for line in self._journal.read():
-            with contextlib.suppress(ValueError, msgspec.ValidationError):
-                self._take(msgspec.convert(decode_json(line), Line))
-
-    def forget_all(self) -> None:
-        """Begin again, since the ledger was removed."""
         self.plan: Plan | None = None
         """The last run's plan; None if no run began."""
         self.is_publishing = self.is_finished = False
         self.shards: dict[str, ShardResult] = {}
         """Key of a shard → its receipt."""
-        self._forget_outputs()
-
-    def _forget_outputs(self) -> None:
         self.ranges: defaultdict[str, dict[int, str]] = defaultdict(dict)
         """Output → number of a merged range → its digest."""
         self.files: defaultdict[str, dict[str, StoredFile]] = defaultdict(dict)
         """Output → suffix → the complete file, but for tokens of which there are ranges."""
+        for line in self._journal.read():
+            with contextlib.suppress(ValueError, msgspec.ValidationError):
+                self._take(msgspec.convert(decode_json(line), Line))
 
     @property
     def has_work(self) -> bool:
@@ -215,7 +208,8 @@ class Ledger:
             case Began(plan):
                 self.is_publishing &= plan == self.plan and not self.is_finished
                 self.plan, self.is_finished = plan, False
-                self._forget_outputs()
+                self.ranges.clear()
+                self.files.clear()
             case ShardMade(task, result):
                 self.shards[task] = result
             case RangeMerged(output, number, digest):
@@ -227,19 +221,13 @@ class Ledger:
             case Finished():
                 self.is_finished = True
 
-    def begin(self, plan: Plan, *, again: bool) -> None:
-        """Open the ledger for what is recorded from now on, by a run of a plan.
-
-        Args:
-            plan: The plan.
-            again: Whether its outputs are to be begun again.
+    def begin(self) -> None:
+        """Open the ledger for what is recorded from now on.
 
         Raises:
             OutputError: If it cannot be written.
         """
         self._journal.begin()
-        if again or self.plan != plan or self.is_finished:
-            self.record(Began(plan))
 
     def record(self, line: Line) -> None:
         """Write a line, then take it, so that no state exceeds what is on file; shards and ranges sync in batches."""
