@@ -13,15 +13,14 @@ import xxhash
 
 from dsindex.engine.tasks import ShardTask
 from dsindex.errors import InputError
-from dsindex.store.reading import input_status
-from dsindex.store.storage import what_is_no_file
+from dsindex.store.storage import InputStatus
+from dsindex.store.store import store_of
 from dsindex.text.forms import TextPart, detect_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.engine.input_paths import FoundPath
-    from dsindex.store.storage import InputStatus
     from dsindex.text.forms import Columns, InputForm, InputFormat
 
 Item = TypeVar("Item")
@@ -94,18 +93,16 @@ def _look_at(
 ) -> InputFile:
     path, stored = found.path, found.absolute_path
     with found.errors_placed():
-        kind = None if found.is_standard_input else what_is_no_file(path)
-        if kind is not None:
-            remedy = "save its data to a file, or pipe them to --input -: an input is read in parts, and more than once"
-            raise InputError(f"{path}: expected a file, got {kind}; {remedy}")
         try:
-            status = found.status or input_status(stored)
-            if status.size_bytes == 0:
-                what = "expected at least one record, got an empty file"
-                raise InputError(f"{path}: {what}; leave it out of --input")
-            form = detect_form(stored, shown_as=path, wanted=wanted, known=status)
+            with store_of(stored).open(stored, found.status) as file:
+                if not file.size_bytes:
+                    what = "expected at least one record, got an empty file"
+                    raise InputError(f"{path}: {what}; leave it out of --input")
+                form = detect_form(file, shown_as=path, wanted=wanted)
         except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror}); check --input") from error
+            what = f"cannot be read ({error.strerror})"
+            raise InputError(f"{path}: {what}; check --input, which takes files, and - for a pipe") from error
+        status = InputStatus(path=stored, size_bytes=file.size_bytes, version=file.version)
         return InputFile(path=path, parts=tuple(_cut(status, form, shard_size, largest, columns)))
 
 

@@ -294,15 +294,14 @@ def open_job(
         is_same = not settings and not inputs
         is_publishing = ledger.is_publishing and not ledger.is_finished and is_same
         finished = find_finished(outputs, plan, replaces=config.replace or is_publishing)
+        left_bytes = 0 if finished else text_bytes
         job = Job(
             config=config,
             plan=plan,
             outputs=outputs,
             ledger=ledger,
             reporter=reporter,
-            start_executor=partial(
-                make_executor, config, text_bytes=0 if finished else text_bytes, holds_gil=holds_gil
-            ),
+            start_executor=partial(make_executor, config, text_bytes=left_bytes, holds_gil=holds_gil),
             owned=owned,
             locks=locks,
             manifests=finished,

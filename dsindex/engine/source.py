@@ -19,6 +19,7 @@ from dsindex.store.storage import holds_writes, make_folder
 from dsindex.store.store import find, open_output, store_of
 from dsindex.store.urls import joined
 from dsindex.text.ranks import TokenizerOptions
+from dsindex.text.streams import LARGEST_RECORD_BYTES
 from dsindex.text.tokenizer import describe_folder, load_tokenizer, require_eod, shared_tokenizer
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class TextSource:
         """Return the settings that the shards of every kind have."""
         return {
             "quarantine": self.config.on_bad_record == "quarantine",
-            "max_record_bytes": self.config.max_record_size,
+            "max_record_bytes": self.config.max_record_size or LARGEST_RECORD_BYTES,
             "provenance": not self.config.no_provenance,
             "work_dir": work_folder_path(self.config),
         }

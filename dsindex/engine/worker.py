@@ -66,7 +66,7 @@ class WorkSettings:
 
     quarantine: bool
     """Whether bad records are quarantined; otherwise the first one is an error."""
-    max_record_bytes: int | None
+    max_record_bytes: int
     provenance: bool
     work_dir: str
     """The work folder, which holds the files of attempts."""

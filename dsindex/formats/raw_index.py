@@ -131,9 +131,9 @@ def _find_lines(path: str, *, drop_faulty_entries: bool) -> tuple[NDArray[np.int
         if part.size_bytes == 0 and not drop_faulty_entries:  # Modalities counts an empty file as one faulty line
             msg = f"{path}: expected at least one line, got an empty file; index it with --drop-faulty-entries"
             raise InputError(msg)
-        for block in read_lines(part, file, block_bytes=BLOCK_BYTES):
+        for block in read_lines(part, file, block_bytes=BLOCK_BYTES, max_line_bytes=part.size_bytes):
             if isinstance(block, LongLine):
-                continue  # only yielded where a limit is set
+                continue  # none is longer than the file
             pairs = np.stack((block.offsets, block.ends - block.starts), axis=1)
             # A BOM is part of its line: json.loads must judge it.
             wrong = [number for number in range(len(pairs)) if not is_json(block.line(number))]

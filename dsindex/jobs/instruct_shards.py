@@ -21,7 +21,7 @@ from dsindex.instruction.statistics import NOTE, SPLITS, split_by_hash
 from dsindex.text.blocks import BadRecord, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.layout import check_ids
-from dsindex.text.parts import LARGEST_RECORD_BYTES, TaskReader
+from dsindex.text.parts import TaskReader
 from dsindex.text.streams import LongLine, cut_large
 
 if TYPE_CHECKING:
@@ -117,9 +117,9 @@ def _encode_block(
 ) -> Iterator[tuple[int, int, EncodedConversation | RecordProblem, bytes]]:
     """Yield for each record its offset, its line, what becomes of it, and what is kept of a bad one's line."""
     if isinstance(block, LongLine):
-        yield block.offset, block.line, _too_large(block.num_bytes, block.limit), block.head
+        yield block.offset, block.line, _too_large(block.num_bytes, settings.max_record_bytes), block.head
         return
-    limit = settings.max_record_bytes or LARGEST_RECORD_BYTES
+    limit = settings.max_record_bytes
     lines, sizes = [block.text(number) for number in range(block.num_lines)], (block.ends - block.starts).tolist()
     records = [number for number, line in enumerate(lines) if line.strip(JSON_WHITESPACE)]
     fitting = [lines[number] for number in records if sizes[number] <= limit]

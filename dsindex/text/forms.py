@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dsindex.errors import InputError
 from dsindex.store.storage import InputStatus
-from dsindex.store.store import store_of
 from dsindex.text.compressed import HEAD_BYTES, SUFFIXES, detect_container, require_known
 
 if TYPE_CHECKING:
@@ -71,35 +70,41 @@ class TextPart(InputStatus):
 _TAIL_BYTES = 8
 _PARQUET = (b"PAR1", b"PARE")
 """Plain and encrypted; reading the latter says what is wrong."""
-_TABLE_SUFFIXES = {".parquet", ".arrow", ".feather"}
+_OTHER_SUFFIXES = {
+    ".txt": "choose --input-format lines (each line is a document) or --input-format document (each file is one)",
+    **dict.fromkeys((".csv", ".tsv"), "write it as Parquet"),
+    **dict.fromkeys((".parquet", ".arrow", ".feather"), "unpack it, or fetch it again"),
+}
+"""Suffixes of files of other kinds → what to do with one that is no table."""
 
 
-def detect_form(
-    path: str, *, shown_as: str, wanted: InputFormat = "auto", known: InputStatus | None = None
-) -> InputForm:
+def detect_form(file: Readable, *, shown_as: str, wanted: InputFormat = "auto") -> InputForm:
     """Return the form of a file: compression and tables by content, else the format that is wanted, or JSON lines.
 
     Args:
-        path: The file or the object.
+        file: The file or the object.
         shown_as: Its name, for messages.
         wanted: The format of what is no table.
-        known: What is known of an object, to spare a request.
 
     Raises:
         InputError: If it is of a kind that is not supported, or its name promises another.
         OSError: If it cannot be read.
     """
-    with store_of(path).open(path, known) as file:
-        head = file.read_at(HEAD_BYTES, 0)
-        container = detect_container(head)
-        require_known(shown_as, head, container)
-        table = _detect_table(file, head) if container == "plain" else None
+    head = file.read_at(HEAD_BYTES, 0)
+    container = detect_container(head)
+    require_known(shown_as, head, container)
+    table = _detect_table(file, head) if container == "plain" else None
     if table is not None:
         return InputForm(format=table)
-    if wanted == "auto":
-        _require_jsonl(shown_as, container)
-        wanted = "jsonl"
-    return JSON_LINES if (container, wanted) == ("plain", "jsonl") else InputForm(container=container, format=wanted)
+    stem, suffix = os.path.splitext(shown_as.lower())
+    if suffix in SUFFIXES:
+        suffix = os.path.splitext(stem)[1]
+    if wanted == "auto" and suffix in _OTHER_SUFFIXES:
+        got = "other data" if container == "plain" else f"{container} data"
+        msg = f"{shown_as}: expected JSON lines, Parquet or Arrow, got {got} whose name ends in {suffix}"
+        raise InputError(f"{msg}; {_OTHER_SUFFIXES[suffix]}")
+    form = InputForm(container=container, format="jsonl" if wanted == "auto" else wanted)
+    return JSON_LINES if form == JSON_LINES else form
 
 
 def _detect_table(file: Readable, head: bytes) -> TableFormat | None:
@@ -113,25 +118,3 @@ def _detect_table(file: Readable, head: bytes) -> TableFormat | None:
     if head.startswith(b"\xff\xff\xff\xff") and 0 < int.from_bytes(head[4:8], "little") < 2**31:
         return "arrow-stream"
     return None
-
-
-def _require_jsonl(name: str, container: Container) -> None:
-    """Check that the name of a file of lines promises nothing else.
-
-    Raises:
-        InputError: If the format must be asked for, or the name promises a table that the file is not.
-    """
-    stem, suffix = os.path.splitext(name.lower())
-    if suffix in SUFFIXES:
-        suffix = os.path.splitext(stem)[1]
-    if suffix in _TABLE_SUFFIXES:
-        got = "other data" if container == "plain" else f"{container} data"
-        msg = f"{name}: expected a Parquet or Arrow file as its name says, got {got}; unpack it, or fetch it again"
-        raise InputError(msg)
-    if suffix == ".txt":
-        raise InputError(
-            f"{name}: expected to know what a document of plain text is; choose --input-format lines (each line is "
-            f"one) or --input-format document (each file is one)"
-        )
-    if suffix in {".csv", ".tsv"}:
-        raise InputError(f"{name}: expected JSON lines, Parquet or Arrow, got {suffix}; write it as Parquet")

@@ -11,7 +11,7 @@ import numpy as np
 from dsindex.store.reading import Extent, fingerprint, open_in_order, opened_input, unchanged
 from dsindex.text.blocks import RecordBlock, chain_columns
 from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_blocks
-from dsindex.text.streams import read_lines, read_text_file, read_text_lines
+from dsindex.text.streams import LARGEST_RECORD_BYTES, read_lines, read_text_file, read_text_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 Block = TypeVar("Block", bound="RecordBlock | LineBlock | LongLine")
 
-LARGEST_RECORD_BYTES = 2 << 30
-"""Limit on a record if none is given, so that a file that unpacks to one endless line does not take all memory."""
 JOINED_RECORDS, JOINED_BYTES = 1024, 512 << 10
 """Blocks of small files are joined until they have so many records, or bytes of text, and encoded together."""
 FILE_COUNTS = np.dtype([("lines", "<i8"), ("blank", "<i8"), ("text_bytes", "<i8")])
@@ -50,7 +48,7 @@ class TaskReader:
         selection: Selection,
         *,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
-        max_record_bytes: int | None = None,
+        max_record_bytes: int = LARGEST_RECORD_BYTES,
     ) -> Iterator[RecordBlock]:
         """Yield the records, in order, with the number of each one's part.
 
@@ -69,7 +67,7 @@ class TaskReader:
         Raises:
             InputError: If a file cannot be read, has changed or is damaged, or does not have the wanted columns.
         """
-        read = partial(_read_records, selection=selection, block_bytes=block_bytes, limit=_limit_of(max_record_bytes))
+        read = partial(_read_records, selection=selection, block_bytes=block_bytes, limit=max_record_bytes)
         held: list[tuple[int, RecordBlock]] = []
         num_records = num_bytes = 0
         for number, block in self._read(read):
@@ -83,9 +81,9 @@ class TaskReader:
         if held:
             yield _join(held)
 
-    def lines(self, *, block_bytes: int, max_line_bytes: int | None) -> Iterator[tuple[int, LineBlock | LongLine]]:
+    def lines(self, *, block_bytes: int, max_line_bytes: int) -> Iterator[tuple[int, LineBlock | LongLine]]:
         """Yield the records as lines of JSON, with the number of each block's part; raises as `records`."""
-        return self._read(partial(_read_lines, block_bytes=block_bytes, limit=_limit_of(max_line_bytes)))
+        return self._read(partial(_read_lines, block_bytes=block_bytes, limit=max_line_bytes))
 
     def _read(self, read: Callable[[TextPart, Readable], Iterator[Block]]) -> Iterator[tuple[int, Block]]:
         if len(self._parts) == 1:
@@ -106,10 +104,6 @@ class TaskReader:
             counts["lines"] += block.num_lines
             counts["text_bytes"] += block.text_bytes
             yield number, block
-
-
-def _limit_of(max_record_bytes: int | None) -> int:
-    return LARGEST_RECORD_BYTES if max_record_bytes is None else max_record_bytes
 
 
 def _read_records(

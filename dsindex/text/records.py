@@ -35,15 +35,13 @@ DEFAULT_BLOCK_BYTES = 2 << 20
 """Small enough that gigatoken does not divide a block among threads (text.fast_tokenizers); 1 MiB is slower."""
 
 
-def parse_blocks(
-    blocks: Iterator[LineBlock | LongLine], selection: Selection, limit: int | None
-) -> Iterator[RecordBlock]:
+def parse_blocks(blocks: Iterator[LineBlock | LongLine], selection: Selection, limit: int) -> Iterator[RecordBlock]:
     """Parse the lines of a part: the records that a selection keeps, and the bad ones."""
     paths = selection.paths if selection.vocabulary_size is None else None
     decoder = None if paths is None else _open_decoder(tuple(paths.values()), selection.takes_lists)
     for block in blocks:
         if isinstance(block, LongLine):
-            reason = describe_long_line(block.num_bytes, block.limit)
+            reason = describe_long_line(block.num_bytes, limit)
             bad = BadRecord(offset=block.offset, line=block.line, line_bytes=block.head, reason=reason)
             nothing = np.empty(0, np.int64)
             columns = selection.build_columns([])
@@ -95,10 +93,10 @@ def _struct(tree: dict[str, Any], kind: object) -> Any:  # noqa: ANN401 - a type
     return msgspec.defstruct("Record", fields, gc=False)
 
 
-def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limit: int | None) -> RecordBlock | None:
+def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limit: int) -> RecordBlock | None:
     """Parse a block at once; None if a line of it is to be looked at by itself."""
     numbers = np.flatnonzero(block.ends > block.starts)  # the others are blank
-    if not len(numbers) or (limit is not None and (block.ends - block.starts > limit).any()):
+    if not len(numbers) or (block.ends - block.starts > limit).any():
         return None
     # No record has a newline inside, and no line two records: each line begins and ends one, and they are as many.
     octets = np.frombuffer(block.data, np.uint8)
@@ -120,7 +118,7 @@ def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limi
     )
 
 
-def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection, limit: int | None) -> RecordBlock:
+def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection, limit: int) -> RecordBlock:
     """Parse a block line by line; this defines what its records are."""
     offsets, sizes = block.offsets, block.ends - block.starts
     kept: list[int] = []
@@ -130,7 +128,7 @@ def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection
     for number in range(len(sizes)):
         judgement: Judgement
         line = block.text(number)
-        if limit is not None and sizes[number] > limit:
+        if sizes[number] > limit:
             judgement = describe_long_line(int(sizes[number]), limit)
         elif not line.strip(JSON_WHITESPACE):
             num_blank += 1

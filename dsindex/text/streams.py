@@ -32,6 +32,8 @@ TEXT_KEY = "text"
 """The key of plain text."""
 OVERRUN_BYTES = 64 << 10
 """Bytes read at a time past the end of a part, where only the rest of one line is needed."""
+LARGEST_RECORD_BYTES = 2 << 30
+"""Limit on a record if none is given, so that a file that unpacks to one endless line does not take all memory."""
 LARGEST_HEAD_BYTES = 1 << 20
 """Bytes that are kept of a line that is larger than the limit."""
 Chunk: TypeAlias = tuple[int, bytes | bytearray]
@@ -99,8 +101,6 @@ class LongLine:
     """The first bytes of the line, as `cut_large` returns them."""
     num_bytes: int
     """Size of the whole line, excluding the newline."""
-    limit: int
-    """The limit that it exceeds."""
     num_lines = 1
 
     @property
@@ -110,7 +110,7 @@ class LongLine:
 
 
 def read_lines(
-    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int | None = None
+    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int
 ) -> Iterator[LineBlock | LongLine]:
     """Yield the lines of a part, in order; the last one may extend beyond its end.
 
@@ -131,7 +131,7 @@ def read_lines(
 
 
 def _cut_lines(
-    chunks: Iterator[Chunk], end: int | None, limit: int | None, *, skips_first: bool
+    chunks: Iterator[Chunk], end: int | None, limit: int, *, skips_first: bool
 ) -> Iterator[LineBlock | LongLine]:
     """Cut text into blocks of the lines that begin before the end; no chunk begins before it and reaches past it."""
     held, begin, line = bytearray(), 0, 0
@@ -150,13 +150,13 @@ def _cut_lines(
             if is_over:
                 return
             held, begin, line = bytearray(memoryview(text)[cut:]), offset + cut, line + len(block.starts)
-        if limit is None or len(held) <= limit:
+        if len(held) <= limit:
             chunk = next(chunks, None)
             continue
         size, head = len(held), cut_large(held, limit)
         held = bytearray()
         offset, _ = chunk = _after_line(chunks, begin + size)
-        yield LongLine(offset=begin, line=line, head=head, num_bytes=offset - 1 - begin, limit=limit)
+        yield LongLine(offset=begin, line=line, head=head, num_bytes=offset - 1 - begin)
         line += 1
     if held:
         yield LineBlock.of_text(held, offset=begin, first_line=line)
@@ -205,21 +205,20 @@ def _gather(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
     yield b"".join(held)
 
 
-def cut_large(line: bytes | bytearray, limit: int | None) -> bytes:
+def cut_large(line: bytes | bytearray, limit: int) -> bytes:
     """Return what is kept of a bad line: all of it, or the first bytes of one that is larger than the limit.
 
     >>> cut_large(b"abc", 2), cut_large(b"abc", 3)
     (b'ab', b'abc')
     """
-    is_large = limit is not None and len(line) > limit
-    return bytes(memoryview(line)[: min(limit or 0, LARGEST_HEAD_BYTES)] if is_large else line)
+    return bytes(memoryview(line)[: min(limit, LARGEST_HEAD_BYTES)] if len(line) > limit else line)
 
 
 # Plain text as records. A line of white space is blank, and a carriage return before a newline is not in the text.
 
 
 def read_text_lines(
-    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int | None = None
+    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int
 ) -> Iterator[LineBlock | LongLine]:
     """Yield the lines of a part, each as an object of JSON; the arguments and errors are those of `read_lines`."""
     for block in read_lines(part, file, block_bytes=block_bytes, max_line_bytes=max_line_bytes):
@@ -232,16 +231,16 @@ def read_text_lines(
 
 
 def read_text_file(
-    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int | None = None
+    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int
 ) -> Iterator[LineBlock | LongLine]:
     """Yield a whole file as one object of JSON; a larger file than a line may be is a LongLine."""
     content, num_bytes, limit = bytearray(), 0, max_line_bytes
     for _, text in _read_chunks(part, file, block_bytes):
         num_bytes += len(text)
-        if limit is None or len(content) <= limit:
+        if len(content) <= limit:
             content += text
-    if limit is not None and num_bytes > limit:
-        yield LongLine(offset=0, line=0, head=cut_large(content, limit), num_bytes=num_bytes, limit=limit)
+    if num_bytes > limit:
+        yield LongLine(offset=0, line=0, head=cut_large(content, limit), num_bytes=num_bytes)
     else:
         line = _as_object(bytes(content.removeprefix(BOM)))
         yield LineBlock.of_lines([line], np.zeros(1, np.int64), 0, text_bytes=num_bytes)

@@ -20,6 +20,7 @@ from dsindex.machine import available_cpus
 from dsindex.options.config import work_folder_path
 from dsindex.store.storage import free_bytes, holds_writes, nearest_folder
 from dsindex.store.urls import folder_of, joined
+from dsindex.text.streams import LARGEST_RECORD_BYTES
 from dsindex.tools.sample import encode_piece, extrapolate, spread_pieces
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
         selection=config.selection(source.tokenizer.vocabulary_size),
         tokenizer=source.tokenizer,
         engine=source.engine,
-        max_record_bytes=config.max_record_size,
+        max_record_bytes=config.max_record_size or LARGEST_RECORD_BYTES,
     )
     with ThreadPoolExecutor(available_cpus()) as pool:
         counts = list(pool.map(encode, spread_pieces(source.inputs, num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)))

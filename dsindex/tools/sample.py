@@ -115,7 +115,7 @@ def encode_piece(
     tokenizer: Tokenizer,
     engine: Engine,
     *,
-    max_record_bytes: int | None,
+    max_record_bytes: int,
     audits: bool = False,
 ) -> PieceCounts:
     """Read and encode the records of a piece. Bad records are only counted; making their shard reports them.

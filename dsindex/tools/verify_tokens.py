@@ -24,6 +24,7 @@ from dsindex.errors import FormatError, InputError
 from dsindex.store.reading import fingerprint_input, is_stored
 from dsindex.text.blocks import Sample
 from dsindex.text.selection import open_pattern, open_selection
+from dsindex.text.streams import LARGEST_RECORD_BYTES
 from dsindex.tools.documents import documents_of, open_documents
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
             eod_id=content.eod_id,
             layout="pbin" if subject.kind == "pbin" else options.empty_documents or "keep",
             quarantine=set_aside,
-            max_record_bytes=options.max_record_size,
+            max_record_bytes=options.max_record_size or LARGEST_RECORD_BYTES,
             provenance=False,
             work_dir="",
             samples=(Sample(low=options.leave_out or 0.0, high=options.sample or 1.0),),

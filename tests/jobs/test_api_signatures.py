@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import dsindex
+from dsindex.cli.render import VIEWS
 from dsindex.options.build import BuildConfig
 from dsindex.options.datasets import ConvertCommand, InspectConfig, TraceConfig, VerifyConfig
 from dsindex.options.index import IndexConfig
@@ -95,3 +96,8 @@ def test_misuse_is_told_in_one_sentence(name, arguments, options, message):
         getattr(dsindex, name)(*arguments, **options)
     assert "\n" not in str(raised.value)
     assert isinstance(raised.value, ValueError)
+
+
+def test_every_result_is_shown():
+    results = [inspect.signature(getattr(dsindex, name)).return_annotation for name in (*MODELS, "raw_index", "report")]
+    assert {name for result in results for name in result.split(" | ")} <= VIEWS.keys()

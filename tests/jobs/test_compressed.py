@@ -113,13 +113,12 @@ def test_damage_is_told_before_the_bad_records_that_it_makes(text, tmp_path):
             build(source, tmp_path / f"out{place}", on_bad_record="fail")
 
 
-def test_a_bomb_of_one_line_is_a_bad_record(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsindex.text.parts.LARGEST_RECORD_BYTES", 8 << 20)
+def test_a_bomb_of_one_line_is_a_bad_record(tmp_path):
     source = tmp_path / "text"
     source.write_bytes(gzip.compress(b'{"text": "a", "title": "b"}\n' + bytes(100 << 20)))
     part = part_of(source, form=InputForm(container="gzip"))
     tracemalloc.start()
-    blocks = list(read_part(part, open_selection(["text", "title"])))
+    blocks = list(read_part(part, open_selection(["text", "title"]), max_record_bytes=8 << 20))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert [(block.num_lines, len(block.bad)) for block in blocks] == [(1, 0), (1, 1)]

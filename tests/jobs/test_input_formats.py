@@ -161,8 +161,8 @@ def test_a_table_is_estimated_and_a_column_that_is_missing_or_of_another_type_is
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("x.txt", r"x\.txt: expected to know .*--input-format lines .*--input-format document"),
-    ("x.parquet", r"x\.parquet: expected a Parquet or Arrow file as its name says"),
+    ("x.txt", r"x\.txt: expected JSON lines, .*--input-format lines .*--input-format document"),
+    ("x.parquet", r"x\.parquet: expected .*, got other data whose name ends in \.parquet; unpack it"),
 ])  # fmt: skip
 def test_a_name_is_held_to_what_it_promises(tmp_path, name, said):
     (tmp_path / name).write_text('{"text": "a"}\n')

@@ -181,7 +181,7 @@ def test_list_names_files_literally(content):
     (b"good.jsonl\n\n*.jsonl\n", "list, line 3: *.jsonl: cannot be read (No such file or directory)"),
     (b"# nothing\n\n", "list: expected a list with at least one path, got none"),
     (b"x" * 5000, "list, line 1: expected a path, got 5000 bytes; give a file with records to --input"),
-    (b"-\n", "list, line 1: -: expected a file, got standard input"),
+    (b"-\n", "list, line 1: -: cannot be read (No such file or directory)"),
 ], ids=["pattern", "empty", "data", "dash"])  # fmt: skip
 def test_wrong_list_is_named_with_its_line(content, message):
     write("good.jsonl")

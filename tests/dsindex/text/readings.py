@@ -46,7 +46,7 @@ class Reading:
         self.bad += [(bad.offset, bad.line + first_line, bad.line_bytes) for bad in block.bad]
 
 
-def reference(content, keys=KEYS, limit=None):
+def reference(content, keys=KEYS, limit=1 << 30):
     """The slow and obvious way: json.loads of each line; a key that begins with a dot leads through objects."""
     reading = Reading()
     offset = 0
@@ -54,7 +54,7 @@ def reference(content, keys=KEYS, limit=None):
         body = line.removeprefix(BOM) if number == 0 else line
         values = reference_values(body, keys)
         reading.num_lines += 1
-        if limit is not None and len(line) > limit:
+        if len(line) > limit:
             reading.bad.append((offset, number, line[:limit]))
         elif body.strip(b" \t\r") == b"":
             reading.num_blank += 1
@@ -108,7 +108,7 @@ def in_memory(content):
 
 def parse(content, selection=SELECTION):
     """The records of lines, read as one block."""
-    [block] = parse_blocks(iter([in_memory(content)]), selection, None)
+    [block] = parse_blocks(iter([in_memory(content)]), selection, 1 << 30)
     return block
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsindex.errors import InputError
+from dsindex.store.reading import open_readable
 from dsindex.store.storage import LocalFile
 from dsindex.text import compressed
 from dsindex.text.compressed import measure_compression
@@ -45,7 +46,8 @@ def test_a_file_is_told_by_its_content_not_its_name(tmp_path):
     frames = struct.pack("<II", 0x184D2A50, 3) + b"abc" + zstd.compress(TEXT)
     for content, container in ((gzip.compress(TEXT), "gzip"), (frames, "zstd")):
         path.write_bytes(content)
-        assert detect_form(str(path), shown_as="text.jsonl").container == container
+        with open_readable(str(path)) as file:
+            assert detect_form(file, shown_as="text.jsonl").container == container
 
 
 @pytest.mark.parametrize(("name", "content", "said"), [
@@ -59,8 +61,8 @@ def test_a_file_is_told_by_its_content_not_its_name(tmp_path):
 def test_other_content_is_refused_by_its_kind(tmp_path, name, content, said):
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(InputError, match=said):
-        detect_form(str(path), shown_as=name)
+    with open_readable(str(path)) as file, pytest.raises(InputError, match=said):
+        detect_form(file, shown_as=name)
 
 
 @CASES
