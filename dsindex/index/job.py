@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from dsindex.errors import InputError, UsageError
+from dsindex.text.ranks import MEGATRON_PATTERNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,14 +67,6 @@ _MODEL_CLASSES = {
 }
 """The classes of 0.16 to 0.19, by the `model_type` of a tokenizer's metadata."""
 _MAIN_CLASS = f"{_TEXT}.text_tokenizer.MegatronTokenizerText"
-_SPLIT_PATTERN = r"[^\r\n\p{L}\p{N}]?"
-_TIKTOKEN_PATTERNS = {
-    "v1": rf"{_SPLIT_PATTERN}+\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
-    "v2": rf"{_SPLIT_PATTERN}[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]*[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]+"
-    rf"|{_SPLIT_PATTERN}[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]+[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-}
-"""What a legacy TikTokenizer has as its pattern."""
 _NEEDED = {**dict.fromkeys(MODEL_TYPES, ("tokenizer_model",)), "NullTokenizer": ("vocab_size",)}
 _NEEDED_BY_LEGACY = {
     **dict.fromkeys(BERT_TYPES, ("vocab_file",)),
@@ -148,7 +141,7 @@ def _check_tokenizer(tokenizer: JobTokenizer) -> None:
     kind, pattern = tokenizer.tokenizer_type, tokenizer.tiktoken_pattern
     if kind not in TOKENIZER_TYPES:
         raise UsageError(f"--tokenizer-type: expected one of {', '.join(TOKENIZER_TYPES)}, got {kind!r}")
-    if pattern is not None and pattern not in _TIKTOKEN_PATTERNS:
+    if pattern is not None and pattern not in MEGATRON_PATTERNS:
         raise UsageError(f"--tiktoken-pattern: expected v1 or v2, got {pattern!r}")
     legacy = _NEEDED_BY_LEGACY.get(kind, ()) if tokenizer.legacy_tokenizer else ()
     for name in (*_NEEDED.get(kind, ()), *legacy):
@@ -235,7 +228,7 @@ def _legacy(tokenizer: JobTokenizer) -> tuple[str, list[str | None], dict[str, A
             return f"_{kind}", model, {"vocab_extra_ids": 0}
         case "TikTokenizer":
             options = {
-                "pattern": _TIKTOKEN_PATTERNS[tokenizer.tiktoken_pattern or "v1"],
+                "pattern": MEGATRON_PATTERNS[tokenizer.tiktoken_pattern or "v1"],
                 "vocab_size": tokenizer.vocab_size,
                 "num_special_tokens": tokenizer.tiktoken_num_special_tokens,
                 "special_tokens": tokenizer.special_tokens_of("0.16"),

@@ -64,6 +64,7 @@ MEGATRON_PATTERNS = {
     "v1": r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
     "v2": PATTERNS["nemotron"][0],
 }
+"""Patterns of Megatron-LM's TikTokenizer."""
 MEGATRON_SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>")
 MEGATRON_VOCABULARY_SIZE = 1 << 17
 

@@ -4,7 +4,7 @@
     python -m tests.agreement --every 50         a sample: a few minutes
     python -m tests.agreement --parts gpt2 nfc   some parts
 
-It prints the code points of each part on which the two differ, as they stand in `dsindex/text/agreement.py`, and exits
+It prints the code points of each part on which the two differ, as they stand in `dsindex/text/engines.py`, and exits
 with 1 where they are not those, or where texts without them differ. Another release is tried by putting it first on
 PYTHONPATH: `pip install --no-deps --target /tmp/other tokenizers==0.22.0`.
 """
