@@ -167,7 +167,8 @@ def _count(dataset: IndexedDataset | PbinDocuments, *, token_type: str, version:
 
 def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, place: str) -> Iterator[CheckResult]:
     """Run checks, the pieces of each side by side."""
-    reporter.stage("verify", total=sum(len(check.pieces) for check in checks), unit="pieces")
+    if total := sum(len(check.pieces) for check in checks):
+        reporter.stage("verify", total=total, unit="pieces")
 
     def results_of(check: Check) -> Iterator[Any]:
         name = check.function.__name__
