@@ -123,7 +123,7 @@ def test_a_bomb_of_one_line_is_a_bad_record(tmp_path):
     tracemalloc.stop()
     assert [(block.num_lines, len(block.bad)) for block in blocks] == [(1, 0), (1, 1)]
     assert peak < 40 << 20
-    report = build(source, tmp_path / "out", workers=1)
+    report = build(source, tmp_path / "out", workers=1, max_record_size="8MiB")
     assert (report.counts.kept, report.counts.quarantined) == (1, 1)
     with pytest.raises(BadRecordError, match=r"text, line 2: record of 104857600 bytes is larger than the limit"):
         build(source, tmp_path / "out", on_bad_record="fail", max_record_size="1MiB", replace=True)
