@@ -108,7 +108,8 @@ class Patterns:
             text = record.decode() if isinstance(record, bytes) else json.dumps(record, ensure_ascii=False)
             [found] = self._program.input_text(text).all()
         except (ValueError, TypeError, RecursionError) as error:
-            failed = {"error": str(error)}
+            # Releases of Python word it differently, and the reason is in the output.
+            failed = {"error": "the record is nested too deep" if isinstance(error, RecursionError) else str(error)}
             found = {"conditions": [failed] * len(self.conditions), "fields": [failed] * len(self.fields)}
         return PatternAnswers(self, found)
 

@@ -117,7 +117,7 @@ def test_record_that_nests_too_deep_is_a_problem():
     nested = 0
     for _level in range(100_000):
         nested = [nested]
-    with pytest.raises(RecordProblem, match="recursion"):
+    with pytest.raises(RecordProblem, match="the record is nested too deep"):
         read(".x", {"x": nested})
 
 
