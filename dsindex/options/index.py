@@ -217,7 +217,9 @@ class CacheNames(Options):
         default=False, excludes=("document_order", "shuffle_epochs", "continue_from", "blend_schedule")
     )
     """The job has --fim-data, so its datasets are of the class GPTFIMDataset."""
-    job_tokenizer: TokenizerOfJob = option(default=None, flag="--tokenizer-type", needs=("megatron_release",))
+    job_tokenizer: TokenizerOfJob = option(
+        default=None, flag="the job's tokenizer (--tokenizer-model and the like)", needs=("megatron_release",)
+    )
     tokenizer_identifiers: OptionalPath = option(
         "FILE.json", default=None, excludes=("plain_names", "megatron_release", "like")
     )
