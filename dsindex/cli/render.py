@@ -353,7 +353,7 @@ def _inspected(result: InspectResult) -> Iterator[Line]:
     yield from (f"  FOUND: {finding}" for finding in result.findings)
 
 
-def _fact(name: str, value: Any) -> Iterator[str]:  # noqa: ANN401 - values of JSON
+def _fact(name: str, value: object) -> Iterator[str]:
     if isinstance(value, dict):
         value = [f"{path} {format_size(size)}" for path, size in value.items()]
     values = value if isinstance(value, list) else [f"{value:,}" if isinstance(value, int) else str(value)]

@@ -19,7 +19,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -111,9 +111,9 @@ class Executor(ABC):
     def hire(self) -> Worker:
         """Start a worker."""
 
-    @abstractmethod
-    def give(self, worker: Worker, call: Call) -> Any:  # noqa: ANN401 - a future
-        """Let a worker run a call; return what is waited for: a value, and an error if there is one."""
+    def give(self, worker: Worker, call: Call) -> Any:  # noqa: ANN401 - a future of the worker's kind
+        """Let a worker, or its pool, run a call; return what is waited for: a value, and an error if there is one."""
+        return worker.handle.submit(run_guarded, call.function, call.arguments)
 
     @abstractmethod
     def end(self, worker: Worker) -> None:
@@ -247,10 +247,6 @@ class ThreadExecutor(Executor):
         """Return what stands for a thread of the pool."""
         return Worker(handle=self._pool, reference=None)
 
-    def give(self, worker: Worker, call: Call) -> Future[tuple[Any, Exception | None]]:  # noqa: ARG002 - any thread takes it
-        """Queue a call for the next free thread, which cannot be stopped."""
-        return self._pool.submit(run_guarded, call.function, call.arguments)
-
     def end(self, worker: Worker) -> None:
         """Drop a call that is queued; one that runs ends by itself, unheard."""
         if worker.reference is not None:
@@ -274,11 +270,6 @@ class ProcessExecutor(Executor):
         pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_end_with_driver)
         with _spawning():
             return Worker(handle=pool, reference=pool.submit(begin_worker))
-
-    def give(self, worker: Worker, call: Call) -> Future[tuple[Any, Exception | None]]:
-        """Send a call."""
-        future: Future[Any] = worker.handle.submit(run_guarded, call.function, call.arguments)
-        return future
 
     def end(self, worker: Worker) -> None:
         """Kill a process; one that has not begun ends by itself as soon as it has."""
