@@ -22,6 +22,7 @@ from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
 from dsindex.errors import InputError, OutputError
 from dsindex.instruction.exports import (
+    COLUMNS,
     EXPORT_MANIFEST,
     ExportFile,
     ExportManifest,
@@ -171,7 +172,7 @@ def _write_files(
     tasks: list[ExportFile] = []
     described, counts = [], {SPLIT_NAMES[split]: Counter[str]() for split in prefixes}
     length, multiple = config.seq_length, config.pad_to_multiple
-    form = "rows" if length is None else "bridge" if kind == "bridge" else "packs"
+    form = kind if kind in COLUMNS else "rows" if length is None else "packs"
     for split, prefix in prefixes.items():
         lengths = open_masked(prefix)[0].sequence_lengths
         if length is None:
