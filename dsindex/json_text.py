@@ -6,10 +6,13 @@ encodes them again when it opens the file. JSON stores such a surrogate as the e
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 from typing import Any
+
+import msgspec
 
 from dsindex.locations import Location, without_secrets
 
@@ -35,7 +38,7 @@ def encode_json(
 
     Args:
         value: Dicts with text keys, lists, tuples, dataclasses, text, numbers, booleans, None.
-        indent: Write one item per line, indented by two spaces.
+        indent: Write one item per line, indented by two spaces, unless a name is not UTF-8.
         newline: End with a newline.
         sort_keys: Sort the keys of every object.
         ascii_only: Escape all characters outside ASCII.
@@ -46,20 +49,15 @@ def encode_json(
     >>> encode_json({"file": "a\udcff.jsonl"})
     b'{"file":"a\\udcff.jsonl"}'
     """
-    separators = (",", ": " if indent else ":")
-    text = json.dumps(
-        value,
-        indent=2 if indent else None,
-        separators=separators,
-        sort_keys=sort_keys,
-        ensure_ascii=ascii_only,
-        default=_as_plain,
-    )
-    end = b"\n" if newline else b""
+    text = json.dumps(value, separators=(",", ":"), sort_keys=sort_keys, ensure_ascii=ascii_only, default=_as_plain)
     try:
-        return text.encode() + end
+        encoded = text.encode()
     except UnicodeEncodeError:  # names that are not UTF-8
         return encode_json(value, indent=indent, newline=newline, sort_keys=sort_keys, ascii_only=True)
+    if indent:
+        with contextlib.suppress(msgspec.DecodeError):  # such names
+            encoded = msgspec.json.format(encoded, indent=2)
+    return encoded + (b"\n" if newline else b"")
 
 
 def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything

@@ -311,21 +311,20 @@ class _SampleWriter(GroupWriter):
 
     def add_block(self, block: RecordBlock, encoded: Mapping[str, TokenBatch]) -> None:
         """Append encoded records, all of which belong to the sample."""
-        parts = np.zeros(len(block.offsets), np.int64) if block.parts is None else block.parts
-        self.kept += np.bincount(parts, minlength=len(self.kept))
+        self.kept += np.bincount(block.parts, minlength=len(self.kept))
         is_document = None
         for number, (key, sizes) in enumerate(zip(self._keys, self.text_bytes, strict=True)):
             batch = encoded[key]
             if batch.text_bytes and len(sizes) == 1:
                 sizes += batch.text_bytes
             else:
-                sizes += np.bincount(parts, block.columns[key].sizes(), len(sizes)).astype(np.int64)
+                sizes += np.bincount(block.parts, block.columns[key].sizes(), len(sizes)).astype(np.int64)
             documents = self._lay_out(batch)
             facts = {"num_empty_documents": documents.num_empty, "eod_in_text": documents.eod_in_text}
             self.add(number, documents.tokens, documents.sequence_lengths, documents.sequences_per_document, **facts)
             is_document = documents.is_document
         kept = slice(None) if is_document is None else is_document  # None but in a layout with one key
-        self.add_places(block.offsets[kept], block.lines[kept], parts[kept])
+        self.add_places(block.offsets[kept], block.lines[kept], block.parts[kept])
 
 
 # Merge tokens.

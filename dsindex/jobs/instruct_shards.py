@@ -129,7 +129,7 @@ def _encode_block(
         outcome = next(outcomes) if size <= limit else _too_large(size, limit)
         if isinstance(outcome, RecordProblem):
             kept = cut_large(block.line(number), limit)
-        yield int(block.offsets[number]), block.first_line + number, outcome, kept
+        yield int(block.offsets[number]), int(block.lines[number]), outcome, kept
 
 
 def _split_of(encoded: EncodedConversation, settings: InstructionSettings) -> str | None:

@@ -279,9 +279,10 @@ def open_in_order(extents: Iterable[Extent]) -> Iterator[Readable]:
     """
     left = iter(extents)
     opened: deque[tuple[Readable, int]] = deque()
+    opened_bytes = 0
     try:
         while True:
-            while len(opened) < AHEAD and sum(size for _, size in opened) < BYTES_AHEAD and (each := next(left, None)):
+            while len(opened) < AHEAD and opened_bytes < BYTES_AHEAD and (each := next(left, None)):
                 # It is known to exist, and nothing behind the extent is read: no request looks at an object.
                 known = InputStatus(path=each.path, size_bytes=each.end, version=each.version)
                 try:
@@ -289,10 +290,13 @@ def open_in_order(extents: Iterable[Extent]) -> Iterator[Readable]:
                 except OSError as error:
                     raise unreadable(each.path, error) from error
                 opened.append((file, each.end - each.begin))
+                opened_bytes += each.end - each.begin
                 file.expect_forwards(each.begin, each.end)
             if not opened:
                 return
-            with closing(opened.popleft()[0]) as file:
+            first, size = opened.popleft()
+            opened_bytes -= size
+            with closing(first) as file:
                 yield file
     finally:
         for file, _ in opened:

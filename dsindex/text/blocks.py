@@ -95,16 +95,17 @@ class BadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBlock:
-    """Consecutive lines of a part, in file order: those of no record are blank, bad or left out."""
+    """Consecutive lines, in order: those of no record are blank, bad or left out."""
 
     num_lines: int
-    num_blank: int
+    blank: NDArray[np.int64]
+    """Number of each blank line's part, shape [blank lines]."""
     offsets: NDArray[np.int64]
     """Byte offset in the file of each record's line, shape [records]."""
     lines: NDArray[np.int64]
     """Line number of each record, counted from 0 at the start of the part, shape [records]."""
-    parts: NDArray[np.int64] | None = None
-    """Number of each record's part, shape [records]; None if it is 0 for all."""
+    parts: NDArray[np.int64]
+    """Number of each record's part among those that are read together, shape [records]."""
     columns: dict[str, Column]
     """The texts or token ids of each wanted key; all columns have the same records."""
     bad: tuple[BadRecord, ...]
@@ -118,14 +119,6 @@ class RecordBlock:
 def describe_long_line(num_bytes: int, limit: int) -> str:
     """Return the reason why a line longer than the limit is a bad record."""
     return f"record of {num_bytes} bytes is larger than the limit of {limit} bytes"
-
-
-def chain_columns(columns: Sequence[Column]) -> Column:
-    """Return the column of the records of several columns of one kind, one after the other."""
-    counts = [np.ones(len(each.items), np.int64) if each.counts is None else each.counts for each in columns]
-    is_single = all(each.counts is None for each in columns)
-    items = list(chain.from_iterable(each.items for each in columns))
-    return Column(items=items, counts=None if is_single else np.concatenate(counts))
 
 
 def find_id_fault(value: object, vocabulary_size: int) -> str | None:
@@ -199,7 +192,7 @@ def keep_records(block: RecordBlock, kept: NDArray[np.bool_]) -> RecordBlock:
         block,
         offsets=block.offsets[kept],
         lines=block.lines[kept],
-        parts=None if block.parts is None else block.parts[kept],
+        parts=block.parts[kept],
         columns={key: column.keep(kept) for key, column in block.columns.items()},
     )
 
@@ -208,7 +201,7 @@ def set_aside(block: RecordBlock, reasons: Mapping[int, str]) -> RecordBlock:
     """Return a block in which some records, by number, are bad ones."""
     bad = list(block.bad)
     for number, reason in reasons.items():
-        line, part = int(block.lines[number]), 0 if block.parts is None else int(block.parts[number])
+        line, part = int(block.lines[number]), int(block.parts[number])
         own = block.read_line(part, line)
         bad.append(BadRecord(offset=int(block.offsets[number]), line=line, line_bytes=own, reason=reason, part=part))
     kept = np.ones(len(block.offsets), np.bool_)

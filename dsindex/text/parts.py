@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from dsindex.store.reading import Extent, fingerprint, open_in_order, opened_input, unchanged
-from dsindex.text.blocks import RecordBlock, chain_columns
-from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_blocks
-from dsindex.text.streams import LARGEST_RECORD_BYTES, read_lines, read_text_file, read_text_lines
+from dsindex.text.blocks import RecordBlock
+from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_block
+from dsindex.text.streams import LARGEST_RECORD_BYTES, LineBlock, read_lines, read_text_file, read_text_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from dsindex.store.storage import Readable
     from dsindex.text.forms import TextPart
     from dsindex.text.selection import Selection
-    from dsindex.text.streams import LineBlock, LongLine
+    from dsindex.text.streams import LongLine
 
 Block = TypeVar("Block", bound="RecordBlock | LineBlock | LongLine")
 
-JOINED_RECORDS, JOINED_BYTES = 1024, 512 << 10
-"""Blocks of small files are joined until they have so many records, or bytes of text, and encoded together."""
+JOINED_LINES, JOINED_BYTES = 1024, 512 << 10
+"""Small files are joined until they have so many lines, or bytes of text."""
 FILE_COUNTS = np.dtype([("lines", "<i8"), ("blank", "<i8"), ("text_bytes", "<i8")])
 """The counts of a part."""
 
@@ -67,19 +67,30 @@ class TaskReader:
         Raises:
             InputError: If a file cannot be read, has changed or is damaged, or does not have the wanted columns.
         """
-        read = partial(_read_records, selection=selection, block_bytes=block_bytes, limit=max_record_bytes)
-        held: list[tuple[int, RecordBlock]] = []
-        num_records = num_bytes = 0
-        for number, block in self._read(read):
-            self.counts[number]["blank"] += block.num_blank
-            held.append((number, block))
-            num_records += len(block.offsets)
-            num_bytes += block.text_bytes
-            if len(self._parts) == 1 or num_records >= JOINED_RECORDS or num_bytes >= JOINED_BYTES:
-                yield _join(held)
-                held, num_records, num_bytes = [], 0, 0
+        read = partial(_read_blocks, selection=selection, block_bytes=block_bytes, limit=max_record_bytes)
+        for number, block in self._join(self._read(read)):
+            records = block if isinstance(block, RecordBlock) else parse_block(block, selection, max_record_bytes)
+            records = _numbered(selection.finish(records), number)
+            np.add.at(self.counts["blank"], records.blank, 1)
+            yield records
+
+    def _join(self, numbered: Iterator[tuple[int, Block]]) -> Iterator[tuple[int, Block | LineBlock]]:
+        """Join the lines of small files, which are then parsed and encoded together."""
+        held: list[tuple[int, LineBlock]] = []
+        num_lines = num_bytes = 0
+        for number, block in numbered:
+            if isinstance(block, LineBlock):
+                held.append((number, block))
+                num_lines, num_bytes = num_lines + block.num_lines, num_bytes + block.text_bytes
+                if len(self._parts) > 1 and num_lines < JOINED_LINES and num_bytes < JOINED_BYTES:
+                    continue
+            if held:
+                yield 0, LineBlock.join(held)
+                held, num_lines, num_bytes = [], 0, 0
+            if not isinstance(block, LineBlock):
+                yield number, block
         if held:
-            yield _join(held)
+            yield 0, LineBlock.join(held)
 
     def lines(self, *, block_bytes: int, max_line_bytes: int) -> Iterator[tuple[int, LineBlock | LongLine]]:
         """Yield the records as lines of JSON, with the number of each block's part; raises as `records`."""
@@ -106,15 +117,14 @@ class TaskReader:
             yield number, block
 
 
-def _read_records(
+def _read_blocks(
     part: TextPart, file: Readable, *, selection: Selection, block_bytes: int, limit: int
-) -> Iterator[RecordBlock]:
+) -> Iterator[LineBlock | LongLine | RecordBlock]:
     if not part.form.is_table or selection.paths is None:
-        return parse_blocks(_read_lines(part, file, block_bytes=block_bytes, limit=limit), selection, limit)
+        return _read_lines(part, file, block_bytes=block_bytes, limit=limit)
     from dsindex.text.tables import read_table_records  # loads more of pyarrow
 
-    rows = read_table_records(part, file, selection, block_bytes=block_bytes, max_record_bytes=limit)
-    return map(selection.finish, rows)
+    return read_table_records(part, file, selection, block_bytes=block_bytes, max_record_bytes=limit)
 
 
 def _read_lines(part: TextPart, file: Readable, *, block_bytes: int, limit: int) -> Iterator[LineBlock | LongLine]:
@@ -126,23 +136,9 @@ def _read_lines(part: TextPart, file: Readable, *, block_bytes: int, limit: int)
     return read(part, file, block_bytes=block_bytes, max_line_bytes=limit)
 
 
-def _join(numbered: Sequence[tuple[int, RecordBlock]]) -> RecordBlock:
-    numbers, blocks = [number for number, _ in numbered], [block for _, block in numbered]
-    if numbers == [0]:
-        return blocks[0]
-
-    def read_line(part: int, line: int) -> bytes:
-        own = [block for number, block in numbered if number == part and line in block.lines]
-        return own[0].read_line(part, line)
-
-    return RecordBlock(
-        num_lines=sum(block.num_lines for block in blocks),
-        num_blank=sum(block.num_blank for block in blocks),
-        text_bytes=sum(block.text_bytes for block in blocks),
-        offsets=np.concatenate([block.offsets for block in blocks]),
-        lines=np.concatenate([block.lines for block in blocks]),
-        parts=np.repeat(np.array(numbers, np.int64), [len(block.offsets) for block in blocks]),
-        columns={key: chain_columns([block.columns[key] for block in blocks]) for key in blocks[0].columns},
-        bad=tuple(replace(record, part=number) for number, block in numbered for record in block.bad),
-        read_line=read_line,
-    )
+def _numbered(block: RecordBlock, part: int) -> RecordBlock:
+    """Return a block of part 0 with another number."""
+    if not part:
+        return block
+    bad = tuple(replace(record, part=part) for record in block.bad)
+    return replace(block, parts=block.parts + part, blank=block.blank + part, bad=bad)

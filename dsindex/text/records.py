@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -20,42 +19,62 @@ import pyarrow as pa
 
 from dsindex.text.blocks import BadRecord, RecordBlock, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
-from dsindex.text.streams import LineBlock, LongLine, cut_large
+from dsindex.text.streams import LongLine, cut_large
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
+    from dsindex.text.blocks import Column
     from dsindex.text.fields import Path
     from dsindex.text.selection import Judgement, Selection, Values
+    from dsindex.text.streams import LineBlock
 
+Indices: TypeAlias = "NDArray[np.int64]"
 Decoder: TypeAlias = "Callable[[memoryview[int], int], list[list[Any]] | None]"
 """Takes so many lines; returns the values at each path, of each; None if `json.loads` must decide on one of them."""
 
 DEFAULT_BLOCK_BYTES = 2 << 20
-"""Small enough that gigatoken does not divide a block among threads (text.fast_tokenizers); 1 MiB is slower."""
+"""Small enough that gigatoken does not divide a block among threads; 1 MiB is slower."""
 
 
-def parse_blocks(blocks: Iterator[LineBlock | LongLine], selection: Selection, limit: int) -> Iterator[RecordBlock]:
-    """Parse the lines of a part: the records that a selection keeps, and the bad ones."""
+def parse_block(block: LineBlock | LongLine, selection: Selection, limit: int) -> RecordBlock:
+    """Return the records of lines that a selection keeps, and the bad ones."""
+    if isinstance(block, LongLine):
+        reason = describe_long_line(block.num_bytes, limit)
+        bad = BadRecord(offset=block.offset, line=block.line, line_bytes=block.head, reason=reason)
+        none, columns = np.empty(0, np.int64), selection.build_columns([] for _ in selection.keys)
+        return RecordBlock(
+            num_lines=1, blank=none, offsets=none, lines=none, parts=none, columns=columns, bad=(bad,),
+            text_bytes=block.text_bytes,
+        )  # fmt: skip
     paths = selection.paths if selection.vocabulary_size is None else None
     decoder = None if paths is None else _open_decoder(tuple(paths.values()), selection.takes_lists)
-    for block in blocks:
-        if isinstance(block, LongLine):
-            reason = describe_long_line(block.num_bytes, limit)
-            bad = BadRecord(offset=block.offset, line=block.line, line_bytes=block.head, reason=reason)
-            nothing = np.empty(0, np.int64)
-            columns = selection.build_columns([])
-            parsed = RecordBlock(num_lines=1, num_blank=0, offsets=nothing, lines=nothing, columns=columns, bad=(bad,))
-        else:
-            parsed = (decoder and _decode_block(block, decoder, selection, limit)) or _parse_lines(
-                block, decoder, selection, limit
-            )
-        read_line = functools.partial(_line_of, block)
-        yield replace(selection.finish(parsed), text_bytes=block.text_bytes, read_line=read_line)
+    parsed = decoder and _decode_block(block, decoder, selection, limit)
+    return parsed or _parse_lines(block, decoder, selection, limit)
 
 
-def _line_of(block: LineBlock | LongLine, _part: int, line: int) -> bytes:
-    return block.head if isinstance(block, LongLine) else block.line(line - block.first_line)
+def _records(
+    block: LineBlock, records: Indices, blank: Indices, columns: dict[str, Column], bad: Sequence[BadRecord] = ()
+) -> RecordBlock:
+    """Return some of the lines of a block as records, given the numbers of these and of the blank ones."""
+
+    def read_line(part: int, line: int) -> bytes:
+        [number] = np.flatnonzero((block.parts == part) & (block.lines == line))
+        return block.line(int(number))
+
+    return RecordBlock(
+        num_lines=block.num_lines,
+        blank=block.parts[blank],
+        offsets=block.offsets[records],
+        lines=block.lines[records],
+        parts=block.parts[records],
+        columns=columns,
+        bad=tuple(bad),
+        text_bytes=block.text_bytes,
+        read_line=read_line,
+    )
 
 
 @functools.lru_cache(maxsize=16)
@@ -95,8 +114,9 @@ def _struct(tree: dict[str, Any], kind: object) -> Any:  # noqa: ANN401 - a type
 
 def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limit: int) -> RecordBlock | None:
     """Parse a block at once; None if a line of it is to be looked at by itself."""
-    numbers = np.flatnonzero(block.ends > block.starts)  # the others are blank
-    if not len(numbers) or (block.ends - block.starts > limit).any():
+    sizes = block.ends - block.starts
+    numbers = np.flatnonzero(sizes)  # the others are blank
+    if not len(numbers) or sizes.max() > limit:
         return None
     # No record has a newline inside, and no line two records: each line begins and ends one, and they are as many.
     octets = np.frombuffer(block.data, np.uint8)
@@ -107,47 +127,33 @@ def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limi
     values = decoder(memoryview(block.data)[int(starts[0]) :], len(numbers))
     if values is None:
         return None
-    columns = {name: selection.build_column(own) for name, own in zip(selection.names, values, strict=True)}
-    return RecordBlock(
-        num_lines=len(block.starts),
-        num_blank=len(block.starts) - len(numbers),
-        offsets=block.offsets[numbers],
-        lines=numbers + block.first_line,
-        columns=columns,
-        bad=(),
-    )
+    return _records(block, numbers, np.flatnonzero(sizes == 0), selection.build_columns(values))
 
 
 def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection, limit: int) -> RecordBlock:
     """Parse a block line by line; this defines what its records are."""
-    offsets, sizes = block.offsets, block.ends - block.starts
+    sizes = block.ends - block.starts
     kept: list[int] = []
+    blank: list[int] = []
     values: list[Values] = []
     bad: list[BadRecord] = []
-    num_blank = 0
     for number in range(len(sizes)):
         judgement: Judgement
         line = block.text(number)
         if sizes[number] > limit:
             judgement = describe_long_line(int(sizes[number]), limit)
         elif not line.strip(JSON_WHITESPACE):
-            num_blank += 1
+            blank.append(number)
             continue
         else:
             found = decoder and decoder(memoryview(line), 1)
             judgement = [value for [value] in found] if found else selection.read_line(line)
         if isinstance(judgement, str):
-            place, line_bytes = block.first_line + number, cut_large(block.line(number), limit)
-            bad.append(BadRecord(offset=int(offsets[number]), line=place, line_bytes=line_bytes, reason=judgement))
+            part, line_number, offset = (int(each[number]) for each in (block.parts, block.lines, block.offsets))
+            kept_bytes = cut_large(block.line(number), limit)
+            bad.append(BadRecord(part=part, offset=offset, line=line_number, line_bytes=kept_bytes, reason=judgement))
         elif judgement is not None:
             kept.append(number)
             values.append(judgement)
-    records = np.array(kept, np.int64)
-    return RecordBlock(
-        num_lines=len(sizes),
-        num_blank=num_blank,
-        offsets=offsets[records],
-        lines=records + block.first_line,
-        columns=selection.build_columns(values),
-        bad=tuple(bad),
-    )
+    columns = selection.build_columns([value[key] for value in values] for key in range(len(selection.keys)))
+    return _records(block, np.array(kept, np.int64), np.array(blank, np.int64), columns, bad)

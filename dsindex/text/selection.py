@@ -32,7 +32,7 @@ from dsindex.text.fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from dsindex.text.fields import Path
     from dsindex.text.jq import PatternAnswers, Patterns
@@ -141,15 +141,10 @@ class Selection:
         except RecordProblem as problem:
             return problem.reason
 
-    def build_columns(self, values: Sequence[Values]) -> dict[str, Column]:
-        """Return the column of each key, given the values of each record."""
-        return {
-            key.name: self.build_column([record[number] for record in values]) for number, key in enumerate(self.keys)
-        }
-
-    def build_column(self, values: Sequence[Any]) -> Column:
-        """Return the column of one key, given its value in each record."""
-        return Column.of(values, holds_ids=self.vocabulary_size is not None)
+    def build_columns(self, values: Iterable[Sequence[Any]]) -> dict[str, Column]:
+        """Return the column of each key, given its values in all records."""
+        columns = [Column.of(own, holds_ids=self.vocabulary_size is not None) for own in values]
+        return dict(zip(self.names, columns, strict=True))
 
     def finish(self, block: RecordBlock) -> RecordBlock:
         """Return a block with the columns of the outputs, one if the texts of all keys are joined."""

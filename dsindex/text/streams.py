@@ -9,18 +9,19 @@ Plain text is read as JSON lines, too: each line, or the whole file, becomes the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from dsindex.dtypes import starts_of
 from dsindex.errors import InputError
 from dsindex.json_text import encode_json
 from dsindex.text.compressed import PIECE_BYTES, decode
 from dsindex.text.fields import JSON_WHITESPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -42,11 +43,13 @@ Chunk: TypeAlias = tuple[int, bytes | bytearray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineBlock:
-    """Consecutive whole lines, in file order."""
+    """Consecutive whole lines of one part, or of several, in order."""
 
     data: bytes | bytearray
-    first_line: int
-    """Number of the first line, counted from 0 at the start of the part."""
+    parts: NDArray[np.int64]
+    """Number of each line's part among those that are read together, shape [lines]."""
+    lines: NDArray[np.int64]
+    """Number of each line, counted from 0 at the start of its part, shape [lines]."""
     starts: NDArray[np.int64]
     """Index in `data` of each line's first byte, shape [lines]."""
     ends: NDArray[np.int64]
@@ -62,13 +65,20 @@ class LineBlock:
         return len(self.starts)
 
     @classmethod
-    def of_text(cls, data: bytearray, *, offset: int, first_line: int) -> LineBlock:
+    def of_text(cls, data: bytes | bytearray, *, offset: int, first_line: int) -> LineBlock:
         """Return the block of whole lines from an offset on, of which the last may lack its newline."""
         newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
         ends = newlines if data.endswith(b"\n") else np.append(newlines, len(data))
         starts = np.concatenate([[0], ends[:-1] + 1])
-        places = starts + offset
-        return cls(data=data, first_line=first_line, starts=starts, ends=ends, offsets=places, text_bytes=len(data))
+        return cls(
+            data=data,
+            parts=np.zeros(len(ends), np.int64),
+            lines=np.arange(first_line, first_line + len(ends)),
+            starts=starts,
+            ends=ends,
+            offsets=starts + offset,
+            text_bytes=len(data),
+        )
 
     @classmethod
     def of_lines(
@@ -76,10 +86,26 @@ class LineBlock:
     ) -> LineBlock:
         """Return a block of lines, at least one, that were made from something else."""
         data = b"\n".join([*lines, b""])
-        ends = np.cumsum([len(line) + 1 for line in lines], dtype=np.int64) - 1
-        starts = np.concatenate([[0], ends[:-1] + 1])
-        size = len(data) if text_bytes is None else text_bytes
-        return cls(data=data, first_line=first_line, starts=starts, ends=ends, offsets=offsets, text_bytes=size)
+        block = cls.of_text(data, offset=0, first_line=first_line)
+        return replace(block, offsets=offsets, text_bytes=len(data) if text_bytes is None else text_bytes)
+
+    @classmethod
+    def join(cls, numbered: Sequence[tuple[int, LineBlock]]) -> LineBlock:
+        """Return the lines of blocks of several parts as one block, given the number of each one's part."""
+        numbers, blocks = [number for number, _ in numbered], [block for _, block in numbered]
+        if numbers == [0]:
+            return blocks[0]
+        counts = [block.num_lines for block in blocks]
+        bases = np.repeat(starts_of([len(block.data) + 1 for block in blocks])[:-1], counts)
+        return cls(
+            data=b"\n".join(block.data for block in blocks),
+            parts=np.repeat(numbers, counts),
+            lines=np.concatenate([block.lines for block in blocks]),
+            starts=bases + np.concatenate([block.starts for block in blocks]),
+            ends=bases + np.concatenate([block.ends for block in blocks]),
+            offsets=np.concatenate([block.offsets for block in blocks]),
+            text_bytes=sum(block.text_bytes for block in blocks),
+        )
 
     def line(self, number: int) -> bytes:
         """Return a copy of a line without its newline, keeping a BOM and a carriage return."""
@@ -87,8 +113,7 @@ class LineBlock:
 
     def text(self, number: int) -> bytes:
         """Return a copy of a line without its newline and without a BOM at the start of the file."""
-        is_first = number == 0 and not self.offsets[0]
-        return self.line(number).removeprefix(BOM) if is_first else self.line(number)
+        return self.line(number) if self.offsets[number] else self.line(number).removeprefix(BOM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +252,7 @@ def read_text_lines(
             continue
         texts = [block.text(number) for number in range(len(block.starts))]
         lines = [_as_object(text.removesuffix(b"\r")) if text.strip(JSON_WHITESPACE) else b"" for text in texts]
-        yield LineBlock.of_lines(lines, block.offsets, block.first_line, text_bytes=block.text_bytes)
+        yield LineBlock.of_lines(lines, block.offsets, int(block.lines[0]), text_bytes=block.text_bytes)
 
 
 def read_text_file(

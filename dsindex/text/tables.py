@@ -77,15 +77,16 @@ def read_table_records(
             reasons = {number: reason for number, reason in found if reason is not None}
             for own in values.values():
                 own[:] = ["" if row in reasons else value for row, value in enumerate(own)]
-        built = {name: selection.build_column(own) for name, own in values.items()}
+        built = selection.build_columns(values.values())
         sizes = sum((column.sizes() for column in built.values()), np.zeros(len(rows), np.int64))
         for row in np.flatnonzero(sizes > max_record_bytes).tolist():
             reasons.setdefault(row, describe_long_line(int(sizes[row]), max_record_bytes))
         block = RecordBlock(
             num_lines=len(rows),
-            num_blank=0,
+            blank=np.empty(0, np.int64),
             offsets=np.full(len(rows), group, np.int64),
             lines=np.arange(len(rows)) + first_row,
+            parts=np.zeros(len(rows), np.int64),
             columns=built,
             bad=(),
             text_bytes=int(sizes.sum()),

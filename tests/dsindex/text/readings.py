@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from dsindex.text.fields import MAX_NESTING
-from dsindex.text.records import parse_blocks
+from dsindex.text.records import parse_block
 from dsindex.text.selection import open_selection
 from dsindex.text.streams import LineBlock
 from tests.support.datasets import part_of, read_part
@@ -33,12 +33,12 @@ class Reading:
     bad: list[tuple[int, int, bytes]] = field(default_factory=list)
 
     def add(self, block, first_line=0):
-        assert block.num_lines == block.num_blank + len(block.offsets) + len(block.bad)
+        assert block.num_lines == len(block.blank) + len(block.offsets) + len(block.bad)
         columns = [map(list, column.by_record()) for column in block.columns.values()]
         values = zip(*columns, strict=True)
         lines = (block.lines + first_line).tolist()
         self.num_lines += block.num_lines
-        self.num_blank += block.num_blank
+        self.num_blank += len(block.blank)
         self.records += [
             (offset, line, list(value))
             for offset, line, value in zip(block.offsets.tolist(), lines, values, strict=True)
@@ -108,8 +108,7 @@ def in_memory(content):
 
 def parse(content, selection=SELECTION):
     """The records of lines, read as one block."""
-    [block] = parse_blocks(iter([in_memory(content)]), selection, 1 << 30)
-    return block
+    return selection.finish(parse_block(in_memory(content), selection, 1 << 30))
 
 
 def read_fields(line, keys):

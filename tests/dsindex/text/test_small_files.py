@@ -58,8 +58,7 @@ def read(parts, limit):
     reader = TaskReader(parts)
     for block in reader.records(SELECTION, max_record_bytes=limit):
         [column] = block.columns.values()
-        numbers = [0] * len(block.lines) if block.parts is None else block.parts.tolist()
-        kept += zip(numbers, block.offsets.tolist(), block.lines.tolist(), column.items, strict=True)
+        kept += zip(block.parts.tolist(), block.offsets.tolist(), block.lines.tolist(), column.items, strict=True)
         bad += [(each.part, each.offset, each.line, each.line_bytes, each.reason) for each in block.bad]
     return kept, bad, reader
 
@@ -78,7 +77,7 @@ def read(parts, limit):
 def test_files_have_the_records_that_each_has_alone(texts, limit, joined, tmp_path_factory):
     files = write(tmp_path_factory.mktemp("files"), texts)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("dsindex.text.parts.JOINED_RECORDS", joined)
+        patched.setattr("dsindex.text.parts.JOINED_LINES", joined)
         kept, bad, together = read(files, limit)
     expected_kept, expected_bad = [], []
     for number, file in enumerate(files):

@@ -17,7 +17,7 @@ from dsindex.errors import InputError
 from dsindex.store.reading import open_readable
 from dsindex.text.forms import InputForm, detect_form
 from dsindex.text.parts import TaskReader
-from dsindex.text.records import parse_blocks
+from dsindex.text.records import parse_block
 from dsindex.text.selection import open_selection
 from dsindex.text.tables import measure_table
 from tests.support.datasets import part_of, read_part
@@ -142,7 +142,7 @@ def test_binary_values_are_utf8_or_bad(format, kind, tmp_path):
     [(number, (reason, _))] = read(path, format)[1].items()
     assert (number, reason) == (1, "expected UTF-8 under the key 'text', got other bytes")
     selection = open_selection(['x=.text | if type == "array" then .[0] else . end'])
-    texts, bad, _ = collect(parse_blocks(read_lines(path, format, 1), selection, 1 << 30))
+    texts, bad, _ = collect(parse_block(block, selection, 1 << 30) for block in read_lines(path, format, 1))
     assert list(texts.values()) == [(["good"],), (["fine é"],)]
     assert [number for number, (reason, _) in bad.items() if "expected UTF-8" in reason] == [1]
 
