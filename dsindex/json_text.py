@@ -6,13 +6,10 @@ encodes them again when it opens the file. JSON stores such a surrogate as the e
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import re
 from typing import Any
-
-import msgspec
 
 from dsindex.locations import Location, without_secrets
 
@@ -29,7 +26,6 @@ _UNPRINTABLE = re.compile(
 def encode_json(
     value: object,
     *,
-    indent: bool = False,
     newline: bool = False,
     sort_keys: bool = False,
     ascii_only: bool = False,
@@ -38,7 +34,6 @@ def encode_json(
 
     Args:
         value: Dicts with text keys, lists, tuples, dataclasses, text, numbers, booleans, None.
-        indent: Write one item per line, indented by two spaces, unless a name is not UTF-8.
         newline: End with a newline.
         sort_keys: Sort the keys of every object.
         ascii_only: Escape all characters outside ASCII.
@@ -51,13 +46,9 @@ def encode_json(
     """
     text = json.dumps(value, separators=(",", ":"), sort_keys=sort_keys, ensure_ascii=ascii_only, default=_as_plain)
     try:
-        encoded = text.encode()
+        return text.encode() + (b"\n" if newline else b"")
     except UnicodeEncodeError:  # names that are not UTF-8
-        return encode_json(value, indent=indent, newline=newline, sort_keys=sort_keys, ascii_only=True)
-    if indent:
-        with contextlib.suppress(msgspec.DecodeError):  # such names
-            encoded = msgspec.json.format(encoded, indent=2)
-    return encoded + (b"\n" if newline else b"")
+        return encode_json(value, newline=newline, sort_keys=sort_keys, ascii_only=True)
 
 
 def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
