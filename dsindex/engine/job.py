@@ -169,8 +169,8 @@ class Job:
                 last_calls.insert(0, own.pop())
             calls += own
         ranges = [what for (_, what), _ in calls if isinstance(what, MergeRange)]
-        total = sum(output.begins[-1] for output in self.outputs)
-        self.reporter.stage("merge", total=total, unit="bytes", tasks=len(ranges), task_name="ranges")
+        sizes = [each.size_bytes for each in ranges] + [each.begins[-1] for each in self.outputs if each.in_bucket]
+        self.reporter.stage("merge", total=sum(sizes), unit="bytes", tasks=len(ranges), task_name="ranges")
         if any(output.in_bucket for output in self.outputs):
             self._begin_publishing()
         for (output, _), _ in last_calls:
