@@ -90,14 +90,21 @@ def test_files_have_the_records_that_each_has_alone(texts, limit, joined, tmp_pa
 
 
 def test_a_record_that_is_set_aside_later_has_its_own_line(tmp_path):
-    files = write(tmp_path, [(b"\n".join(LINES[:3]), FORMS[0]), (gzip.compress(LINES[0]), InputForm(container="gzip"))])
+    files = write(tmp_path, [(b"\n".join(LINES[:3]), FORMS[0]), (gzip.compress(LINES[1]), InputForm(container="gzip"))])
     [block] = TaskReader(files).records(SELECTION)
     aside = set_aside(block, {1: "first", 3: "second"})
     assert aside.lines.tolist() == [0, 2]
     assert [(each.part, each.line, each.line_bytes, each.reason) for each in aside.bad] == [
         (0, 1, LINES[1], "first"),
-        (1, 0, LINES[0], "second"),
+        (1, 0, LINES[1], "second"),
     ]
+
+
+def test_lines_are_counted_for_each_file_however_few_may_be_open(tmp_path, monkeypatch):
+    monkeypatch.setattr("dsindex.store.reading.BYTES_AHEAD", 2 * len(LINES[0]))
+    *_, reader = read(write(tmp_path, [(LINES[0] + blank * b"\n", FORMS[0]) for blank in range(6)]), 60)
+    assert reader.counts["lines"].tolist() == [1, 1, 2, 3, 4, 5]
+    assert reader.counts["blank"].tolist() == [0, 0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("change", ["longer", "later", "gone", "a pipe"])
