@@ -25,9 +25,9 @@ from dsindex.store.urls import with_suffix
 MANIFEST_SUFFIX = "manifest.json"
 MANIFEST_FORMAT = "dsindex manifest 1"
 LARGEST_MANIFEST_BYTES = 1 << 30
-"""The limit on a manifest's size; one of a million inputs has about 300 MiB."""
+"""The limit on a manifest's size; one of a million inputs has about 230 MiB."""
 LARGEST_INDENTED_BYTES = 16 << 20
-"""A larger manifest is on one line, which takes a third of the memory."""
+"""A larger manifest is on one line: for a million inputs that saves 0.7 GiB of memory."""
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, Meta(ge=1, le=2**63 - 1)]
