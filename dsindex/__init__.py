@@ -15,34 +15,34 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dsindex._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from dsindex.cli.render import show as show
+    from dsindex.commands.api import build as build
+    from dsindex.commands.api import build_index as build_index
+    from dsindex.commands.api import convert as convert
+    from dsindex.commands.api import inspect as inspect
+    from dsindex.commands.api import instruct as instruct
+    from dsindex.commands.api import merge as merge
+    from dsindex.commands.api import mix as mix
+    from dsindex.commands.api import pack as pack
+    from dsindex.commands.api import raw_index as raw_index
+    from dsindex.commands.api import report as report
+    from dsindex.commands.api import trace as trace
+    from dsindex.commands.api import verify as verify
+    from dsindex.commands.findings import VerifyResult as VerifyResult
     from dsindex.datasets.opening import open as open
-    from dsindex.engine.progress import Snapshot as Snapshot
     from dsindex.errors import DsindexError as DsindexError
     from dsindex.errors import UsageError as UsageError
-    from dsindex.functions import build as build
-    from dsindex.functions import build_index as build_index
-    from dsindex.functions import convert as convert
-    from dsindex.functions import inspect as inspect
-    from dsindex.functions import instruct as instruct
-    from dsindex.functions import merge as merge
-    from dsindex.functions import mix as mix
-    from dsindex.functions import pack as pack
-    from dsindex.functions import raw_index as raw_index
-    from dsindex.functions import report as report
-    from dsindex.functions import trace as trace
-    from dsindex.functions import verify as verify
-    from dsindex.tools.results import VerifyResult as VerifyResult
-
-__version__ = "0.1.0"
+    from dsindex.runtime.progress import Snapshot as Snapshot
 
 _FUNCTIONS = ("build", "build_index", "convert", "inspect", "instruct", "merge", "mix", "pack", "raw_index", "report")
 _MODULES = {
-    **dict.fromkeys((*_FUNCTIONS, "trace", "verify"), "dsindex.functions"),
-    "VerifyResult": "dsindex.tools.results",
+    **dict.fromkeys((*_FUNCTIONS, "trace", "verify"), "dsindex.commands.api"),
+    "VerifyResult": "dsindex.commands.findings",
     **dict.fromkeys(("DsindexError", "UsageError"), "dsindex.errors"),
-    "Snapshot": "dsindex.engine.progress",
+    "Snapshot": "dsindex.runtime.progress",
     "open": "dsindex.datasets.opening",
     "show": "dsindex.cli.render",
 }

@@ -1,4 +1,4 @@
-"""The tree of all errors that a user can cause. Each message is one sentence: where, what was expected, what to do.
+"""The tree of all errors that a user can cause. A message is one sentence: where, and what happened; a hint may follow.
 
     DsindexError
     ├── InputError              an input is missing, empty, unreadable, or changed while it was read
@@ -31,11 +31,21 @@ if TYPE_CHECKING:
 class DsindexError(Exception):
     """Base of all errors that dsindex raises on purpose; the command line prints the message and exits with 1.
 
-    Further arguments are details, each a line below the message.
+    Args:
+        lines: What happened, in one sentence; then details, each printed on a line of its own.
+        hint: What the user can do about it, printed on the last line as `hint: ...`.
+        fields: Keyword arguments of a built-in exception that a subclass also extends.
+
+    >>> print(InputError("a.jsonl: empty file", hint="leave it out with --exclude"))
+    a.jsonl: empty file
+    hint: leave it out with --exclude
     """
 
     transient: bool = False
     """Whether a retry may succeed, as after an I/O error or an outage of a network folder."""
+
+    def __init__(self, *lines: object, hint: str | None = None, **fields: object) -> None:
+        super().__init__(*lines, *([] if hint is None else [f"hint: {hint}"]), **fields)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.args))

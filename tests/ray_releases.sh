@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 tests=(
     -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
     tests/faults/test_ray_kills.py
-    tests/jobs/test_ray.py
+    tests/commands/test_ray.py
 )
 
 python=$folder/bin/python

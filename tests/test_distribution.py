@@ -19,7 +19,7 @@ def test_type_checkers_of_users_know_the_functions(tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     build, opened = ended.stdout.splitlines()[:2]
     assert "tokenizer: str | os.PathLike[str] | tokenizers" in build, ended.stdout
-    assert build.endswith('-> dsindex.jobs.build.BuildResult"')
+    assert build.endswith('-> dsindex.commands.build.BuildResult"')
     assert "-> dsindex.datasets.indexed.IndexedDataset |" in opened
 
 

@@ -10,14 +10,14 @@ import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import dsindex
+from dsindex._version import __version__
 from dsindex.cli.parser import COMMANDS, load_model, make_parser, note_ignored, read_values
 from dsindex.cli.standard_streams import StandardOutputError, flush_output, prepare_standard_streams
-from dsindex.engine.interrupts import raise_missed_stop, stop_on_signals
 from dsindex.errors import DsindexError, UsageError, missing_package
-from dsindex.json_text import encode_json, show_name
-from dsindex.locations import without_secrets
+from dsindex.messages import show_name, without_secrets
 from dsindex.options.model import options_of
+from dsindex.runtime.interrupts import raise_missed_stop, stop_on_signals
+from dsindex.store.json_text import encode_json
 
 if TYPE_CHECKING:
     import argparse
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(command: str, values: dict[str, Any]) -> object:
     """Return the result of a command."""
-    from dsindex import functions  # loads what a help text does not need
+    from dsindex.commands import api as functions  # loads what a help text does not need
 
     if command == "build" and values.pop("dry_run", False):
         return functions.estimate(**values)
@@ -111,7 +111,7 @@ def _answer_without_command(options: argparse.Namespace, parser: argparse.Argume
         return _hand_over(None, EXIT_USAGE)
     from dsindex.cli.version import describe_installation
 
-    described = describe_installation() if options.verbose else [f"dsindex {dsindex.__version__}"]
+    described = describe_installation() if options.verbose else [f"dsindex {__version__}"]
     sys.stdout.write("".join(f"{show_name(line)}\n" for line in described))
     return _hand_over(None, 0)
 

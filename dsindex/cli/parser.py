@@ -15,8 +15,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, get_args, get_origin
 
-from dsindex.json_text import show_name
-from dsindex.locations import without_secrets
+from dsindex.messages import show_name, without_secrets
 from dsindex.options.model import Option, Options, flag_of, option, options_of
 
 if TYPE_CHECKING:

@@ -16,28 +16,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dsindex.amounts import count, format_size, short_number, show_epochs, show_percent
-from dsindex.engine.dispatch import WORKER_MEMORY_BYTES
-from dsindex.json_text import show_name
+from dsindex.messages import count, format_size, short_number, show_epochs, show_name, show_percent
+from dsindex.runtime.dispatch import WORKER_MEMORY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from dsindex.datasets.origins import DocumentOrigin
-    from dsindex.datasets.samples import TracedPart
-    from dsindex.functions import JoinResult, RawIndexResult
-    from dsindex.jobs.build import BuildResult
-    from dsindex.jobs.conversion import ConvertResult
-    from dsindex.jobs.index import IndexResult
-    from dsindex.jobs.instruct import BuiltSplit, InstructResult
-    from dsindex.jobs.merge import MergeResult
-    from dsindex.jobs.pack import PackResult
-    from dsindex.jobs.results import MadeDataset, TextResult
-    from dsindex.tools.documents import LengthSummary
-    from dsindex.tools.estimate import EstimateResult
-    from dsindex.tools.mix import MixResult
-    from dsindex.tools.report import ReportResult
-    from dsindex.tools.results import (
+    from dsindex.commands.api import JoinResult, RawIndexResult
+    from dsindex.commands.build import BuildResult
+    from dsindex.commands.convert import ConvertResult
+    from dsindex.commands.findings import (
         ConsumedTokens,
         Excerpt,
         InspectResult,
@@ -45,7 +33,18 @@ if TYPE_CHECKING:
         VerifyReport,
         VerifyResult,
     )
-    from dsindex.tools.sample import Estimate
+    from dsindex.commands.index import IndexResult
+    from dsindex.commands.instruct import BuiltSplit, InstructResult
+    from dsindex.commands.merge import MergeResult
+    from dsindex.commands.mix import MixResult
+    from dsindex.commands.pack import PackResult
+    from dsindex.commands.report import ReportResult
+    from dsindex.commands.results import MadeDataset, TextResult
+    from dsindex.datasets.documents import LengthSummary
+    from dsindex.datasets.lineage import DocumentOrigin
+    from dsindex.datasets.samples import TracedPart
+    from dsindex.runtime.estimate import EstimateResult
+    from dsindex.runtime.preflight import Estimate
 
 Line: TypeAlias = str | Table
 UNBROKEN = 10_000
@@ -198,7 +197,7 @@ def _instructed(result: InstructResult) -> Iterator[Line]:
 
 
 def _split(split: BuiltSplit) -> Iterator[str]:
-    from dsindex.instruction.statistics import MEANINGS  # which no other command needs
+    from dsindex.chat.statistics import MEANINGS  # which no other command needs
 
     own, whole = split.statistics, count(split.statistics.conversations, "conversation")
     share = 100 * own.learnt / own.tokens if own.tokens else 0.0

@@ -7,16 +7,16 @@ import os
 import platform
 import re
 
-import dsindex
-from dsindex.amounts import format_size
-from dsindex.machine import available_cpus, available_memory
+from dsindex._version import __version__
+from dsindex.messages import format_size
+from dsindex.store.machine import available_cpus, available_memory
 
 
 def describe_installation() -> list[str]:
     """Return the versions of the program, Python, the system and all dependencies, and what jobs may use."""
     libc = " ".join(filter(None, platform.libc_ver()))
     lines = [
-        f"dsindex {dsindex.__version__}",
+        f"dsindex {__version__}",
         f"Python {platform.python_version()}, {platform.system()} {platform.release()} {platform.machine()}, {libc}",
         f"{available_cpus()} of {os.cpu_count()} CPUs, {format_size(available_memory() or 0)} of memory for jobs",
     ]

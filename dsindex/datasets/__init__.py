@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from dsindex.datasets.indexed import IndexedDataset as IndexedDataset
     from dsindex.datasets.instruction import InstructionDataset as InstructionDataset
     from dsindex.datasets.instruction import PackedInstructionDataset as PackedInstructionDataset
-    from dsindex.datasets.pbin import PackedMemMapDatasetContinuous as PackedMemMapDatasetContinuous
-    from dsindex.datasets.pbin import PackedMemMapDatasetMegatron as PackedMemMapDatasetMegatron
-    from dsindex.datasets.pbin import PbinDocuments as PbinDocuments
+    from dsindex.datasets.packed import PackedMemMapDatasetContinuous as PackedMemMapDatasetContinuous
+    from dsindex.datasets.packed import PackedMemMapDatasetMegatron as PackedMemMapDatasetMegatron
+    from dsindex.datasets.packed import PbinDocuments as PbinDocuments
     from dsindex.datasets.raw import MemMapDataset as MemMapDataset
     from dsindex.datasets.raw import RawLines as RawLines
     from dsindex.datasets.samples import SamplePart as SamplePart

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeVar
 
 import numpy as np
 
-from dsindex.amounts import count
 from dsindex.errors import MissingPackageError
+from dsindex.messages import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

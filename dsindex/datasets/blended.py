@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset, MegatronSamples, absolute_source
 from dsindex.errors import FormatError
-from dsindex.index.cache import BLENDED_ARRAYS, BLENDED_CLASS, files_of, find_description, open_array, read_description
+from dsindex.megatron.cache import (
+    BLENDED_ARRAYS,
+    BLENDED_CLASS,
+    files_of,
+    find_description,
+    open_array,
+    read_description,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.datasets.gpt import SampleOptions
     from dsindex.datasets.samples import LocatedSample
-    from dsindex.index.cache import IndexSource
+    from dsindex.megatron.cache import IndexSource
 
 
 class BlendedDataset(MegatronSamples):

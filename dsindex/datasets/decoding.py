@@ -108,7 +108,7 @@ def load_like(recorded: RecordedTokenizer | None, path: str, *, is_given: bool =
     """
     import msgspec  # what is not needed to read tokens loads here
 
-    from dsindex.text.ranks import TokenizerOptions
+    from dsindex.text.tiktoken_files import TokenizerOptions
     from dsindex.text.tokenizer import load_tokenizer
 
     options = dict((None if recorded is None else recorded.options) or {})

@@ -19,7 +19,7 @@ from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.samples import LocatedSample, SampleDataset, SamplePart
 from dsindex.errors import FormatError
-from dsindex.index.cache import (
+from dsindex.megatron.cache import (
     GPT_ARRAYS,
     GPT_CLASS,
     files_of,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
-    from dsindex.index.cache import IndexSource
+    from dsindex.megatron.cache import IndexSource
 
 
 # Options of a training sample's masks and positions, and how they are applied, as in Megatron-core's GPTDataset.

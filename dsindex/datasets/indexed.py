@@ -15,10 +15,10 @@ import numpy as np
 
 from dsindex.datasets.base import MapDataset, as_it_is, tensor_maker
 from dsindex.datasets.decoding import decode_tokens
-from dsindex.dtypes import starts_of
 from dsindex.errors import FormatError
+from dsindex.formats.dtypes import starts_of
 from dsindex.formats.mmididx import check_index, read_index
-from dsindex.store.reading import input_status, open_items
+from dsindex.store.read import input_status, open_items
 from dsindex.store.urls import absolute, located
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
-    from dsindex.store.reading import Items
+    from dsindex.store.read import Items
 
 
 class IndexedDataset(MapDataset["NDArray[Any]"]):

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
+from dsindex.chat.construction import MessageConstruction
+from dsindex.chat.conversations import check_text, message_text, parse_record, strings_in
+from dsindex.chat.packing import Block, BlockLayout, assemble_block, lay_out_blocks
 from dsindex.datasets.base import MapDataset, as_it_is, tensor_maker
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.raw import RawLines
 from dsindex.datasets.samples import LocatedSample, SampleDataset, SamplePart
-from dsindex.dtypes import starts_of
 from dsindex.errors import FormatError, InputError, RecordProblem
-from dsindex.instruction.blocks import Block, BlockLayout, assemble_block, lay_out_blocks
-from dsindex.instruction.construction import MessageConstruction
-from dsindex.instruction.records import check_text, message_text, parse_record, strings_in
-from dsindex.store.reading import is_stored
+from dsindex.formats.dtypes import starts_of
+from dsindex.store.read import is_stored
 from dsindex.store.urls import absolute, located, refuse_address, with_suffix
 from dsindex.text.jq import Patterns, name_patterns
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.chat.config import InstructionConfig
+    from dsindex.chat.tokens import ChatTokenizer
     from dsindex.datasets.decoding import TokenizerLike
-    from dsindex.instruction.config import InstructionConfig
-    from dsindex.instruction.tokens import ChatTokenizer
 
 
 # Collate samples of an InstructionDataset into a batch, assembled as configured, padded or packed.

@@ -13,25 +13,25 @@ import glob
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dsindex.datasets.arguments import Caches, Result, cache_folder, list_text_prefixes, tokenizer_path
+from dsindex.datasets.detect import Subject, tell_kind
 from dsindex.datasets.gpt import GPTDataset
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.kinds import Subject, tell_kind
-from dsindex.datasets.subjects import Caches, Result, cache_folder, list_text_prefixes, tokenizer_path
 from dsindex.errors import InputError, UsageError
-from dsindex.index.cache import BLENDED_CLASS, descriptions_in, find_cache, read_description
+from dsindex.megatron.cache import BLENDED_CLASS, descriptions_in, find_cache, read_description
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import tokenizers
 
+    from dsindex.datasets.arguments import AnyDataset, AnyPath
     from dsindex.datasets.blended import BlendedDataset
+    from dsindex.datasets.detect import KindName
     from dsindex.datasets.gpt import SampleOptions
     from dsindex.datasets.instruction import PackedInstructionDataset
-    from dsindex.datasets.kinds import KindName
-    from dsindex.datasets.pbin import PackedMemMapDatasetContinuous, PbinDocuments
+    from dsindex.datasets.packed import PackedMemMapDatasetContinuous, PbinDocuments
     from dsindex.datasets.raw import MemMapDataset, RawLines
-    from dsindex.datasets.subjects import AnyDataset, AnyPath
 
 Dataset: TypeAlias = (
     "IndexedDataset | GPTDataset | BlendedDataset | PbinDocuments | PackedMemMapDatasetContinuous | RawLines"
@@ -136,7 +136,7 @@ def _open(subject: Subject, given: dict[str, Any], *, check: bool, torch: bool) 
 
         return MemMapDataset(path, torch=torch, **given) if given else RawLines(path)
     if kind == "pbin":
-        from dsindex.datasets.pbin import PackedMemMapDatasetContinuous, PbinDocuments
+        from dsindex.datasets.packed import PackedMemMapDatasetContinuous, PbinDocuments
 
         return PackedMemMapDatasetContinuous(path, torch=torch, **given) if given else PbinDocuments(path, torch=torch)
     return IndexedDataset(path, check=check, torch=torch)

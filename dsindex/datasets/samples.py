@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from dsindex.datasets.indexed import IndexedDataset
-    from dsindex.datasets.origins import DocumentOrigin, SourceLine
+    from dsindex.datasets.lineage import DocumentOrigin, SourceLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def trace_samples(located: Iterable[LocatedSample]) -> list[SampleTrace]:
     Raises:
         FormatError: If a manifest or provenance is damaged or belongs to another dataset.
     """
-    from dsindex.datasets.origins import find_document_origins  # not needed to read samples
+    from dsindex.datasets.lineage import find_document_origins  # not needed to read samples
 
     samples = list(located)
     documents: dict[IndexedDataset, set[int]] = {}

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from dsindex.amounts import count
-from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX
-from dsindex.datasets.origins import PROVENANCE_SUFFIX, find_parts, tell_tokenizers_apart
-from dsindex.datasets.provenance import read_rows
+from dsindex.datasets.detect import MASK_SUFFIX, TEXT_SUFFIX
+from dsindex.datasets.lineage import PROVENANCE_SUFFIX, find_parts, tell_tokenizers_apart
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import read_manifest
 from dsindex.formats.mmididx import read_header
-from dsindex.store.reading import is_stored
+from dsindex.formats.provenance import read_rows
+from dsindex.messages import count
+from dsindex.store.read import is_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -16,10 +16,10 @@ import xxhash
 from msgspec import Meta, Struct
 
 from dsindex.errors import FormatError, MissingObjectError
-from dsindex.json_text import decode_json, encode_json
-from dsindex.store.reading import open_readable
-from dsindex.store.storage import StoredFile  # noqa: TC001 - msgspec reads the annotations
-from dsindex.store.store import find
+from dsindex.store.json_text import decode_json, encode_json
+from dsindex.store.local import StoredFile  # noqa: TC001 - msgspec reads the annotations
+from dsindex.store.protocol import find
+from dsindex.store.read import open_readable
 from dsindex.store.urls import with_suffix
 
 MANIFEST_SUFFIX = "manifest.json"

@@ -2,7 +2,7 @@ r"""The MMIDIDX format: `<prefix>.bin` holds tokens, `<prefix>.idx` the position
 
     bytes 0-8    magic "MMIDIDX\0\0"
     9-16         version, 1                         <u8
-    17           token type code                    u1   (dsindex.dtypes)
+    17           token type code                    u1   (dsindex.formats.dtypes)
     18-25        number of sequences S              <u8
     26-33        number of document boundaries D    <u8  (documents + 1)
     34-          sequence lengths, tokens           <i4[S]
@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.dtypes import TOKEN_DTYPES, dtype_code, starts_of
 from dsindex.errors import FormatError
-from dsindex.store.reading import map_file, open_readable
+from dsindex.formats.dtypes import TOKEN_DTYPES, dtype_code, starts_of
+from dsindex.store.read import map_file, open_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from dsindex.store.storage import DigestingWriter
+    from dsindex.store.local import DigestingWriter
 
 
 MAGIC = b"MMIDIDX\x00\x00"

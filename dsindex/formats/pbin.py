@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dsindex.dtypes import starts_of
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats import PICKLE_START
+from dsindex.formats.dtypes import starts_of
 from dsindex.formats.pickled_pairs import read_pairs, write_pairs
-from dsindex.store.reading import open_items, open_stored
+from dsindex.store.read import open_items, open_stored
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
     from numpy.typing import NDArray
 
-    from dsindex.store.reading import Items
+    from dsindex.store.read import Items
 
 
 DATA_LENGTH_BYTES = 8

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from dsindex.errors import FormatError
-from dsindex.store.reading import open_stored
+from dsindex.store.read import open_stored
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
-from dsindex.index.pretrain_command import TOKENIZER_NAMES
-from dsindex.options.config import ExecutorConfig, OptionalPath, OptionalShare, Output, TextConfig
+from dsindex.megatron.pretrain_command import TOKENIZER_NAMES
+from dsindex.options.common import ExecutorConfig, OptionalPath, OptionalShare, Output, TextConfig
 from dsindex.options.index import IndexBasics, IndexConfig
 from dsindex.options.model import Options, Parsed, option, options_of
 from dsindex.store.urls import refuse_address
 
 if TYPE_CHECKING:
     from dsindex.text.blocks import Sample
-    from dsindex.text.ranks import TokenizerOptions
     from dsindex.text.selection import Selection, TextKey
+    from dsindex.text.tiktoken_files import TokenizerOptions
 
 LONGEST_NAME = 200
 """Bytes of a key in the names of files."""
@@ -134,7 +134,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
 
     def tokenizer_options(self) -> TokenizerOptions:
         """Return what the tokenizer's file does not say."""
-        from dsindex.text.ranks import TokenizerOptions  # loads what a help text does not need
+        from dsindex.text.tiktoken_files import TokenizerOptions  # loads what a help text does not need
 
         given = {name: getattr(self, name) for name in TokenizerOptions.__slots__}
         if self.tokenizer_type not in {None, "TikTokenizer"}:  # Megatron ignores the rest, too

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from dsindex.datasets.subjects import PBIN_SUFFIX, AnyPath, Caches
-from dsindex.options.config import (
+from dsindex.datasets.arguments import PBIN_SUFFIX, AnyPath, Caches
+from dsindex.options.common import (
     Dataset,
     Datasets,
     EngineName,

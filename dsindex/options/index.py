@@ -9,10 +9,9 @@ from dataclasses import asdict
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from dsindex.amounts import split_unit
-from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
-from dsindex.index.job import MID_LEVEL_SURPLUS, JobTokenizer, Release
-from dsindex.index.pretrain_command import (
+from dsindex.datasets.arguments import AnyDataset, Result, list_text_prefixes
+from dsindex.megatron.flags import MID_LEVEL_SURPLUS, JobTokenizer, Release
+from dsindex.megatron.pretrain_command import (
     TOKENIZER_NAMES,
     JobCommand,
     local_path,
@@ -20,8 +19,8 @@ from dsindex.index.pretrain_command import (
     parse_replacements,
     take_command,
 )
-from dsindex.json_text import show_value
-from dsindex.options.config import ExecutorConfig, OptionalLocalPath, OptionalPath, Path, TrainingLength
+from dsindex.messages import show_value, split_unit
+from dsindex.options.common import ExecutorConfig, OptionalLocalPath, OptionalPath, Path, TrainingLength
 from dsindex.options.model import Options, Parsed, option
 from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import refuse_url

@@ -1,4 +1,4 @@
-"""The options of `dsindex instruct`, apart from the YAML configuration of `dsindex.instruction.config`."""
+"""The options of `dsindex instruct`, apart from the YAML configuration of `dsindex.chat.config`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path as Folder
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from dsindex.datasets.subjects import AnyPath
+from dsindex.datasets.arguments import AnyPath
 from dsindex.errors import UsageError
-from dsindex.options.config import Output, RecordsConfig, TextConfig, Tokenizer
+from dsindex.options.common import Output, RecordsConfig, TextConfig, Tokenizer
 from dsindex.options.model import Parsed, option, options_of
 from dsindex.store.urls import refuse_address
 

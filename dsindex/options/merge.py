@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dsindex.options.config import Output, TextDatasets, WorkConfig
+from dsindex.options.common import Output, TextDatasets, WorkConfig
 from dsindex.options.model import option
 
 

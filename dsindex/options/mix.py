@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, TypeAlias
 
-from dsindex.datasets.subjects import AnyDataset, list_text_prefixes, one_prefix
-from dsindex.options.config import TrainingLength
+from dsindex.datasets.arguments import AnyDataset, list_text_prefixes, one_prefix
+from dsindex.options.common import TrainingLength
 from dsindex.options.index import Words
 from dsindex.options.model import Parsed, option
 from dsindex.options.numbers import MEGATRON_COUNT, parse_tokens

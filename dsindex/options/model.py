@@ -39,7 +39,7 @@ import msgspec
 from msgspec import Meta
 
 from dsindex.errors import InputError, UsageError
-from dsindex.json_text import show_value
+from dsindex.messages import show_value
 
 MAX_NUMBER = 2**63 - 1
 """The largest integer that plans, ledgers and manifests can store."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dsindex.amounts import THOUSANDS, split_unit
-from dsindex.json_text import show_value
+from dsindex.messages import THOUSANDS, show_value, split_unit
 
 MEGATRON_COUNT = 2**31 - 1
 """Megatron's helpers count the epochs of an index, and the tokens of a sample with the extra one, as int32."""

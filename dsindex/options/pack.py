@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any, ClassVar
 
-from dsindex.datasets.subjects import PBIN_SUFFIX, AnyPath
+from dsindex.datasets.arguments import PBIN_SUFFIX, AnyPath
 from dsindex.errors import UsageError
-from dsindex.options.config import Output, Path, Paths, TextConfig
+from dsindex.options.common import Output, Path, Paths, TextConfig
 from dsindex.options.datasets import PbinEra
 from dsindex.options.model import Options, option
 from dsindex.store.urls import locate_output, refuse_url

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from dsindex.errors import InputError
-from dsindex.json_text import show_value
-from dsindex.store.storage import open_configuration, open_file
+from dsindex.messages import show_value
+from dsindex.store.local import open_configuration, open_file
 from dsindex.store.urls import ONLY_INPUTS, is_url
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
 from dsindex.errors import MissingObjectError
-from dsindex.store.refusals import describe_refusal
-from dsindex.store.storage import InputStatus
+from dsindex.store.errors import describe_refusal
+from dsindex.store.local import InputStatus
 from dsindex.store.urls import HUB_ADDRESS, has_magic, names_folder
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, TypeAlias
 
 from dsindex.errors import FormatError, PlanError
-from dsindex.store.storage import open_file, writing
+from dsindex.store.local import open_file, writing
 from dsindex.store.urls import is_url, joined
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from dsindex.errors import InputError
 from dsindex.store.huggingface import pin
-from dsindex.store.store import store_of
+from dsindex.store.protocol import store_of
 from dsindex.store.urls import folder_of, has_magic, is_url, names_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from dsindex.store.storage import InputStatus
+    from dsindex.store.local import InputStatus
 
 _MAGIC = frozenset("*?[")
 

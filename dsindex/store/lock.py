@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, MissingObjectError, PlanError
-from dsindex.store.storage import make_folder, writing
+from dsindex.store.local import make_folder, writing
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:

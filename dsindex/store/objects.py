@@ -23,10 +23,10 @@ from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, Prec
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
 from dsindex.errors import InputError, MissingObjectError, StoreError
-from dsindex.locations import Location
 from dsindex.store import huggingface as hub
-from dsindex.store.refusals import describe_refusal
-from dsindex.store.storage import DigestingWriter, InputStatus, Readable
+from dsindex.store.errors import describe_refusal
+from dsindex.store.local import DigestingWriter, InputStatus, Readable
+from dsindex.store.locations import Location
 from dsindex.store.urls import is_web, names_folder, split_address
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
     from obstore.store import ObjectStore as AnyStore
 
-    from dsindex.store.storage import Bytes
+    from dsindex.store.local import Bytes
 
 Answer = TypeVar("Answer")
 

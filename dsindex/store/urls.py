@@ -12,7 +12,8 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsindex.errors import InputError
-from dsindex.locations import BUCKET_SCHEMES, URL, WEB_SCHEMES, Location
+from dsindex.messages import BUCKET_SCHEMES, URL, WEB_SCHEMES
+from dsindex.store.locations import Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from dsindex.dtypes import starts_of
+from dsindex.formats.dtypes import starts_of
 from dsindex.text.fields import type_name
 
 if TYPE_CHECKING:

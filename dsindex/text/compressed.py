@@ -15,12 +15,12 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsindex.errors import InputError
-from dsindex.store.reading import open_readable
+from dsindex.store.read import open_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dsindex.store.storage import Readable
+    from dsindex.store.local import Readable
 
 Container = Literal["plain", "gzip", "zstd", "bzip2", "xz"]
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from dsindex.dtypes import starts_of
 from dsindex.errors import TokenizerError, UnencodableError
+from dsindex.formats.dtypes import starts_of
 from dsindex.text.blocks import set_aside
 from dsindex.text.tokenizer import LibraryError, library_errors, open_library
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from dsindex.errors import TokenizerError
 from dsindex.text.encoders import ASKED_FOR, Engine, encode_leniently, make_encoder
-from dsindex.text.ranks import PATTERNS
+from dsindex.text.tiktoken_files import PATTERNS
 from dsindex.text.tokenizer import flat_steps, shared_tokenizer
 
 if TYPE_CHECKING:

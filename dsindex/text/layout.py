@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dsindex.dtypes import require_fit, starts_of
 from dsindex.errors import TokenizerError
+from dsindex.formats.dtypes import require_fit, starts_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

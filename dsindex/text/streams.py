@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from dsindex.dtypes import starts_of
 from dsindex.errors import InputError
-from dsindex.json_text import encode_json
+from dsindex.formats.dtypes import starts_of
+from dsindex.store.json_text import encode_json
 from dsindex.text.compressed import PIECE_BYTES, decode
 from dsindex.text.fields import JSON_WHITESPACE
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.store.storage import Readable
-    from dsindex.text.forms import TextPart
+    from dsindex.store.local import Readable
+    from dsindex.text.input_format import TextPart
 
 BOM = b"\xef\xbb\xbf"
 TEXT_KEY = "text"

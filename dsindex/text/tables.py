@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dsindex.errors import InputError
-from dsindex.store.reading import opened_input
+from dsindex.store.read import opened_input
 from dsindex.text.blocks import RecordBlock, describe_long_line, set_aside
 from dsindex.text.streams import LineBlock
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-    from dsindex.store.storage import Readable
-    from dsindex.text.forms import Columns, Format, TextPart
+    from dsindex.store.local import Readable
+    from dsindex.text.input_format import Columns, Format, TextPart
     from dsindex.text.selection import Selection
 
 _MOST_ROWS = 1024

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from dsindex.errors import TokenizerError
-from dsindex.store.storage import open_file
+from dsindex.store.local import open_file
 from dsindex.store.urls import ONLY_INPUTS, refuse_address
 from dsindex.text.compressed import describe_lfs_pointer
-from dsindex.text.ranks import (
+from dsindex.text.tiktoken_files import (
     END_OF_TEXT,
     MEGATRON_SPECIAL_TOKENS,
     TokenizerOptions,

@@ -4,7 +4,7 @@ import json
 import os
 import random
 
-from dsindex.engine.work_folder import Ledger
+from dsindex.runtime.work_folder import Ledger
 from tests.support.golden import OWN
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")

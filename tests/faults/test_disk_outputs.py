@@ -5,7 +5,7 @@ import os
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.jobs.conversion import convert_to_pbin
+from dsindex.commands.convert import convert_to_pbin
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import write_pbin
 
@@ -67,7 +67,7 @@ def test_full_disk_leaves_nothing_and_the_same_command_works_later(name, tmp_pat
     assert main(COMMANDS[name](source, whole)) == 0
     expected = outputs(whole)
     needed = sum(-(-len(content) // PAGE) for content in expected.values())
-    monkeypatch.setattr("dsindex.jobs.index.free_bytes", lambda _folder: 1 << 40)  # looks before it leaps
+    monkeypatch.setattr("dsindex.commands.index.free_bytes", lambda _folder: 1 << 40)  # looks before it leaps
     stopped = 0
     for pages in [*range(0, needed, max(1, needed // 12)), needed + 1]:
         leave_free(small_disk, pages)

@@ -8,11 +8,11 @@ import random
 import pyarrow as pa
 import pytest
 
-from dsindex.engine.progress import Reporter
+from dsindex.commands.build import run_build
 from dsindex.errors import BadRecordError, InputError
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
-from dsindex.store.reading import digest_file
+from dsindex.runtime.progress import Reporter
+from dsindex.store.read import digest_file
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.golden import OWN
 from tests.support.published import published

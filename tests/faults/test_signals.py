@@ -64,7 +64,7 @@ SLOW = """\
 import sys
 from slow_calls import slowed
 from dsindex.cli.main import main
-from dsindex.engine.executors import ProcessExecutor, ThreadExecutor
+from dsindex.runtime.executors import ProcessExecutor, ThreadExecutor
 
 if __name__ == "__main__":
     for kind in (ProcessExecutor, ThreadExecutor):

@@ -20,7 +20,7 @@ def wait_and_run(folder, function, task, *rest):
 
 def install(folder):
     """Let the shards of a driver in this process wait."""
-    from dsindex.engine.ray import RayExecutor
+    from dsindex.runtime.ray import RayExecutor
 
     start = RayExecutor.start
 

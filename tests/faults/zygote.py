@@ -143,8 +143,8 @@ def import_everything():
     import tokenizers
 
     import dsindex.cli.main
-    import dsindex.functions
-    import dsindex.index.building
+    import dsindex.commands.api
+    import dsindex.megatron.building
     import dsindex.text.encoders
     import dsindex.text.engines
     import dsindex.text.records
@@ -152,7 +152,7 @@ def import_everything():
     warm_up_loops()
     dsindex.cli.main.make_parser("build").format_usage()
     loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.engines, dsindex.text.records)
-    loaded += (dsindex.text.encoders, dsindex.cli.main, dsindex.functions, dsindex.index.building)
+    loaded += (dsindex.text.encoders, dsindex.cli.main, dsindex.commands.api, dsindex.megatron.building)
     if threading.active_count() != 1 or not all(loaded):
         sys.exit("expected one thread after the imports")
 
@@ -161,8 +161,8 @@ def warm_up_loops():
     """Load the compiled loops of the index, which takes longer than all else that a small index needs."""
     import numpy as np
 
-    from dsindex.index.building import build_arrays
-    from dsindex.index.epochs import SampleRule, count_epochs
+    from dsindex.megatron.building import build_arrays
+    from dsindex.megatron.epochs import SampleRule, count_epochs
 
     lengths = np.array([20, 50, 60], np.int32)
     rule = SampleRule(sequence_length=30)
@@ -204,7 +204,7 @@ def run_child(folder, arguments, strike, waiting):
 
 def use_small_ranges():
     """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own."""
-    from dsindex.engine import output
+    from dsindex.runtime import output
 
     assert output.RANGE_BYTES  # setting what nothing reads would do nothing
     output.RANGE_BYTES = SMALL_RANGE_BYTES
@@ -212,7 +212,7 @@ def use_small_ranges():
 
 def record_tokenizing(path):
     """Note every shard that a thread of this process begins."""
-    from dsindex.engine.executors import ThreadExecutor
+    from dsindex.runtime.executors import ThreadExecutor
 
     start, write = ThreadExecutor.start, os.write
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)

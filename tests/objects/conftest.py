@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.jobs.conftest import cli, make_config, pipe
+from tests.commands.conftest import cli, make_config, pipe
 from tests.support.buckets import ENVIRONMENT, serving_buckets
 
 __all__ = ["cli", "make_config", "pipe"]

@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("obstore")
 
 from dsindex.cli.main import main
-from dsindex.engine.input_paths import find_paths
 from dsindex.errors import InputError
+from dsindex.runtime.input_paths import find_paths
 from tests.faults.corpus import TOKENIZER, write_corpus
 from tests.support.buckets import SECRET_KEY
 from tests.support.conversations import CONVERSATIONS, SPEC

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("obstore")
 
 from dsindex.datasets import IndexedDataset
-from dsindex.engine import input_paths
 from dsindex.errors import InputError
 from dsindex.options.build import BuildConfig
+from dsindex.runtime import input_paths
 from dsindex.store import huggingface
 from tests.faults.corpus import write_corpus
 from tests.support.golden import OWN

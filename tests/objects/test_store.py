@@ -13,8 +13,8 @@ pytest.importorskip("obstore")
 from dsindex.errors import DsindexError, InputError, MissingObjectError, OutputError, PlanError
 from dsindex.store import lock as lease
 from dsindex.store.lock import hold_lock
-from dsindex.store.reading import digest_file, input_status, map_file, open_items, open_stored
-from dsindex.store.store import find, open_output, store_of
+from dsindex.store.protocol import find, open_output, store_of
+from dsindex.store.read import digest_file, input_status, map_file, open_items, open_stored
 from tests.support.buckets import CUT, LOST, SECRET_KEY
 
 CONTENT = os.urandom(3 << 20)

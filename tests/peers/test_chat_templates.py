@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from dsindex.chat import config as named_templates
+from dsindex.chat.conversations import ConversationReader
+from dsindex.chat.rendering import ChatTemplate
+from dsindex.chat.tokens import MarkedText, encode_with_reference
 from dsindex.errors import InputError, RecordProblem
-from dsindex.instruction import config as named_templates
-from dsindex.instruction.records import ConversationReader
-from dsindex.instruction.rendering import ChatTemplate
-from dsindex.instruction.tokens import MarkedText, encode_with_reference
 from tests.support.chat_tokenizers import train
 from tests.support.drawn_chats import NUM_CONVERSATIONS, draw
 

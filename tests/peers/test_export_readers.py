@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from dsindex.chat.config import check_config
+from dsindex.chat.tokens import ChatTokenizer
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.instruction.config import check_config
-from dsindex.instruction.tokens import ChatTokenizer
 from dsindex.options.instruct import InstructConfig
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN

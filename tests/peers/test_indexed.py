@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dsindex.datasets import IndexedDataset
-from dsindex.dtypes import TOKEN_DTYPES
+from dsindex.formats.dtypes import TOKEN_DTYPES
 from tests.support.datasets import write_dataset
 
 DOCUMENTS = [[[1, 2, 3]], [], [[4, 5, 6, 7], [8, 9], []], [[10]]]

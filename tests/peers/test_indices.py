@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from dsindex.engine.executors import ThreadExecutor
+from dsindex.commands.index import run_index
 from dsindex.errors import LimitError
 from dsindex.formats.mmididx import IndexBuilder
-from dsindex.jobs.index import run_index
 from dsindex.options.index import IndexConfig
-from dsindex.store.storage import atomic_writer
+from dsindex.runtime.executors import ThreadExecutor
+from dsindex.store.local import atomic_writer
 from tests.peers.test_gpt_samples import Tokenizer
 from tests.support.datasets import write_dataset
 
@@ -209,8 +209,8 @@ def written_by_both(case, folder, *, as_asked=None):
 def test_kept_partial_samples_are_counted_in_float32(total, length, extra):
     from megatron.core.datasets.helpers import build_sample_idx
 
-    from dsindex.index.arrays import build_sample_index
-    from dsindex.index.epochs import SampleRule, count_samples
+    from dsindex.megatron.arrays import build_sample_index
+    from dsindex.megatron.epochs import SampleRule, count_samples
 
     lengths, documents = np.array([total - 5, 5], np.int32), np.arange(2, dtype=np.int32)
     rule = SampleRule(sequence_length=length, extra_token=extra, keep_partial=True)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from dsindex.commands.convert import join_pbin_files
 from dsindex.errors import FormatError
 from dsindex.formats.pbin import read_document_lengths, read_pbin_header
-from dsindex.formats.raw_index import create_raw_index
-from dsindex.jobs.conversion import join_pbin_files
+from dsindex.text.line_index import create_raw_index
 from tests.support.pbin_files import pbin_bytes, write_pbin
 
 with warnings.catch_warnings():

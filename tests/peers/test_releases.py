@@ -17,7 +17,7 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset, GPTDataset
-from dsindex.index.job import FIM_CLASS, RELEASES
+from dsindex.megatron.flags import FIM_CLASS, RELEASES
 from tests.peers.three_datasets import NAMES
 
 RELEASES_FOLDER = Path(os.environ.get("DSINDEX_MEGATRON_RELEASES", "/none"))

@@ -1,7 +1,7 @@
 """The samples that `dsindex trace` names for a step are those that Megatron's sampler gives all ranks there.
 
-What the samples are is compared in test_gpt_samples.py, and their lines in tests/jobs/test_trace.py. The sampler is not
-in the package of megatron-core: the environment variable `MEGATRON_LM` is the path of a checkout of Megatron-LM.
+What the samples are is compared in test_gpt_samples.py, and their lines in tests/commands/test_trace.py. The sampler is
+not in the package of megatron-core: the environment variable `MEGATRON_LM` is the path of a checkout of Megatron-LM.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from dsindex.tools.trace import samples_of_steps
+from dsindex.commands.trace import samples_of_steps
 
 CHECKOUT = os.environ.get("MEGATRON_LM", "")
 SAMPLERS = ("megatron/training/datasets/data_samplers.py", "megatron/legacy/data/data_samplers.py")

@@ -28,7 +28,7 @@ import pytest
 import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset
-from dsindex.datasets.pbin import PackedMemMapDatasetContinuous
+from dsindex.datasets.packed import PackedMemMapDatasetContinuous
 from tests.peers.test_gpt_samples import Tokenizer, megatron_config
 from tests.support.datasets import write_dataset
 from tests.support.golden import DATASETS, GOLDEN, dataset_name

@@ -4,7 +4,7 @@ import functools
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from dsindex.instruction.tokens import ChatTokenizer
+from dsindex.chat.tokens import ChatTokenizer
 
 SPECIAL = ["<s>", "</s>", "<pad>", "<|im_start|>", "<|im_end|>", "[UNK]"]
 LINES = [

@@ -1,6 +1,6 @@
 """Conversations and configurations of instruction tuning that tests of several folders share."""
 
-from dsindex.instruction.config import parse_config
+from dsindex.chat.config import parse_config
 from tests.support.golden import GOLDEN
 
 CONVERSATIONS = GOLDEN / "conversations.jsonl"

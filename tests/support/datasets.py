@@ -3,10 +3,10 @@
 import numpy as np
 
 from dsindex.formats.mmididx import IndexBuilder
-from dsindex.store.reading import input_status
-from dsindex.store.storage import atomic_writer
-from dsindex.text.forms import TextPart
-from dsindex.text.parts import TaskReader
+from dsindex.store.local import atomic_writer
+from dsindex.store.read import input_status
+from dsindex.text.input_format import TextPart
+from dsindex.text.reader import TaskReader
 
 
 def part_of(path, **fields):

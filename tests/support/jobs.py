@@ -2,19 +2,19 @@
 
 from typing import TYPE_CHECKING, TypeVar
 
-from dsindex.engine.progress import Reporter
-from dsindex.jobs.build import run_build
-from dsindex.jobs.instruct import run_instruct
-from dsindex.jobs.merge import run_merge
-from dsindex.jobs.pack import run_pack
+from dsindex.commands.build import run_build
+from dsindex.commands.instruct import run_instruct
+from dsindex.commands.merge import run_merge
+from dsindex.commands.pack import run_pack
 from dsindex.options.build import BuildConfig
 from dsindex.options.instruct import InstructConfig
 from dsindex.options.merge import MergeConfig
 from dsindex.options.pack import PackConfig
+from dsindex.runtime.progress import Reporter
 from tests.support.golden import OWN
 
 if TYPE_CHECKING:
-    from dsindex.options.config import Options
+    from dsindex.options.common import Options
 
 Config = TypeVar("Config", bound="Options")
 

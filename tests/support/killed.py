@@ -9,7 +9,7 @@ from tests.support.golden import ROOT
 PROGRAM = """\
 import os, signal, sys
 from dsindex.cli.main import main
-from dsindex.engine.work_folder import Ledger, ShardMade
+from dsindex.runtime.work_folder import Ledger, ShardMade
 
 left = int(sys.argv[1])
 record = Ledger.record

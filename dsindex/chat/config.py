@@ -1,0 +1,337 @@
+"""The configuration of instruction-tuning data, which is one YAML file.
+
+A prompt is made either by `message_construction`, with `special_tokens` and `loss_masking_jq_patterns`, or by a chat
+template, never by both.
+"""
+
+from __future__ import annotations
+
+import datetime  # noqa: TC003 - msgspec reads it
+import difflib
+import re
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
+
+import msgspec
+from msgspec import structs
+
+from dsindex.chat.conversations import DEFAULT_ROLES, RESERVED_VARIABLES, ConversationReader, Learn, Reasoning
+from dsindex.errors import InputError
+from dsindex.store.config_files import parse_yaml, read_yaml
+from dsindex.store.local import open_file
+from dsindex.text.jq import parse_mask_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+# The chat templates that dsindex has for the commonest families of models, by name.
+#
+# They are written for training: every reply is marked with `{% generation %}`, including what ends it. On the
+# conversations that they accept, their text is that of the family's published template.
+
+_FOLDER = "templates"
+_SUFFIX = ".jinja"
+
+
+def template_names() -> list[str]:
+    """Return the names of all templates, sorted."""
+    files = resources.files("dsindex.chat").joinpath(_FOLDER).iterdir()
+    return sorted(file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX))
+
+
+def read_template(name: str) -> str:
+    """Return the jinja2 text of a template.
+
+    Raises:
+        ValueError: If there is none of this name.
+    """
+    names = template_names()
+    if name not in names:
+        close = difflib.get_close_matches(name.lower(), names, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ValueError(f"chat_template: expected jinja2 text or one of {', '.join(names)}, got {name!r}{hint}")
+    return resources.files("dsindex.chat").joinpath(_FOLDER, name + _SUFFIX).read_text(encoding="utf-8")
+
+
+_CONTROL_TOKEN = re.compile(r"<\|[^|>' ]+\|>|<(?:start|end)_of_turn>")
+_MISTRAL_TOKEN = re.compile(r"\[/?[A-Z_]+\]")
+
+
+def control_tokens(template: str | None) -> list[str]:
+    """Return the control tokens that a template of `template_names` spells out, sorted; none of another template.
+
+    >>> control_tokens(read_template("chatml")), control_tokens("<|mine|>")
+    (['<|im_end|>', '<|im_start|>'], [])
+    """
+    name = next((name for name in template_names() if template == read_template(name)), None)
+    if name is None or template is None:
+        return []
+    found = _CONTROL_TOKEN.findall(template) + (_MISTRAL_TOKEN.findall(template) if "mistral" in name else [])
+    return sorted(set(found))
+
+
+_FAMILIES = (
+    ("<|start_header_id|>", "llama3.1"),
+    ("<start_of_turn>", "gemma3"),
+    ("<|channel|>", "gpt-oss"),
+    ("[INST]", "mistral"),
+    ("<|im_sep|>", "phi4"),
+    ("<think>", "qwen3"),
+    ("<tool_call>", "qwen2.5"),
+)
+"""What a family's own template spells -> the template that dsindex has for it."""
+
+
+def suggest_template(source: str) -> str:
+    """Return the name of the template that is most like another one.
+
+    >>> suggest_template("{{ '<start_of_turn>' }}"), suggest_template("")
+    ('gemma3', 'chatml')
+    """
+    return next((name for spelt, name in _FAMILIES if spelt in source), "chatml")
+
+
+MAX_TEMPLATE_BYTES = 1 << 20
+"""Largest file of a chat template; those of models take some KiB."""
+
+
+def name_special_tokens(tokens: object) -> object:
+    """Return special tokens by name; those of a list are their own names.
+
+    >>> name_special_tokens(["<s>", "</s>"]), name_special_tokens({"eos_token": "</s>"})
+    ({'<s>': '<s>', '</s>': '</s>'}, {'eos_token': '</s>'})
+    """
+    if not isinstance(tokens, (list, tuple)):
+        return tokens
+    named: dict[str, Any] = {}
+    for token in tokens:
+        for name, text in token.items() if isinstance(token, dict) else [(token, token)]:
+            if name in named:
+                raise ValueError(f"special_tokens: names {name!r} twice")
+            named[name] = text
+    return named
+
+
+class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How records become prompts, which text is trainable, and how long prompts may be."""
+
+    special_tokens: dict[str, str] = {}
+    """Name -> text of a token, which must be one id. `bos_token`, `eos_token` and `pad_token` have special meanings. In
+    a list, tokens are their own names."""
+    message_construction: tuple[str, ...] = ()
+    """Names of fields in the order in which their texts are concatenated; empty to use a chat template."""
+    loss_masking_jq_patterns: tuple[str, ...] = ()
+    """What is masked: `.field`, or `.field | filter` to apply the filter to every message of the field."""
+    jq_patterns: dict[str, str] | tuple[str, ...] | None = None
+    """Patterns for the fields of `message_construction` in a record; by default, field `x` is `.x`."""
+    loss_masking_spans: dict[str, str] = {}
+    """Field of `message_construction` -> pattern of the spans of its text that are masked: pairs of the first and the
+    last character, as in Fast-LLM."""
+    optional_fields: tuple[str, ...] | None = None
+    """Fields that a record may lack. By default, those that are masked as a whole, as by `.role`: nothing would be
+    learnt from them."""
+    unmatched_patterns: Literal["refuse", "allow"] = "refuse"
+    """Whether to refuse a record in which a masking pattern selects nothing although its field exists."""
+    role_prefixes: dict[str, str] = {}
+    """Text added before each message of a mapped role; never trainable."""
+    separator: str = ""
+    """Text added between two parts; never trainable."""
+    eos_after: Literal["conversation", "reply"] = "conversation"
+    """Where EOS is added: at the end only, or also after every trainable message."""
+
+    chat_template: str | None = None
+    """A jinja2 chat template, or the name of one that dsindex has; None for the tokenizer's own."""
+    chat_template_file: str | None = None
+    """File with a chat template, relative to the configuration."""
+    chat_template_name: str = "default"
+    """Name of the template in a tokenizer that has several."""
+    control_tokens: Literal["refuse", "allow"] = "refuse"
+    """Whether to refuse a named template whose control tokens, such as `<|im_start|>`, are not ids of the tokenizer, or
+    to write them in pieces, like other text."""
+    chat_template_data: dict[str, Any] = {}
+    """The template's variable `chat_template_data`, as in Modalities."""
+    template_variables: dict[str, Any] = {}
+    """Further variables of the template, such as `enable_thinking`. A record's `chat_template_kwargs` come first."""
+    join_template_lines: bool = False
+    """Remove newlines between `}` and `{`, as Modalities does for a template written as a YAML block."""
+    template_date: datetime.date | None = None
+    """The date for `strftime_now`. Without it, a template that uses the date is refused: output never depends on the
+    day."""
+    b_include_to_loss_token: str | None = None
+    """Begin marker, a token as in Modalities: the tokens strictly between begin and end markers are trainable. Without
+    markers, the text in `{% generation %}` blocks is."""
+    e_include_to_loss_token: str | None = None
+
+    turns_field: str | None = None
+    """A record's key for its list of turns, if it is none of the usual ones."""
+    role_mapping: dict[str, str] = {}
+    """A record's role name -> the template's, added to the usual ones. A record with any other role is bad."""
+    assistant_role: str = "assistant"
+    """The mapped role whose messages end an exchange, where a long conversation can be split."""
+    learn: Learn = "all"
+    """Whether all replies are trainable, or only those after the last message of the user."""
+    reasoning: Reasoning = "learn"
+    """Whether reasoning (`reasoning_content`, `<think>`) is trainable, is masked, or is left out of the messages."""
+    unwritten: Literal["count", "refuse"] = "count"
+    """Whether a record of which the template does not write something, such as reasoning, is counted or bad."""
+    special_tokens_in_text: Literal["keep", "refuse"] = "keep"
+    """Whether a special token's text in a message becomes that token, and is counted, or makes the record bad."""
+
+    max_length: Annotated[int, msgspec.Meta(ge=2)] | None = None
+    """Maximum number of tokens of one sequence."""
+    too_long: Literal["refuse", "truncate", "split"] = "refuse"
+    """A longer conversation makes its record bad, is cut to its first `max_length` tokens, or is split between
+    exchanges into several sequences, each with the whole prompt."""
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """A record's role -> the template's: the usual ones, and those of `role_mapping`."""
+        return {**DEFAULT_ROLES, **self.role_mapping}
+
+    @property
+    def reader(self) -> ConversationReader:
+        """What reads the conversations of records."""
+        return ConversationReader(
+            roles=self.roles,
+            assistant_role=self.assistant_role,
+            learn=self.learn,
+            reasoning=self.reasoning,
+            turns_key=self.turns_field,
+        )
+
+    @property
+    def markers(self) -> dict[str, str]:
+        """Names and texts of the tokens that open and close a trainable part; none to use `{% generation %}`."""
+        names = ("b_include_to_loss_token", "e_include_to_loss_token")
+        return {name: text for name in names if (text := getattr(self, name)) is not None}
+
+    @property
+    def lenient_fields(self) -> frozenset[str]:
+        """Fields of `message_construction` that a record may lack."""
+        if self.optional_fields is not None:
+            return frozenset(self.optional_fields)
+        masks = [parse_mask_pattern(pattern) for pattern in self.loss_masking_jq_patterns]
+        return frozenset(mask.field for mask in masks if mask.rest == "true")
+
+    def __post_init__(self) -> None:
+        if self.message_construction:
+            self._check_construction()
+        elif self.loss_masking_jq_patterns:
+            raise ValueError(
+                "loss_masking_jq_patterns needs message_construction; a chat template marks what is trained on"
+            )
+        if self.chat_template is not None and self.chat_template_file is not None:
+            raise ValueError("expected chat_template or chat_template_file, got both")
+        begin, end = self.b_include_to_loss_token, self.e_include_to_loss_token
+        if (begin is None) != (end is None) or (begin is not None and begin == end):
+            raise ValueError(
+                "b_include_to_loss_token and e_include_to_loss_token must be two different tokens, or absent"
+            )
+        if begin is not None and self.learn != "all":
+            raise ValueError(f"learn: {self.learn} needs {{% generation %}} rather than markers")
+        if self.reasoning == "mask" and (begin is not None or self.message_construction):
+            raise ValueError("reasoning: mask needs a chat template with {% generation %}")
+        for name in RESERVED_VARIABLES:
+            if name in self.template_variables:
+                raise ValueError(f"template_variables cannot set {name!r}, which each record has")
+        if self.too_long != "refuse" and self.max_length is None:
+            raise ValueError(f"too_long: {self.too_long} needs max_length")
+
+    def _check_construction(self) -> None:
+        names = self.message_construction
+        if len(set(names)) != len(names):
+            raise ValueError(f"message_construction names a field twice: {', '.join(names)}")
+        if self.chat_template is not None or self.chat_template_file is not None or self.b_include_to_loss_token:
+            raise ValueError("expected message_construction or a chat template, got both")
+        for option in ("optional_fields", "loss_masking_spans"):
+            if unknown := set(getattr(self, option) or ()) - set(names):
+                raise ValueError(f"{option} names {min(unknown)!r}, which message_construction does not")
+        if unknown := set(self.role_prefixes) - set(self.roles.values()):
+            raise ValueError(f"role_prefixes names {min(unknown)!r}, to which role_mapping maps no role")
+
+
+def parse_config(text: str, *, source: str = "configuration", folder: Path | None = None) -> InstructionConfig:
+    """Read a configuration from YAML text.
+
+    Args:
+        text: YAML, one mapping.
+        source: Name of the configuration in errors.
+        folder: Folder of a relative `chat_template_file`; its text becomes `chat_template`, so that the configuration
+            is self-contained.
+
+    Raises:
+        InputError: If the text is not YAML, or not this configuration.
+    """
+    return check_config(parse_yaml(text, source=source), source=source, folder=folder)
+
+
+def read_instruction_config(path: Path) -> InstructionConfig:
+    """Read a configuration from a YAML file.
+
+    Raises:
+        InputError: If the file cannot be read, or is not this configuration.
+    """
+    return check_config(read_yaml(str(path)), source=str(path), folder=path.parent)
+
+
+def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None = None) -> InstructionConfig:
+    """Return options as a self-contained configuration.
+
+    Args:
+        options: Name -> value, as parsed from YAML.
+        source: Name of the configuration in errors.
+        folder: As for `parse_config`.
+
+    Raises:
+        InputError: If the options are invalid, or the file of a chat template cannot be read.
+    """
+    try:
+        tokens = name_special_tokens(options.get("special_tokens") or {})
+        config = msgspec.convert({**options, "special_tokens": tokens}, InstructionConfig)
+        name = config.chat_template
+        if config.chat_template_file is not None:
+            template = _read_file((folder or Path()) / config.chat_template_file)
+            config = structs.replace(config, chat_template=template, chat_template_file=None)
+        elif name is not None and re.fullmatch(r"[\w.+-]*", name):
+            config = structs.replace(config, chat_template=read_template(name))
+        msgspec.json.encode(config)
+    except UnicodeEncodeError as error:
+        raise InputError(f"{source}: expected Unicode text in every option, got other text ({error})") from error
+    except (msgspec.ValidationError, ValueError) as error:
+        raise InputError(f"{source}: {_explain(str(error))}") from error
+    return config
+
+
+def _read_file(path: Path) -> str:
+    try:
+        with open_file(path) as file:
+            template = file.read(MAX_TEMPLATE_BYTES + 1).decode("utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: the chat template cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: expected a chat template in UTF-8, got other bytes at {error.start}") from error
+    if len(template) > MAX_TEMPLATE_BYTES:
+        raise InputError(
+            f"{path}: expected a chat template of at most {MAX_TEMPLATE_BYTES >> 20} MiB, got more; is it another file?"
+        )
+    return template
+
+
+def _explain(problem: str) -> str:
+    """Return msgspec's message as one about an option: `Expected `str`, got `int` - at `$.separator``."""
+    message, _, place = problem.partition(" - at `$.")
+    name = place.rstrip("`").replace("[...]", "")
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", message)
+    if unknown is not None:
+        return f"{unknown[1]}: no such option; the options are {', '.join(InstructionConfig.__struct_fields__)}"
+    wrong = re.fullmatch(r"Invalid enum value '(.*)'", message)
+    if wrong is not None:
+        values = get_args(get_type_hints(InstructionConfig)[name])
+        message = f"expected one of {', '.join(values[:-1])} or {values[-1]}, got {wrong[1]!r}"
+    if message == "Invalid RFC3339 encoded date":
+        message = "expected a date such as 2026-01-31"
+    if message.startswith("Expected"):
+        message = message.replace("Expected", "expected", 1).replace("`", "")
+    return f"{name}: {message}" if name else message

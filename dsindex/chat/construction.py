@@ -1,0 +1,246 @@
+"""Message construction: concatenate fields of a record, and mask some of them.
+
+`message_construction: [role, instruction, conversations]` sets the order. A field is a text, or a list of messages with
+`from` and `value` (or `role` and `content`). Texts are tokenized separately and their tokens concatenated, so that a
+boundary between trainable and masked text is always a boundary between tokens. Prefixes, separators, BOS and whatever a
+`loss_masking_jq_patterns` entry selects (`dsindex.text.jq`) are masked. EOS is trainable iff the part before it is: a
+model that is trained on a reply also learns to end it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dsindex.chat.conversations import (
+    hidden_spans,
+    last_turn,
+    map_role,
+    message_role,
+    message_spans,
+    message_text,
+    read_flag,
+)
+from dsindex.errors import InputError, RecordProblem
+from dsindex.text.jq import PatternAnswers, Patterns, name_patterns, parse_mask_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from dsindex.chat.config import InstructionConfig
+    from dsindex.chat.conversations import CharacterSpan
+    from dsindex.text.jq import MaskPattern
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptPart:
+    """One text of a prompt: a field, or a message of one."""
+
+    text: str
+    trainable: bool = True
+    prefix: str = ""
+    """Added before the text; never trainable."""
+    role: str | None = None
+    """Mapped role of a message."""
+    place: tuple[str, int | None]
+    """Field, and index of the message in it, or None if the field is a text."""
+    hidden: tuple[CharacterSpan, ...] = ()
+    """Spans of the text that are not trainable, in order."""
+
+    @property
+    def is_message(self) -> bool:
+        """Whether the part is a message of a list, rather than a text field."""
+        return self.place[1] is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A segment of the token sequence: a part's text, a prefix or separator, or a special token."""
+
+    text: str
+    trainable: bool
+    place: tuple[str, int | None] | None = None
+    """Origin of a part's text, as in PromptPart; None for other segments."""
+    special: str | None = None
+    """Name of a special token instead of a text."""
+
+
+class MessageConstruction:
+    """Compiled `message_construction` and `loss_masking_jq_patterns`. Picklable and thread-safe.
+
+    Args:
+        config: A configuration with `message_construction`.
+        from_fields: Records are mappings of field names to values, to which `jq_patterns` were applied before.
+
+    Raises:
+        InputError: If a pattern is not jq or not allowed, or names a field that is not in `message_construction`.
+    """
+
+    def __init__(self, config: InstructionConfig, *, from_fields: bool = False) -> None:
+        names = config.message_construction
+        # Quoted, so that any key is possible: `.["my-field"]`.
+        own = {name: f'.["{name}"]' for name in names}
+        patterns = own if from_fields else config.jq_patterns or own
+        fields = name_patterns(patterns)
+        if missing := [name for name in names if name not in fields]:
+            raise InputError(f"message_construction: expected a jq pattern for the field {missing[0]!r}, got none")
+        self._fields = {name: fields[name] for name in names}
+        self._masks = [parse_mask_pattern(pattern) for pattern in config.loss_masking_jq_patterns]
+        for mask in self._masks:
+            if mask.field not in names:
+                raise InputError(
+                    f"loss_masking_jq_patterns: {mask.pattern!r} masks the field {mask.field!r}, which is not one of "
+                    f"message_construction ({', '.join(names)})"
+                )
+        spans = {_spans_of(name): pattern for name, pattern in config.loss_masking_spans.items()}
+        self._patterns = Patterns(self._fields | spans, self._masks)
+        self._config = config
+
+    def read(self, record: Mapping[str, Any]) -> PatternAnswers:
+        """Return the answers of the patterns for `read_fields` and `build_parts`."""
+        return self._patterns.read(record)
+
+    def read_fields(self, answers: PatternAnswers) -> dict[str, Any]:
+        """Return the fields of a record by name, in the order of construction; optional ones may be missing.
+
+        Raises:
+            RecordProblem: If a field is missing, or is neither a text nor a list of messages.
+        """
+        fields = {}
+        for name, pattern in self._fields.items():
+            value = answers.value(name)
+            if value is not None:
+                fields[name] = value
+            elif name not in self._config.lenient_fields:
+                raise RecordProblem(
+                    "missing-field",
+                    f"field {name!r}: pattern `{pattern}` matches nothing; "
+                    "name the field under `optional_fields` if records may lack it",
+                )
+        return fields
+
+    def build_parts(self, fields: Mapping[str, Any], answers: PatternAnswers) -> list[PromptPart]:
+        """Return the parts of all fields in order, each with its mask.
+
+        Raises:
+            RecordProblem: If there is no turn, a role is unknown, a message lacks a key, a pattern fails or selects
+                nothing.
+        """
+        names = [name for name in self._config.message_construction if name in fields]
+        parts = [part for name in names for part in self._field_parts(name, fields[name])]
+        for number, part in enumerate(parts):
+            if part.place[0] in self._config.loss_masking_spans and not part.is_message:
+                spans = hidden_spans(answers.value(_spans_of(part.place[0])), part.text, f"field {part.place[0]!r}")
+                parts[number] = replace(part, hidden=tuple(sorted(spans)))
+        if not any(part.text for part in parts):
+            raise RecordProblem("no-turns", "expected at least one text, got none")
+        masked = self._select_masked(fields, answers)
+        first_learnt = self._first_learnt(parts)
+        return [
+            replace(part, trainable=False)
+            if part.place in masked or (part.is_message and number < first_learnt)
+            else part
+            for number, part in enumerate(parts)
+        ]
+
+    def lay_out(self, parts: Sequence[PromptPart]) -> list[Segment]:
+        """Return the segments of one sequence: BOS, parts with prefixes and separators, EOS."""
+        config = self._config
+        has_bos, has_eos = "bos_token" in config.special_tokens, "eos_token" in config.special_tokens
+        segments = [Segment(text="", trainable=False, special="bos_token")] if has_bos else []
+        for number, part in enumerate(parts):
+            if before := (config.separator if number else "") + part.prefix:
+                segments.append(Segment(text=before, trainable=False))
+            segments += _cut_part(part)
+            is_last = number == len(parts) - 1
+            ends_reply = config.eos_after == "reply" and part.is_message and part.trainable
+            if has_eos and (is_last or ends_reply):
+                segments.append(Segment(text="", trainable=part.trainable, special="eos_token"))
+        return segments
+
+    def _select_masked(self, fields: Mapping[str, Any], answers: PatternAnswers) -> set[tuple[str, int | None]]:
+        masked: set[tuple[str, int | None]] = set()
+        for number, mask in enumerate(self._masks):
+            if mask.field not in fields:  # optional, otherwise `read_fields` would have raised
+                continue
+            selected = answers.selected(number)
+            if not any(selected) and self._config.unmatched_patterns == "refuse":
+                raise _no_match(mask)
+            is_list = isinstance(fields[mask.field], list)
+            masked.update((mask.field, i if is_list else None) for i, is_masked in enumerate(selected) if is_masked)
+        return masked
+
+    def _first_learnt(self, parts: Sequence[PromptPart]) -> int:
+        """Return the number of the part before which no message is trainable."""
+        if self._config.learn == "all":
+            return 0
+        # Other parts than messages do not end a turn.
+        assistant = self._config.assistant_role
+        return last_turn([part.role if part.is_message else assistant for part in parts], assistant)
+
+    def _field_parts(self, name: str, value: object) -> list[PromptPart]:
+        if isinstance(value, str):
+            return [PromptPart(text=value, place=(name, None))]
+        if not isinstance(value, list):
+            raise RecordProblem("bad-field", f"field {name!r}: expected a text or a list of messages")
+        if not value:
+            raise RecordProblem("no-turns", f"field {name!r}: expected at least one message, got an empty list")
+        return [self._message_part(name, index, message) for index, message in enumerate(value)]
+
+    def _message_part(self, name: str, index: int, message: object) -> PromptPart:
+        if not isinstance(message, dict):
+            raise RecordProblem("bad-field", f"field {name!r}, message {index + 1}: expected an object")
+        role = map_role(message_role(message, index + 1), self._config.roles, index + 1)
+        return PromptPart(
+            text=message_text(message, index + 1),
+            trainable=read_flag(message, f"message {index + 1}: ") is not False,
+            role=role,
+            prefix=self._config.role_prefixes.get(role, ""),
+            place=(name, index),
+            hidden=tuple(sorted(message_spans(message, message_text(message, index + 1), index + 1))),
+        )
+
+
+def _spans_of(field: str) -> str:
+    return f"spans of {field}"
+
+
+def _cut_part(part: PromptPart) -> Iterator[Segment]:
+    """Yield a part's text as a whole, or cut at the borders of its hidden spans, as Fast-LLM tokenizes it."""
+    if not part.hidden or not part.trainable:
+        yield Segment(text=part.text, trainable=part.trainable, place=part.place)
+        return
+    position = 0
+    for begin, end in [*part.hidden, (len(part.text), len(part.text))]:
+        for text, trainable in ((part.text[position:begin], True), (part.text[max(begin, position) : end], False)):
+            if text:
+                yield Segment(text=text, trainable=trainable)
+        position = max(position, end)
+
+
+def group_exchanges(parts: Sequence[PromptPart]) -> list[list[int]]:
+    """Cut a conversation between exchanges: before each masked message that follows a trainable one.
+
+    Args:
+        parts: The parts of one record.
+
+    Returns:
+        Positions of the messages of each exchange; parts that are not messages belong to none.
+    """
+    groups: list[list[int]] = []
+    answered = True
+    for number, part in enumerate(parts):
+        if not part.is_message:
+            continue
+        if (answered and not part.trainable) or not groups:
+            groups.append([])
+        groups[-1].append(number)
+        answered = part.trainable
+    return groups
+
+
+def _no_match(mask: MaskPattern) -> RecordProblem:
+    return RecordProblem(
+        "pattern-no-match",
+        f"pattern `{mask.pattern}` selects nothing; set `unmatched_patterns: allow` if that may be",
+    )

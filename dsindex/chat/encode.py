@@ -1,0 +1,632 @@
+"""Encode a record as tokens and mask, which depend only on the record, the configuration and the tokenizer.
+
+Read, render, tokenize and mask are one generator over the lines of a block, whose texts are tokenized together. A
+conversation that is too long is refused, truncated or split, according to `too_long`. Splitting cuts between exchanges,
+puts as many as fit into each sequence, and repeats the whole prompt in each (text fields, leading system messages).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+
+from dsindex.chat.config import InstructionConfig, control_tokens, suggest_template
+from dsindex.chat.construction import MessageConstruction, group_exchanges
+from dsindex.chat.conversations import (
+    REASONING_KEYS,
+    TOOL_ROLES,
+    UNLEARNT_END,
+    check_text,
+    parse_record,
+    strings_in,
+)
+from dsindex.chat.rendering import ChatTemplate
+from dsindex.chat.statistics import fingerprint_content
+from dsindex.chat.tokens import (
+    ChatTokenizer,
+    FastTexts,
+    MarkedText,
+    MaskedTokens,
+    as_reference,
+    encode_with_reference,
+    mask_between_markers,
+    read_chat_files,
+)
+from dsindex.errors import InputError, RecordProblem, TokenizerError, UnencodableError
+from dsindex.text.tokenizer import find_tokenizer, shared_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.chat.construction import PromptPart, Segment
+    from dsindex.chat.conversations import CharacterSpan, Conversation, Message
+    from dsindex.chat.rendering import Rendered
+    from dsindex.text.engines import Engine
+    from dsindex.text.jq import PatternAnswers
+    from dsindex.text.tokenizer import Tokenizer
+
+    Source = MarkedText | list[Segment]
+    """What one sequence is made of: a text with its trainable spans, or segments."""
+
+_T = TypeVar("_T")
+
+_THOUGHT = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
+_BEFORE_THOUGHT = re.compile(r"(?:<think>|<\|channel\|>analysis<\|message\|>)\s*$")
+_AFTER_THOUGHT = re.compile(r"\s*(?:</think>\s*|<\|end\|>)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedConversation:
+    """Tokens and mask of one record: a document of one or more sequences."""
+
+    tokens: NDArray[np.uint32]
+    mask: NDArray[np.uint8]
+    """1 for trainable, 0 for masked; same shape as tokens."""
+    lengths: NDArray[np.int64]
+    """Tokens of each sequence; more than one only if a long conversation was split."""
+    content: object
+    """The messages or fields in use, as JSON data."""
+    cut: int
+    """Tokens left out: the end of a truncated conversation, and parts of a split one without a reply."""
+    special_in_text: bool
+    """Whether the record's own text contains a special token's string."""
+    notes: tuple[str, ...]
+    """What the template does not write of it, and the like."""
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Hash of the content for `split_by_hash`, 16 bytes."""
+        return fingerprint_content(self.content)
+
+
+class _Prompt(Protocol):
+    """A record that can be laid out, as a whole and in parts."""
+
+    content: object
+    has_special: bool
+    notes: tuple[str, ...]
+
+    def lay_out(self, chosen: Sequence[int] | None = None) -> Source:
+        """Return what the record, or some messages of it after its prompt, becomes."""
+        ...
+
+    def exchanges(self) -> list[list[int]]:
+        """Return the positions of the messages of each exchange."""
+        ...
+
+
+class InstructionEncoder:
+    """Encodes records by message construction or by a chat template. Picklable and thread-safe.
+
+    Args:
+        config: The form of the records, and what is trainable.
+        tokenizer: The tokenizer, with its names of special tokens and its chat templates.
+        fast: The same tokenizer's fast engine, unless `why_not_fast` says otherwise; None for the reference.
+
+    Raises:
+        TokenizerError: If a special token is not exactly one id.
+        InputError: If a pattern or the template cannot be used.
+    """
+
+    def __init__(self, config: InstructionConfig, tokenizer: ChatTokenizer, *, fast: FastTexts | None = None) -> None:
+        self.config = config
+        self._tokenizer = tokenizer
+        self._fast = fast
+        self.special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
+        """Name -> id of the configured special tokens."""
+        self._construction = MessageConstruction(config) if config.message_construction else None
+        self._reader = config.reader
+        self._markers = {text: tokenizer.special_id(name, text) for name, text in config.markers.items()}
+        specials = sorted({*tokenizer.special_contents(), *self._markers}, key=len, reverse=True)
+        self.special_pattern = re.compile("|".join(map(re.escape, specials))) if specials else None
+        self._template = None if self._construction else open_template(config, tokenizer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(InstructionEncoder, fast=self._fast), (self.config, self._tokenizer)
+
+    def why_not_fast(self) -> str | None:
+        """Return why the fast engine cannot make the masks of this configuration; None if it can, or is not used."""
+        if self._fast is None or self._construction is not None or self._markers:
+            return None  # only spans of characters need more than ids
+        return self._fast.why_unplaced()
+
+    def encode(self, record: Mapping[str, Any]) -> EncodedConversation:
+        """Encode one record.
+
+        Args:
+            record: A JSON object, as parsed by `json.loads`.
+
+        Returns:
+            Tokens and mask of the same length, at least one trainable token in each sequence.
+
+        Raises:
+            RecordProblem: If the record is not a conversation with a trainable token.
+        """
+        [encoded] = self._encode_all([record], self._read_record)
+        return _require(encoded)
+
+    def encode_lines(
+        self, lines: Sequence[bytes], *, up_to_problem: bool = False
+    ) -> Iterator[EncodedConversation | RecordProblem]:
+        """Encode records as stored in a file, in order; much faster than one by one.
+
+        Args:
+            lines: JSON objects without their newlines, a few MiB together.
+            up_to_problem: Stop at the first record that cannot be read or rendered.
+
+        Yields:
+            For each record, the result of `encode` or the problem that it raises.
+        """
+        return self._encode_all(lines, self._read_line, up_to_problem=up_to_problem)
+
+    def _read_line(self, line: bytes) -> _Prompt:
+        if self._construction is not None:
+            return self._read_record(parse_record(line))
+        return _Chat(self, self._reader.read_line(line))
+
+    def _read_record(self, record: Mapping[str, Any]) -> _Prompt:
+        if not isinstance(record, dict):
+            raise RecordProblem("bad-field", f"expected an object, got {type(record).__name__}")
+        for text in strings_in(record):
+            check_text(text)
+        if self._construction is not None:
+            return _Constructed(self, self._construction, self._construction.read(record))
+        return _Chat(self, self._reader.read(record))
+
+    def _encode_all(
+        self, records: Sequence[_T], read: Callable[[_T], _Prompt], *, up_to_problem: bool = False
+    ) -> Iterator[EncodedConversation | RecordProblem]:
+        prompts: list[_Prompt | RecordProblem] = []
+        sources: list[Source] = []
+        for record in records:
+            try:
+                prompt = read(record)
+                sources.append(prompt.lay_out())
+                prompts.append(prompt)
+            except (RecordProblem, RecursionError) as error:
+                too_deep = RecordProblem("bad-field", "expected a record of usual depth, got one nested too deep")
+                prompts.append(error if isinstance(error, RecordProblem) else too_deep)
+                if up_to_problem:
+                    break
+        encoded = iter(self.tokenize(sources))
+        for found in prompts:
+            if isinstance(found, RecordProblem):
+                yield found
+                continue
+            try:
+                yield self._finish(found, _require(next(encoded)))
+            except RecordProblem as problem:
+                yield problem
+
+    def _finish(self, prompt: _Prompt, whole: MaskedTokens) -> EncodedConversation:
+        if not whole.mask.any():
+            raise RecordProblem("nothing-learnt", "expected at least one token to learn, got a mask of zeros only")
+        sequences, limit, cut = [whole], self.config.max_length, 0
+        if limit is not None and len(whole.tokens) > limit:
+            sequences, cut = self._shorten(prompt, whole, limit)
+        if prompt.notes and self.config.unwritten == "refuse":
+            raise RecordProblem("not-written", f"the template does not write {prompt.notes[0]}; see `unwritten`")
+        return EncodedConversation(
+            tokens=_join([sequence.tokens for sequence in sequences]),
+            mask=_join([sequence.mask for sequence in sequences]),
+            lengths=np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64),
+            content=prompt.content,
+            cut=cut,
+            special_in_text=prompt.has_special,
+            notes=prompt.notes,
+        )
+
+    def _shorten(self, prompt: _Prompt, whole: MaskedTokens, limit: int) -> tuple[list[MaskedTokens], int]:
+        """Return sequences of at most `limit` tokens, and the number of tokens left out."""
+        if self.config.too_long == "refuse":
+            raise RecordProblem(
+                "too-long",
+                f"expected at most {limit} tokens, got {len(whole.tokens)}; see `too_long`, or "
+                "--longer-than-pack drop, truncate or split-turns with --seq-length",
+            )
+        if self.config.too_long == "truncate":
+            first = MaskedTokens(tokens=whole.tokens[:limit], mask=whole.mask[:limit])
+            if not first.mask.any():
+                raise RecordProblem("nothing-learnt", f"nothing is trained on in the first {limit} tokens")
+            return [first], len(whole.tokens) - limit
+        sequences = self._split(prompt, limit)
+        kept = [sequence for sequence in sequences if sequence.mask.any()]
+        if not kept:
+            raise RecordProblem("nothing-learnt", "nothing is trained on in any of the parts")
+        return kept, sum(len(part.tokens) for part in sequences) - sum(len(part.tokens) for part in kept)
+
+    def _split(self, prompt: _Prompt, limit: int) -> list[MaskedTokens]:
+        """Divide the exchanges, in order, into sequences with as many as fit in each."""
+        exchanges, sequences, first = prompt.exchanges(), [], 0
+        if not exchanges:
+            raise RecordProblem("too-long", f"expected at most {limit} tokens, and there is no exchange to split at")
+        while first < len(exchanges):
+            best: MaskedTokens | None = None
+            last = first
+            for end in range(first + 1, len(exchanges) + 1):
+                [tried] = map(_require, self.tokenize([prompt.lay_out([*chain(*exchanges[first:end])])]))
+                if len(tried.tokens) > limit:
+                    break
+                best, last = tried, end
+            if best is None and tried.mask.any():
+                raise RecordProblem(
+                    "too-long",
+                    f"exchange {first + 1} and its prompt: expected at most {limit} tokens, got {len(tried.tokens)}",
+                )
+            # A single exchange without trainable tokens may be too long: it is left out in any case.
+            sequences.append(tried if best is None else best)
+            first = max(last, first + 1)
+        return sequences
+
+    def render(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> Rendered:
+        """Render messages with the template of the configuration."""
+        if self._template is None:
+            raise TypeError("expected a chat template in the configuration")
+        return self._template.render(messages, **variables)
+
+    def find_special(self, texts: Iterable[str]) -> bool:
+        """Tell whether a special token's string stands in one of the texts.
+
+        Raises:
+            RecordProblem: If one does and is refused, or a marker of what is learnt does.
+        """
+        if self.special_pattern is None:
+            return False
+        found = {special for text in texts for special in self.special_pattern.findall(text)}
+        if not found:
+            return False
+        for marker in self._markers:
+            if marker in found:
+                raise RecordProblem(
+                    "marker-in-text", f"the marker {marker!r} stands in a text and would change the mask"
+                )
+        if found and self.config.special_tokens_in_text == "refuse":
+            raise RecordProblem("bad-text", f"expected no special token in a text, got {min(found)!r}")
+        return bool(found)
+
+    def tokenize(self, sources: Sequence[Source]) -> Sequence[MaskedTokens | RecordProblem]:
+        """Tokenize sequences, which are all texts or all segments; the tokenizer may have a problem with one."""
+        try:
+            if not sources:
+                return []
+            if isinstance(sources[0], list):
+                return self._tokenize_segments([source for source in sources if isinstance(source, list)])
+            return self._tokenize_texts([source for source in sources if isinstance(source, MarkedText)])
+        except UnencodableError as error:
+            if len(sources) == 1:
+                return [RecordProblem("not-encodable", next(iter(error.reasons.values())))]
+            return [found for source in sources for found in self.tokenize([source])]
+
+    def _tokenize_texts(self, texts: Sequence[MarkedText]) -> Sequence[MaskedTokens | RecordProblem]:
+        if self._markers:
+            begin_id, end_id = self._markers.values()
+            return [
+                mask_between_markers(ids, begin_id=begin_id, end_id=end_id)
+                for ids in self._encode([text.text for text in texts])
+            ]
+        if self._fast is not None:
+            return self._fast.encode_spans(texts)
+        return [encode_with_reference(self._tokenizer, text) for text in texts]
+
+    def _tokenize_segments(self, sequences: Sequence[Sequence[Segment]]) -> list[MaskedTokens]:
+        texts = [segment.text for sequence in sequences for segment in sequence if segment.special is None]
+        pieces = iter(self._encode(texts))
+        found = []
+        for sequence in sequences:
+            special = [segment.special for segment in sequence]
+            tokens = [
+                next(pieces) if name is None else np.array([self.special_ids[name]], np.uint32) for name in special
+            ]
+            mask = np.repeat([segment.trainable for segment in sequence], list(map(len, tokens))).astype(np.uint8)
+            found.append(MaskedTokens(tokens=np.concatenate(tokens), mask=mask))
+        return found
+
+    def _encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """Return the tokens of each text."""
+        return (self._fast or self._tokenizer).encode_ids(texts).split()
+
+
+class _Chat:
+    """A conversation that a template writes."""
+
+    def __init__(self, encoder: InstructionEncoder, conversation: Conversation) -> None:
+        messages, variables = conversation.messages, conversation.variables
+        if encoder.config.markers and (conversation.learnt is not None or conversation.hidden):
+            raise RecordProblem(
+                "bad-field", "expected every reply to be learnt: markers leave none out, but {% generation %} can"
+            )
+        self._encoder = encoder
+        self._conversation = conversation
+        self.content: object = {"messages": messages, **variables}
+        values = [value for message in messages for value in message.values()]
+        nested = [value for value in values if type(value) is not str]
+        self.has_special = encoder.find_special(
+            chain((value for value in values if type(value) is str), strings_in([nested, variables]))
+        )
+        self.notes = conversation.notes
+
+    def lay_out(self, chosen: Sequence[int] | None = None) -> MarkedText:
+        """Return the text of all messages, or of some after the system messages."""
+        messages = self._conversation.messages
+        kept = range(len(messages)) if chosen is None else (*range(_num_system(messages)), *chosen)
+        rendered = self._encoder.render([messages[number] for number in kept], self._conversation.variables)
+        spans = list(self._find_spans(rendered, kept))
+        if chosen is None:
+            self.notes += tuple(self._find_notes(rendered.text, spans))
+        return MarkedText.of(rendered.text, spans)
+
+    def exchanges(self) -> list[list[int]]:
+        """Cut the conversation into exchanges.
+
+        One begins with each message that follows an assistant's and is neither an assistant's nor a tool's.
+        """
+        messages, assistant = self._conversation.messages, self._encoder.config.assistant_role
+        groups: list[list[int]] = []
+        first = _num_system(messages)
+        for number in range(first, len(messages)):
+            follows_reply = number > first and messages[number - 1]["role"] == assistant
+            if not groups or (follows_reply and messages[number]["role"] not in {assistant, *TOOL_ROLES}):
+                groups.append([])
+            groups[-1].append(number)
+        return groups
+
+    def _find_spans(self, rendered: Rendered, kept: Sequence[int]) -> Iterator[CharacterSpan]:
+        """Yield the trainable spans: the generated ones of replies that are learnt, without what is hidden in them."""
+        conversation = self._conversation
+        for span in rendered.spans:
+            number = None if span.message is None else kept[span.message]
+            if number is None and (conversation.learnt is not None or conversation.hidden):
+                raise RecordProblem(
+                    "generation-not-found",
+                    "expected a {% generation %} block in a loop over the messages, so that some of them can be left "
+                    "out, got one outside of such a loop",
+                )
+            if conversation.learnt is not None and number not in conversation.learnt:
+                continue
+            holes = [] if number is None else [*self._find_hidden(rendered.text, span.begin, span.end, number)]
+            if self._encoder.config.reasoning == "mask":
+                holes += self._find_reasoning(rendered.text, span.begin, span.end, number)
+            begin = span.begin
+            for hole_begin, hole_end in sorted(holes):
+                if begin < hole_begin:
+                    yield begin, hole_begin
+                begin = max(begin, hole_end)
+            if begin < span.end:
+                yield begin, span.end
+
+    def _find_hidden(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
+        """Yield the places of a content's hidden spans in the text that its message became."""
+        hidden = self._conversation.hidden.get(number)
+        if not hidden:
+            return
+        content = self._conversation.messages[number]["content"]
+        content = content if isinstance(content, str) else "".join(part["text"] for part in content)
+        stripped = content.strip()
+        place = text.find(stripped, begin, end) - content.find(stripped)
+        if not text.startswith(stripped, place + content.find(stripped)) or place < 0:
+            raise RecordProblem(
+                "bad-field", f"message {number + 1}: has spans that are not learnt, and the template changes its text"
+            )
+        for first, last in hidden:
+            yield max(place + first, begin), min(place + last, end)
+
+    def _find_reasoning(self, text: str, begin: int, end: int, number: int | None) -> Iterator[CharacterSpan]:
+        """Yield the places of reasoning with the tags around it."""
+        for match in _THOUGHT.finditer(text, begin, end):
+            yield match.span()
+        message = {} if number is None else self._conversation.messages[number]
+        thought = (message.get(REASONING_KEYS[0]) or "").strip()
+        place = text.find(thought, begin, end) if thought else -1
+        if place >= 0:
+            before = _BEFORE_THOUGHT.search(text, begin, place)
+            after = _AFTER_THOUGHT.match(text, place + len(thought), end)
+            yield before.start() if before else place, after.end() if after else place + len(thought)
+
+    def _find_notes(self, text: str, spans: Sequence[CharacterSpan]) -> Iterator[str]:
+        """Yield what the template does not write of the conversation, each once, and whether it learns no end."""
+        found: set[str] = set()
+        for holder in (*self._conversation.messages, self._conversation.variables):
+            found |= {
+                "reasoning_content" if key in REASONING_KEYS else key
+                for key, value in holder.items()
+                if key in _WRITTEN and not _WRITTEN[key](value, text, holder)
+            }
+        yield from sorted(found)
+        pattern = self._encoder.special_pattern
+        if spans and pattern is not None and not self._encoder.config.markers:
+            begin, end = spans[-1]
+            after = text[end : end + 64].lstrip()
+            ends = [match.end() for match in pattern.finditer(text, max(begin, end - 64), end)]
+            is_ended = bool(ends) and not text[ends[-1] : end].strip()
+            if not is_ended and pattern.match(after):
+                yield UNLEARNT_END
+
+
+def _has_text(content: object, text: str, message: Mapping[str, Any]) -> bool:
+    if message["role"] in TOOL_ROLES:
+        return True  # often written as JSON
+    parts = [content] if isinstance(content, str) else [part["text"] for part in content]  # type: ignore[attr-defined]
+    return all(part.strip() in text or _THOUGHT.search(part) is not None for part in parts)
+
+
+def _has_reasoning(thought: str, text: str, _message: Mapping[str, Any]) -> bool:
+    return thought.strip() in text
+
+
+def _has_names(items: Sequence[Mapping[str, Any]], text: str, _message: Mapping[str, Any]) -> bool:
+    described = [item.get("function", item) for item in items]
+    return all(str(own.get("name", "")) in text for own in described if isinstance(own, dict))
+
+
+def _has_documents(documents: Sequence[Mapping[str, Any]], text: str, _message: Mapping[str, Any]) -> bool:
+    return all(any(own.strip() in text for own in document.values() if isinstance(own, str)) for document in documents)
+
+
+_WRITTEN: dict[str, Callable[[Any, str, Mapping[str, Any]], bool]] = {
+    "content": _has_text,
+    **dict.fromkeys(REASONING_KEYS, _has_reasoning),
+    "tool_calls": _has_names,
+    "tools": _has_names,
+    "documents": _has_documents,
+}
+"""Key of a message or a record -> whether a text has its value."""
+
+
+class _Constructed:
+    """The parts of a record, in the order of `message_construction`."""
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, encoder: InstructionEncoder, construction: MessageConstruction, answers: PatternAnswers) -> None:
+        fields = construction.read_fields(answers)
+        self._construction = construction
+        self._parts: list[PromptPart] = construction.build_parts(fields, answers)
+        self.content: object = fields
+        self.has_special = encoder.find_special(part.text for part in self._parts)
+
+    def lay_out(self, chosen: Sequence[int] | None = None) -> list[Segment]:
+        """Return the segments of all parts, or of some messages and what is no message."""
+        wanted = None if chosen is None else set(chosen)
+        kept = [
+            part for number, part in enumerate(self._parts) if wanted is None or not part.is_message or number in wanted
+        ]
+        return self._construction.lay_out(kept)
+
+    def exchanges(self) -> list[list[int]]:
+        """Cut the messages before each masked one that follows a trainable one."""
+        return group_exchanges(self._parts)
+
+
+def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTemplate:
+    """Return the chat template of a configuration or of its tokenizer.
+
+    Raises:
+        InputError: If there is none, it cannot be used, or it does not say what is learnt.
+        TokenizerError: If it is a named one whose control tokens the tokenizer would split.
+    """
+    source, tool_source = config.chat_template, None
+    if source is None:
+        source = tokenizer.chat_templates.get(config.chat_template_name)
+        if config.chat_template_name == "default":
+            tool_source = tokenizer.chat_templates.get("tool_use")  # as in transformers
+    if source is None:
+        known = ", ".join(sorted(tokenizer.chat_templates)) or "none"
+        raise InputError(
+            f"expected message_construction, a chat_template, or a tokenizer with a chat template "
+            f"{config.chat_template_name!r}; the tokenizer has {known}"
+        )
+    if config.control_tokens == "refuse" and (split := tokenizer.split_tokens(control_tokens(config.chat_template))):
+        raise TokenizerError(
+            f"chat_template: the tokenizer has no single ids for its control tokens {', '.join(split)}, so a model "
+            "would learn them in pieces; take a template that fits the tokenizer, add them to its added tokens, or set "
+            "`control_tokens: allow`"
+        )
+    template = ChatTemplate(
+        source,
+        tool_source=tool_source,
+        constants={
+            **tokenizer.special_tokens,
+            **config.special_tokens,
+            "chat_template_data": config.chat_template_data,
+            **config.template_variables,
+        },
+        date=config.template_date,
+        join_lines=config.join_template_lines,
+    )
+    if not template.marks_generation and not config.markers:
+        raise InputError(
+            "chat template: it does not mark what the model generates, so nothing would be learnt; put "
+            "{% generation %} and {% endgeneration %} around it, name marker tokens, or set `chat_template: "
+            f"{suggest_template(source)}`, which has these marks"
+        )
+    return template
+
+
+def _num_system(messages: Sequence[Message]) -> int:
+    """Return the number of system messages at the beginning."""
+    return next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
+
+
+def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _require(found: _T | RecordProblem) -> _T:
+    """Return what was found; raise the problem that stands in its place."""
+    if isinstance(found, RecordProblem):
+        raise found
+    return found
+
+
+# What an encoder is made from, as plain data that is sent to every worker.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderRecipe:
+    """The texts from which an InstructionEncoder is made; equal recipes share one encoder in a process."""
+
+    config: str
+    """An InstructionConfig as JSON."""
+    tokenizer: Tokenizer
+    engine: Engine
+    """What tokenizes; the fast engine only where masks need nothing that it cannot tell."""
+    special_tokens: tuple[tuple[str, str], ...]
+    """Names such as `bos_token` and texts from the tokenizer's folder, sorted."""
+    chat_templates: tuple[tuple[str, str], ...]
+    """Names and texts from the tokenizer's folder, sorted."""
+
+
+def make_recipe(
+    config: InstructionConfig, tokenizer: Tokenizer, tokenizer_model: str, *, engine: Engine
+) -> EncoderRecipe:
+    """Return the recipe of an encoder, in which the reference takes the place of an engine that cannot make masks.
+
+    Args:
+        config: The form of the records, and what is trainable.
+        tokenizer: The tokenizer.
+        tokenizer_model: The path that it was loaded from, where a folder may have chat templates.
+        engine: The engine that was chosen for the tokenizer, without its post-processor.
+
+    Raises:
+        TokenizerError: If a file of the folder is invalid, the tokenizer is no tokenizer.json, or a special token is
+            not exactly one id.
+        InputError: If a pattern or the template cannot be used.
+    """
+    shared_tokenizer(tokenizer)  # refuses other formats
+    special_tokens, chat_templates = read_chat_files(Path(find_tokenizer(tokenizer_model)[0]))
+    recipe = EncoderRecipe(
+        config=msgspec.json.encode(config).decode(),
+        tokenizer=tokenizer,
+        engine=engine,
+        special_tokens=tuple(sorted(special_tokens.items())),
+        chat_templates=tuple(sorted(chat_templates.items())),
+    )
+    reason = make_instruction_encoder(recipe).why_not_fast()
+    return recipe if reason is None else replace(recipe, engine=as_reference(engine, reason))
+
+
+@functools.lru_cache(maxsize=2)
+def make_instruction_encoder(recipe: EncoderRecipe) -> InstructionEncoder:
+    """Return the process-wide encoder of a recipe.
+
+    Raises:
+        TokenizerError: If a special token is not exactly one id.
+        InputError: If a pattern or the template cannot be used.
+    """
+    tokenizer = ChatTokenizer(
+        recipe.tokenizer.content.decode(),
+        special_tokens=dict(recipe.special_tokens),
+        chat_templates=dict(recipe.chat_templates),
+    )
+    is_fast = recipe.engine.name != recipe.engine.reference
+    fast = FastTexts(recipe.tokenizer, recipe.engine, tokenizer) if is_fast else None
+    return InstructionEncoder(msgspec.json.decode(recipe.config, type=InstructionConfig), tokenizer, fast=fast)

@@ -1,0 +1,239 @@
+"""The rows of the exports of instruction data: columns of Parquet files that other trainers read as they are.
+
+`parquet`, for TRL, axolotl and transformers: a row is a conversation, or a pack with `--seq-length`.
+
+    input_ids        list<int32>   the tokens
+    labels           list<int64>   the token where it is trainable, else -100; not shifted, as transformers shifts them
+    attention_mask   list<int8>    1 for each
+    position_ids     list<int32>   of packs: from 0 in each conversation
+    seq_lengths      list<int32>   of packs: the places of each conversation, as TRL's collator reads them
+    sequences        list<int32>   of packs: numbers of the conversations in the dataset; the readers ignore it
+
+`bridge`, for Megatron-Bridge and NeMo: packs in files named `*.idx.parquet`.
+
+    input_ids        list<int32>   the sequences of a pack, one after the other
+    loss_mask        list<int8>    1 where the *next* token of the same sequence is trainable
+    seq_start_id     list<int32>   where each sequence begins
+    sequences        list<int32>   as above
+
+Bridge's readers drop the last token of each sequence from the input and the first from the labels, so a sequence of n
+tokens takes n - 1 of the L places of a pack. Their packs are laid out for that; those of `parquet` are `P_packing_L`.
+With --pad-to-multiple, sequences are padded with the tokenizer's EOS, by which Bridge's readers (`pad_seq_to_mult`)
+find their ends.
+
+The folder of an export has a manifest, which is published with it in one rename: a folder with a manifest is complete.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+
+from dsindex.chat.packing import BlockLayout, lay_out_blocks
+from dsindex.errors import FormatError
+from dsindex.formats.dtypes import starts_of
+from dsindex.store.local import StoredFile, open_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+EXPORT_MANIFEST = "export.manifest.json"
+_LARGEST_MANIFEST_BYTES = 1 << 26
+
+
+class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the manifest of an export says, all of it a function of the datasets and the options."""
+
+    format: Literal["dsindex export 3"] = "dsindex export 3"
+    kind: str
+    plan: dict[str, Any]
+    """What the export was asked to be made of; `sources` has the digests of the datasets, by their names after P_."""
+    tokenizer: dict[str, Any]
+    writer: str
+    """The library that encoded the files; another release may write other bytes."""
+    splits: dict[str, dict[str, int]]
+    """Split → its rows, sequences, tokens, trainable tokens, and targets: trainable ones that do not start a sequence,
+    which a trainer predicts."""
+    digests: dict[str, StoredFile]
+
+
+def read_export_manifest(folder: str) -> ExportManifest | None:
+    """Read the manifest in a folder; return None if there is none.
+
+    Raises:
+        FormatError: If it cannot be read, or names a file outside of the folder.
+    """
+    path = os.path.join(folder, EXPORT_MANIFEST)
+    try:
+        with open_file(path) as file:
+            manifest = msgspec.json.decode(file.read(_LARGEST_MANIFEST_BYTES), type=ExportManifest)
+        if any(os.path.basename(name) != name for name in manifest.digests):
+            raise ValueError("it names files outside of its folder")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: cannot be read as the manifest of an export ({error}); export again") from error
+    return manifest
+
+
+# The rows.
+
+_OF_PACKS = {"position_ids": "int32", "seq_lengths": "int32", "sequences": "int32"}
+COLUMNS = {
+    "rows": {"input_ids": "int32", "attention_mask": "int8", "labels": "int64"},
+    "packs": {"input_ids": "int32", "attention_mask": "int8", "labels": "int64", **_OF_PACKS},
+    "bridge": {"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32", "sequences": "int32"},
+}
+"""Form of the files → columns, each of lists of a type."""
+IGNORED_LABEL = -100
+"""The label on which cross entropy computes no loss."""
+ROWS_PER_GROUP = 500
+TOKENS_PER_FILE = 1 << 26
+"""Tokens of a file, and limit on those of a row group, which is what readers load to get at a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFile:
+    """Task of writing one file."""
+
+    form: str
+    """One of COLUMNS."""
+    prefix: str
+    """The split's datasets, without `_text_document` and `_loss_mask`."""
+    sequences: NDArray[np.int32]
+    """Numbers of the sequences, row after row."""
+    starts: NDArray[np.int64]
+    """Start of each row in `sequences`, then the end of the last."""
+    rows_per_group: int
+    multiple: int
+    """A sequence takes a multiple of so many places."""
+    pad_id: int
+    path: str
+
+
+def export_schema(form: str) -> pa.Schema:
+    """Return the columns of a form."""
+    import pyarrow as pa
+
+    return pa.schema([(name, pa.list_(getattr(pa, kind)())) for name, kind in COLUMNS[form].items()])
+
+
+def places_of(lengths: NDArray[np.integer[Any]], form: str, multiple: int) -> NDArray[np.int32]:
+    """Return the places that sequences take in a pack; of Bridge's, one without a target takes some, too."""
+    own = np.maximum(lengths - 1, 1) if form == "bridge" else lengths
+    return (-(-own // multiple) * multiple).astype(np.int32)
+
+
+def lay_out_bridge_packs(
+    lengths: NDArray[np.int32], *, sequence_length: int, multiple: int, drop_longer: bool
+) -> BlockLayout:
+    """Assign sequences to packs of Megatron-Bridge by the places that they take there."""
+    places = np.where(lengths > sequence_length, sequence_length + 1, places_of(lengths, "bridge", multiple))
+    return lay_out_blocks(places, sequence_length=sequence_length, drop_longer=drop_longer)
+
+
+def plan_files(
+    form: str, prefix: str, lengths: NDArray[np.int32], layout: BlockLayout, *, multiple: int, pad_id: int, path: str
+) -> Iterator[ExportFile]:
+    """Yield the tasks of a split: whole row groups, with about TOKENS_PER_FILE tokens in a file.
+
+    Args:
+        form: One of COLUMNS.
+        prefix: The split's datasets.
+        lengths: Tokens of the sequences.
+        layout: The sequences of each row; without packs, its length is 0.
+        multiple: A sequence takes a multiple of so many places.
+        pad_id: The token of places that are left.
+        path: The beginning of the files' paths.
+    """
+    rows, longest = layout.num_blocks, max(layout.sequence_length, int(lengths.max(initial=1)))
+    per_group = max(1, min(ROWS_PER_GROUP, TOKENS_PER_FILE // longest))
+    mean = layout.sequence_length or max(1, -(-layout.num_tokens // max(1, rows)))
+    per_file = max(1, TOKENS_PER_FILE // mean // per_group) * per_group
+    begins = range(0, rows, per_file) or [0]
+    suffix = "idx.parquet" if form == "bridge" else "parquet"
+    for number, begin in enumerate(begins):
+        starts = layout.block_starts[begin : min(begin + per_file, rows) + 1]
+        yield ExportFile(
+            form=form,
+            prefix=prefix,
+            sequences=layout.conversations[starts[0] : starts[-1]],
+            starts=starts - starts[0],
+            rows_per_group=per_group,
+            multiple=multiple,
+            pad_id=pad_id,
+            path=f"{path}-{number:05d}-of-{len(begins):05d}.{suffix}",
+        )
+
+
+def describe_packs(lengths: NDArray[np.int32], layout: BlockLayout, multiple: int) -> dict[str, float] | None:
+    """Return what Megatron-Bridge stores of a packing, to pad the boundaries of all packs to one shape."""
+    if not layout.num_blocks:
+        return None
+    places = places_of(lengths, "bridge", multiple)[layout.conversations]
+    filled = np.add.reduceat(places, layout.block_starts[:-1])
+    return {
+        "dataset_max_seqlen": int(places.max()),
+        "max_samples_per_bin": int(np.diff(layout.block_starts).max()),
+        "packing_factor": round(len(places) / layout.num_blocks, 2),
+        "packing_efficiency": round(int(filled.sum()) / layout.num_blocks / layout.sequence_length * 100, 2),
+        "pack_size": layout.sequence_length,
+        "min_packed_seqlen": int(filled.min()),
+    }
+
+
+def make_rows(
+    file: ExportFile,
+    tokens: NDArray[Any],
+    mask: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    *,
+    sequences: NDArray[np.int32],
+    starts: NDArray[np.int64],
+) -> pa.RecordBatch:
+    """Return rows of a file, whose tokens are fewer than 2**31 together.
+
+    Args:
+        file: The file that they are of.
+        tokens: The tokens of the sequences, one after the other.
+        mask: 1 for a trainable token.
+        offsets: Start of each sequence in `tokens`, then the end of the last.
+        sequences: Numbers of the sequences in the dataset.
+        starts: Start of each row in `sequences`, then the end of the last.
+    """
+    import pyarrow as pa
+
+    lengths, ids, learnt = np.diff(offsets), tokens.astype(np.int32), mask.copy()
+    if file.form != "rows":
+        learnt[offsets[:-1][lengths > 0]] = 0  # the first token of a sequence is predicted from none of it
+    if file.form == "bridge":
+        learnt[:-1], learnt[-1:] = learnt[1:].copy(), 0  # of the next token
+    if file.multiple > 1:
+        padded = starts_of(places_of(lengths, file.form, file.multiple) + (file.form == "bridge"))
+        at = np.arange(len(ids)) + np.repeat(padded[:-1] - offsets[:-1], lengths)
+        given, offsets = (ids, learnt), padded
+        ids, learnt = np.full(padded[-1], file.pad_id, np.int32), np.zeros(padded[-1], np.uint8)
+        ids[at], learnt[at] = given
+    row_starts, begins = offsets[starts], offsets[:-1]
+    columns: dict[str, tuple[NDArray[Any], NDArray[np.int64]]] = {
+        "input_ids": (ids, row_starts),
+        "loss_mask": (learnt, row_starts),
+        "labels": (np.where(learnt != 0, ids, IGNORED_LABEL), row_starts),
+        "attention_mask": (np.ones(len(ids)), row_starts),
+        "position_ids": (np.arange(len(ids)) - np.repeat(begins, np.diff(offsets)), row_starts),
+        "seq_lengths": (np.diff(offsets), starts),
+        "seq_start_id": (begins - np.repeat(row_starts[:-1], np.diff(starts)), starts),
+        "sequences": (sequences, starts),
+    }
+    arrays = []
+    for name, kind in COLUMNS[file.form].items():
+        values, list_starts = columns[name]
+        arrays.append(pa.ListArray.from_arrays(pa.array(list_starts.astype(np.int32)), pa.array(values.astype(kind))))
+    return pa.record_batch(arrays, schema=export_schema(file.form))

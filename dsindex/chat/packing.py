@@ -1,0 +1,202 @@
+"""Assemble conversations into a block of L tokens, as a training step reads it.
+
+Every conversation keeps all its tokens. Target i is token i + 1 of the **same** conversation; its last token has no
+target. So the loss mask at i is the mask of token i + 1, and 0 at the end of a conversation and on padding.
+
+For context parallelism each conversation is padded to a multiple of tokens, so that it can be cut for all ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.errors import LimitError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One row of a batch; the arrays before `sequence_boundaries` have shape [L]."""
+
+    tokens: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    """Next token of the same conversation; the pad id if there is none."""
+    loss_mask: NDArray[np.float32]
+    """1 where the target is trainable."""
+    position_ids: NDArray[np.int64]
+    """Position in the conversation with its own padding, or in the padding of the block, from 0."""
+    sequence_boundaries: NDArray[np.int32]
+    """Start of each conversation, then the end of the last, where padding begins; shape [conversations + 1]."""
+    cu_seqlens: NDArray[np.int32]
+    """The same, up to L: the padding at the end of the block is a sequence of its own."""
+    cu_seqlens_unpadded: NDArray[np.int32]
+    """The same without all padding: sums of the conversations' tokens; shape of `cu_seqlens`."""
+
+
+def assemble_block(
+    conversations: Sequence[tuple[NDArray[Any], NDArray[Any]]],
+    *,
+    sequence_length: int,
+    pad_id: int,
+    pad_to_multiple: int = 1,
+) -> Block:
+    """Return a block of conversations, one after the other.
+
+    Args:
+        conversations: Tokens and mask (1 = trainable) of each.
+        sequence_length: L, in tokens.
+        pad_id: Fills the rest.
+        pad_to_multiple: Each conversation takes a multiple of so many tokens.
+
+    Returns:
+        The block.
+
+    Raises:
+        ValueError: If the conversations have more than L tokens together, or a mask is not as long as its tokens.
+
+    >>> block = assemble_block([(np.array([7, 8, 9]), np.array([0, 0, 1]))], sequence_length=4, pad_id=0)
+    >>> block.tokens.tolist(), block.targets.tolist(), block.loss_mask.tolist()
+    ([7, 8, 9, 0], [8, 9, 0, 0], [0.0, 1.0, 0.0, 0.0])
+    """
+    for tokens, mask in conversations:
+        if len(tokens) != len(mask):
+            raise ValueError(f"expected a mask for each of {len(tokens)} tokens, got {len(mask)}")
+    lengths = np.array([len(tokens) for tokens, _ in conversations], dtype=np.int64)
+    boundaries, unpadded = _sums(-(-lengths // pad_to_multiple) * pad_to_multiple), _sums(lengths)
+    total = int(boundaries[-1])
+    if total > sequence_length:
+        raise ValueError(f"expected at most {sequence_length} tokens in a block, got {total}")
+    all_tokens = np.full(sequence_length, pad_id, dtype=np.int64)
+    targets = np.full(sequence_length, pad_id, dtype=np.int64)
+    loss_mask = np.zeros(sequence_length, dtype=np.float32)
+    position_ids = np.zeros(sequence_length, dtype=np.int64)
+    for (tokens, mask), begin, next_begin in zip(
+        conversations, boundaries[:-1].tolist(), boundaries[1:].tolist(), strict=True
+    ):
+        end = begin + len(tokens)
+        all_tokens[begin:end] = tokens
+        targets[begin : end - 1] = tokens[1:]
+        loss_mask[begin : end - 1] = mask[1:]
+        position_ids[begin:next_begin] = np.arange(next_begin - begin)
+    position_ids[total:] = np.arange(sequence_length - total)
+    rest = [sequence_length] if total < sequence_length else []
+    return Block(
+        tokens=all_tokens,
+        targets=targets,
+        loss_mask=loss_mask,
+        position_ids=position_ids,
+        sequence_boundaries=boundaries,
+        cu_seqlens=np.append(boundaries, np.array(rest, np.int32)),
+        cu_seqlens_unpadded=np.append(unpadded, unpadded[-1:] if rest else unpadded[:0]),
+    )
+
+
+def _sums(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
+    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+
+
+# Assign conversations to blocks of L tokens without cutting any: best fit, the longest first.
+#
+# The packing is a function of the lengths, L and the multiple to which they are padded, not of shards,
+# workers or time. A conversation goes into the fullest block that still has room for it, or, among equally full ones,
+# into the most recently filled. Among equally long conversations, the first goes first. In the result, a block's
+# conversations are in ascending order. Blocks are shuffled by a fixed seed: in the order of their first conversation,
+# blocks of short conversations would come first, and some trainers read packs in the order of the file.
+
+MAX_SEQUENCE_LENGTH = 2**27
+"""Largest block in tokens; the search stores two integers per possible remainder."""
+MAX_SEQUENCES = 2**31 - 1
+ORDER_SEED = 1234
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLayout:
+    """The assignment of conversations to blocks."""
+
+    sequence_length: int
+    """L: tokens per block."""
+    conversations: NDArray[np.int32]
+    """Ids of conversations, block after block, ascending in each."""
+    block_starts: NDArray[np.int64]
+    """Start of each block in `conversations`, then the end of the last; shape [blocks + 1]."""
+    num_tokens: int
+    """Tokens in all blocks, without padding."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks."""
+        return len(self.block_starts) - 1
+
+    @property
+    def num_padding(self) -> int:
+        """Number of padding tokens in all blocks."""
+        return self.num_blocks * self.sequence_length - self.num_tokens
+
+    @property
+    def fill(self) -> float:
+        """Share of the blocks' capacity that is filled; 1 without blocks."""
+        return self.num_tokens / (self.num_blocks * self.sequence_length) if self.num_blocks else 1.0
+
+    def block(self, number: int) -> NDArray[np.int32]:
+        """Return the ids of one block's conversations."""
+        return self.conversations[self.block_starts[number] : self.block_starts[number + 1]]
+
+
+def lay_out_blocks(
+    lengths: ArrayLike, *, sequence_length: int, pad_to_multiple: int = 1, drop_longer: bool = False
+) -> BlockLayout:
+    """Assign conversations to blocks by best fit, the longest first, in about 16 bytes of memory per conversation.
+
+    Args:
+        lengths: Tokens of each conversation, each in [1, sequence_length]; the index is its id.
+        sequence_length: L, in tokens.
+        pad_to_multiple: Each conversation takes a multiple of so many tokens.
+        drop_longer: Leave out conversations of more than L tokens.
+
+    Returns:
+        An assignment with every conversation exactly once, apart from those left out.
+
+    Raises:
+        ValueError: If a length, L or the multiple is out of range.
+        LimitError: If L is larger than MAX_SEQUENCE_LENGTH, or there are more than MAX_SEQUENCES conversations.
+
+    >>> plan = lay_out_blocks([5, 3, 4, 4], sequence_length=8)
+    >>> [plan.block(number).tolist() for number in range(plan.num_blocks)], plan.fill
+    ([[0, 1], [2, 3]], 1.0)
+    """
+    from dsindex.chat.best_fit import arrange, place_all  # numba: loaded only when it is used
+
+    given = np.asarray(lengths).reshape(-1)
+    sizes = given if given.dtype.kind in "iu" else given.astype(np.int64)
+    if sequence_length < 1:
+        raise ValueError(f"expected a sequence_length of at least 1, got {sequence_length}")
+    if not 1 <= pad_to_multiple <= sequence_length or sequence_length % pad_to_multiple:
+        raise ValueError(
+            f"expected a sequence_length that is a multiple of pad_to_multiple {pad_to_multiple}, got {sequence_length}"
+        )
+    if sequence_length > MAX_SEQUENCE_LENGTH:
+        raise LimitError(f"sequence_length: expected at most {MAX_SEQUENCE_LENGTH}, got {sequence_length}")
+    if sizes.size > MAX_SEQUENCES:
+        raise LimitError(f"expected at most {MAX_SEQUENCES:,} conversations to pack, got {sizes.size:,}; pack fewer")
+    if sizes.size and (sizes.min() < 1 or (sizes.max() > sequence_length and not drop_longer)):
+        outside = int(np.flatnonzero((sizes < 1) | (sizes > sequence_length))[0])
+        raise ValueError(f"conversation {outside}: expected 1 to {sequence_length} tokens, got {sizes[outside]}")
+    places = np.minimum(sizes, sequence_length + 1).astype(np.int32)
+    if pad_to_multiple > 1:
+        places = -(-places // pad_to_multiple) * pad_to_multiple
+    blocks, num_blocks, conversations = place_all(np.ascontiguousarray(places, np.int32), sequence_length)
+    numbers = np.random.RandomState(ORDER_SEED).permutation(num_blocks)
+    starts = arrange(blocks, numbers.astype(np.int32), conversations)
+    return BlockLayout(
+        sequence_length=sequence_length,
+        conversations=conversations,
+        block_starts=starts,
+        num_tokens=int(sizes[conversations].sum(dtype=np.int64)),
+    )

@@ -1,0 +1,92 @@
+"""The splits of a dataset of conversations, and their statistics as the manifests have them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from dsindex.chat.conversations import LEARNT_QUESTION, UNLEARNT_END
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SPLITS = ("train", "valid", "test")
+
+
+def fingerprint_content(content: object) -> bytes:
+    """Return 16 bytes that depend on a conversation's content, not on its id, its position or the order of its keys.
+
+    Args:
+        content: JSON data, the fields or messages in use.
+
+    Returns:
+        XXH3-128, seed 0, big-endian, of JSON in UTF-8 with sorted keys and without blanks.
+    """
+    text = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return xxhash.xxh3_128_digest(text.encode(errors="surrogatepass"))
+
+
+def split_by_hash(fingerprint: bytes, *, fractions: Sequence[float], seed: int = 1234) -> str:
+    """Return the split of a conversation, by its content alone: equal conversations are in the same split.
+
+    Args:
+        fingerprint: The result of `fingerprint_content`.
+        fractions: Shares of train, valid and test; normalised by their sum.
+        seed: Another seed gives another assignment.
+
+    Returns:
+        `train`, `valid` or `test`.
+
+    Raises:
+        ValueError: If the fractions are not three numbers >= 0 with a sum above 0.
+
+    >>> split_by_hash(fingerprint_content("Hello"), fractions=(1, 0, 0))
+    'train'
+    """
+    total = sum(fractions)
+    if len(fractions) != len(SPLITS) or min(fractions) < 0 or not 0 < total < float("inf"):
+        raise ValueError(f"expected three fractions of at least 0 with a sum above 0, got {list(fractions)}")
+    # 53 bits, so that the quotient is exact and below 1: a split with share 0 gets nothing.
+    place = (xxhash.xxh3_64_intdigest(fingerprint, seed=seed) >> 11) / 2**53
+    if place < fractions[0] / total:
+        return "train"
+    return "valid" if place < (fractions[0] + fractions[1]) / total else "test"
+
+
+NOTE = "note: "
+"""Beginning of the counts of notes."""
+MEANINGS = {
+    UNLEARNT_END: "a model may not learn to stop; put the token inside of {% generation %}",
+    LEARNT_QUESTION: "only replies are learnt",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionStatistics:
+    """Counts of the conversations of a dataset and their tokens."""
+
+    conversations: int = 0
+    """Number of records that became tokens."""
+    sequences: int = 0
+    """Number of sequences: one per conversation, more if it was split."""
+    tokens: int = 0
+    learnt: int = 0
+    """Number of trainable tokens, with mask 1."""
+    cut: int = 0
+    """Number of tokens that truncation or splitting left out."""
+    shortened: int = 0
+    """Number of conversations that were truncated or split."""
+    special_in_text: int = 0
+    """Number of conversations whose text contains a special token's string."""
+    notes: Mapping[str, int] = field(default_factory=dict)
+    """What the template did not write, and the like → number of conversations."""
+
+    @classmethod
+    def of_counts(cls, counts: Mapping[str, int]) -> InstructionStatistics:
+        """Return statistics from the counts of a manifest."""
+        notes = {name.removeprefix(NOTE): value for name, value in counts.items() if name.startswith(NOTE)}
+        own = {each.name: counts.get(each.name, 0) for each in fields(cls) if each.name != "notes"}
+        return cls(notes=notes, **own)

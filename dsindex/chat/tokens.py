@@ -1,0 +1,477 @@
+"""Turn text with trainable spans into tokens and a mask; masking never changes how a text is tokenized.
+
+The whole text is tokenized once, and the tokenizer returns the characters that each token covers (its offsets). **A
+token is trainable if and only if at least one of its characters is in a trainable span**, so one that straddles a
+boundary is trainable. Pieces of a byte-level tokenizer that share a character all cover it. A token without
+characters, which some tokenizers produce, is trainable if the character at its position is.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import unicodedata
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+from dsindex.chat.conversations import check_text
+from dsindex.errors import RecordProblem, TokenizerError
+from dsindex.formats.dtypes import starts_of
+from dsindex.text.encoders import TokenBatch, encode_all, encode_by_reference, make_encoder
+from dsindex.text.engines import adds_prefix_space, differing_tokens
+from dsindex.text.tokenizer import (
+    LibraryError,
+    Tokenizer,
+    library_errors,
+    load_tokenizer,
+    read_folder_config,
+    read_tokenizer_bytes,
+    shared_tokenizer,
+    token_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from dsindex.chat.conversations import CharacterSpan
+    from dsindex.text.engines import Engine
+
+
+class MarkedText(NamedTuple):
+    """A text and its trainable spans of characters."""
+
+    text: str
+    spans: tuple[CharacterSpan, ...]
+    spelt: bytes
+    """The text in UTF-8."""
+    ends: tuple[int, ...]
+    """First byte of each span, and one past its last: shape [2 * spans]."""
+
+    @classmethod
+    def of(cls, text: str, spans: Iterable[CharacterSpan]) -> MarkedText:
+        """Return a text with its spans.
+
+        Raises:
+            RecordProblem: If it has a lone surrogate.
+        """
+        spelt, kept = check_text(text), tuple(spans)
+        ends = tuple(chain.from_iterable(kept))
+        if len(text) != len(spelt):
+            places = {0: 0}
+            for before, place in pairwise(sorted({0, *ends})):
+                places[place] = places[before] + len(text[before:place].encode())
+            ends = tuple(places[end] for end in ends)
+        return cls(text, kept, spelt, ends)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedTokens:
+    """The tokens of a text with their mask."""
+
+    tokens: NDArray[np.uint32]
+    mask: NDArray[np.uint8]
+    """1 for trainable, 0 for masked; same shape as tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedText:
+    """The tokens of a text, and the characters that each token covers."""
+
+    ids: NDArray[np.uint32]
+    offsets: NDArray[np.int64]
+    """First character of each token, and one past the last; shape [tokens, 2]."""
+
+
+class ChatTokenizer:
+    """A tokenizer for instruction data: exact offsets, no post-processor, no truncation. Picklable.
+
+    Args:
+        tokenizer_json: The text of a `tokenizer.json`.
+        special_tokens: Names such as `bos_token` -> text, for templates.
+        chat_templates: Name -> jinja2 text; the main one is called `default`.
+
+    Raises:
+        TokenizerError: If the text is not a tokenizer.
+    """
+
+    def __init__(
+        self,
+        tokenizer_json: str,
+        *,
+        special_tokens: Mapping[str, str] | None = None,
+        chat_templates: Mapping[str, str] | None = None,
+    ) -> None:
+        self._json = tokenizer_json
+        self.special_tokens = dict(special_tokens or {})
+        self.chat_templates = dict(chat_templates or {})
+        exact = _with_exact_offsets(tokenizer_json).encode()
+        self._data = Tokenizer(name="the tokenizer", content=exact, sha256="", vocabulary_size=0, special_tokens=())
+        try:
+            with library_errors():
+                self._tokenizer = shared_tokenizer(self._data)
+        except LibraryError as error:
+            raise TokenizerError(f"expected the text of a tokenizer.json, got something else: {error}") from error
+
+    @classmethod
+    def from_path(cls, path: Path) -> ChatTokenizer:
+        """Read a `tokenizer.json`, or a folder with one and, optionally, a configuration and chat templates.
+
+        Raises:
+            TokenizerError: If a file is missing or invalid.
+        """
+        special_tokens, chat_templates = read_chat_files(path)
+        loaded = load_tokenizer(str(path))
+        return cls(loaded.content.decode(), special_tokens=special_tokens, chat_templates=chat_templates)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        make = functools.partial(ChatTokenizer, special_tokens=self.special_tokens, chat_templates=self.chat_templates)
+        return make, (self._json,)
+
+    def encode(self, text: str) -> EncodedText:
+        """Tokenize a text as a whole, without the tokens that a post-processor would add.
+
+        Raises:
+            RecordProblem: If the text contains a lone surrogate.
+            UnencodableError: If the library fails on it.
+        """
+        check_text(text)
+        call = functools.partial(self._tokenizer.encode, add_special_tokens=False)
+        encoding = encode_all(lambda texts: call(texts[0]), [text], self._data)
+        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        return EncodedText(ids=np.array(encoding.ids, dtype=np.uint32), offsets=offsets)
+
+    def encode_ids(self, texts: Sequence[str]) -> TokenBatch:
+        """Tokenize texts without lone surrogates, each on its own.
+
+        Raises:
+            UnencodableError: If the library fails on some of them.
+        """
+        return TokenBatch.of(encode_by_reference(self._data, texts, add_special_tokens=False))
+
+    def special_id(self, name: str, text: str) -> int:
+        """Return the id of a special token.
+
+        Raises:
+            TokenizerError: If the text is not exactly one token with its own id.
+        """
+        ids = self.encode(text).ids.tolist()
+        # One id is not enough: it may be the unknown token.
+        if len(ids) != 1 or self._tokenizer.token_to_id(text) != ids[0]:
+            shown = ", ".join(f"{self.token_text(i)!r} ({i})" for i in ids) or "none"
+            raise TokenizerError(
+                f"special token {name} = {text!r}: expected exactly one id of its own, got {len(ids)}: {shown}; "
+                "add it to the tokenizer's added tokens, or choose one that the tokenizer has"
+            )
+        return int(ids[0])
+
+    def split_tokens(self, texts: Iterable[str]) -> list[str]:
+        """Return the texts that are not exactly one token with their own id."""
+        return [text for text in texts if self.encode(text).ids.tolist() != [self._tokenizer.token_to_id(text)]]
+
+    def token_text(self, token_id: int) -> str:
+        """Return a token as written in the vocabulary, for display."""
+        return str(self._tokenizer.id_to_token(token_id))
+
+    def decode(self, ids: NDArray[np.uint32]) -> str:
+        """Return the text of tokens, including special tokens."""
+        return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=False))
+
+    def special_contents(self) -> list[str]:
+        """Return the strings of special tokens."""
+        return [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
+
+
+def read_chat_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the texts of special tokens, and the chat templates, of a tokenizer's folder; both by name.
+
+    The layout is Hugging Face's: `chat_template` of `tokenizer_config.json` is a text, called `default`, or a list of
+    named ones; `chat_template.jinja` and `additional_chat_templates/`, of newer folders, come first. A `tokenizer.json`
+    alone has none.
+
+    Raises:
+        TokenizerError: If a file is unreadable or invalid.
+    """
+    if not folder.is_dir():
+        return {}, {}
+    config = read_folder_config(str(folder))
+    tokens = {name: token_text(value) for name, value in config.items() if name.endswith("_token")}
+    given = config.get("chat_template") or []
+    entries = [{"name": "default", "template": given}] if isinstance(given, str) else given
+    try:
+        templates = {entry["name"]: entry["template"] for entry in entries}
+    except (TypeError, KeyError):
+        templates = {"": None}
+    if not all(isinstance(text, str) for text in templates.values()):
+        raise TokenizerError(f"{folder}: expected chat_template to be a text or a list of name and template")
+    named = [("default", folder / "chat_template.jinja")]
+    named += [(file.stem, file) for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))]
+    for name, file in named:
+        if file.is_file():
+            try:
+                templates[name] = read_tokenizer_bytes(str(file)).decode()
+            except UnicodeDecodeError as error:
+                msg = f"{file}: expected a chat template in UTF-8, got other bytes at {error.start}"
+                raise TokenizerError(msg) from error
+    return {name: text for name, text in tokens.items() if text is not None}, templates
+
+
+def mask_from_spans(
+    offsets: NDArray[np.int64], spans: Sequence[CharacterSpan], *, num_characters: int
+) -> NDArray[np.uint8]:
+    """Return a mask of the tokens that cover at least one trainable character.
+
+    Args:
+        offsets: Shape [tokens, 2], characters covered by each token, end exclusive; tokens may overlap.
+        spans: Trainable characters, end exclusive, in any order.
+        num_characters: Length of the text.
+
+    Returns:
+        1 for trainable, 0 for masked; shape [tokens].
+
+    >>> mask_from_spans(np.array([[0, 2], [2, 5], [5, 6]]), [(3, 5)], num_characters=6)
+    array([0, 1, 0], dtype=uint8)
+    """
+    trainable = np.zeros(num_characters + 1, dtype=bool)
+    for begin, end in spans:
+        trainable[begin:end] = True
+    # Trainable characters before each position.
+    before = np.zeros(num_characters + 2, dtype=np.int64)
+    np.cumsum(trainable, out=before[1:])
+    begins, ends = offsets[:, 0], offsets[:, 1]
+    # A token without characters counts as covering the one at its position; the end of the text is never trainable.
+    mask: NDArray[np.uint8] = (before[np.maximum(ends, begins + 1)] > before[begins]).astype(np.uint8)
+    return mask
+
+
+def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int) -> MaskedTokens | RecordProblem:
+    """Return tokens with a mask of those strictly between begin and end markers, as in Modalities.
+
+    Args:
+        ids: The tokens of one whole conversation.
+        begin_id: Opens a trainable part; not itself trainable.
+        end_id: Closes a trainable part; not itself trainable.
+
+    Returns:
+        The tokens; or a problem if the markers do not alternate, beginning with `begin_id` and ending with `end_id`.
+
+    Source: Modalities, LossMaskingCollateFnWrapper, which runs on blocks cut from a stream, where a part may lack its
+    end. Here conversations are complete, and every part has both.
+
+    >>> mask_between_markers(np.array([5, 0, 7, 8, 1, 5], dtype=np.uint32), begin_id=0, end_id=1).mask
+    array([0, 0, 1, 1, 0, 0], dtype=uint8)
+    """
+    opens, closes = ids == begin_id, ids == end_id
+    depth = np.cumsum(opens.astype(np.int64) - closes)
+    if ids.size and (depth.min() < 0 or depth.max() > 1 or depth[-1] != 0):
+        return RecordProblem(
+            "unbalanced-markers",
+            f"expected begin and end markers in turn, got {int(opens.sum())} begins and {int(closes.sum())} ends; "
+            "the template must close every trainable part",
+        )
+    return MaskedTokens(tokens=ids, mask=((depth == 1) & ~opens).astype(np.uint8))
+
+
+def show_masks(ids: NDArray[np.uint32], mask: NDArray[np.uint8], tokenizer: ChatTokenizer) -> str:
+    """Return tokens for display, one line per run of equal mask: whether it is trainable, its text, pieces and ids.
+
+    Args:
+        ids: Tokens of one conversation.
+        mask: 1 for trainable; same shape.
+        tokenizer: The tokenizer that made the tokens.
+    """
+    borders = np.flatnonzero(np.diff(mask)) + 1
+    lines = []
+    for run, trainable in zip(
+        np.split(ids, borders), mask[np.concatenate(([0], borders))] if ids.size else [], strict=False
+    ):
+        pieces = " ".join(tokenizer.token_text(int(token)) for token in run)
+        shown = " ".join(map(str, run.tolist()))
+        lines.append(f"{'learn' if trainable else '  -  '} | {tokenizer.decode(run)!r} | {pieces} | {shown}")
+    return "\n".join(lines)
+
+
+def _with_exact_offsets(tokenizer_json: str) -> str:
+    """Return the tokenizer without `trim_offsets`, which removes blanks from offsets and never affects ids."""
+    if "trim_offsets" not in tokenizer_json:
+        return tokenizer_json
+    described = json.loads(tokenizer_json)
+    stack = [described.get("post_processor")]
+    while stack:
+        processor = stack.pop()
+        if isinstance(processor, dict):
+            if "trim_offsets" in processor:
+                processor["trim_offsets"] = False
+            stack.extend(processor.get("processors") or [])
+    return json.dumps(described, ensure_ascii=False)
+
+
+# Tokenize many texts at once, with the fast engine where it also says which characters a token is made of.
+#
+# The fast engine returns ids alone. **A token of byte-level BPE is a run of the text's own bytes**, so the lengths of
+# the tokens in bytes, added up, are their places in the text. This holds if the vocabulary is written in byte
+# characters, no space is put before the text, and the text is what the normalizer makes of it. Whether it holds is
+# decided in three steps: from the tokenizer's parts; for each text, whose tokens must have as many bytes as it has (an
+# added token that swallows blanks has fewer, for one); and by an audit of some texts. A text for which it does not hold
+# is left to the reference.
+
+AUDITED_SHARE = 512
+"""One text in so many is tokenized with the reference as well, chosen by a hash of it."""
+AUDITED_BYTES = 64 << 10
+"""Longest text that is audited: the reference needs seconds for some MB."""
+
+
+class FastTexts:
+    """The fast engine for instruction data. Picklable; threads may share it.
+
+    Args:
+        tokenizer: The tokenizer.
+        engine: An engine for it other than the reference, without the post-processor.
+        reference: The same tokenizer with offsets.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, engine: Engine, reference: ChatTokenizer) -> None:
+        self._tokenizer, self._engine, self._reference = tokenizer, engine, reference
+        self._encoder = make_encoder(tokenizer, engine)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FastTexts, (self._tokenizer, self._engine, self._reference)
+
+    def encode_ids(self, texts: Sequence[str]) -> TokenBatch:
+        """Tokenize texts, each on its own.
+
+        Raises:
+            TokenizerError: If the engine and the reference return other tokens for an audited text.
+        """
+        batch = self._encoder.encode(texts)
+        for text, tokens in zip(texts, batch.split(), strict=True):
+            if _is_audited(text.encode()) and not np.array_equal(tokens, self._reference.encode(text).ids):
+                raise differing_tokens(self._tokenizer, self._engine, text)
+        return batch
+
+    def encode_spans(self, texts: Sequence[MarkedText]) -> list[MaskedTokens]:
+        """Tokenize texts, each on its own, and mask the tokens without a trainable byte.
+
+        Args:
+            texts: Texts with their trainable spans.
+
+        Raises:
+            TokenizerError: If the engine and the reference return other tokens or masks for an audited text.
+        """
+        batch = self._encoder.encode([text.text for text in texts])
+        ends = np.cumsum(self._lengths.take(batch.tokens), dtype=np.int64)
+        # Where each text begins, in bytes of tokens.
+        bases = np.concatenate([[0], ends])[starts_of(batch.lengths)]
+        mask = _mask_tokens(ends, _places_of_spans(texts, bases))
+        found = [
+            MaskedTokens(tokens=tokens, mask=mask[begin:end])
+            for tokens, (begin, end) in zip(batch.split(), pairwise(starts_of(batch.lengths).tolist()), strict=True)
+        ]
+        is_placed = (np.diff(bases) == [len(text.spelt) for text in texts]).tolist()
+        for number, rendered in enumerate(texts):
+            placed = is_placed[number] and self._is_unchanged(rendered.spelt)
+            if placed and not _is_audited(rendered.spelt):
+                continue
+            wanted = encode_with_reference(self._reference, rendered)
+            if placed and not _are_equal(found[number], wanted):
+                raise differing_tokens(self._tokenizer, self._engine, rendered.text)
+            found[number] = wanted
+        return found
+
+    def why_unplaced(self) -> str | None:
+        """Return why the places of tokens cannot be told from their bytes; None if they can."""
+        document = self._document
+        if document["model"].get("byte_fallback"):
+            return "masks need the characters of each token, which it tells for byte-level BPE alone"
+        if adds_prefix_space(document):
+            return "masks need the characters of each token, and the tokenizer puts a space before each text"
+        for content in (token["content"] for token in document.get("added_tokens") or []):
+            if not content.isascii() and content in document["model"]["vocab"]:
+                return f"masks need the characters of each token, and {content!r} stands for itself and for other bytes"
+        return None
+
+    def _is_unchanged(self, spelt: bytes) -> bool:
+        """Tell whether the normalizer leaves a text as it is: NFC is the only one that the fast engine has."""
+        return not self._normalizes or spelt.isascii() or unicodedata.is_normalized("NFC", spelt.decode())
+
+    @functools.cached_property
+    def _document(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self._tokenizer.content)
+        return document
+
+    @functools.cached_property
+    def _normalizes(self) -> bool:
+        return self._document.get("normalizer") is not None
+
+    @functools.cached_property
+    def _lengths(self) -> NDArray[np.int32]:
+        """Bytes of each token by id; 0 for an id without one."""
+        vocabulary: dict[str, int] = self._document["model"]["vocab"]
+        added = self._document.get("added_tokens") or []
+        size = 1 + max(chain(vocabulary.values(), (token["id"] for token in added)), default=0)
+        lengths = np.zeros(size, np.int32)
+        # A character stands for a byte; a token in other characters is an added one.
+        lengths[list(vocabulary.values())] = list(map(len, vocabulary))
+        for token in added:
+            lengths[token["id"]] = len(token["content"].encode())
+        return lengths
+
+
+def as_reference(engine: Engine, reason: str) -> Engine:
+    """Return the reference in place of an engine, with the reason why it is used."""
+    return replace(
+        engine,
+        name=engine.reference,
+        version=engine.reference_version,
+        prefix=(),
+        suffix=(),
+        differing=(),
+        reason=reason,
+    )
+
+
+def encode_with_reference(tokenizer: ChatTokenizer, text: MarkedText) -> MaskedTokens:
+    """Tokenize a text and mask the tokens without a trainable character, by the offsets of the reference."""
+    encoded = tokenizer.encode(text.text)
+    mask = mask_from_spans(encoded.offsets, text.spans, num_characters=len(text.text))
+    return MaskedTokens(tokens=encoded.ids, mask=mask)
+
+
+def _places_of_spans(texts: Sequence[MarkedText], bases: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return (first byte, one past the last) of all spans that are not empty, shape [spans, 2].
+
+    If a text's tokens have fewer bytes than it, its spans end with its tokens, so that they touch no other text.
+    """
+    counts = [len(text.ends) for text in texts]
+    ends = np.fromiter(chain.from_iterable(text.ends for text in texts), np.int64, count=sum(counts))
+    spans = (ends + np.repeat(bases[:-1], counts)).reshape(-1, 2)
+    after = np.repeat(bases[1:], counts)[::2]
+    spans[:, 1] = np.minimum(spans[:, 1], after)
+    return spans[spans[:, 0] < spans[:, 1]]
+
+
+def _mask_tokens(ends: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Mark the tokens that have a byte in a span.
+
+    For tokens of 2, 3 and 1 bytes, `ends` is [2, 5, 6]; the span (1, 3) has the first two.
+    """
+    first = np.searchsorted(ends, spans[:, 0], side="right")
+    after = np.searchsorted(ends, spans[:, 1], side="left") + 1
+    mask = np.zeros(len(ends), np.uint8)
+    for begin, end in zip(first.tolist(), after.tolist(), strict=True):
+        mask[begin:end] = 1
+    return mask
+
+
+def _is_audited(spelt: bytes) -> bool:
+    return len(spelt) <= AUDITED_BYTES and xxhash.xxh3_64_intdigest(spelt) % AUDITED_SHARE == 0
+
+
+def _are_equal(first: MaskedTokens, second: MaskedTokens) -> bool:
+    return np.array_equal(first.tokens, second.tokens) and np.array_equal(first.mask, second.mask)

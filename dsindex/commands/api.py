@@ -1,0 +1,310 @@
+"""The functions of `import dsindex`: each takes the options of its command as typed keyword arguments.
+
+The arguments are the fields of the command's model in `dsindex.options`. Command line and functions run the same code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect as inspection
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+
+from dsindex.errors import UsageError
+from dsindex.options.build import BuildConfig
+from dsindex.options.common import ExecutorConfig
+from dsindex.options.datasets import (
+    ConvertCommand,
+    InspectConfig,
+    RawIndexConfig,
+    ReportConfig,
+    TraceConfig,
+    VerifyConfig,
+)
+from dsindex.options.index import IndexConfig
+from dsindex.options.instruct import InstructConfig
+from dsindex.options.merge import MergeConfig
+from dsindex.options.mix import MixConfig
+from dsindex.options.model import Options, options_of
+from dsindex.options.pack import JoinConfig, PackConfig
+from dsindex.runtime.dispatch import make_executor, wants_ray
+from dsindex.runtime.progress import BAR_SECONDS, Display, Reporter, standard_display
+from dsindex.store.urls import absolute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsindex.commands.build import BuildResult
+    from dsindex.commands.convert import ConvertResult
+    from dsindex.commands.findings import ConsumedTokens, InspectResult, TracedSamples, VerifyResult
+    from dsindex.commands.index import IndexResult
+    from dsindex.commands.instruct import InstructResult
+    from dsindex.commands.merge import MergeResult
+    from dsindex.commands.mix import MixResult
+    from dsindex.commands.pack import PackResult
+    from dsindex.commands.report import ReportResult
+    from dsindex.formats.pbin import PbinHeader
+    from dsindex.options.common import Progress
+    from dsindex.runtime.estimate import EstimateResult
+    from dsindex.runtime.progress import Snapshot
+    from dsindex.text.line_index import RawIndexAccount
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+Config = TypeVar("Config", bound=Options)
+
+
+def takes(
+    model: Callable[Arguments, Config],
+) -> Callable[[Callable[[Config, Reporter], Returned]], Callable[Arguments, Returned]]:
+    """Let a function of a model take the fields of the model as keyword arguments."""
+
+    def decorate(run: Callable[[Config, Reporter], Returned]) -> Callable[Arguments, Returned]:
+        def call(*arguments: Arguments.args, **values: Arguments.kwargs) -> Returned:
+            config = model(*arguments, **values)
+            with open_reporter(getattr(config, "progress", False)) as reporter:
+                return run(on_connected_cluster(config), reporter)
+
+        call.__name__ = call.__qualname__ = run.__name__
+        options = cast("type[Options]", model)  # whose parameters type checkers see
+        call.__doc__ = _document(run.__doc__ or "", options)
+        call.__signature__ = _signature(run, options)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def _signature(run: Callable[..., object], model: type[Options]) -> inspection.Signature:
+    """Return the signature that type checkers see."""
+    kinds = {True: inspection.Parameter.KEYWORD_ONLY, False: inspection.Parameter.POSITIONAL_OR_KEYWORD}
+    parameters = [
+        inspection.Parameter(
+            each.alias or name,
+            kinds[each.kw_only],
+            default=inspection.Parameter.empty if each.default is ... else each.default,
+            annotation=each.annotation,
+        )
+        for name, each in options_of(model).items()
+    ]
+    parameters.sort(key=lambda parameter: (parameter.kind, parameter.default is not inspection.Parameter.empty))
+    return inspection.Signature(parameters, return_annotation=run.__annotations__["return"])
+
+
+def _document(text: str, model: type[Options]) -> str:
+    """Return a docstring with the help of each option."""
+    lines = [f"    {each.alias or name}: {each.help}" for name, each in options_of(model).items() if each.help]
+    return "\n".join([inspection.cleandoc(text), "", "Args:", *lines])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawIndexResult:
+    """The lines of a JSONL file that are in its index, and those that are not."""
+
+    file: str
+    account: RawIndexAccount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinResult:
+    """A `.pbin` made of others."""
+
+    path: str
+    header: PbinHeader
+    num_files: int
+
+
+# What the functions share.
+
+
+class FunctionDisplay(Display):
+    """Calls a function with snapshots; an exception from it stops the job, which can be continued."""
+
+    seconds = BAR_SECONDS
+
+    def __init__(self, function: Callable[[Snapshot], object]) -> None:
+        self._function = function
+
+    def show(self, snapshot: Snapshot, *, ended: bool) -> None:  # noqa: ARG002 - its share says so
+        """Pass on the progress of a stage."""
+        self._function(snapshot)
+
+
+def open_reporter(progress: Progress) -> contextlib.AbstractContextManager[Reporter]:
+    """Return the reporter for a value of `progress`.
+
+    Raises:
+        UsageError: If it is neither a bool nor a function.
+    """
+    if isinstance(progress, bool):
+        return Reporter().showing(*([standard_display()] if progress else []))
+    if callable(progress):
+        return Reporter().showing(FunctionDisplay(progress))
+    raise UsageError(f"progress: expected True, False or a function that takes a Snapshot, got {progress!r}")
+
+
+def on_connected_cluster(config: Config) -> Config:
+    """Return options set to the Ray cluster that this process is connected to, if they have and name no executor.
+
+    If the cluster has several nodes, `address` is set too, so that all are checked for seeing the same files.
+    """
+    ray = sys.modules.get("ray")
+    is_open = isinstance(config, ExecutorConfig) and not {"executor", "address"} & config.given
+    if not is_open or ray is None or not ray.is_initialized():
+        return config
+    has_others = sum(node["Alive"] for node in ray.nodes()) > 1
+    return config.replaced(executor="ray", **({"address": "auto"} if has_others else {}))
+
+
+def _seen_from_anywhere(config: ExecutorConfig, path: str) -> str:
+    """Return a path that tasks can use; absolute on Ray, whose workers may have another working folder."""
+    return absolute(path) if wants_ray(config) else path
+
+
+# The functions.
+
+
+@takes(BuildConfig)
+def build(config: BuildConfig, reporter: Reporter) -> BuildResult:
+    """Tokenize text and merge it into one dataset per key, as `dsindex build` does.
+
+    Repeating an interrupted call continues it; repeating a finished one returns at once. With options of index caches,
+    those of each dataset are built, too.
+    """
+    from dsindex.commands.build import run_build
+
+    return run_build(config, reporter=reporter)
+
+
+@takes(BuildConfig)
+def estimate(config: BuildConfig, _: Reporter) -> EstimateResult:
+    """Say what a build would take, as `dsindex build --dry-run` does."""
+    from dsindex.runtime.estimate import estimate_build
+
+    return estimate_build(config)
+
+
+@takes(MergeConfig)
+def merge(config: MergeConfig, reporter: Reporter) -> MergeResult:
+    """Merge datasets of .bin and .idx into one, as `dsindex merge` does."""
+    from dsindex.commands.merge import run_merge
+
+    return run_merge(config, reporter=reporter)
+
+
+@takes(IndexConfig)
+def build_index(config: IndexConfig, reporter: Reporter) -> IndexResult:
+    """Build the index caches that a Megatron training job looks for, as `dsindex index` does."""
+    from dsindex.commands.index import run_index
+
+    reporter.stage("index", total=1, unit="jobs")
+    with contextlib.closing(make_executor(config)) as tasks:
+        reporter.follow(tasks)
+        result = run_index(config, executor=tasks)
+    reporter.advance(1)
+    command_notes = () if config.command is None else tuple(config.command.notes)
+    return replace(result, notes=(*command_notes, *result.notes))
+
+
+@takes(MixConfig)
+def mix(config: MixConfig, _: Reporter) -> MixResult:
+    """Plan a mixture from the tokens that datasets really have, as `dsindex mix` does.
+
+    `source` may be a mapping: `{"web": "60%", "books": "2epochs", "code": "10B", "other": None}`; None is the rest.
+    """
+    from dsindex.commands.mix import run_mix
+
+    return run_mix(config)
+
+
+@takes(PackConfig)
+def pack(config: PackConfig, reporter: Reporter) -> PackResult:
+    """Tokenize text into packed data for Modalities, as `dsindex pack` does."""
+    from dsindex.commands.pack import run_pack
+
+    return run_pack(config, reporter=reporter)
+
+
+@takes(JoinConfig)
+def join_packed(config: JoinConfig, _: Reporter) -> JoinResult:
+    """Join `.pbin` files, as `dsindex pack --merge` does."""
+    from dsindex.commands.convert import join_pbin_files
+    from dsindex.formats.pbin import PBIN_VERSIONS
+
+    header = join_pbin_files(config.merge, config.output, version=PBIN_VERSIONS[config.pbin_era])
+    return JoinResult(path=config.output, header=header, num_files=len(config.merge))
+
+
+@takes(InstructConfig)
+def instruct(config: InstructConfig, reporter: Reporter) -> InstructResult:
+    """Turn conversations into tokens, loss masks and packed blocks, as `dsindex instruct` does.
+
+    `config` says how records become prompts: a YAML file, or a dict of the same content. Its section `job` may have the
+    other options, which arguments override.
+    """
+    from dsindex.commands.instruct import instruction_of, run_instruct
+
+    instruction = instruction_of(config)
+    return run_instruct(config, instruction, reporter=reporter)
+
+
+@takes(ConvertCommand)
+def convert(config: ConvertCommand, _: Reporter) -> ConvertResult:
+    """Convert a dataset without loss, as `dsindex convert` does: MMIDIDX to `.pbin` or back, or between `.pbin`s."""
+    from dsindex.commands.convert import convert_dataset
+
+    return convert_dataset(config)
+
+
+@takes(RawIndexConfig)
+def raw_index(config: RawIndexConfig, _: Reporter) -> RawIndexResult:
+    """Write Modalities' index of the lines of a JSONL file, as `dsindex raw-index` does."""
+    from dsindex.text.line_index import create_raw_index
+
+    account = create_raw_index(config.file, config.output, drop_faulty_entries=config.drop_faulty_entries)
+    return RawIndexResult(file=config.file, account=account)
+
+
+@takes(InspectConfig)
+def inspect(config: InspectConfig, _: Reporter) -> InspectResult:
+    """Look into a dataset, an index cache, an export or a work folder, as `dsindex inspect` does.
+
+    Damage raises no exception: `findings` has it, in sentences, and `ok` is false.
+    """
+    from dsindex.commands.inspect import run_inspect
+
+    return run_inspect(config)
+
+
+@takes(TraceConfig)
+def trace(config: TraceConfig, _: Reporter) -> TracedSamples | ConsumedTokens:
+    """Trace samples and steps to documents and lines, as `dsindex trace` does."""
+    from dsindex.commands.trace import run_trace
+
+    return run_trace(config)
+
+
+@takes(VerifyConfig)
+def verify(config: VerifyConfig, reporter: Reporter) -> VerifyResult:
+    """Prove that datasets are intact, as `dsindex verify` does.
+
+    Damage raises no exception: the result is true if there are no findings, and lists them otherwise.
+    """
+    from dsindex.commands.findings import VerifyResult
+    from dsindex.commands.verify import verify_dataset
+
+    if config.cache is not None:
+        config = config.replaced(cache=_seen_from_anywhere(config, config.cache))
+    prefixes = (_seen_from_anywhere(config, prefix) for prefix in config.prefix)
+    return VerifyResult(reports=tuple(verify_dataset(prefix, config, reporter=reporter) for prefix in prefixes))
+
+
+@takes(ReportConfig)
+def report(config: ReportConfig, reporter: Reporter) -> ReportResult:
+    """Write one HTML page about datasets, as `dsindex report` does.
+
+    Damage raises no exception: it is on the page, and `ok` is false.
+    """
+    from dsindex.commands.report import run_report
+
+    return run_report(config, reporter=reporter)

@@ -1,0 +1,242 @@
+"""Convert MMIDIDX to `.pbin` and back without loss, and join `.pbin` files: the same documents, including empty ones.
+
+A `.pbin` stores documents but not sequences, and the size of a token but not its type. So a document must be one
+sequence, or none if it is empty, unless it is flattened on purpose. Converting back yields the type that Megatron uses
+for the size (1 byte uint8, 2 bytes uint16, 4 bytes int32) unless another one is requested, as for a uint16 dataset that
+went through the version `spec`, which has only tokens of 4 bytes. Files appear complete, under names that nobody has.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.commands.results import JobResult, MadeDataset
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.errors import FormatError, LimitError, OutputError
+from dsindex.formats.dtypes import cast_tokens
+from dsindex.formats.mmididx import IndexBuilder
+from dsindex.formats.pbin import (
+    CURRENT_VERSION,
+    PBIN_VERSIONS,
+    PbinHeader,
+    open_tokens,
+    read_document_lengths,
+    read_pbin_header,
+    write_pbin_index,
+)
+from dsindex.store.local import atomic_writer, remove_if_present, require_path
+from dsindex.store.urls import as_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from dsindex.formats.pbin import PbinVersion
+    from dsindex.options.datasets import ConvertCommand
+    from dsindex.store.local import DigestingWriter
+    from dsindex.store.read import Items
+
+TYPE_OF_SIZE: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<i4")}
+"""MMIDIDX token type by token size in bytes."""
+COPY_TOKENS = 1 << 20
+"""Tokens that are held in memory at once."""
+
+
+class ConvertResult(JobResult):
+    """The result of a conversion."""
+
+
+def convert_dataset(config: ConvertCommand) -> ConvertResult:
+    """Convert one dataset; the names determine the formats.
+
+    Raises:
+        DsindexError: If it cannot be converted as asked; final names then never refer to incomplete files.
+    """
+    source, destination = config.source, config.destination
+    version = PBIN_VERSIONS[config.pbin_era] if config.pbin_era else None
+    if not source.endswith(".pbin"):
+        prefix = as_prefix(source)
+        return convert_to_pbin(prefix, destination, version=version or CURRENT_VERSION, flatten=config.flatten)
+    if destination.endswith(".pbin"):
+        return convert_version(source, destination, version=version or CURRENT_VERSION)
+    dtype = np.dtype(config.token_type) if config.token_type else None
+    return convert_to_indexed(source, as_prefix(destination), version=version, dtype=dtype)
+
+
+def convert_to_pbin(
+    prefix: str, output: str, *, version: PbinVersion = CURRENT_VERSION, flatten: bool = False
+) -> ConvertResult:
+    """Write a `.pbin` with the documents of an MMIDIDX dataset.
+
+    Args:
+        prefix: Path of the dataset without `.bin` or `.idx`.
+        output: The new `.pbin`, which must not exist.
+        version: Version of the new file.
+        flatten: Join the sequences of each document, instead of refusing what a `.pbin` cannot represent.
+
+    Raises:
+        FormatError: If the dataset is damaged, or cannot be represented as a `.pbin`.
+        OutputError: If the output exists or cannot be written.
+    """
+    dataset = IndexedDataset(prefix)
+    if reason := _why_not(dataset, flatten=flatten):
+        raise FormatError(f"{prefix}.idx: {reason}")
+    token_bytes = dataset.dtype.itemsize if version.names_token_size else 4
+    header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=dataset.num_tokens * token_bytes)
+    begins = np.append(0, np.cumsum(dataset.sequence_lengths, dtype=np.int64))[dataset.document_indices]
+    _write_pbin(output, header, [(f"{prefix}.bin", dataset.token_columns()[0])], np.diff(begins))
+    return _converted(output, (dataset.num_documents, len(dataset), dataset.num_tokens), header.dtype)
+
+
+def _why_not(dataset: IndexedDataset, *, flatten: bool) -> str | None:
+    """Return why a dataset is none that a `.pbin` can represent, so that the conversion is reversible."""
+    if dataset.dtype not in TYPE_OF_SIZE.values():
+        names = ", ".join(map(str, TYPE_OF_SIZE.values()))
+        return f"expected tokens of a type that can be restored from a .pbin ({names}), got {dataset.dtype}"
+    if dataset.sequence_modes is not None:
+        return "expected a dataset without sequence modes, which a .pbin cannot store"
+    several = np.flatnonzero(np.diff(dataset.document_indices) > 1)
+    if len(several) and not flatten:
+        return f"expected documents of one sequence, got several in document {several[0]}; join them with --flatten"
+    empty = np.flatnonzero(dataset.sequence_lengths == 0)
+    if len(empty) and not flatten:
+        what = f"expected sequences with tokens, got none in sequence {empty[0]}"
+        return f"{what}, which a .pbin has as a document without sequences; accept that with --flatten"
+    return None
+
+
+def convert_to_indexed(
+    path: str,
+    prefix: str,
+    *,
+    version: PbinVersion | None = None,
+    dtype: np.dtype[Any] | None = None,
+) -> ConvertResult:
+    """Write an MMIDIDX dataset with the documents of a `.pbin`: one sequence each, none for an empty document.
+
+    Args:
+        path: The `.pbin`.
+        prefix: Path of the new dataset without `.bin` or `.idx`, neither of which may exist.
+        version: Version of the `.pbin`; detected if None.
+        dtype: The token type; None for that of TYPE_OF_SIZE.
+
+    Raises:
+        FormatError: If the file is damaged, or an id does not fit the token type.
+        LimitError: If a document has more tokens than MMIDIDX can store.
+        OutputError: If the output exists or cannot be written.
+    """
+    header = read_pbin_header(path, version=version)
+    wanted = TYPE_OF_SIZE[header.token_bytes] if dtype is None else dtype.newbyteorder("<")
+    idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
+    _refuse_existing(bin_path, idx_path)
+    lengths = read_document_lengths(path, header)
+    filled = lengths > 0
+    builder = IndexBuilder(wanted, folder=os.path.dirname(prefix) or ".")
+    try:
+        builder.add_documents(lengths[filled], filled.astype(np.int64))
+        with atomic_writer(bin_path) as bin_file:
+            _copy_tokens(bin_file, path, open_tokens(path, header), wanted)
+        with atomic_writer(idx_path) as idx_file:
+            builder.write(idx_file)
+    except BaseException as error:
+        remove_if_present(bin_path)  # which no .idx completes
+        if isinstance(error, OverflowError):
+            raise LimitError(f"{path}: {error}") from error
+        raise
+    finally:
+        builder.close()
+    return _converted(prefix, (len(lengths), int(filled.sum()), header.num_tokens), wanted)
+
+
+def convert_version(path: str, output: str, *, version: PbinVersion) -> ConvertResult:
+    """Write a copy of a `.pbin` in another version.
+
+    Raises:
+        FormatError: If the file is damaged.
+        LimitError: If the version cannot hold tokens of this size.
+        OutputError: If the output exists or cannot be written.
+    """
+    header = join_pbin_files([path], output, version=version)
+    num_documents = len(read_document_lengths(output, header))
+    return _converted(output, (num_documents, num_documents, header.num_tokens), header.dtype)
+
+
+def join_pbin_files(paths: Sequence[str], output: str, *, version: PbinVersion = CURRENT_VERSION) -> PbinHeader:
+    """Write the documents of several `.pbin` files, of any versions, one file after the other.
+
+    Modalities' own join leaves the offsets of file k (from 0) 12·k bytes too low: it subtracts each file's header once
+    too often.
+
+    Args:
+        paths: In output order.
+        output: The new file, which must not exist.
+        version: Version of the new file.
+
+    Returns:
+        The header of the new file.
+
+    Raises:
+        FormatError: If a file is damaged, or token sizes differ, which means different vocabularies.
+        OutputError: If the output exists or cannot be written.
+        ValueError: If there are no files.
+    """
+    if not paths:
+        raise ValueError("expected at least one .pbin to merge, got none")
+    headers = [read_pbin_header(path) for path in paths]
+    for path, header in zip(paths, headers, strict=True):
+        if header.token_bytes != headers[0].token_bytes:
+            raise FormatError(
+                f"{path}: expected tokens of {headers[0].token_bytes} bytes as in {paths[0]}, "
+                f"got {header.token_bytes}; files of different vocabularies cannot be merged"
+            )
+    data_bytes = sum(header.data_bytes for header in headers)
+    merged = PbinHeader(version=version, token_bytes=headers[0].token_bytes, data_bytes=data_bytes)
+    files = list(zip(paths, headers, strict=True))
+    lengths = np.concatenate([read_document_lengths(*file) for file in files])
+    _write_pbin(output, merged, [(file[0], open_tokens(*file)) for file in files], lengths)
+    return merged
+
+
+def _write_pbin(
+    output: str, header: PbinHeader, sources: Sequence[tuple[str, Items]], document_lengths: NDArray[np.int64]
+) -> None:
+    """Write the tokens of files, each given with its path."""
+    _refuse_existing(output)
+    head = header.to_bytes()
+    with atomic_writer(output) as file:
+        file.write(head)
+        for path, tokens in sources:
+            _copy_tokens(file, path, tokens, header.dtype)
+        write_pbin_index(file, header, document_lengths)
+
+
+def _copy_tokens(file: DigestingWriter, path: str, tokens: Items, dtype: np.dtype[Any]) -> None:
+    """Append tokens in another type, in constant memory."""
+    for begin in range(0, len(tokens), COPY_TOKENS):
+        chunk = tokens[begin : begin + COPY_TOKENS]
+        try:
+            cast = cast_tokens(chunk.astype(chunk.dtype.newbyteorder("="), copy=False), dtype.newbyteorder("="))
+        except OverflowError as error:
+            raise FormatError(f"{path}: {error}; choose a larger token type") from error
+        file.write(np.ascontiguousarray(cast.astype(dtype, copy=False)).view(np.uint8).data)
+
+
+def _refuse_existing(*paths: str) -> None:
+    """Refuse paths that exist, even as broken links; one may be an input."""
+    for path in paths:
+        require_path(path)
+        if os.path.lexists(path):
+            raise OutputError(f"{path}: expected a file that does not exist yet; choose another name")
+
+
+def _converted(path: str, counts: tuple[int, int, int], dtype: np.dtype[Any]) -> ConvertResult:
+    documents, sequences, tokens = counts
+    made = MadeDataset(
+        prefix=path, num_documents=documents, num_sequences=sequences, num_tokens=tokens, token_dtype=dtype.name
+    )
+    return ConvertResult(datasets=(made,))

@@ -1,0 +1,397 @@
+"""`dsindex index`: count the parts of the datasets, plan the caches that a job looks for, build them side by side."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import msgspec
+
+from dsindex.datasets.tails import describe_data
+from dsindex.errors import InputError, LimitError, OutputError, UsageError
+from dsindex.megatron.building import BuiltCache, build_cache, count_parts, describe_cache
+from dsindex.megatron.cache import BLENDED_CLASS, GPT_CLASSES, dataset_parts, read_description
+from dsindex.megatron.continuation import plan_over_time
+from dsindex.megatron.epochs import (
+    SPLIT_NAMES,
+    WHOLE,
+    DocumentOrder,
+    Part,
+    SplitMatrix,
+    parse_split,
+    samples_for_epochs,
+    split_matrix,
+)
+from dsindex.megatron.explain import Finding, explain_cache
+from dsindex.megatron.flags import FIM_CLASS, TrainingLength, find_identifiers, samples_for_training
+from dsindex.megatron.plan import (
+    BlendedCache,
+    CacheSettings,
+    GPTCache,
+    describe_sums,
+    find_needed_caches,
+    parse_data_path,
+)
+from dsindex.megatron.pretrain_command import job_path, local_path, parse_replacements
+from dsindex.messages import format_size
+from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
+from dsindex.runtime.dispatch import run_in_order
+from dsindex.runtime.executors import Call
+from dsindex.store.config_files import read_object
+from dsindex.store.local import free_bytes, open_file
+from dsindex.store.machine import available_cpus, available_memory
+from dsindex.store.read import digest_file
+from dsindex.store.urls import absolute, local_paths, refuse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dsindex.megatron.flags import Sizes
+    from dsindex.megatron.plan import Blend, Cache, Counts
+    from dsindex.options.index import IndexConfig
+    from dsindex.runtime.executors import Executor
+
+Words: TypeAlias = str | Annotated[list[str | int | float], msgspec.Meta(min_length=1)]
+"""Paths and weights, in one text or as a list."""
+NO_IDENTIFIERS = "the tokenizer's identifiers are not known (--tokenizer-identifiers or --like)"
+NO_FOLDER = (
+    "expected --data-cache-path with a dataset in an object store, got none; name a folder for the caches, which the "
+    "job is told, too"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexResult:
+    """The result of an index job."""
+
+    results: tuple[BuiltCache, ...]
+    """The caches; with --explain none."""
+    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    """The findings of --explain; otherwise empty."""
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether --explain found every cache, and every cache sound."""
+        return all(finding.found and finding.sound for finding in self.findings)
+
+    @property
+    def descriptions(self) -> dict[str, tuple[str, ...]]:
+        """Description of each cache -> prefixes of its datasets."""
+        return {result.paths[0]: result.prefixes for result in self.results}
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders of the caches."""
+        return tuple(dict.fromkeys(os.path.dirname(result.paths[0]) for result in self.results))
+
+
+def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
+    """Build the index caches of a job, or only examine them with --dry-run and --explain.
+
+    Raises:
+        LimitError: If Megatron would loop forever, stop or overflow, or the caches do not fit in memory.
+        DsindexError: If the job cannot be done as asked.
+    """
+    began = time.monotonic()
+    config = _with_given_paths(config)
+    settings, blends = _cache_settings(config), _blends(config)
+    if config.explain and not any(blends):
+        finding = explain_cache(read_description(config.like or ""), settings.folder or ".")
+        return IndexResult(results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
+
+    counts = _count_parts(config, blends, settings, executor)
+    if settings.order.digest is not None and len(counts) > 1:
+        raise InputError(
+            f"--document-order {config.document_order}: expected one dataset, whose documents the file lists, got "
+            f"{len(counts)}; leave the order to `packed`, or index each dataset by itself"
+        )
+    if config.full_validation and settings.matrix is not None and any(blend and blend.weights for blend in blends):
+        raise LimitError(
+            "--full-validation: Megatron stops at a weighted --data-path, as one epoch of valid has no number of "
+            "samples; leave the weights out, or give valid a path of its own"
+        )
+    train = blends[0].prefixes if blends[0] is not None else ()
+    parts = [counts[prefix][0] for prefix in dict.fromkeys(train)]
+    sizes = _requested_sizes(config, settings, sum(part.tokens for part in parts if part is not None))
+    replacements = parse_replacements(config.dataset_path_as or ())
+    datasets, blended = find_needed_caches(
+        blends, sizes, settings=settings, counts=counts, job_path=partial(job_path, replacements=replacements)
+    )
+    notes: list[str] = []
+    if config.is_over_time:
+        datasets, blended, notes = plan_over_time(
+            datasets,
+            blended,
+            continue_from=config.continue_from,
+            consumed=config.consumed_samples or 0,
+            schedule=config.blend_schedule,
+            max_epochs=config.max_epochs,
+        )
+    notes += _notes(config, settings, datasets, counts)
+    caches: list[Cache] = [*datasets, *(blended if settings.folder is not None else ())]
+    if blended and settings.folder is None:
+        notes.append("blends are not written: Megatron caches blends only with --data-cache-path")
+
+    results: list[BuiltCache] = []
+    findings: tuple[Finding, ...] = ()
+    if config.explain:
+        findings = tuple(map(_explain, caches))
+    elif config.dry_run:
+        results = [describe_cache(cache) for cache in caches]
+    else:
+        results = _build(caches, executor)
+    return IndexResult(results=tuple(results), notes=tuple(notes), findings=findings, seconds=time.monotonic() - began)
+
+
+def check_index_options(config: IndexConfig) -> None:
+    """Refuse options of indices that no dataset fits, such as a split without shares, before there is one.
+
+    Raises:
+        InputError: If there are such options, or a file that they name cannot be read.
+    """
+    _requested_sizes(config, _cache_settings(config), train_tokens=0)
+
+
+# The options as Megatron's settings.
+
+
+def _with_given_paths(config: IndexConfig) -> IndexConfig:
+    """Return options with the paths that --data-args-path or --per-split-data-args-path has.
+
+    Raises:
+        InputError: If such a file cannot be read, or has something else.
+    """
+    replacements = parse_replacements(config.dataset_path_as or ())
+
+    def here(words: Sequence[str] | None) -> tuple[str, ...] | None:
+        return None if words is None else tuple(local_path(word, replacements) for word in words)
+
+    if config.data_args_path is not None:
+        return config.replaced(data_path=here(_read_words(config.data_args_path)), data_args_path=None)
+    if config.per_split_data_args_path is not None:
+        content = read_object(config.per_split_data_args_path)
+        try:
+            words = msgspec.convert(content, PerSplitPaths)
+        except msgspec.ValidationError as error:
+            what = "expected paths of train, valid and test, each as a list, a text or null"
+            raise InputError(f"{config.per_split_data_args_path}: {what}, got another value ({error})") from error
+        paths = {f"{split}_data_path": here(_split_words(getattr(words, split))) for split in SPLIT_NAMES}
+        return config.replaced(**paths, per_split_data_args_path=None)
+    return config
+
+
+class PerSplitPaths(msgspec.Struct):
+    """The file of --per-split-data-args-path."""
+
+    train: Words | None
+    valid: Words | None
+    test: Words | None
+
+
+def _split_words(words: Words | None) -> list[str] | None:
+    return None if words is None else words.split() if isinstance(words, str) else list(map(str, words))
+
+
+def _read_words(path: str) -> list[str]:
+    try:
+        with open_file(path) as file:
+            words = file.read().decode().split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as the words of --data-path ({error})") from error
+    if not words:
+        raise InputError(f"{path}: expected the words of --data-path, got an empty file")
+    return words
+
+
+def _blends(config: IndexConfig) -> list[Blend | None]:
+    """Return the datasets of train, valid and test.
+
+    Raises:
+        InputError: If they are no blends.
+        LimitError: If a weight is not positive, or there are too many datasets.
+    """
+    if config.data_path:
+        return [parse_data_path(config.data_path)] * len(SPLIT_NAMES)
+    paths = zip(SPLIT_NAMES, config.paths_per_split, strict=True)
+    return [parse_data_path(words, flag=f"--{split}-data-path") if words else None for split, words in paths]
+
+
+def _cache_settings(config: IndexConfig) -> CacheSettings:
+    """Return the settings of the description that `--like` names, overridden by options.
+
+    Raises:
+        FormatError: If that file is not a description.
+        InputError: If the tokenizer's identifiers cannot be read, or the split is not valid.
+    """
+    like = {} if config.like is None else dataset_parts(read_description(config.like))[0]
+    split: str | None = None
+    matrix: SplitMatrix | None = None
+    if not any(config.paths_per_split):
+        split = config.split or like.get("split") or DEFAULT_SPLIT
+        matrix = split_matrix(parse_split(split))
+    tokenizer = like.get("tokenizer")
+    if config.tokenizer_identifiers is not None:
+        tokenizer = _read_identifiers(config.tokenizer_identifiers)
+    elif config.megatron_release is not None and config.job_tokenizer is not None:
+        tokenizer = find_identifiers(config.job_tokenizer, config.megatron_release)
+    return CacheSettings(
+        sequence_length=config.seq_length or int(like["sequence_length"]),
+        seed=config.seed if config.seed is not None else int(like.get("random_seed", 1234)),
+        extra_token=not config.no_extra_token,
+        keep_partial_validation=config.keep_partial_validation,
+        surplus=config.mid_level_dataset_surplus,
+        split=split,
+        matrix=matrix,
+        tokenizer=tokenizer,
+        class_name=FIM_CLASS if config.fim_data else "GPTDataset",
+        multiple_validation_sets=config.multiple_validation_sets,
+        order=_document_order(config),
+        ordered_splits=config.document_order_splits,
+        folder=config.data_cache_path,
+    )
+
+
+def _read_identifiers(path: str) -> dict[str, Any]:
+    identifiers = read_object(path)
+    if identifiers.get("class") in {*GPT_CLASSES, BLENDED_CLASS}:
+        msg = f"{path}: expected the tokenizer's identifiers as a JSON object; for a whole description use --like"
+        raise InputError(msg)
+    return identifiers
+
+
+def _document_order(config: IndexConfig) -> DocumentOrder:
+    """Return the order that the options ask for.
+
+    Raises:
+        InputError: If its file cannot be read.
+    """
+    if config.document_order in DOCUMENT_ORDERS:
+        samples = config.shuffle_epochs or DOCUMENT_ORDERS[config.document_order]
+        return DocumentOrder(documents=config.document_order, samples=samples)
+    path = absolute(config.document_order)
+    return DocumentOrder(documents=path, samples=config.shuffle_epochs or "never", digest=digest_file(path))
+
+
+def _requested_sizes(config: IndexConfig, settings: CacheSettings, train_tokens: int) -> list[Sizes]:
+    """Return the samples that are requested from each split in each phase of a job.
+
+    Raises:
+        UsageError: If the options give several lengths, or none.
+        InputError: If train has no data whose epochs could be counted.
+    """
+    has_flags = config.train_iters is not None or config.train_samples is not None
+    if (config.epochs is not None) + (config.num_samples is not None) + has_flags != 1:
+        raise UsageError("give one of --epochs, --num-samples, --train-iters and --train-samples")
+    if config.num_samples is not None:
+        return [config.num_samples]
+    if config.epochs is not None:
+        has_train = any(config.train_data_path or ()) if settings.matrix is None else settings.matrix[0] is not None
+        if not has_train:
+            raise InputError("--epochs counts epochs of train, which has no data; use --num-samples")
+        return [(samples_for_epochs(config.epochs, train_tokens, rule=settings.rule(0)), None, None)]
+    flags: dict[str, Any] = {field.name: getattr(config, field.name, None) for field in fields(TrainingLength)}
+    flags |= {"sequence_length": settings.sequence_length, "release": config.megatron_release}
+    return samples_for_training(TrainingLength(**flags))
+
+
+# The work.
+
+
+def _count_parts(
+    config: IndexConfig, blends: Sequence[Blend | None], settings: CacheSettings, executor: Executor
+) -> Counts:
+    """Count sequences and tokens of every part that a job draws from, prefixes side by side.
+
+    Raises:
+        InputError: If there is no such dataset, or nodes of a cluster do not see it or the folder of the caches.
+        FormatError: If a dataset is damaged.
+    """
+    wanted: dict[str, list[Part | None]] = {}
+    for split, blend in enumerate(blends):
+        part = WHOLE if settings.matrix is None else settings.matrix[split]
+        for prefix in blend.prefixes if blend is not None else ():
+            wanted.setdefault(prefix, [None] * len(SPLIT_NAMES))[split] = part
+    paths = list(map(absolute, wanted))
+    folders = set(map(os.path.dirname, local_paths(paths))) if settings.folder is None else {settings.folder}
+    executor.require_seen((f"{path}.idx" for path in paths), () if config.explain or config.dry_run else folders)
+    calls = (
+        Call(name=f"count[{number:05}]", place=path, function=count_parts, arguments=(path, parts))
+        for number, (path, parts) in enumerate(zip(paths, wanted.values(), strict=True))
+    )
+    counts = dict(zip(wanted, run_in_order(executor, calls), strict=True))
+    for prefix in counts if settings.folder is None else ():
+        refuse_address(prefix, NO_FOLDER)
+    return counts
+
+
+def _build(caches: Sequence[Cache], executor: Executor) -> list[BuiltCache]:
+    """Build the caches side by side, as many as fit into memory.
+
+    Raises:
+        LimitError: If one does not fit into memory.
+        OutputError: If they do not fit on the disk.
+    """
+    available = None if executor.kind == "ray" else available_memory()  # what the nodes have is not known here
+    threads = 1 if executor.kind == "ray" else available_cpus()
+    groups: list[list[Cache]] = [[]]
+    needed: Counter[str] = Counter()
+    for cache in caches:
+        if available is not None and cache.memory_bytes > available:
+            wanted, there = format_size(cache.memory_bytes), format_size(available)
+            raise LimitError(
+                f"{cache.name}: the index takes {wanted} of memory and {there} are available; use a machine with more, "
+                "request fewer samples, or split the dataset and blend the parts"
+            )
+        if available is not None and sum(each.memory_bytes for each in [*groups[-1], cache]) > available:
+            groups.append([])
+        groups[-1].append(cache)
+        needed[os.path.dirname(cache.files.stem)] += 0 if cache.files.exist() else cache.file_bytes
+    for folder, size_bytes in needed.items():
+        if size_bytes > (free := free_bytes(folder)):
+            wanted, there = format_size(size_bytes), format_size(free)
+            remedy = "make room, or choose another --data-cache-path"
+            raise OutputError(f"{folder}: the caches need {wanted}, but {there} are free; {remedy}")
+    results: list[BuiltCache] = []
+    for group in groups:
+        calls = (
+            Call(name=f"index[{number:05}]", place=cache.name, function=build_cache, arguments=(cache, threads))
+            for number, cache in enumerate(group, len(results))
+        )
+        results += run_in_order(executor, calls)
+    return results
+
+
+def _explain(cache: Cache) -> Finding:
+    if dataset_parts(cache.identifiers)[0]["tokenizer"] is None:
+        said = f"{NO_IDENTIFIERS}, so no hash is known"
+        return Finding(name=cache.name, found=False, sound=False, sentences=(said,))
+    folder, prefix = os.path.dirname(cache.files.stem), None if isinstance(cache, BlendedCache) else cache.path
+    return explain_cache(cache.identifiers, folder, prefix=prefix, settings=cache.settings)
+
+
+def _notes(config: IndexConfig, settings: CacheSettings, datasets: Sequence[GPTCache], counts: Counts) -> Iterator[str]:
+    """Yield what a job may have been meant otherwise, or has to know."""
+    if settings.tokenizer is None and not config.plain_names:
+        yield f"{NO_IDENTIFIERS}: a job will not find these caches, whose names are not Megatron's hashes"
+    yield from describe_sums(dict(zip(SPLIT_NAMES, _blends(config), strict=True)))
+    for cache in datasets:
+        if not cache.num_samples:
+            yield (
+                f"{cache.name}: expected at least one sample, got none, at which Megatron stops; shorten --seq-length, "
+                "or give it a larger share in --split"
+            )
+    valid = {prefix: own[1] for prefix, own in counts.items()} if settings.matrix is not None else dict.fromkeys(counts)
+    yield from describe_data({name: None if part is None else (part.begin, part.end) for name, part in valid.items()})
+    ordered = {cache.split: cache.settings for cache in datasets if any(cache.settings.order)}
+    if ordered and not config.explain:
+        order = next(iter(ordered.values())).show_order()
+        yield (
+            f"{', '.join(ordered)}: {order}; start the job with --dataloader-defer-npy-index-mmap, or it builds "
+            "Megatron's own without a word if it misses these caches"
+        )

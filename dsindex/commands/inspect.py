@@ -1,0 +1,310 @@
+"""`dsindex inspect`: what a path is, how long its documents are, and some of their tokens as text with borders.
+
+Nothing is written. Damage is a finding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from dsindex.chat.exports import read_export_manifest
+from dsindex.commands.findings import Excerpt, InspectResult
+from dsindex.commands.source_lines import file_sizes, find_origin, open_token_data, some_inputs
+from dsindex.commands.token_text import pieces_of
+from dsindex.commands.verify_caches import read_blend
+from dsindex.datasets.blended import BlendedDataset
+from dsindex.datasets.detect import tell_kind
+from dsindex.datasets.documents import summarize_lengths
+from dsindex.datasets.opening import open as open_dataset
+from dsindex.datasets.packed import PbinDocuments
+from dsindex.datasets.raw import RawLines
+from dsindex.datasets.samples import trace_samples
+from dsindex.errors import DsindexError, FormatError, InputError
+from dsindex.formats.mmididx import read_header
+from dsindex.megatron.cache import (
+    BLENDED_CLASS,
+    descriptions_in,
+    files_of,
+    find_cache,
+    read_description,
+    split_of,
+)
+from dsindex.messages import count
+from dsindex.runtime.progress import PROGRESS_SUFFIX, Snapshot, describe, read_progress
+from dsindex.runtime.work_folder import LOCK_FILE, MARKER_FILE, Ledger
+from dsindex.store.lock import owner_is_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dsindex.commands.source_lines import TokenData
+    from dsindex.datasets.documents import Documents
+    from dsindex.datasets.lineage import DocumentOrigin
+    from dsindex.datasets.samples import SampleDataset
+    from dsindex.options.datasets import InspectConfig
+
+FIRST_TOKENS = 64
+"""Tokens shown of each document in an overview."""
+CHOSEN_TOKENS = 2000
+"""Tokens shown of a document that was asked for."""
+SAMPLE_TOKENS = 1024
+"""Tokens shown of a sample."""
+BEFORE = 2
+"""Tokens before an excerpt on which its first token's text may depend."""
+SHOWN_ITEMS = 3
+"""Documents or lines of an overview, spread over all of them."""
+LINE_CHARACTERS = 400
+CHUNK_ITEMS = 1 << 22
+_DOCUMENTS = frozenset({"MMIDIDX", "instruction data", "pbin", "raw index"})
+_CHOICES = {"document": _DOCUMENTS, **dict.fromkeys(("sample", "split", "data_path"), frozenset({"index cache"}))}
+"""The options that choose what to show -> the kinds that have such."""
+
+
+def run_inspect(options: InspectConfig) -> InspectResult:
+    """Look at what the path leads to.
+
+    Raises:
+        InputError: If there is nothing that dsindex knows, or it has no such document or sample.
+        FormatError: If the file is in none of the known formats.
+        TokenizerError: If the tokenizer that was given cannot be read.
+    """
+    folder = find_work_folder(options.path)
+    try:
+        if folder == options.path:
+            raise InputError(f"{folder}: expected a dataset, got a work folder")
+        subject = tell_kind(options.path)
+        seen = InspectResult(path=subject.path, kind=subject.kind)
+    except InputError:
+        if folder is None:
+            raise
+        seen = InspectResult(path=folder, kind="work folder")
+    for name, kinds in _CHOICES.items():
+        if getattr(options, name) is not None and seen.kind not in kinds:
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(f"{seen.path}: expected another choice than {flag}, which does not apply to: {seen.kind}")
+    try:
+        _LOOKS[seen.kind](seen, options)
+    except IndexError as error:
+        raise InputError(str(error)) from error
+    except FormatError as error:
+        seen.findings.append(str(error))
+    if options.document is not None or options.sample is not None:
+        seen.facts.clear()
+    return seen
+
+
+def _look_at_tokens(seen: InspectResult, options: InspectConfig) -> None:
+    """Look at a dataset of tokens; of instruction data also at the masks and the block layouts."""
+    data = open_token_data(tell_kind(options.path), options.tokenizer_model)
+    dataset, masks = data.dataset, data.masks
+    seen.facts["files"] = data.sizes
+    seen.findings += data.findings
+    if isinstance(dataset, PbinDocuments):
+        version, bytes_each = dataset.header.version.name, dataset.header.token_bytes
+        seen.facts |= {"version": version, "token type": f"{bytes_each} bytes, unsigned", "documents": len(dataset)}
+    elif dataset is not None:
+        seen.facts |= {"token type": str(dataset.dtype), "documents": dataset.num_documents, "sequences": len(dataset)}
+        if options.document is None and len(dataset) != dataset.num_documents:
+            seen.lengths["sequences"] = summarize_lengths(_chunks(dataset.sequence_lengths))
+    if dataset is not None:
+        seen.facts["tokens"] = dataset.num_tokens
+    if seen.kind == "instruction data":
+        layouts = sorted(glob.glob(f"{glob.escape(seen.path)}_packing_*.idx"))
+        seen.facts["block layouts"] = [os.path.basename(each).removesuffix(".idx") for each in layouts]
+    if masks is not None:
+        seen.facts["trainable tokens"] = f"{sum(map(np.count_nonzero, _chunks(masks))):,} of {len(masks):,}"
+    if data.documents is not None:
+        _look_at_documents(seen, data.documents, data, options)
+    seen.facts |= data.origin.facts()
+    seen.notes += data.origin.notes
+
+
+def _look_at_documents(seen: InspectResult, documents: Documents, data: TokenData, options: InspectConfig) -> None:
+    is_chosen = options.document is not None
+    numbers = _spread(documents.num_documents) if options.document is None else [options.document]
+    spans = [documents.span(number) for number in numbers]
+    lines: Sequence[DocumentOrigin | None] = [None] * len(numbers)
+    if not data.origin.findings:
+        try:
+            lines = data.origin.lines_of(numbers, num_documents=documents.num_documents)
+        except FormatError as error:
+            seen.findings.append(str(error))
+    if not is_chosen:
+        seen.lengths = {"documents": summarize_lengths(documents.lengths()), **seen.lengths}
+    most = options.tokens if options.tokens is not None else CHOSEN_TOKENS if is_chosen else FIRST_TOKENS
+    for number, (begin, end), line in zip(numbers, spans, lines, strict=True):
+        own = slice(begin, min(end, begin + most))
+        excerpt = Excerpt(
+            title=f"document {number:,}",
+            num_tokens=end - begin,
+            pieces=tuple(pieces_of(documents.tokens[own].tolist(), data.origin.tokenizer)),
+            document=number,
+            origin=line,
+            mask=None if data.masks is None else tuple(int(value != 0) for value in data.masks[own].tolist()),
+        )
+        seen.excerpts.append(excerpt)
+
+
+def _chunks(items: Any) -> Iterator[Any]:  # noqa: ANN401 - an array, mapped or of an object
+    return (items[begin : begin + CHUNK_ITEMS] for begin in range(0, len(items), CHUNK_ITEMS))
+
+
+def _spread(number: int) -> list[int]:
+    """Return the numbers of a few of so many items, spread over all of them.
+
+    >>> _spread(2), _spread(6000)
+    ([0, 1], [1000, 3000, 5000])
+    """
+    return list(range(number)) if number <= SHOWN_ITEMS else [number // 6, number // 2, 5 * number // 6]
+
+
+def _look_at_packs(seen: InspectResult, _: InspectConfig) -> None:
+    seen.facts["files"] = file_sizes([f"{seen.path}.bin", f"{seen.path}.idx"])
+    seen.facts["packs"] = read_header(f"{seen.path}.idx").num_sequences
+
+
+def _look_at_export(seen: InspectResult, _: InspectConfig) -> None:
+    manifest = read_export_manifest(seen.path)
+    if manifest is None:
+        raise FormatError(f"{seen.path}: the manifest of the export is gone; export it again")
+    files = {os.path.join(seen.path, name): file.size_bytes for name, file in manifest.digests.items()}
+    seen.facts |= {"export": manifest.kind, "files": (found := file_sizes(files))}
+    for name, of in manifest.splits.items():
+        amounts = f"{count(of['tokens'], 'token')}, {of['trainable']:,} trainable, {count(of['targets'], 'target')}"
+        seen.facts[name] = f"{count(of['rows'], 'row')}, {amounts}"
+    seen.facts["made of"] = list(manifest.plan["sources"])
+    for file, expected in files.items():
+        if found.get(file) != expected:
+            got = f"{found[file]} bytes" if file in found else "no such file"
+            seen.findings.append(f"{file}: expected {expected} bytes as in the manifest, got {got}; export it again")
+
+
+def _look_at_lines(seen: InspectResult, options: InspectConfig) -> None:
+    lines = RawLines(seen.path)
+    seen.facts |= {"files": file_sizes([lines.path, lines.index_path]), "lines": len(lines)}
+    most = options.tokens or (LINE_CHARACTERS if options.document is None else None)
+    for number in _spread(len(lines)) if options.document is None else [options.document]:
+        text = lines.decode(number)
+        more = "" if most is None or len(text) <= most else f" … {len(text) - most:,} more characters"
+        title = f"line {number:,} of the index"
+        seen.excerpts.append(Excerpt(title=title, num_tokens=0, text=f"{text[:most]}{more}"))
+
+
+# Index caches: their settings, and the tokens of a sample.
+
+
+def _look_at_cache(seen: InspectResult, options: InspectConfig) -> None:
+    descriptions = {each: read_description(each) for each in descriptions_in(seen.path) or [seen.path]}
+    for each, description in sorted(descriptions.items(), key=lambda item: item[1]["class"] != BLENDED_CLASS):
+        seen.facts.setdefault("caches", []).extend(_describe(each, description))
+    try:
+        path = find_cache(descriptions, options.split, place=seen.path)
+        dataset = cast("SampleDataset[Any]", open_dataset(path, prefix=options.data_path))
+        seen.facts |= {"split": split_of(descriptions[path]), "samples": len(dataset)}
+        if isinstance(dataset, BlendedDataset):
+            phases = _describe_phases(dataset)
+            seen.facts |= {"phases": phases} if phases else {}
+        if options.sample is not None or len(dataset):
+            _look_at_sample(seen, dataset, options)
+    except DsindexError as error:
+        if options.split is not None and isinstance(error, InputError):
+            raise
+        seen.findings.append(str(error))
+
+
+def _look_at_sample(seen: InspectResult, dataset: SampleDataset[Any], options: InspectConfig) -> None:
+    """Show the parts of a sample, each from one sequence."""
+    located = dataset.locate(options.sample or 0)
+    [trace], data = trace_samples([located]), located.data
+    origin = find_origin(data.prefix, options.tokenizer_model)
+    origin.check_inputs([part.origin for part in trace.parts])
+    left = SAMPLE_TOKENS if options.tokens is None else options.tokens
+    for part in trace.parts:
+        offset = part.sequence_offset
+        shown = data.get(part.sequence, offset, min(part.num_tokens, left)).tolist()
+        before = data.get(part.sequence, max(offset - BEFORE, 0), min(offset, BEFORE)).tolist()
+        left -= len(shown)
+        where = f"tokens {part.offset}:{part.offset + part.num_tokens} of document {part.document:,}"
+        excerpt = Excerpt(
+            title=f"sample {trace.sample:,}: {where} of {part.prefix}",
+            num_tokens=part.num_tokens,
+            pieces=tuple(pieces_of(shown, origin.tokenizer, before=before)),
+            document=part.document,
+            origin=part.origin,
+        )
+        seen.excerpts.append(excerpt)
+    seen.notes += dict.fromkeys([*trace.notes, *origin.notes])
+
+
+def _describe(path: str, description: dict[str, Any]) -> list[str]:
+    if description["class"] != BLENDED_CLASS:
+        shown = ("sequence_length", "num_samples", "random_seed", "split")
+        settings = ", ".join(f"{name} = {description[name]}" for name in shown if description.get(name) is not None)
+        return [f"{description['index_split']}: {description['dataset_path']}", f"  {settings}"]
+    drawn, weights = read_blend(path, description)
+    rows, total = zip(description["datasets"], weights, drawn, strict=True), sum(drawn)
+    told = [f"  {part.get('dataset_path')}: weight {weight}, {_share(own, total)}" for part, weight, own in rows]
+    return [f"{description['split']}: a blend of {len(drawn)}, {count(total, 'sample')}", *told]
+
+
+def _share(samples: int, total: int) -> str:
+    return f"{count(samples, 'sample')} ({samples / max(1, total):.1%})"
+
+
+def _describe_phases(blend: BlendedDataset) -> list[str]:
+    """Return what each phase of a blend that was planned over time draws; nothing for another blend."""
+    record, index = files_of(blend.place).read_record(), blend.dataset_index
+    phases = () if record is None else record.settings.phases
+    names = [os.path.basename(each.dataset.prefix) for each in blend.datasets]
+    lines = []
+    for phase, end in zip(phases, [*(after.begin for after in phases[1:]), len(index)], strict=False):
+        drawn = np.bincount(index[phase.begin : end], minlength=len(names)).tolist()
+        parts = [f"{name} {_share(own, end - phase.begin)}" for name, own in zip(names, drawn, strict=True) if own]
+        lines.append(f"{phase.begin:,} to {end:,}, {phase.what}: {', '.join(parts)}")
+    return lines
+
+
+# Work folders: the job, and how far it is.
+
+
+def find_work_folder(path: str) -> str | None:
+    """Return the work folder that a path is, or `<output-prefix>.build` of a dataset that is not there yet."""
+    folder, name = os.path.split(path.rstrip("/"))
+    stems = [name] + [name[:at] for at in range(len(name) - 1, 0, -1) if name[at] == "_"]
+    candidates = [path, *(os.path.join(folder, f"{stem}.build") for stem in stems)]
+    return next((each for each in candidates if os.path.isfile(os.path.join(each, MARKER_FILE))), None)
+
+
+def _look_at_work_folder(seen: InspectResult, _: InspectConfig) -> None:
+    path, facts = seen.path, seen.facts
+    ledger = Ledger(path)
+    progress = read_progress(f"{path.rstrip('/').removesuffix('.build')}.{PROGRESS_SUFFIX}") or {}
+    facts["finished"] = "yes" if ledger.is_finished else "no: run the same command again to continue"
+    with contextlib.suppress(KeyError, TypeError, ValueError):  # it is another version's
+        snapshot = Snapshot(**progress["stage"])
+        facts["stage"] = f"{snapshot.stage}: {describe(snapshot)}"
+    if ledger.plan is not None:
+        facts["inputs"] = some_inputs([path for path, *_ in ledger.plan.inputs])
+        settings = ledger.plan.settings
+        facts["settings"] = [f"{name} = {value}" for name, value in settings.items() if value not in (None, False, "")]
+    names = ("output", "state", "started", "updated", "host", "error", "message")
+    facts |= {name: progress[name] for name in names if isinstance(progress.get(name), str)}
+    if facts.get("state") == "running" and owner_is_gone(os.path.join(path, LOCK_FILE)):
+        facts["state"] = "running when it ended: its driver is gone"
+
+
+_LOOKS = {
+    "MMIDIDX": _look_at_tokens,
+    "instruction data": _look_at_tokens,
+    "pbin": _look_at_tokens,
+    "index cache": _look_at_cache,
+    "raw index": _look_at_lines,
+    "packs": _look_at_packs,
+    "export": _look_at_export,
+    "work folder": _look_at_work_folder,
+}

@@ -1,0 +1,249 @@
+"""The exports of a job of `dsindex instruct`: folders of files whose rows dsindex.chat.exports makes.
+
+An export is a function of the published tokens and masks, so its bytes do not depend on shards, workers or crashes. It
+is written to `<folder>.<plan>.partial` and gets its name, with its manifest, in one rename.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import xxhash
+
+from dsindex.chat.exports import (
+    COLUMNS,
+    EXPORT_MANIFEST,
+    ExportFile,
+    ExportManifest,
+    describe_packs,
+    export_schema,
+    lay_out_bridge_packs,
+    make_rows,
+    plan_files,
+    read_export_manifest,
+)
+from dsindex.commands.instruct_packs import read_published
+from dsindex.commands.instruct_shards import keys_of
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.instruction import one_per_block, open_masked, packing_prefix, read_layout
+from dsindex.errors import InputError, OutputError
+from dsindex.runtime.dispatch import run_in_order
+from dsindex.runtime.executors import Call
+from dsindex.store.errors import output_error
+from dsindex.store.local import StoredFile, atomic_writer, make_folder, sync_folder, write_whole
+from dsindex.store.read import digest_file
+from dsindex.store.urls import with_suffix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dsindex.options.instruct import ExportKind, InstructConfig
+    from dsindex.runtime.executors import Executor
+    from dsindex.runtime.progress import Reporter
+
+FORMAT = 3
+"""Raised whenever the same datasets give other bytes."""
+SPLIT_NAMES = {None: "train", "train": "train", "valid": "validation", "test": "test"}
+"""A split's names in the exports, as `datasets` and the trainers call them."""
+METADATA_FILE = "packed_metadata.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeExport:
+    """A published export."""
+
+    kind: ExportKind
+    path: str
+    """Its folder, below the prefix as it was given."""
+    splits: dict[str, dict[str, int]]
+    """Split → its rows, sequences, tokens, trainable tokens and targets."""
+    already_complete: bool
+
+
+def examine_exports(config: InstructConfig, eos_id: int | None) -> None:
+    """Check that exports can be made: their folders are absent, or hold the files of their manifests alone.
+
+    Raises:
+        InputError: If the tokenizer has no EOS to pad with.
+        OutputError: If a folder holds another file, naming it.
+        FormatError: If a manifest cannot be read.
+    """
+    if config.export and config.pad_to_multiple > 1 and eos_id is None:
+        raise InputError(
+            "--export with --pad-to-multiple: expected a tokenizer with an EOS to pad with, got none; name it as "
+            "eos_token in the tokenizer_config.json beside it, or among the special_tokens of the configuration"
+        )
+    for path in filter(os.path.lexists, (_folder_of(config, kind) for kind in config.export)):
+        manifest = read_export_manifest(path)
+        names = os.listdir(path) if os.path.isdir(path) else []
+        other = sorted({*names} - {EXPORT_MANIFEST, *(manifest.digests if manifest else ())})
+        if manifest is None or other:
+            found = os.path.join(path, *other[:1])
+            remedy = "move it away, or choose another --output-prefix"
+            raise OutputError(f"{found}: expected an export of dsindex and nothing else in its folder; {remedy}")
+
+
+def _folder_of(config: InstructConfig, kind: ExportKind) -> str:
+    """Return the folder of an export; its name tells the length of its packs."""
+    shape = "" if config.seq_length is None else packing_prefix("", config.seq_length, config.pad_to_multiple)
+    return f"{config.output_prefix}_{kind}{shape.removeprefix('_packing')}"
+
+
+def make_exports(
+    config: InstructConfig,
+    prefixes: Mapping[str | None, str],
+    *,
+    eos_id: int | None,
+    executor: Executor,
+    reporter: Reporter,
+) -> list[MadeExport]:
+    """Make the exports that are not there yet; those of other tokens are replaced.
+
+    Args:
+        config: The options of the job.
+        prefixes: Split → prefix of its published datasets, with their packs.
+        eos_id: What sequences are padded with; None if nothing is padded.
+        executor: Writes the files.
+        reporter: Shows progress.
+
+    Raises:
+        DsindexError: If one cannot be made; its folder is then unchanged.
+    """
+    import pyarrow as pa
+
+    keys = [key for split in prefixes for key in keys_of(split)]
+    contents = {key: read_published(with_suffix(config.output_prefix, f"_{key}")).content for key in keys}
+    plan = {
+        "format": FORMAT,
+        "sources": {key: {end: own.digests[end].digest for end in ("bin", "idx")} for key, own in contents.items()},
+        "seq-length": config.seq_length,
+        "pad-to-multiple": config.pad_to_multiple,
+        "eos": eos_id if config.pad_to_multiple > 1 else None,
+        "drops": config.longer_than_pack == "drop",
+    }
+    made = []
+    for kind in dict.fromkeys(config.export):
+        path, own_plan = _folder_of(config, kind), {"export": kind, **plan}
+        manifest = read_export_manifest(path)
+        is_made = manifest is not None and manifest.plan == own_plan and _is_whole(path, manifest)
+        if manifest is None or not is_made:
+            folder = f"{os.path.abspath(path)}.{xxhash.xxh3_64_hexdigest(msgspec.json.encode(own_plan))}.partial"
+            shutil.rmtree(folder, ignore_errors=True)
+            make_folder(folder)
+            splits = _write_files(kind, config, prefixes, folder, eos_id or 0, executor, reporter)
+            files = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
+            manifest = ExportManifest(
+                kind=kind,
+                plan=own_plan,
+                tokenizer=msgspec.to_builtins(contents[keys[0]].tokenizer),
+                writer=f"pyarrow {pa.__version__}",
+                splits=splits,
+                digests={
+                    name: StoredFile(name=name, size_bytes=os.path.getsize(file), digest=digest_file(file))
+                    for name, file in files.items()
+                },
+            )
+            _publish(folder, manifest, path)
+        made.append(MadeExport(kind=kind, path=path, splits=manifest.splits, already_complete=is_made))
+    return made
+
+
+def _is_whole(path: str, manifest: ExportManifest) -> bool:
+    sizes = {os.path.join(path, name): file.size_bytes for name, file in manifest.digests.items()}
+    return all(os.path.isfile(name) and os.path.getsize(name) == size for name, size in sizes.items())
+
+
+def _write_files(
+    kind: ExportKind,
+    config: InstructConfig,
+    prefixes: Mapping[str | None, str],
+    folder: str,
+    pad_id: int,
+    executor: Executor,
+    reporter: Reporter,
+) -> dict[str, dict[str, int]]:
+    """Write all files of an export; return the counts of each split, by its name there."""
+    tasks: list[ExportFile] = []
+    described, counts = [], {SPLIT_NAMES[split]: Counter[str]() for split in prefixes}
+    length, multiple = config.seq_length, config.pad_to_multiple
+    form = kind if kind in COLUMNS else "rows" if length is None else "packs"
+    for split, prefix in prefixes.items():
+        lengths = open_masked(prefix)[0].sequence_lengths
+        if length is None:
+            layout = one_per_block(lengths, 0)
+        elif kind == "bridge":
+            drops = config.longer_than_pack == "drop"
+            layout = lay_out_bridge_packs(lengths, sequence_length=length, multiple=multiple, drop_longer=drops)
+            described.append(describe_packs(lengths, layout, multiple))
+        else:
+            packs = with_suffix(prefix, packing_prefix("", length, multiple))
+            layout = read_layout(packs, lengths, sequence_length=length, pad_to_multiple=multiple)
+        path = os.path.join(folder, SPLIT_NAMES[split])
+        tasks += plan_files(form, prefix, lengths, layout, multiple=multiple, pad_id=pad_id, path=path)
+    if kind == "bridge":
+        write_whole(os.path.join(folder, METADATA_FILE), msgspec.json.encode(list(filter(None, described))))
+    calls = [
+        Call(name=os.path.basename(each.path), place=each.path, function=write_file, arguments=(each,))
+        for each in tasks
+    ]
+    reporter.stage("export", total=len(calls), unit="files")
+    written = run_in_order(executor, calls, deadline_seconds=config.shard_deadline, on_idle=reporter.tick)
+    for task, found in zip(tasks, written, strict=True):
+        counts[os.path.basename(task.path).partition("-")[0]].update(found)
+        reporter.advance(1)
+    return {split: dict(own) for split, own in counts.items()}
+
+
+def write_file(task: ExportFile) -> Counter[str]:
+    """Write the rows of a file, with one row group in memory; return its counts, as in an ExportManifest.
+
+    Raises:
+        FormatError: If tokens or masks are missing or damaged.
+        OutputError: If the file cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    texts, masks = (IndexedDataset(with_suffix(task.prefix, f"_{key}"), check=False) for key in keys_of(None))
+    counts = Counter(rows=0, sequences=0, tokens=0, trainable=0, targets=0)
+    options = {"compression": "zstd", "store_schema": False}
+    with atomic_writer(task.path) as file:
+        sink = pa.PythonFile(file, mode="w")
+        with pq.ParquetWriter(sink, export_schema(task.form), **options) as writer:
+            for begin in range(0, len(task.starts) - 1, task.rows_per_group):
+                starts = task.starts[begin : begin + task.rows_per_group + 1]
+                sequences = task.sequences[starts[0] : starts[-1]]
+                tokens, offsets = texts.take(sequences)
+                mask, _ = masks.take(sequences)
+                batch = make_rows(task, tokens, mask, offsets, sequences=sequences, starts=starts - starts[0])
+                writer.write_batch(batch, row_group_size=batch.num_rows)
+                firsts = offsets[:-1][np.diff(offsets) > 0]
+                trainable = int(np.count_nonzero(mask))
+                counts.update(
+                    rows=batch.num_rows,
+                    sequences=len(sequences),
+                    tokens=len(tokens),
+                    trainable=trainable,
+                    targets=trainable - int(np.count_nonzero(mask[firsts])),
+                )
+    return counts
+
+
+def _publish(folder: str, manifest: ExportManifest, path: str) -> None:
+    """Give a folder its manifest and its name, in place of an earlier export."""
+    replaced = folder.removesuffix(".partial") + ".replaced"
+    write_whole(os.path.join(folder, EXPORT_MANIFEST), msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+    try:
+        if os.path.isdir(path):
+            os.rename(path, replaced)
+        os.rename(folder, path)
+        sync_folder(os.path.dirname(os.path.abspath(path)))
+        shutil.rmtree(replaced, ignore_errors=True)
+    except OSError as error:
+        raise output_error(path, error) from error

@@ -1,0 +1,190 @@
+"""The packs of instruction data: an index over the published tokens and masks, which stay once on disk.
+
+`<prefix>_packing_<L>` is an MMIDIDX of int32 whose sequences are packs and whose entries are sequence numbers; with
+--pad-to-multiple N its name ends in `_pad<N>`. It depends on the lengths of the published sequences, L and N alone, so
+packs of another length take seconds.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from dsindex._version import __version__
+from dsindex.chat.packing import BlockLayout, lay_out_blocks
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.instruction import packing_prefix
+from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.formats.manifest import (
+    MANIFEST_SUFFIX,
+    Content,
+    Manifest,
+    RecordedPacking,
+    Run,
+    files_have_recorded_sizes,
+    manifest_path,
+    read_manifest,
+)
+from dsindex.formats.mmididx import IndexHeader, write_index
+from dsindex.runtime.job import hold_output, make_plan
+from dsindex.store.listing import find_stored
+from dsindex.store.local import DigestingWriter
+from dsindex.store.protocol import open_output, replace_file, store_of
+from dsindex.store.read import is_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dsindex.options.instruct import InstructConfig
+
+FORMAT = 2
+"""Raised whenever the same lengths give other packs, so that packs of earlier releases are made again."""
+LAYOUT_DTYPE = np.dtype("<i4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadePacking:
+    """The published packs of a split."""
+
+    prefix: str
+    content: Content
+    already_complete: bool
+
+
+def read_published(prefix: str) -> Manifest:
+    """Return the manifest of a dataset that the job has published.
+
+    Raises:
+        FormatError: If it is gone.
+    """
+    manifest = read_manifest(prefix)
+    if manifest is None:
+        raise FormatError(f"{prefix}: expected the manifest of a dataset, found none; run the same command again")
+    return manifest
+
+
+def pack_splits(config: InstructConfig, prefixes: Sequence[str]) -> list[MadePacking]:
+    """Make the packs of a job's splits that are missing, and remove those of earlier tokens.
+
+    Args:
+        config: The options of the job; without --seq-length no packs are made.
+        prefixes: The splits' prefixes, such as `out/chat_train`.
+
+    Raises:
+        InputError: If a sequence is longer than a pack, and is not to be dropped.
+        OutputError: If the packs cannot be written.
+    """
+    made = []
+    for prefix in prefixes:
+        tokens = read_published(f"{prefix}_text_document").content
+        files = {suffix: tokens.digests[suffix] for suffix in ("bin", "idx")}
+        sources = {suffix: [file.size_bytes, file.digest] for suffix, file in files.items()}
+        if config.seq_length is not None:
+            made.append(_pack(config, config.seq_length, prefix, tokens, sources))
+        _remove_old(prefix, sources)
+    return made
+
+
+def check_packs(config: InstructConfig, prefixes: Sequence[str]) -> None:
+    """Check that packs can be written.
+
+    Raises:
+        OutputError: If there is an index of which no manifest says that dsindex wrote it.
+    """
+    for prefix in prefixes if config.seq_length is not None else ():
+        path = packs_path(config, prefix)
+        if is_stored(f"{path}.idx") and read_manifest(path) is None:
+            raise OutputError(
+                f"{path}.idx: expected packs that dsindex wrote, got a file of which no manifest says so; move it "
+                "away, or choose another --output-prefix"
+            )
+
+
+def packs_path(config: InstructConfig, prefix: str) -> str:
+    """Return the prefix of a split's packs."""
+    return f"{prefix}{packing_prefix('', config.seq_length or 0, config.pad_to_multiple)}"
+
+
+def _pack(
+    config: InstructConfig, length: int, prefix: str, tokens: Content, sources: dict[str, list[Any]]
+) -> MadePacking:
+    """Make the packs of a split, unless they are there. The index completes them, and comes after the manifest."""
+    path = packs_path(config, prefix)
+    settings = {
+        "packing": FORMAT,
+        "sources": sources,
+        "seq-length": length,
+        "pad-to-multiple": config.pad_to_multiple,
+        "longer-than-pack": "drop" if config.longer_than_pack == "drop" else "refuse",
+    }
+    plan = make_plan(settings)
+    with hold_output(path):
+        found = read_manifest(path)
+        if found is not None and found.run.plan == plan and files_have_recorded_sizes(path, found):
+            return MadePacking(prefix=path, content=found.content, already_complete=True)
+        check_packs(config, [prefix])
+        layout, facts = _lay_out(config, length, f"{prefix}_text_document")
+        store_of(path).delete([f"{path}.idx"])
+        with open_output(f"{path}.bin") as file:
+            file.write(layout.conversations.astype(LAYOUT_DTYPE).tobytes())
+        lengths = np.diff(layout.block_starts).astype(np.int32)
+        boundaries = np.arange(len(lengths) + 1, dtype=np.int64)
+        header = IndexHeader(
+            dtype=LAYOUT_DTYPE, num_sequences=len(lengths), num_boundaries=len(boundaries), has_modes=False
+        )
+        index = io.BytesIO()
+        writer = DigestingWriter(index.write)
+        write_index(writer, header, lambda name: [lengths if name == "lengths" else boundaries])
+        content = Content(
+            inputs=tokens.inputs,
+            documents=layout.num_blocks,
+            sequences=layout.num_blocks,
+            tokens=len(layout.conversations),
+            token_dtype=LAYOUT_DTYPE.name,
+            options=msgspec.structs.replace(tokens.options, seq_length=length),
+            packing=facts,
+            digests={"bin": file.as_stored("bin"), "idx": writer.as_stored("idx")},
+        )
+        started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        run = Run(plan=plan, started=started, executor="driver", workers=1, shards=1, dsindex=__version__)
+        replace_file(manifest_path(path), Manifest(content=content, run=run).encode())
+        replace_file(f"{path}.idx", index.getvalue())
+    return MadePacking(prefix=path, content=content, already_complete=False)
+
+
+def _lay_out(config: InstructConfig, length: int, tokens: str) -> tuple[BlockLayout, RecordedPacking]:
+    drops, multiple = config.longer_than_pack == "drop", config.pad_to_multiple
+    lengths = IndexedDataset(tokens, check=False).sequence_lengths
+    longer = lengths[lengths > length]
+    try:
+        layout = lay_out_blocks(lengths, sequence_length=length, pad_to_multiple=multiple, drop_longer=drops)
+    except ValueError as error:
+        remedy = "pack with --longer-than-pack drop, or in longer packs"
+        raise InputError(f"{tokens}: {error}; {remedy}") from error
+    between = int((-lengths[layout.conversations] % multiple).sum(dtype=np.int64))
+    return layout, RecordedPacking(
+        sequence_length=length,
+        blocks=layout.num_blocks,
+        padding=layout.num_padding,
+        fill=round(layout.fill, 6),
+        pad_to_multiple=multiple if multiple > 1 else None,
+        between=between if multiple > 1 else None,
+        dropped=len(longer) if drops else None,
+        dropped_tokens=int(longer.sum(dtype=np.int64)) if drops else None,
+    )
+
+
+def _remove_old(prefix: str, sources: dict[str, list[Any]]) -> None:
+    """Remove the packs of a split that were made of earlier tokens."""
+    ending = re.compile(rf"({re.escape(prefix)}_packing_[0-9]+(_pad[0-9]+)?)\.{re.escape(MANIFEST_SUFFIX)}")
+    for found in filter(None, map(ending.fullmatch, find_stored(f"{prefix}_packing_"))):
+        manifest = read_manifest(found[1])
+        settings = {} if manifest is None else manifest.run.plan.settings
+        if "packing" in settings and settings["sources"] != sources:
+            store_of(prefix).delete([found[0], f"{found[1]}.idx", f"{found[1]}.bin"])

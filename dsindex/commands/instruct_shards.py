@@ -1,0 +1,186 @@
+"""The unit of work of `dsindex instruct`: encode the conversations of a part of an input into tokens and masks.
+
+Each split has a `.bin` and `.idx` of tokens and one of masks (uint8, 1 = trainable), with the same sequences and
+documents. A conversation is a document; it has more than one sequence only if it was too long and was split.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.chat.encode import EncoderRecipe, make_instruction_encoder
+from dsindex.chat.statistics import NOTE, SPLITS, split_by_hash
+from dsindex.errors import RecordProblem
+from dsindex.formats.dtypes import cast_tokens, dtype_for_vocabulary
+from dsindex.runtime.tasks import ShardResult
+from dsindex.runtime.worker import Attempt, GroupWriter, WorkSettings
+from dsindex.text.blocks import BadRecord, describe_long_line
+from dsindex.text.fields import JSON_WHITESPACE
+from dsindex.text.layout import check_ids
+from dsindex.text.reader import TaskReader
+from dsindex.text.streams import LongLine, cut_large
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dsindex.chat.encode import EncodedConversation, InstructionEncoder
+    from dsindex.runtime.tasks import ShardTask
+    from dsindex.text.streams import LineBlock
+
+MASK_DTYPE = np.dtype(np.uint8)
+BLOCK_BYTES = 1 << 20
+"""Text encoded before it is written; a longer line takes memory for its own size."""
+BAD = "bad."
+"""Beginning of the counts of bad records by kind in a shard's result; those of a split begin with its tokens' key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionSettings(WorkSettings):
+    """The settings that all shards of a job share."""
+
+    recipe: EncoderRecipe
+    fractions: tuple[float, float, float] | None
+    """Shares of train, valid and test; None for a single dataset."""
+    split_seed: int
+
+
+def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
+    """Return the splits with a share above 0, or None alone for a single dataset.
+
+    >>> split_names(None), split_names((0.9, 0.1, 0))
+    ((None,), ('train', 'valid'))
+    """
+    if fractions is None:
+        return (None,)
+    return tuple(name for name, share in zip(SPLITS, fractions, strict=True) if share > 0)
+
+
+def keys_of(split: str | None) -> tuple[str, str]:
+    """Return the keys of a split's tokens and masks in a shard's result; after P_ they are the names of the datasets.
+
+    >>> keys_of(None), keys_of("valid")
+    (('text_document', 'loss_mask'), ('valid_text_document', 'valid_loss_mask'))
+    """
+    beginning = "" if split is None else f"{split}_"
+    return f"{beginning}text_document", f"{beginning}loss_mask"
+
+
+def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
+    """Encode the conversations of a task into files under names unique to this attempt, synced to disk.
+
+    Raises:
+        BadRecordError: At the first bad record, unless bad records are quarantined.
+        InputError: If the input is missing or has changed since the job was planned.
+        TokenizerError: If the tokenizer is damaged.
+        OutputError: If the work folder cannot be written.
+    """
+    encoder = make_instruction_encoder(settings.recipe)
+    with Attempt(task, settings) as attempt:
+        splits = {split: _Split(split, attempt, settings) for split in split_names(settings.fractions)}
+        bad: Counter[str] = Counter()
+        reader, held_bytes = TaskReader(task.parts), 0
+        for part, block in reader.lines(block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
+            num_records = 0
+            for offset, line, outcome, kept in _encode_block(block, encoder, settings):
+                num_records += 1
+                if isinstance(outcome, RecordProblem):
+                    reason = f"{outcome.reason} ({outcome.kind})"
+                    bad[outcome.kind] += 1
+                    attempt.set_aside(BadRecord(part=part, offset=offset, line=line, line_bytes=kept, reason=reason))
+                else:
+                    splits[_split_of(outcome, settings)].hold(outcome, part, offset, line)
+            reader.counts[part]["blank"] += block.num_lines - num_records
+            held_bytes += block.text_bytes
+            if held_bytes >= BLOCK_BYTES:
+                for split in splits.values():
+                    split.write()
+                held_bytes = 0
+        for split in splits.values():
+            split.write()
+        counts = {f"{BAD}{kind}": count for kind, count in bad.items()}
+        for split in splits.values():
+            counts |= {f"{split.name}.{name}": number for name, number in split.statistics.items()}
+        return ShardResult(
+            files=attempt.count_files(reader, [split.kept for split in splits.values()]),
+            keys=tuple(key for split in splits.values() for key in split.results()),
+            quarantine=attempt.quarantine(),
+            counts=tuple(sorted(counts.items())),
+        )
+
+
+def _encode_block(
+    block: LineBlock | LongLine, encoder: InstructionEncoder, settings: InstructionSettings
+) -> Iterator[tuple[int, int, EncodedConversation | RecordProblem, bytes]]:
+    """Yield for each record its offset, its line, what becomes of it, and what is kept of a bad one's line."""
+    if isinstance(block, LongLine):
+        yield block.offset, block.line, _too_large(block.num_bytes, settings.max_record_bytes), block.head
+        return
+    limit = settings.max_record_bytes
+    lines, sizes = [block.text(number) for number in range(block.num_lines)], (block.ends - block.starts).tolist()
+    records = [number for number, line in enumerate(lines) if line.strip(JSON_WHITESPACE)]
+    fitting = [lines[number] for number in records if sizes[number] <= limit]
+    outcomes = encoder.encode_lines(fitting, up_to_problem=not settings.quarantine)
+    for number in records:
+        size, kept = sizes[number], b""
+        outcome = next(outcomes) if size <= limit else _too_large(size, limit)
+        if isinstance(outcome, RecordProblem):
+            kept = cut_large(block.line(number), limit)
+        yield int(block.offsets[number]), int(block.lines[number]), outcome, kept
+
+
+def _split_of(encoded: EncodedConversation, settings: InstructionSettings) -> str | None:
+    if settings.fractions is None:
+        return None
+    return split_by_hash(encoded.fingerprint, fractions=settings.fractions, seed=settings.split_seed)
+
+
+def _too_large(num_bytes: int, limit: int) -> RecordProblem:
+    return RecordProblem("too-large", describe_long_line(num_bytes, limit))
+
+
+class _Split(GroupWriter):
+    """Writes the tokens and masks of a split, and counts its conversations."""
+
+    def __init__(self, split: str | None, attempt: Attempt, settings: InstructionSettings) -> None:
+        self.name = keys_of(split)[0]
+        self.statistics: Counter[str] = Counter()
+        self._vocabulary_size = settings.recipe.tokenizer.vocabulary_size
+        self._dtype = dtype_for_vocabulary(self._vocabulary_size)
+        super().__init__(attempt, split or "0", [self._dtype, MASK_DTYPE], provenance=settings.provenance)
+        self.kept = np.zeros(len(attempt.bad), np.int64)
+        """Conversations of each part."""
+        self._held: list[tuple[EncodedConversation, int, int, int]] = []
+
+    def hold(self, encoded: EncodedConversation, part: int, offset: int, line: int) -> None:
+        """Count a conversation and hold it until the next `write`."""
+        self._held.append((encoded, part, offset, line))
+        self.kept[part] += 1
+        self.statistics.update(
+            conversations=1,
+            sequences=len(encoded.lengths),
+            tokens=len(encoded.tokens),
+            learnt=int(np.count_nonzero(encoded.mask)),
+            cut=encoded.cut,
+            shortened=int(encoded.cut > 0 or len(encoded.lengths) > 1),
+            special_in_text=int(encoded.special_in_text),
+        )
+        self.statistics.update(f"{NOTE}{note}" for note in encoded.notes)
+
+    def write(self) -> None:
+        """Write the conversations that are held."""
+        if not self._held:
+            return
+        conversations, *places = zip(*self._held, strict=True)
+        lengths = np.concatenate([encoded.lengths for encoded in conversations])
+        per_document = np.array([len(encoded.lengths) for encoded in conversations], np.int64)
+        tokens = np.concatenate([encoded.tokens for encoded in conversations])
+        check_ids(tokens, self._vocabulary_size)
+        self.add(0, cast_tokens(tokens, self._dtype), lengths, per_document)
+        self.add(1, np.concatenate([encoded.mask for encoded in conversations]), lengths, per_document)
+        parts, offsets, lines = np.array(places, np.int64)
+        self.add_places(offsets, lines, parts)
+        self._held = []

@@ -1,0 +1,442 @@
+"""`dsindex mix`: weights of a blend from shares, epochs and token budgets, and what a job draws of each dataset.
+
+A sample has L tokens, and one more that the next sample begins with, all from one dataset. Megatron draws samples, so
+a normalised weight is a share of the samples and of the tokens, whatever the sizes of the datasets.
+
+Source: docs/formats.md §2; megatron.core.datasets.blended_megatron_dataset_builder.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
+
+from dsindex.datasets.tails import describe_data
+from dsindex.errors import InputError, LimitError, UsageError
+from dsindex.formats.manifest import read_manifest
+from dsindex.megatron.building import count_parts
+from dsindex.megatron.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
+from dsindex.megatron.plan import Blend, CacheSettings, describe_sums, find_needed_caches, parse_data_path
+from dsindex.messages import THOUSANDS, show_epochs, show_percent, split_unit
+from dsindex.options.index import DEFAULT_SPLIT
+from dsindex.store.machine import available_cpus
+from dsindex.store.urls import ONLY_INPUTS, as_prefix, refuse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dsindex.megatron.epochs import SplitMatrix
+    from dsindex.megatron.plan import PartCounts
+    from dsindex.options.mix import MixConfig
+
+MANY_EPOCHS = 4
+"""Up to about four epochs, repeated tokens are nearly worth as much as new ones (Muennighoff et al., 2023)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedDataset:
+    """What a mixture draws from one dataset."""
+
+    prefix: str
+    tokens: int
+    """Tokens of one epoch: of its part in the train split."""
+    valid_tokens: int
+    test_tokens: int
+    weight: str | None
+    """As written for Megatron; None in a blend without weights."""
+    share: float
+    """Its share of the samples, and so of the tokens that are drawn."""
+    num_samples: int
+    tokens_drawn: int
+    epochs_shuffled_together: int
+    """Epochs whose samples are permuted among each other; if there are several, tokens repeat before all are read."""
+
+    @property
+    def epochs(self) -> float:
+        """How often its tokens are drawn."""
+        return self.tokens_drawn / self.tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixResult:
+    """A blend, what it draws, and what there is to say about it."""
+
+    datasets: tuple[MixedDataset, ...]
+    split: str | None
+    """As the job has it; None if each split has datasets of its own."""
+    sequence_length: int
+    num_samples: int
+    num_iterations: int | None
+    """None if the batch size is not known."""
+    data_path: tuple[str, ...]
+    """The words of Megatron's `--data-path`; a single dataset needs no weight."""
+    flags: tuple[str, ...]
+    """The flags of the datasets for the training script."""
+    warnings: tuple[str, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the run."""
+        return self.num_samples * self.sequence_length
+
+    @property
+    def first_to_run_out(self) -> MixedDataset:
+        """The dataset whose tokens last for the shortest part of the run."""
+        return max(self.datasets, key=lambda each: each.epochs)
+
+
+def run_mix(config: MixConfig) -> MixResult:
+    """Count datasets and divide the tokens of a run among them.
+
+    Raises:
+        InputError: If a dataset is missing, empty or given twice, or the amounts contradict each other.
+        LimitError: If Megatron would stop or loop forever.
+    """
+    prefixes, amounts, weights = _read_sources(config)
+    held = _held_out(config, prefixes)
+    split = None if held or config.has_splits_of_their_own else config.split or DEFAULT_SPLIT
+    matrix = (WHOLE, None, None) if split is None else split_matrix(parse_split(split))
+    counts = _count(prefixes, matrix)
+    tokens, batch = _tokens_asked(config), config.global_batch_size
+    if amounts:
+        tokens, shares = divide(amounts, [parts[0].tokens for parts in counts if parts[0]], tokens, names=prefixes)
+    num_samples = None if tokens is None else _whole_samples(tokens, config)
+    if config.source:
+        digits = max(5, len(str(num_samples)) + 1)  # enough to draw within one sample of the shares
+        weights = tuple(f"{float(share):.{digits}g}" for share in shares)
+    settings = CacheSettings(sequence_length=config.seq_length, split=split, matrix=None if split is None else matrix)
+    datasets, num_samples = _draw(prefixes, counts, weights, num_samples, settings)
+    data_path = _words(prefixes, weights)
+    blends = {
+        "train": data_path,
+        "valid": _words(held, weights) if held else config.valid_data_path,
+        "test": config.test_data_path,
+    }
+    given = {name: tuple(words) for name, words in blends.items() if words}
+    flags = [f"--{name}-data-path {shlex.join(words)}" for name, words in given.items()]
+    if split is not None:
+        own_split = [f"--split {shlex.quote(split)}"] if config.split else []
+        flags = [f"--data-path {shlex.join(data_path)}", *own_split]
+    return MixResult(
+        datasets=datasets,
+        split=split,
+        sequence_length=config.seq_length,
+        num_samples=num_samples,
+        num_iterations=None if batch is None else num_samples // batch,
+        data_path=data_path,
+        flags=tuple(flags),
+        warnings=tuple(_warnings(datasets, counts, given)),
+    )
+
+
+def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount], tuple[str, ...] | None]:
+    """Return the prefixes, their amounts, and weights as typed; a blend without weights has neither."""
+    weights: tuple[str, ...] | None = None
+    amounts: list[Amount] = []
+    if config.data_path:
+        blend = parse_data_path(config.data_path)
+        prefixes = blend.prefixes
+        if blend.weights is not None:
+            weights = config.data_path[::2]
+            numbers = [Fraction(weight) for weight in blend.weights]
+            amounts = [Amount(kind="share", value=number / sum(numbers)) for number in numbers]
+    else:
+        pairs = [read_source(word) for word in config.source]
+        prefixes, amounts = tuple(prefix for prefix, _ in pairs), [amount for _, amount in pairs]
+    files = [os.path.realpath(f"{prefix}.idx") for prefix in prefixes]
+    for prefix, file in zip(prefixes, files, strict=True):
+        if files.count(file) > 1:
+            raise InputError(f"{prefix}: expected every dataset once, got it twice; add the amounts up")
+    return prefixes, amounts, weights
+
+
+def _held_out(config: MixConfig, prefixes: Sequence[str]) -> tuple[str, ...]:
+    """Return the validation sets that `build --hold-out` wrote beside all datasets; nothing if some have none."""
+    if config.split is not None or config.has_splits_of_their_own:
+        return ()
+    found = tuple(filter(None, map(_find_hold_out, prefixes)))
+    return found if len(found) == len(prefixes) else ()
+
+
+def _find_hold_out(prefix: str) -> str | None:
+    manifest = read_manifest(prefix)
+    if manifest is None or manifest.content.options.leave_out is None:
+        return None
+    folder, name = os.path.split(prefix)
+    places = (place for place, letter in enumerate(name) if letter == "_")
+    others = (os.path.join(folder, f"{name[:place]}_valid{name[place:]}") for place in places)
+    return next((other for other in others if os.path.isfile(f"{other}.idx")), None)
+
+
+def _words(prefixes: tuple[str, ...], weights: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the words of a blend; a single dataset needs no weight."""
+    if weights is None or len(prefixes) == 1:
+        return prefixes
+    return tuple(word for pair in zip(weights, prefixes, strict=True) for word in pair)
+
+
+def _count(prefixes: Sequence[str], matrix: SplitMatrix) -> list[list[PartCounts | None]]:
+    """Count the parts of datasets side by side.
+
+    Raises:
+        InputError: If one is missing, or has no tokens in train.
+    """
+    with ThreadPoolExecutor(max_workers=available_cpus()) as threads:
+        counts = list(threads.map(lambda prefix: count_parts(prefix, matrix), prefixes))
+    for prefix, (train, *_) in zip(prefixes, counts, strict=True):
+        if train is None or train.tokens <= 0:
+            raise InputError(f"{prefix}.idx: expected tokens to draw, got a dataset without any in train; leave it out")
+    return counts
+
+
+def _tokens_asked(config: MixConfig) -> int | None:
+    """Return the tokens of the run, if the options say them."""
+    samples = config.train_samples
+    if config.train_iters is not None and config.global_batch_size is not None:
+        samples = config.train_iters * config.global_batch_size
+    return config.tokens if samples is None else samples * config.seq_length
+
+
+def _whole_samples(tokens: int, config: MixConfig) -> int:
+    """Return the samples of a run, in whole iterations.
+
+    Raises:
+        InputError: If it is shorter than one.
+    """
+    batch = config.global_batch_size or 1
+    samples = tokens // config.seq_length // batch * batch
+    if not samples:
+        what = "one sample" if batch == 1 else "one iteration"
+        raise InputError(f"expected a run of at least {what}, {config.seq_length * batch:,} tokens, got {tokens:,}")
+    return samples
+
+
+def _draw(
+    prefixes: Sequence[str],
+    counts: Sequence[Sequence[PartCounts | None]],
+    weights: Sequence[str] | None,
+    num_samples: int | None,
+    settings: CacheSettings,
+) -> tuple[tuple[MixedDataset, ...], int]:
+    """Return what a job draws of each dataset, and its samples.
+
+    Raises:
+        LimitError: If Megatron would stop or loop forever.
+    """
+    numbers = None if weights is None or len(prefixes) == 1 else tuple(map(float, weights))
+    caches, blends = find_needed_caches(
+        (Blend(prefixes=tuple(prefixes), weights=numbers), None, None),
+        [(num_samples, None, None)],
+        settings=settings,
+        counts=dict(zip(prefixes, counts, strict=True)),
+    )
+    wanted = [Fraction(weight) for weight in blends[0].weights] if blends else [Fraction(1)]
+    shares = [weight / sum(wanted) for weight in wanted]
+    size = num_samples or sum(cache.epochs.num_samples for cache in caches)
+    if not size:
+        raise LimitError(
+            f"expected at least one sample of {settings.sequence_length + 1:,} tokens, got none; the datasets or the "
+            "budget are too small for --seq-length"
+        )
+    datasets, typed = list[MixedDataset](), weights or (None,) * len(prefixes)
+    for prefix, parts, weight, share, cache in zip(prefixes, counts, typed, shares, caches, strict=True):
+        train, valid, test = (0 if part is None else part.tokens for part in parts)
+        drawn = MixedDataset(
+            prefix=prefix,
+            tokens=train,
+            valid_tokens=valid,
+            test_tokens=test,
+            weight=weight,
+            share=float(share),
+            num_samples=round(share * size),
+            tokens_drawn=round(share * size) * settings.sequence_length,
+            epochs_shuffled_together=cache.epochs.num_epochs - cache.epochs.separate_final_epoch,
+        )
+        datasets.append(drawn)
+    return tuple(datasets), size
+
+
+def _warnings(
+    datasets: Sequence[MixedDataset],
+    counts: Sequence[Sequence[PartCounts | None]],
+    blends: dict[str, tuple[str, ...]],
+) -> Iterator[str]:
+    """Yield sentences about datasets that are repeated often or too small, and about valid, test and weights.
+
+    Raises:
+        InputError: If a dataset of valid or test is missing or empty.
+    """
+    for each in datasets:
+        if each.epochs > MANY_EPOCHS:
+            times = f"{each.prefix} is read {show_epochs(each.epochs)} times"
+            yield f"{times}; repeating a dataset more than {MANY_EPOCHS} times gains little"
+        if not each.num_samples:
+            yield f"{each.prefix} gives no sample; raise its share or the budget, or leave it out"
+    parsed = {name: parse_data_path(words, flag=f"--{name}-data-path") for name, words in blends.items()}
+    yield from describe_sums(parsed)
+    trained = {os.path.realpath(f"{each.prefix}.idx") for each in datasets}
+    for place, name in enumerate(SPLIT_NAMES[1:], start=1):
+        own = parsed[name].prefixes if name in parsed else ()
+        _count(own, (WHOLE, None, None))
+        for prefix in own:
+            if os.path.realpath(f"{prefix}.idx") in trained:
+                yield f"{prefix} is in {name} and in train, so the job is evaluated on what it was trained on"
+        parts = zip(datasets, (each[place] for each in counts), strict=True)
+        empty = [each.prefix for each, part in parts if part is not None and not part.tokens]
+        if empty:
+            yield f"{name} has no tokens of {', '.join(empty)}; a job that requests samples of {name} loops forever"
+    valid = [None if parts[1] is None else (parts[1].begin, parts[1].end) for parts in counts]
+    yield from describe_data(dict(zip((each.prefix for each in datasets), valid, strict=True)))
+
+
+# Amounts: a share, epochs, tokens, part of what remains, or at most so much of it.
+
+TOLERANCE = Fraction(1, 1000)
+"""Shares and amounts may miss the whole by this share of it, as 33.33% of each of three datasets do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """How much of a dataset a mixture draws."""
+
+    kind: Literal["share", "epochs", "tokens"]
+    value: Fraction
+    is_limit: bool = False
+    """Whether it is part of what the others leave, in proportion to the dataset's tokens, up to this amount."""
+
+    def tokens(self, available: int, budget: int) -> Fraction:
+        """Return the tokens of an amount, or of its limit."""
+        return self.value * {"share": budget, "epochs": available, "tokens": 1}[self.kind]
+
+
+_UNITS: dict[str, tuple[Literal["share", "epochs", "tokens"], Fraction]] = {
+    "": ("share", Fraction(1)),
+    "%": ("share", Fraction(1, 100)),
+    **dict.fromkeys(("epoch", "epochs"), ("epochs", Fraction(1))),
+    **dict.fromkeys(("token", "tokens"), ("tokens", Fraction(1))),
+    **{unit: ("tokens", Fraction(size)) for unit, size in THOUSANDS.items() if unit},
+}
+REST = Amount(kind="tokens", value=Fraction(2**63), is_limit=True)
+"""What remains, whatever it is."""
+
+
+def read_source(word: str) -> tuple[str, Amount]:
+    """Return the dataset and the amount of `PREFIX=AMOUNT`; a path itself may have an equals sign.
+
+    Raises:
+        UsageError: If there is no dataset, or what follows the equals sign is no amount.
+    """
+    refuse_address(word, ONLY_INPUTS, UsageError)
+    prefix, equals, text = word.rpartition("=")
+    if not equals or os.path.isfile(f"{as_prefix(word)}.idx"):
+        return as_prefix(word), REST
+    try:
+        return as_prefix(prefix), parse_amount(text)
+    except ValueError as error:
+        raise UsageError(f"{prefix}: {error}") from error
+
+
+def parse_amount(text: str) -> Amount:
+    """Return the amount that a text names.
+
+    Raises:
+        ValueError: If it names none, or a number from 1 on without a unit, which can be percent or epochs.
+
+    >>> parse_amount("40%") == parse_amount("0.4"), parse_amount("10B").value
+    (True, Fraction(10000000000, 1))
+    >>> parse_amount("max2epochs")
+    Amount(kind='epochs', value=Fraction(2, 1), is_limit=True)
+    """
+    text = text.strip().lower()
+    if text == "rest":
+        return REST
+    number, unit = split_unit(text.removeprefix("max"))
+    kind, factor = _UNITS.get(unit, ("share", Fraction(0)))
+    value = (number or 0) * factor
+    if value == 0 or (kind == "share" and value > 1) or (not unit and value == 1):
+        expected = "40% of the tokens or 0.4, 2.5epochs, 10B tokens, rest, or a limit such as max2epochs"
+        raise ValueError(f"expected {expected}, got {text!r}")
+    return Amount(kind=kind, value=value, is_limit=text.startswith("max"))
+
+
+def divide(
+    amounts: Sequence[Amount], available: Sequence[int], budget: int | None, *, names: Sequence[str]
+) -> tuple[int, list[Fraction]]:
+    """Turn amounts into shares of the tokens that are drawn.
+
+    Args:
+        amounts: One for each dataset.
+        available: Tokens of one epoch of each dataset, all positive.
+        budget: Tokens of the run; None if it follows from the amounts.
+        names: The datasets' names for messages.
+
+    Returns:
+        The tokens of the run, and the share of each dataset in them.
+
+    Raises:
+        InputError: If the amounts contradict each other or the budget.
+
+    >>> parsed = [parse_amount(text) for text in ("30%", "max2epochs", "rest")]
+    >>> tokens, shares = divide(parsed, [900, 100, 500], 1000, names="abc")
+    >>> [str(share * tokens) for share in shares]
+    ['300', '350/3', '1750/3']
+    """
+    shares = sum(amount.value for amount in amounts if amount.kind == "share" and not amount.is_limit)
+    if shares > 1 + TOLERANCE:
+        raise InputError(f"expected shares of at most 100% together, got {show_percent(shares)}; make them smaller")
+    if budget is None:
+        budget = _follow_budget(amounts, available)
+    wanted = [amount.tokens(num, budget) for amount, num in zip(amounts, available, strict=True)]
+    tokens = [Fraction(0) if amount.is_limit else own for amount, own in zip(amounts, wanted, strict=True)]
+    remaining = budget - sum(tokens)
+    if remaining < -TOLERANCE * budget:
+        largest, name = max(zip(tokens, names, strict=True))
+        raise InputError(
+            f"{name}: expected amounts of at most {budget:,} tokens together, got {int(budget - remaining):,}, "
+            f"{int(largest):,} of them of this dataset; raise the budget, or make them smaller"
+        )
+    takers = [place for place, amount in enumerate(amounts) if amount.is_limit]
+    if takers and remaining <= 0:
+        msg = f"{names[takers[0]]}: nothing remains for it, since the others take all {budget:,} tokens"
+        raise InputError(f"{msg}; make them smaller")
+    takers.sort(key=lambda place: wanted[place] / available[place])  # those whose limits are reached first
+    for number, place in enumerate(takers):
+        part = remaining * Fraction(available[place], sum(available[other] for other in takers[number:]))
+        tokens[place] = min(part, wanted[place])
+        remaining -= tokens[place]
+    if remaining > TOLERANCE * budget:
+        raise InputError(
+            f"expected amounts of {budget:,} tokens together, got {int(budget - remaining):,} "
+            f"({show_percent((budget - remaining) / budget)}); raise them or their limits, lower the budget, or write "
+            "one dataset without an amount to take the rest"
+        )
+    total = sum(tokens)
+    return budget, [each / total for each in tokens]
+
+
+def _follow_budget(amounts: Sequence[Amount], available: Sequence[int]) -> int:
+    """Return the tokens of a run that follow from the amounts.
+
+    What takes the rest is read once, or up to its limit. If all are shares, the run ends where the first dataset has
+    been read once.
+    """
+    pairs = list(zip(amounts, available, strict=True))
+    shared = sum(amount.value for amount, _ in pairs if amount.kind == "share" and not amount.is_limit)
+    if all(amount.kind == "share" and not amount.is_limit for amount in amounts):
+        return max(1, int(min(num / amount.value for amount, num in pairs)))
+    if shared >= 1:
+        raise InputError(
+            f"expected shares below 100% together, since others are in tokens or epochs, got {show_percent(shared)}; "
+            "make them smaller"
+        )
+    fixed = Fraction(0)
+    for amount, num in pairs:
+        if amount.is_limit:
+            fixed += num if amount.kind == "share" else min(Fraction(num), amount.tokens(num, 0))
+        elif amount.kind != "share":
+            fixed += amount.tokens(num, 0)
+    return max(1, int(fixed / (1 - shared)))

@@ -1,0 +1,142 @@
+"""`dsindex pack`: from JSONL to a `.pbin`, with the same shards, executors and work folder as a build."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.commands.convert import TYPE_OF_SIZE
+from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
+from dsindex.errors import TokenizerError
+from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
+from dsindex.options.common import work_folder_path
+from dsindex.runtime.estimate import check_room
+from dsindex.runtime.executors import Call
+from dsindex.runtime.job import make_plan, open_job
+from dsindex.runtime.output import Output
+from dsindex.runtime.preflight import examine_sample
+from dsindex.runtime.shards import make_shards
+from dsindex.runtime.source import open_source
+from dsindex.runtime.tasks import PartFile
+from dsindex.runtime.work_folder import SHARDS_FOLDER
+from dsindex.runtime.worker import ShardSettings, read_lengths
+from dsindex.store.protocol import open_output, replace_file
+from dsindex.store.urls import absolute, joined
+from dsindex.text.selection import open_pattern
+from dsindex.text.tokenizer import shared_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dsindex.formats.pbin import PbinVersion
+    from dsindex.options.pack import PackConfig
+    from dsindex.runtime.job import Job
+    from dsindex.runtime.progress import Reporter
+    from dsindex.runtime.tasks import Part
+    from dsindex.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackResult(TextResult):
+    """The result of packing."""
+
+    engine: str
+    """Name of the engine."""
+
+
+def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
+    """Pack JSONL into a `.pbin`, continuing an interrupted run of the same plan.
+
+    Raises:
+        DsindexError: If the input cannot be packed as asked; final names then never refer to incomplete files.
+    """
+    selection, version = open_pattern(config.jq_pattern), PBIN_VERSIONS[config.pbin_era]
+    source = open_source(config, append_eod=True, reporter=reporter)
+    token_bytes = choose_token_bytes(source.tokenizer, version)
+    settings = source.settings()
+    settings |= {"eod-token": settings.pop("append-eod"), "output": str(absolute(config.output))}
+    settings |= {"jq-pattern": config.jq_pattern, "pbin-era": config.pbin_era}
+    plan = make_plan(settings, source.files)
+    output = Output(
+        prefix=absolute(config.output_prefix),
+        plan_id=plan.plan_id,
+        dtype=TYPE_OF_SIZE[token_bytes],
+        head=PartFile(path=joined(work_folder_path(config), f"{SHARDS_FOLDER}/head"), size_bytes=version.header_bytes),
+    )
+    uses_jq = selection.needs_jq
+    with open_job(config, plan, [output], reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
+        if not job.already_complete:
+            for note in source.first_notes():
+                reporter.say(note)
+            estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
+            check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1)
+            shared = ShardSettings(
+                tokenizer=source.tokenizer,
+                engine=source.engine,
+                keys=selection.names,
+                selection=selection,
+                dtype=output.dtype.newbyteorder(version.byte_order).str,
+                eod_id=source.eod_id,
+                layout="pbin",
+                **source.shard_options(),
+            )
+            shards = make_shards(job, source, shared)
+            _add_ends(job, output, version)
+            options = source.describe_options(jq_pattern=config.jq_pattern, pbin_era=config.pbin_era)
+            shards.publish([{"token_dtype": np.dtype(f"u{token_bytes}").name, "options": options}])
+    return PackResult(
+        datasets=(MadeDataset.of(config.output, job.manifests[0].content),),
+        engine=source.engine.name,
+        **outcome_fields(source, job),
+    )
+
+
+def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
+    """Return the size of a token by Modalities' rule, which counts the vocabulary without added tokens.
+
+    Raises:
+        TokenizerError: If an added token's id does not fit that size.
+    """
+    loaded = shared_tokenizer(tokenizer)
+    vocabulary_size = loaded.get_vocab_size(with_added_tokens=False)
+    try:
+        token_bytes = token_bytes_for_vocabulary(vocabulary_size) if version.names_token_size else 4
+    except ValueError as error:
+        raise TokenizerError(f"{tokenizer.name}: {error}; choose another tokenizer") from error
+    token, largest = max(loaded.get_vocab(with_added_tokens=True).items(), key=lambda item: (item[1], item[0]))
+    if largest >= 1 << 8 * token_bytes:
+        raise TokenizerError(
+            f"{tokenizer.name}: expected ids that fit {token_bytes} bytes, the size of a token in Modalities for a "
+            f"vocabulary of {vocabulary_size} entries without added tokens, got {largest} for {token!r}; "
+            f"`dsindex build` and then `dsindex convert` make a .pbin with larger tokens"
+        )
+    return token_bytes
+
+
+# The parts of a `.pbin` besides its tokens: the token size and the header before them, the pickled index after them.
+
+
+def _add_ends(job: Job, output: Output, version: PbinVersion) -> None:
+    """Write the header and the index of all shards to files of the work folder."""
+    data_bytes = sum(part.bin.size_bytes for part in output.parts)
+    header = PbinHeader(version=version, token_bytes=output.dtype.itemsize, data_bytes=data_bytes)
+    arguments = (output.parts, header, joined(job.work_dir, SHARDS_FOLDER))
+    call = Call(name="pack-index", place=output.prefix, function=_write_ends, arguments=arguments)
+    [(_, tail)] = job.dispatch([(output.name, call)]).run()
+    output.add_file(tail)
+
+
+def _write_ends(parts: Sequence[Part], header: PbinHeader, folder: str) -> PartFile:
+    """Write the header, and the index from the lengths in the shards' `.idx` files; return the index.
+
+    Raises:
+        InputError: If a shard is missing.
+        OutputError: If the work folder cannot be written.
+    """
+    replace_file(joined(folder, "head"), header.to_bytes())
+    path = joined(folder, "index")
+    with open_output(path) as file:
+        write_pbin_index(file, header, read_lengths(parts))
+    return PartFile(path=path, size_bytes=file.size_bytes)

@@ -1,0 +1,352 @@
+"""`dsindex report`: one HTML page about datasets and mixtures, from one pass over their tokens.
+
+The page needs nothing else: no script, no network. Every text is escaped, and characters that would be invisible or
+change the direction of writing are shown as escapes. The same data give the same page, byte for byte.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from dsindex._version import __version__
+from dsindex.commands.report_measures import DrawnSplit, Measurement, Sources, measure, read_drawn
+from dsindex.commands.source_lines import open_token_data
+from dsindex.commands.token_text import text_of
+from dsindex.datasets.detect import tell_kind
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.lineage import PROVENANCE_SUFFIX
+from dsindex.datasets.tails import describe_tails
+from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.messages import count, format_size, short_number, show_name
+from dsindex.store.errors import output_error
+from dsindex.store.local import atomic_writer, make_folder, open_file, require_path
+from dsindex.store.machine import available_cpus
+from dsindex.store.read import is_stored
+from dsindex.store.urls import absolute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dsindex.commands.source_lines import TokenData
+    from dsindex.datasets.documents import Documents, LengthBin
+    from dsindex.formats.manifest import Content
+    from dsindex.options.datasets import ReportConfig
+    from dsindex.runtime.progress import Reporter
+    from dsindex.text.tokenizer import Tokenizer
+
+SHOWN_SOURCES, SHOWN_TOKENS, SHOWN_EXAMPLES = 25, 30, 10
+EXAMPLE_TOKENS = 512
+MARK = b"<!DOCTYPE html>\n<!-- dsindex report "
+"""How a page begins; other files are not replaced."""
+
+Cell: TypeAlias = "str | int | float | None"
+"""A text, a count, a share, or a number that is not known."""
+
+
+class Table(NamedTuple):
+    """A table whose first column has names; shares are drawn as bars."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """What the page has of a dataset."""
+
+    name: str
+    documents: int | None
+    """None if it could not be measured."""
+    tokens: int | None
+    repetitions: int
+    findings: tuple[str, ...]
+    notes: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    tiles: tuple[tuple[str, Cell], ...] = ()
+    tables: tuple[Table, ...] = ()
+    lengths: tuple[LengthBin, ...] = ()
+    examples: tuple[tuple[str, str], ...] = ()
+    """Title and text of some documents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportResult:
+    """The page that was written."""
+
+    output: str
+    size_bytes: int
+    datasets: tuple[Section, ...] = field(repr=False)
+    findings: tuple[str, ...]
+    """Sentences about caches that cannot be read."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found wrong."""
+        return not self.findings and not any(section.findings for section in self.datasets)
+
+
+def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
+    """Measure datasets and write a page about them. Damage of a dataset is a finding on the page.
+
+    Raises:
+        InputError: If one is not there, is no dataset of tokens, or is given twice; or a folder has no caches of them.
+        TokenizerError: If the tokenizer that was given cannot be read.
+        OutputError: If the page is another file, or cannot be written.
+    """
+    _check_output(options.output)
+    opened = [open_token_data(tell_kind(path), options.tokenizer_model) for path in options.prefix]
+    places = [os.path.realpath(each.files[-1]) for each in opened]
+    twice = next((each for each, place in zip(opened, places, strict=True) if places.count(place) > 1), None)
+    if twice is not None:
+        raise InputError(f"{twice.path}: expected every dataset once, got it twice; leave one out")
+    splits, findings = list[DrawnSplit](), list[str]()
+    for folder in options.cache:
+        drawn, wrong = read_drawn(folder, lambda named: _lengths_of(opened, named))
+        splits, findings = [*splits, *drawn], [*findings, *wrong]
+    num_tokens = sum(len(each.documents.tokens) for each in opened if each.documents is not None)
+    reporter.stage("read", total=num_tokens, unit="tokens")
+    sections = tuple(_describe(each, advance=reporter.advance) for each in opened)
+    reporter.end_stage()
+    more = f" and {count(len(sections) - 1, 'other dataset')}" if len(sections) > 1 else ""
+    ends = [(own.prefix, *own.part) for each in splits if each.split == "valid" for own in each.datasets if own.part]
+    tail = describe_tails(ends)
+    page = _render(
+        title=f"{sections[0].name}{more}",
+        findings=findings,
+        sections=sections,
+        notes=[] if tail is None else [tail],
+        tables=[*map(_show_split, splits), *([_show_datasets(sections)] if more else [])],
+    )
+    make_folder(os.path.dirname(options.output) or ".")
+    with atomic_writer(options.output) as file:
+        file.write(page)
+    return ReportResult(output=options.output, size_bytes=len(page), datasets=sections, findings=tuple(findings))
+
+
+def _render(**parts: Any) -> bytes:  # noqa: ANN401 - what the template shows
+    from jinja2 import Environment  # slow to import
+
+    source = files("dsindex.commands").joinpath("report.html.jinja").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, finalize=_show)
+    page: str = environment.from_string(source).render(version=__version__, **parts)
+    return page.encode("utf-8", "backslashreplace")
+
+
+def _show(value: Any) -> Any:  # noqa: ANN401 - what the template has
+    """Return a cell as text."""
+    if value is None:
+        return "-"
+    if type(value) is str:
+        return show_name(value)
+    return f"{value:.2%}" if type(value) is float else f"{value:,}" if type(value) is int else value
+
+
+def _check_output(path: str) -> None:
+    """Refuse to replace a file that is no report.
+
+    Raises:
+        OutputError: If there is such a file, or it is an address or a folder.
+    """
+    require_path(path)
+    if not os.path.lexists(path):
+        return
+    try:
+        with open_file(path) as file:
+            begin = file.read(len(MARK))
+    except OSError as error:
+        raise output_error(path, error) from error
+    if begin != MARK:
+        raise OutputError(f"{path}: exists already and is no report of dsindex; remove it, or choose another --output")
+
+
+def _lengths_of(opened: Sequence[TokenData], named: str) -> Any:  # noqa: ANN401 - a mapped array, or None
+    """Return the lengths of the sequences of the dataset that a description names; None if it is none of them."""
+    known = [each.path for each in opened if isinstance(each.dataset, IndexedDataset)]
+    fitting = [name for name in known if absolute(named) == absolute(name)]
+    # On another machine, data are known by their names.
+    fitting = fitting or [name for name in known if os.path.basename(named) == os.path.basename(name)]
+    return IndexedDataset(fitting[0], check=False).sequence_lengths if len(fitting) == 1 else None
+
+
+def _describe(opened: TokenData, *, advance: Callable[[int], None]) -> Section:
+    """Measure a dataset and describe it."""
+    documents, origin, content = opened.documents, opened.origin, opened.origin.content
+    facts = [("file", f"{path}, {format_size(size)}") for path, size in opened.sizes.items()]
+    for name, value in origin.facts().items():
+        facts.append((name, ", ".join(value) if isinstance(value, list) else str(value)))
+    section = Section(
+        name=opened.path,
+        documents=None,
+        tokens=None,
+        repetitions=0,
+        findings=opened.findings,
+        notes=tuple(origin.notes),
+        facts=tuple(facts),
+    )
+    if documents is None:
+        return section
+    findings = list(opened.findings)
+    if documents.tokens.dtype.kind not in "iu":
+        what = f"expected integer tokens, got {documents.tokens.dtype}"
+        return replace(section, findings=(*findings, f"{opened.files[0]}: {what}"))
+    try:
+        sources = _sources(origin.prefix, documents, content)
+        found = measure(documents, sources, masks=opened.masks, threads=available_cpus(), on_progress=advance)
+    except FormatError as error:
+        return replace(section, findings=(*findings, str(error)))
+    recorded = content.tokenizer if content is not None and origin.tokenizer is None else origin.tokenizer
+    size = None if recorded is None else recorded.vocabulary_size
+    beyond = found.others + (0 if size is None else int(found.counts[size:].sum()))
+    if beyond:
+        bound = "of a vocabulary" if size is None else f"below the {size:,} of the tokenizer"
+        findings.append(f"{opened.files[0]}: expected ids {bound}, got {count(beyond, 'token')} with others")
+    return replace(
+        section,
+        documents=found.documents,
+        tokens=found.tokens,
+        repetitions=found.repetitions,
+        findings=tuple(findings),
+        facts=(*facts, ("token type", str(np.dtype(documents.tokens.dtype).name))),
+        tiles=tuple(_tiles(found, content, size, has_masks=opened.masks is not None)),
+        lengths=found.lengths.bins,
+        tables=(
+            _show_sources(sources.names, found, content, has_masks=opened.masks is not None),
+            _show_lengths(found),
+            _show_tokens(found, origin.tokenizer),
+        ),
+        examples=tuple(_examples(documents, found, origin.tokenizer)),
+    )
+
+
+def _sources(prefix: str, documents: Documents, content: Content | None) -> Sources:
+    """Return the sources that provenance or manifest record; otherwise all documents are of one source."""
+    inputs = content.inputs if content is not None else []
+    names, path = [each.path for each in inputs], f"{prefix}{PROVENANCE_SUFFIX}"
+    if names and is_stored(path):
+        return Sources(names=names, path=path)
+    known = [each.documents for each in inputs if each.documents is not None]
+    if len(known) == len(names) > 0 and sum(known) == documents.num_documents:
+        return Sources(names=names, num_documents=known)
+    return Sources(names=[names[0] if len(names) == 1 else "all"], num_documents=[documents.num_documents])
+
+
+def _tiles(
+    found: Measurement, content: Content | None, vocabulary_size: int | None, *, has_masks: bool
+) -> Iterator[tuple[str, Cell]]:
+    yield "documents", short_number(found.documents)
+    yield "tokens", short_number(found.tokens)
+    yield "tokens per document", f"{found.tokens / max(1, found.documents):,.1f}"
+    yield "repeated documents", _share(found.repetitions, found.documents)
+    if content is not None and content.bytes_per_token is not None:
+        yield "bytes of text per token", f"{content.bytes_per_token:.2f}"
+    if vocabulary_size is not None:
+        used = int(np.count_nonzero(found.counts[:vocabulary_size]))
+        yield "of the vocabulary occurs", _share(used, vocabulary_size)
+    if has_masks:
+        yield "of the tokens are learned", _share(found.by_source[:, 2].sum(), found.tokens)
+
+
+def _share(part: float, whole: float) -> float | None:
+    return float(part / whole) if whole else None
+
+
+def _show_sources(names: Sequence[str], found: Measurement, content: Content | None, *, has_masks: bool) -> Table:
+    inputs = content.inputs if content is not None and len(content.inputs) == len(names) else []
+    num_bytes = np.array([each.tokenized_bytes or 0 for each in inputs] or [0] * len(names))
+    columns = np.column_stack([found.by_source, num_bytes])
+    order = np.argsort(-found.by_source[:, 1], kind="stable")
+    amounts = [(names[place], columns[place].tolist()) for place in order[:SHOWN_SOURCES].tolist()]
+    if len(order) > SHOWN_SOURCES:
+        rest = columns[order[SHOWN_SOURCES:]].sum(axis=0).tolist()
+        amounts.append((count(len(order) - SHOWN_SOURCES, "smaller source"), rest))
+    has_bytes = bool(num_bytes.any())
+    rows = (
+        (
+            *(name, documents, tokens, _share(tokens, found.tokens)),
+            *([_share(learned, tokens)] if has_masks else []),
+            *([f"{size / max(1, tokens):.2f}"] if has_bytes else []),
+        )
+        for name, (documents, tokens, learned, size) in amounts
+    )
+    return Table(
+        caption="Documents and tokens by source",
+        head=(
+            *("source", "documents", "tokens", "share of tokens"),
+            *(["share learned"] if has_masks else []),
+            *(["bytes per token"] if has_bytes else []),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _show_lengths(found: Measurement) -> Table:
+    quantiles = found.lengths.quantiles
+    return Table(
+        caption=f"Tokens that this share of the documents has at most; {found.lengths.empty:,} documents are empty",
+        head=("documents", *(f"{share}%" for share in quantiles)),
+        rows=(("tokens", *quantiles.values()),),
+    )
+
+
+def _show_tokens(found: Measurement, tokenizer: Tokenizer | None) -> Table:
+    counts, lasts, ends = found.counts, found.last_counts, found.last_counts.sum()
+    shown = [token for token in np.argsort(-counts, kind="stable")[:SHOWN_TOKENS].tolist() if counts[token]]
+    texts = [_text(tokenizer, [token]).replace(" ", "␣") or "(no text)" for token in shown]
+    return Table(
+        caption="The most frequent tokens, and the share of documents that end with each",
+        head=("token", "id", "occurrences", "share of tokens", "share of ends"),
+        rows=tuple(
+            (text, str(token), int(counts[token]), _share(counts[token], found.tokens), _share(lasts[token], ends))
+            for text, token in zip(texts, shown, strict=True)
+        ),
+    )
+
+
+def _examples(documents: Documents, found: Measurement, tokenizer: Tokenizer | None) -> Iterator[tuple[str, str]]:
+    drawn = np.linspace(0, found.documents - 1, SHOWN_EXAMPLES).astype(int).tolist() if found.documents else []
+    reasons = [(document, f"{copies:,} copies") for document, copies in found.repeated]
+    for reason, numbers in (("longest", found.longest), ("shortest", found.shortest), ("drawn evenly", drawn)):
+        reasons += [(document, reason) for document in numbers]
+    for document in dict.fromkeys(document for document, _ in reasons):
+        begin, end = documents.span(document)
+        text = _text(tokenizer, documents.tokens[begin : min(end, begin + EXAMPLE_TOKENS)].tolist())
+        why = ", ".join(reason for other, reason in reasons if other == document)
+        more = " …" if end - begin > EXAMPLE_TOKENS else ""
+        yield f"Document {document:,}: {count(end - begin, 'token')}, {why}", text + more
+
+
+def _text(tokenizer: Tokenizer | None, ids: list[int]) -> str:
+    return " ".join(map(str, ids)) if tokenizer is None else text_of(tokenizer, ids)
+
+
+def _show_datasets(sections: Sequence[Section]) -> Table:
+    total = sum(each.tokens or 0 for each in sections)
+    rows = (
+        (each.name, each.documents, each.tokens, _share(each.tokens, total), _share(each.repetitions, each.documents))
+        for each in sections
+        if each.tokens is not None and each.documents is not None
+    )
+    head = ("dataset", "documents", "tokens", "share of tokens", "share repeated")
+    return Table(caption="Datasets", head=head, rows=tuple(rows))
+
+
+def _show_split(drawn: DrawnSplit) -> Table:
+    total = sum(each.num_samples for each in drawn.datasets)
+    rows: list[tuple[Cell, ...]] = []
+    for each in drawn.datasets:
+        read = each.num_samples * drawn.sequence_length
+        epochs = f"{read / each.part_tokens:,.2f}" if each.part_tokens else None
+        short, cut = each.short_documents or (0, 0)
+        share = _share(each.num_samples, total)
+        rows.append((each.prefix, each.num_samples, share, each.intended, epochs, _share(cut, short)))
+    return Table(
+        caption=f"What {drawn.split} draws: {count(total, 'sample')} of {drawn.sequence_length:,} tokens",
+        head=("dataset", "samples", "share drawn", "intended", "epochs", "short documents cut"),
+        rows=tuple(rows),
+    )

@@ -1,0 +1,378 @@
+"""What a report counts: one pass over the tokens of a dataset, and what index caches draw from it.
+
+Documents are the same if 64 bits of a digest of their tokens are. Of more than MOST_DIGESTS documents, those of a share
+of the digests are counted, and the rest is estimated from it, so memory does not grow with the dataset.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import njit
+
+from dsindex.commands.verify_caches import CHUNK_ITEMS, list_caches, part_of, read_blend
+from dsindex.datasets.documents import LengthCounter
+from dsindex.errors import DsindexError, FormatError, InputError
+from dsindex.formats.provenance import read_rows
+from dsindex.megatron.cache import BLENDED_CLASS, files_of, read_description
+from dsindex.megatron.epochs import SPLIT_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from numpy.typing import NDArray
+
+    from dsindex.datasets.documents import Documents, LengthSummary
+    from dsindex.store.read import Items
+
+MOST_DIGESTS = 1 << 22
+BLOCK_TOKENS = 1 << 24
+"""Tokens of a block, which has one document at least."""
+LARGEST_VOCABULARY = 1 << 20
+"""Ids from here on are counted together; the largest vocabularies have about 2**18."""
+MOST_NAMED = 5
+"""Documents that are named as longest, shortest and most repeated."""
+_PRIME = np.uint64(0x9E3779B97F4A7C15)
+_SHIFTS = (np.uint64(32), np.uint64(29))
+
+
+@njit(cache=True, nogil=True)
+def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], size: int) -> tuple[Any, Any, int, Any]:
+    """Read consecutive documents.
+
+    Args:
+        tokens: Of all the documents, laid end to end.
+        lengths: Of each document.
+        size: Ids to count.
+
+    Returns:
+        How often each id below `size` occurs, how many documents end with each, how many tokens have other ids, and a
+        digest of each document.
+    """
+    counts, lasts, others = np.zeros(size, np.int64), np.zeros(size, np.int64), 0
+    digests = np.empty(len(lengths), np.uint64)
+    begin = 0
+    for document in range(len(lengths)):
+        # Two chains, so that one multiplication does not wait for the other.
+        even, odd = np.uint64(lengths[document]), _PRIME
+        token = -1
+        for index in range(begin, begin + lengths[document]):
+            token = int(tokens[index])
+            if 0 <= token < size:
+                counts[token] += 1
+            else:
+                others += 1
+            mixed = (even ^ np.uint64(token)) * _PRIME
+            even, odd = odd, mixed ^ (mixed >> _SHIFTS[0])
+        begin += lengths[document]
+        if 0 <= token < size:
+            lasts[token] += 1
+        mixed = (even ^ (odd >> _SHIFTS[1])) * _PRIME + odd
+        mixed = (mixed ^ (mixed >> _SHIFTS[0])) * _PRIME
+        digests[document] = mixed ^ (mixed >> _SHIFTS[1])
+    return counts, lasts, others, digests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one pass over a dataset finds."""
+
+    documents: int
+    tokens: int
+    lengths: LengthSummary
+    counts: NDArray[np.int64]
+    """How often each id occurs, shape [ids]."""
+    others: int
+    """Tokens whose id is negative, or LARGEST_VOCABULARY or more."""
+    last_counts: NDArray[np.int64]
+    """How many documents end with each id, shape [ids]."""
+    by_source: NDArray[np.int64]
+    """Documents, tokens and learned tokens of each source, shape [sources, 3]."""
+    repetitions: int
+    """Documents that would go if each with tokens were kept once."""
+    repeated: tuple[tuple[int, int], ...]
+    """First document and number of copies of those with the most copies."""
+    longest: tuple[int, ...]
+    shortest: tuple[int, ...]
+    """Numbers of documents, of those with tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Consecutive documents."""
+
+    first: int
+    begin: int
+    """Their first token."""
+    lengths: NDArray[np.int64]
+    sources: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The source of each document: recorded in a provenance file, or sources whose documents follow each other."""
+
+    names: list[str]
+    path: str | None = None
+    """The provenance file."""
+    num_documents: Sequence[int] = ()
+    """Documents of each source, if they follow each other."""
+
+    def of(self, begin: int, end: int) -> NDArray[np.int64]:
+        """Return the numbers of the sources of documents [begin, end).
+
+        Raises:
+            FormatError: If the provenance file is damaged.
+        """
+        if self.path is None:
+            ends = np.clip(np.cumsum(self.num_documents), begin, end)
+            return np.repeat(np.arange(len(ends)), np.diff(ends, prepend=begin))
+        inputs = read_rows(self.path, begin, end)[0].astype(np.int64)
+        if len(inputs) and not 0 <= inputs.min() <= inputs.max() < len(self.names):
+            raise FormatError(f"{self.path}: expected inputs below {len(self.names)}; the file is damaged")
+        return inputs
+
+
+def measure(
+    documents: Documents,
+    sources: Sources,
+    *,
+    masks: Items | None = None,
+    threads: int,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> Measurement:
+    """Read all tokens of a dataset once. The result does not depend on the number of threads.
+
+    Args:
+        documents: The dataset, with integer tokens.
+        sources: The source of each document.
+        masks: Of each token, other than 0 if it is learned.
+        threads: Blocks that are read at once.
+        on_progress: Called with the number of tokens read since the last call.
+
+    Raises:
+        FormatError: If tokens are missing, or the sources cannot be read.
+    """
+    size = min(LARGEST_VOCABULARY, 1 << 8 * min(documents.tokens.dtype.itemsize, 4))
+    one_of = 1 << (max(1, -(-documents.num_documents // MOST_DIGESTS)) - 1).bit_length()
+    most_digest, num_sources = np.uint64((1 << 64) // one_of - 1), len(sources.names)
+
+    def read(block: Block) -> tuple[Any, ...]:
+        lengths = block.lengths
+        tokens = np.asarray(documents.tokens[block.begin : block.begin + int(lengths.sum())])
+        counts, lasts, others, digests = read_block(tokens, lengths, size)
+        by_source = np.zeros((num_sources, 3), np.int64)
+        by_source[:, 0] = np.bincount(block.sources, minlength=num_sources)
+        by_source[:, 1] = np.bincount(block.sources, lengths, num_sources)
+        filled = np.flatnonzero(lengths)
+        if masks is not None and len(filled):
+            begins = (np.cumsum(lengths) - lengths)[filled]
+            own = np.asarray(masks[block.begin : block.begin + len(tokens)]) != 0
+            learned = np.add.reduceat(own, begins, dtype=np.int64)
+            by_source[:, 2] = np.bincount(block.sources[filled], learned, num_sources)
+        chosen = np.flatnonzero((digests <= most_digest) & (lengths > 0))
+        kept = np.stack([digests[chosen].view(np.int64), block.first + chosen, lengths[chosen]])
+        return counts, lasts, others, by_source, kept
+
+    counts, lasts = np.zeros((2, size), np.int64)
+    by_source, others, lengths = np.zeros((num_sources, 3), np.int64), 0, LengthCounter()
+    kept = [np.empty((3, 0), np.int64)]
+    longest = shortest = np.empty((2, 0), np.int64)
+    for block, found in _map_ahead(read, _blocks(documents, sources), threads=threads):
+        counts += found[0]
+        lasts += found[1]
+        others += found[2]
+        by_source += found[3]
+        kept.append(found[4])
+        lengths.add(block.lengths)
+        longest = _most(longest, block.lengths, block.first)
+        shortest = _most(shortest, -block.lengths, block.first)
+        on_progress(int(block.lengths.sum()))
+    summary = lengths.summary()
+    repetitions, repeated = _find_repeats(np.concatenate(kept, axis=1))
+    return Measurement(
+        documents=summary.count,
+        tokens=summary.total,
+        lengths=summary,
+        counts=counts,
+        others=others,
+        last_counts=lasts,
+        by_source=by_source,
+        repetitions=repetitions * one_of,
+        repeated=repeated,
+        longest=tuple(longest[1].tolist()),
+        shortest=tuple(shortest[1].tolist()),
+    )
+
+
+def _blocks(documents: Documents, sources: Sources) -> Iterator[Block]:
+    first = begin = 0
+    for lengths in documents.lengths():
+        ends, known, at = np.cumsum(lengths), sources.of(first, first + len(lengths)), 0
+        while at < len(lengths):
+            before = int(ends[at - 1]) if at else 0
+            stop = max(at + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
+            yield Block(first=first + at, begin=begin + before, lengths=lengths[at:stop], sources=known[at:stop])
+            at = stop
+        first, begin = first + len(lengths), begin + int(ends[-1])
+
+
+def _most(known: NDArray[np.int64], values: NDArray[np.int64], first: int) -> NDArray[np.int64]:
+    """Return the largest of known values and others, none 0, and their numbers; of equal ones the first."""
+    is_new = values != 0
+    if known.shape[1] == MOST_NAMED:
+        is_new &= values > known[0, -1]
+    new = np.flatnonzero(is_new)
+    both = np.concatenate([known, np.stack([values[new], first + new])], axis=1)
+    return both[:, np.lexsort((both[1], -both[0]))[:MOST_NAMED]]
+
+
+def _find_repeats(kept: NDArray[np.int64]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Count equal digests among rows of digests, documents and lengths, and name those with the most copies."""
+    digests, documents, lengths = kept
+    _, first, copies = np.unique(digests, return_index=True, return_counts=True)
+    first, copies = first[copies > 1], copies[copies > 1]
+    order = np.lexsort((documents[first], -lengths[first], -copies))[:MOST_NAMED]
+    most = zip(documents[first[order]].tolist(), copies[order].tolist(), strict=True)
+    return int((copies - 1).sum()), tuple(most)
+
+
+def _map_ahead(
+    function: Callable[[Block], tuple[Any, ...]], blocks: Iterator[Block], *, threads: int
+) -> Iterator[tuple[Block, tuple[Any, ...]]]:
+    """Yield blocks with their results, in order, while threads work on those that follow."""
+    waiting: deque[tuple[Block, Future[tuple[Any, ...]]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for block in blocks:
+            waiting.append((block, pool.submit(function, block)))
+            if len(waiting) > threads:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        for first, future in waiting:
+            yield first, future.result()
+
+
+# What index caches draw.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnDataset:
+    """What one split of a job draws from a dataset."""
+
+    prefix: str
+    """As in the description."""
+    num_samples: int = 0
+    intended: float | None = None
+    """Its weight in the blend; None without a blend."""
+    part: tuple[int, int] | None = None
+    """First sequence of the split's part, and one past its last; None if the dataset is not on the page."""
+    part_tokens: int | None = None
+    short_documents: tuple[int, int] | None = None
+    """Documents that fit a sample, and those of them that are cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnSplit:
+    """What the caches of one split draw."""
+
+    split: str
+    sequence_length: int
+    datasets: tuple[DrawnDataset, ...]
+
+
+def read_drawn(folder: str, lengths_of: Callable[[str], Any]) -> tuple[list[DrawnSplit], list[str]]:
+    """Read what the caches of a folder draw from known datasets, and sentences about caches that cannot be read.
+
+    Args:
+        folder: The cache folder (`--data-cache-path`).
+        lengths_of: Returns the tokens of each sequence of the dataset that a description names; None if it is not one
+            of those that are looked at.
+
+    Raises:
+        InputError: If there is no folder, or no cache of these datasets.
+    """
+    single: dict[tuple[str, str, int], DrawnDataset] = {}
+    blends, findings = [], []
+    for path in list_caches(folder):
+        try:
+            described = read_description(path)
+            if described["class"] == BLENDED_CLASS:
+                blends.append((described, *read_blend(path, described)))
+            elif (lengths := lengths_of(str(described["dataset_path"]))) is not None:
+                single[_key(described)] = _read_split(path, described, lengths)
+        except DsindexError as error:
+            findings.append(str(error))
+    found = []
+    alone = dict(single)
+    for described, drawn, weights in blends:
+        keys = [_key(each) for each in described["datasets"]]
+        if any(key in single for key in keys):
+            rows = zip(keys, drawn, weights, strict=True)
+            parts = [
+                replace(
+                    single.get(key, DrawnDataset(prefix=key[0])), num_samples=num, intended=weight / (sum(weights) or 1)
+                )
+                for key, num, weight in rows
+            ]
+            found.append((keys[0], parts))
+        for key in keys:
+            alone.pop(key, None)
+    found += [(key, [own]) for key, own in alone.items()]
+    if not found and not findings:
+        raise InputError(f"{folder}: expected index caches of the datasets, found none; check --cache")
+    order = {name: place for place, name in enumerate(SPLIT_NAMES)}
+    found.sort(key=lambda each: order.get(each[0][1], len(order)))
+    splits = [DrawnSplit(split=key[1], sequence_length=key[2], datasets=tuple(parts)) for key, parts in found]
+    return splits, findings
+
+
+def _key(described: Mapping[str, Any]) -> tuple[str, str, int]:
+    return str(described["dataset_path"]), str(described["index_split"]), int(described["sequence_length"])
+
+
+def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnDataset:  # noqa: ANN401 - mapped
+    samples, documents = files_of(path).open("shuffle_index"), files_of(path).open("document_index")
+    prefix, _, length = _key(described)
+    begin, end = part_of(path, described, len(lengths))
+    try:
+        short = _count_cut_documents(lengths, documents, sequence_length=length, num_samples=len(samples))
+    except IndexError as error:
+        raise FormatError(f"{path}: expected the sequences of the dataset; build the cache again") from error
+    part_tokens = int(lengths[begin:end].sum(dtype=np.int64))
+    return DrawnDataset(
+        prefix=prefix, num_samples=len(samples), part=(begin, end), part_tokens=part_tokens, short_documents=short
+    )
+
+
+def _count_cut_documents(
+    lengths: NDArray[np.int32], documents: NDArray[np.integer[Any]], *, sequence_length: int, num_samples: int
+) -> tuple[int, int]:
+    """Count the documents of 1 to L tokens of an index, whichever program built it, and those of them that are cut.
+
+    Sample k takes the input tokens [k * L, (k + 1) * L) of the documents laid end to end, so a document is cut if it
+    begins before a multiple of L and ends after it.
+
+    Args:
+        lengths: Tokens of each sequence of the dataset.
+        documents: The document index.
+        sequence_length: L.
+        num_samples: Samples of the index; documents after the last of them are not counted.
+
+    >>> lengths = np.array([5, 3, 6, 12, 2], np.int32)
+    >>> _count_cut_documents(lengths, np.array([0, 2, 1, 3, 4]), sequence_length=8, num_samples=3)
+    (3, 1)
+    """
+    length, begin, counts = np.int64(sequence_length), np.int64(0), np.zeros(2, np.int64)
+    for first in range(0, len(documents), CHUNK_ITEMS):
+        own = np.asarray(lengths[documents[first : first + CHUNK_ITEMS]], np.int64)
+        ends = begin + np.cumsum(own)
+        starts, begin = ends - own, begin + own.sum()
+        is_short = (starts < num_samples * length) & (own > 0) & (own <= length)
+        last = np.minimum(ends[is_short], num_samples * length) - 1
+        counts += [is_short.sum(), (last // length > starts[is_short] // length).sum()]
+    return int(counts[0]), int(counts[1])

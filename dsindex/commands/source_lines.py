@@ -1,0 +1,217 @@
+"""Where a dataset comes from, as its manifest says: inputs, tokenizer and options, and the lines of its documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dsindex.datasets.decoding import load_like, load_recorded
+from dsindex.datasets.detect import MASK_SUFFIX, TEXT_SUFFIX
+from dsindex.datasets.documents import documents_of, open_masks
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.lineage import find_document_origins
+from dsindex.datasets.packed import PbinDocuments
+from dsindex.errors import DsindexError, FormatError, InputError, MissingObjectError, TokenizerError
+from dsindex.formats.manifest import read_manifest
+from dsindex.store.read import fingerprint_input, input_status, is_stored
+from dsindex.text.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dsindex.datasets.detect import Subject
+    from dsindex.datasets.documents import Documents
+    from dsindex.datasets.lineage import DocumentOrigin
+    from dsindex.formats.manifest import Content, Manifest
+    from dsindex.store.read import Items
+    from dsindex.text.tokenizer import Tokenizer
+
+SHOWN_INPUTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What is known of a dataset's origin."""
+
+    prefix: str
+    manifest: Manifest | None
+    tokenizer: Tokenizer | None
+    notes: dict[str, None] = field(default_factory=dict)
+    """Sentences about a tokenizer that is missing or may be another, and lines and inputs that are not known."""
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def content(self) -> Content | None:
+        """The part of the manifest that depends on inputs, tokenizer and options alone."""
+        return self.manifest.content if self.manifest is not None else None
+
+    def lines_of(self, documents: Sequence[int], *, num_documents: int) -> list[DocumentOrigin]:
+        """Return the lines that documents were made from; where they are not known, a note says why.
+
+        Raises:
+            FormatError: If the manifest or the provenance is damaged, or belongs to another dataset.
+        """
+        found, notes = find_document_origins(self.prefix, num_documents, documents)
+        self.notes.update(dict.fromkeys(notes))
+        self.check_inputs(found.values())
+        return [found[document] for document in documents]
+
+    def check_inputs(self, origins: Iterable[DocumentOrigin]) -> None:
+        """Note what became of the inputs of documents since the dataset was made from them."""
+        known = {(self.prefix if each.part is None else each.part.prefix, each.source) for each in origins}
+        for prefix, number in sorted({(prefix, source.input) for prefix, source in known if source is not None}):
+            manifest = self.manifest if prefix == self.prefix else read_manifest(prefix)
+            problem = None if manifest is None else input_problem(manifest, number)
+            if manifest is not None and problem is not None:
+                path = manifest.content.inputs[number].path
+                told = f"{path}: this input {problem}; lines are those that it had when the dataset was made"
+                self.notes[told] = None
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the manifest says, by name."""
+        if self.manifest is None:
+            return {}
+        content, run = self.manifest.content, self.manifest.run
+        facts: dict[str, Any] = {
+            "made": f"{run.started or 'at an unknown time'} by dsindex {run.dsindex or 'of an unknown version'}",
+            "inputs": some_inputs([file.path for file in content.inputs]),
+        }
+        if (account := content.account) is not None:
+            told = f"{account.kept:,} kept, {account.quarantined:,} quarantined, {account.filtered:,} filtered"
+            facts["records"] = told
+        if content.bytes_per_token is not None:
+            facts["bytes of text per token"] = f"{content.bytes_per_token:.2f}"
+        if (tokenizer := content.tokenizer) is not None:
+            eod = "no EOD appended" if content.eod_id is None else f"EOD {tokenizer.eod_id}"
+            told = f"{tokenizer.name}, {tokenizer.vocabulary_size:,} tokens, sha256 {tokenizer.sha256[:16]}…, {eod}"
+            facts["tokenizer"] = told
+        options = msgspec.to_builtins(content.options)
+        shown = [f"{name} = {value}" for name, value in options.items() if name != "instruction" and value is not False]
+        return facts | ({"options": ", ".join(shown)} if shown else {})
+
+
+def some_inputs(names: list[str]) -> list[str]:
+    """Return the first names, and how many others there are."""
+    more = len(names) - SHOWN_INPUTS
+    return names if more <= 0 else [*names[:SHOWN_INPUTS], f"and {more:,} more"]
+
+
+def find_origin(prefix: str, tokenizer_model: str | None, *, documents: Documents | None = None) -> Origin:
+    """Read a dataset's manifest, and load its tokenizer.
+
+    Args:
+        prefix: Path without suffix.
+        tokenizer_model: The tokenizer to use; None for the recorded one.
+        documents: The dataset, of which the manifest has to be.
+
+    Raises:
+        TokenizerError: If the tokenizer that was given cannot be read.
+    """
+    try:
+        manifest = read_manifest(prefix)
+    except FormatError as error:
+        given = None if tokenizer_model is None else load_tokenizer(tokenizer_model)
+        return Origin(prefix=prefix, manifest=None, tokenizer=given, findings=[str(error)])
+    tokenizer, note = _choose_tokenizer(prefix, manifest, tokenizer_model)
+    origin = Origin(prefix=prefix, manifest=manifest, tokenizer=tokenizer, notes={note: None} if note else {})
+    if manifest is None or documents is None:
+        return origin
+    expected, got = manifest.content, (documents.num_documents, len(documents.tokens))
+    if (expected.documents, expected.tokens) == got:
+        return origin
+    what = f"expected {expected.documents:,} documents and {expected.tokens:,} tokens as in its manifest"
+    misfit = f"{documents.path}: {what}, got {got[0]:,} and {got[1]:,}; one of them belongs to another dataset"
+    return replace(origin, manifest=None, findings=[misfit])
+
+
+def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None) -> tuple[Tokenizer | None, str | None]:
+    """Return the tokenizer to decode with, and a sentence if there is none or it may be another one."""
+    recorded = None if manifest is None else manifest.content.tokenizer
+    if given is None:
+        try:
+            return load_recorded(prefix, manifest), None
+        except TokenizerError as error:
+            return None, str(error)
+    tokenizer = load_like(recorded, given)
+    if recorded is None:
+        return tokenizer, "no tokenizer is recorded, so it is unknown whether this is the right one"
+    if tokenizer.sha256 == recorded.sha256:
+        return tokenizer, None
+    other = f"{given} is another tokenizer (sha256 {tokenizer.sha256[:16]}…) than the dataset was made with"
+    return tokenizer, f"{other} ({recorded.name}, sha256 {recorded.sha256[:16]}…), so the text can be wrong"
+
+
+def input_problem(manifest: Manifest, number: int) -> str | None:
+    """Return what became of an input since the build; None if it is as it was."""
+    recorded, absolute = manifest.content.inputs[number], manifest.run.plan.inputs
+    path = recorded.path
+    if not is_stored(path) and number < len(absolute):
+        path = absolute[number][0]
+    try:
+        status = input_status(path)
+        if recorded.size_bytes not in {None, status.size_bytes}:
+            return f"has changed: it had {recorded.size_bytes:,} bytes and has {status.size_bytes:,}"
+        if recorded.fingerprint not in {None, fingerprint_input(status.path)}:
+            return "has changed: it has the same size and other content"
+    except (FileNotFoundError, NotADirectoryError, MissingObjectError):
+        return "is not there any more"
+    except (OSError, DsindexError):
+        return "is out of reach now"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenData:
+    """A dataset of tokens, with its origin; damage is a finding."""
+
+    path: str
+    files: tuple[str, ...]
+    dataset: IndexedDataset | PbinDocuments | None
+    """None if it is damaged."""
+    documents: Documents | None
+    masks: Items | None
+    """Of each token, 1 if it is learned; None for other data than conversations."""
+    origin: Origin
+    findings: tuple[str, ...]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each file that is there."""
+        return file_sizes(self.files)
+
+
+def open_token_data(subject: Subject, tokenizer_model: str | None) -> TokenData:
+    """Open a dataset of tokens.
+
+    Raises:
+        InputError: If it is of another kind.
+        TokenizerError: If the tokenizer that was given cannot be read.
+    """
+    path = f"{subject.path}{TEXT_SUFFIX}" if subject.kind == "instruction data" else subject.path
+    if subject.kind not in {"MMIDIDX", "instruction data", "pbin"}:
+        raise InputError(f"{path}: expected a dataset of .bin and .idx, or a .pbin, got: {subject.kind}")
+    dataset, documents, masks, findings = None, None, None, list[str]()
+    try:
+        dataset = PbinDocuments(path) if subject.kind == "pbin" else IndexedDataset(path)
+        documents, stem = documents_of(dataset), path.removesuffix(TEXT_SUFFIX)
+        if stem != path and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
+            masks = open_masks(stem, len(documents.tokens))
+    except FormatError as error:
+        findings.append(str(error))
+    origin = find_origin(subject.prefix if subject.kind == "pbin" else path, tokenizer_model, documents=documents)
+    return TokenData(
+        path=path,
+        files=(path,) if subject.kind == "pbin" else (f"{path}.bin", f"{path}.idx"),
+        dataset=dataset,
+        documents=documents,
+        masks=masks,
+        origin=origin,
+        findings=(*findings, *origin.findings),
+    )
+
+
+def file_sizes(paths: Iterable[str]) -> dict[str, int]:
+    """Return the size of each file that is there."""
+    return {path: input_status(path).size_bytes for path in paths if is_stored(path)}

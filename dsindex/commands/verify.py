@@ -1,0 +1,255 @@
+"""`dsindex verify`: functions over pieces of a dataset that return findings, mapped over an executor.
+
+The structure of a dataset is checked whatever wrote it, and its ids if a vocabulary is known. The digests in its
+manifest cover all else that its files hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.commands.findings import SAME_AS, CheckResult, DatasetCounts, VerifyReport
+from dsindex.commands.verify_caches import find_caches, verify_cache
+from dsindex.commands.verify_tokens import compare_shard, find_difference, open_source
+from dsindex.datasets.detect import tell_kind
+from dsindex.datasets.documents import documents_of, open_documents
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.packed import PbinDocuments
+from dsindex.errors import FormatError, InputError
+from dsindex.formats.manifest import manifest_path, read_manifest
+from dsindex.formats.pbin import PBIN_VERSIONS
+from dsindex.messages import count
+from dsindex.runtime.dispatch import make_executor, run_in_order
+from dsindex.runtime.executors import Call
+from dsindex.store.local import DIGEST_BLOCK_BYTES, combine_digests
+from dsindex.store.read import digest_blocks, input_status, is_stored
+from dsindex.text.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from dsindex.commands.verify_tokens import SourceShards
+    from dsindex.datasets.detect import KindName, Subject
+    from dsindex.formats.manifest import Manifest
+    from dsindex.options.datasets import VerifyConfig
+    from dsindex.runtime.executors import Executor
+    from dsindex.runtime.progress import Reporter
+    from dsindex.store.local import StoredFile
+
+STRUCTURE = "structure: every entry of the index against the tokens"
+REMEDY = "restore it, or build the dataset again"
+_SUFFIXES: dict[KindName, tuple[str, ...]] = {
+    "MMIDIDX": ("bin", "idx", "provenance.parquet"),
+    "packs": ("bin", "idx"),
+    "pbin": ("pbin",),
+}
+"""The files of each kind that is verified."""
+_HINTS = {
+    "instruction data": "; verify its _text_document and its _loss_mask",
+    "index cache": "; verify its dataset, with --cache",
+}
+PIECE_TOKENS, CHUNK_TOKENS = 1 << 26, 1 << 21
+"""Tokens that one call reads, and that are held in memory at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check of a dataset."""
+
+    name: str
+    function: Callable[..., Any]
+    pieces: Sequence[tuple[Any, ...]]
+    """The arguments of each call; pieces are small, and may be sent to other machines."""
+    judge: Callable[[Iterable[Any]], Iterable[str]] = chain.from_iterable
+    """Turns the results of all pieces, in order, into findings."""
+    compares_tokens: bool = False
+    """Whether tokens are compared with something: a digest, the source, or another dataset."""
+
+
+def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
+    """Verify one dataset: always its structure; the rest as a manifest and options allow.
+
+    Raises:
+        InputError: If it is of another kind, or `--against-source` or `--cache` asks for a check that is impossible.
+        TokenizerError: If the tokenizer for `--against-source` is not the one that the dataset was made with.
+    """
+    try:
+        subject = tell_kind(path)
+    except (InputError, FormatError) as error:
+        missing = CheckResult(name="the dataset is there", findings=(str(error),))
+        return VerifyReport(path=path, kind=None, checks=(missing,))
+    if subject.kind not in _SUFFIXES:
+        got = f"{subject.kind}{_HINTS.get(subject.kind, '')}"
+        raise InputError(f"{path}: expected a dataset of .bin and .idx, or a .pbin, got {got}")
+    results, notes = list[CheckResult](), list[str]()
+    manifest = _read_manifest(subject, results, notes)
+    source = open_source(subject, manifest, config) if config.against_source else None
+    counts = _read_structure(subject, manifest, results)
+    files = {} if manifest is None else manifest.content.digests
+    checks = [_check_digest(f"{subject.prefix}.{suffix}", file) for suffix, file in files.items()]
+    checks += [] if counts is None else _checks_of_content(subject, counts, config, is_digested=manifest is not None)
+    with contextlib.closing(make_executor(config)) as executor:
+        executor.require_seen([f"{subject.prefix}.{suffix}" for suffix in {*files, *_SUFFIXES[subject.kind]}])
+        results += _run(checks, executor, reporter, place=subject.prefix)
+        is_traced = not any(each.findings and each.name.endswith(".provenance.parquet") for each in results)
+        if source is not None and counts is not None and is_traced:
+            checks.append(_check_source(source, counts, config))
+            results += _run(checks[-1:], executor, reporter, place=subject.prefix)
+        elif source is not None:
+            notes.append("index or provenance are damaged, so the dataset was not compared with its source")
+    return VerifyReport(
+        path=subject.path,
+        kind=subject.kind,
+        counts=counts,
+        checks=tuple(results),
+        compared=any(check.compares_tokens for check in checks),
+        notes=tuple(notes),
+    )
+
+
+def _read_manifest(subject: Subject, results: list[CheckResult], notes: list[str]) -> Manifest | None:
+    """Read the manifest; recognise one of another dataset under the same name."""
+    try:
+        manifest = read_manifest(subject.prefix)
+    except FormatError as error:
+        results.append(CheckResult(name="the manifest", findings=(str(error),)))
+        return None
+    if manifest is not None and ("pbin" in manifest.content.digests) != (subject.kind == "pbin"):
+        notes.append(f"{manifest_path(subject.prefix)} belongs to a dataset of another format with the same name")
+        return None
+    return manifest
+
+
+def _read_structure(subject: Subject, manifest: Manifest | None, results: list[CheckResult]) -> DatasetCounts | None:
+    """Check every entry of the index against the tokens; return no counts of a damaged one."""
+    counts, findings = None, list[str]()
+    try:
+        if subject.kind == "pbin":
+            era = None if manifest is None else manifest.content.options.pbin_era
+            packed = PbinDocuments(subject.path, version=None if era is None else PBIN_VERSIONS[era])
+            token_type, version = packed.header.dtype.newbyteorder("=").name, packed.header.version.name
+            counts = _count(packed, token_type=token_type, version=version)
+        else:
+            _require_idx(subject.path)
+            dataset = IndexedDataset(subject.path)
+            counts = _count(dataset, token_type=str(dataset.dtype), version=None)
+    except (FormatError, InputError) as error:
+        findings.append(f"{error}; {REMEDY}")
+    results.append(CheckResult(name=STRUCTURE, findings=tuple(findings)))
+    return counts
+
+
+def _require_idx(prefix: str) -> None:
+    is_there = is_stored(f"{prefix}.idx") or os.path.lexists(f"{prefix}.idx")
+    if not is_there and is_stored(f"{prefix}.bin"):
+        why = "preprocess_data.py of Megatron-LM left this of all --json-keys but the last until May 2026"
+        raise FormatError(f"{prefix}.idx: is missing beside its .bin: a writer was stopped before its end, or {why}")
+
+
+def _count(dataset: IndexedDataset | PbinDocuments, *, token_type: str, version: str | None) -> DatasetCounts:
+    documents = documents_of(dataset)
+    return DatasetCounts(
+        documents=documents.num_documents,
+        empty_documents=sum(int(np.count_nonzero(lengths == 0)) for lengths in documents.lengths()),
+        sequences=len(dataset),
+        tokens=len(documents.tokens),
+        token_type=token_type,
+        version=version,
+    )
+
+
+def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, place: str) -> Iterator[CheckResult]:
+    """Run checks, the pieces of each side by side."""
+    if total := sum(len(check.pieces) for check in checks):
+        reporter.stage("verify", total=total, unit="pieces")
+
+    def results_of(check: Check) -> Iterator[Any]:
+        name = check.function.__name__
+        calls = (
+            Call(name=f"{name}[{number}]", place=place, function=check.function, arguments=own)
+            for number, own in enumerate(check.pieces)
+        )
+        for result in run_in_order(executor, calls, on_idle=reporter.tick):
+            reporter.advance(1)
+            yield result
+
+    for check in checks:
+        yield CheckResult(name=check.name, findings=tuple(check.judge(results_of(check))))
+
+
+# The checks.
+
+
+def _checks_of_content(
+    subject: Subject, counts: DatasetCounts, config: VerifyConfig, *, is_digested: bool
+) -> Iterator[Check]:
+    """Yield the checks that options ask for; ids are those of the build where the tokens have their digest."""
+    if config.tokenizer_model is not None and not is_digested and np.dtype(counts.token_type).kind in "iu":
+        size, begins = load_tokenizer(config.tokenizer_model).vocabulary_size, range(0, counts.tokens, PIECE_TOKENS)
+        pieces = [(subject, begin, min(begin + PIECE_TOKENS, counts.tokens), size) for begin in begins]
+        name = f"token ids below the {size:,} of the vocabulary"
+        yield Check(name=name, function=find_foreign_id, pieces=pieces)
+    if config.cache is not None:
+        found = find_caches(config.cache, subject.path)
+        if not found:
+            name = os.path.basename(subject.path)
+            msg = f"{config.cache}: expected an index cache of {name}, found none; build one: dsindex index"
+            raise InputError(msg)
+        name, caches = f"{count(len(found), 'index cache')} against the data", [(each, subject.path) for each in found]
+        yield Check(name=name, function=verify_cache, pieces=caches)
+    if config.same_as is not None:
+        name, own = f"{SAME_AS} {config.same_as}", [(subject.path, config.same_as)]
+        yield Check(name=name, function=find_difference, pieces=own, compares_tokens=True)
+
+
+def _check_source(source: SourceShards, counts: DatasetCounts, config: VerifyConfig) -> Check:
+    shards, pieces = source.choose(counts.documents, share=config.sample)
+    name = f"against the source: {shards} tokenized again with {source.settings.engine.describe()}"
+    return Check(name=name, function=compare_shard, pieces=pieces, compares_tokens=True)
+
+
+def find_foreign_id(subject: Subject, begin: int, end: int, vocabulary_size: int) -> list[str]:
+    """Find the first of the tokens [begin, end) that is in no vocabulary of this size."""
+    documents = open_documents(subject)
+    for first in range(begin, end, CHUNK_TOKENS):
+        tokens = np.asarray(documents.tokens[first : min(first + CHUNK_TOKENS, end)])
+        if tokens.min() < 0 or tokens.max() >= vocabulary_size:
+            at = int(np.flatnonzero((tokens < 0) | (tokens >= vocabulary_size))[0])
+            where = f"expected ids from 0 to {vocabulary_size - 1} in document {documents.at(first + at):,}"
+            return [f"{documents.path}: {where}, got {tokens[at]}; give its tokenizer, or build the dataset again"]
+    return []
+
+
+def _check_digest(path: str, file: StoredFile) -> Check:
+    """Compare a file with its size and digest in the manifest, the blocks side by side."""
+    size_bytes = input_status(path).size_bytes if is_stored(path) else None
+    begins = range(0, file.size_bytes, DIGEST_BLOCK_BYTES) if size_bytes == file.size_bytes else ()
+    return Check(
+        name=f"digest of the .{file.name}",
+        function=digest_piece,
+        pieces=[(path, begin, min(begin + DIGEST_BLOCK_BYTES, file.size_bytes)) for begin in begins],
+        judge=partial(judge_digest, path, file, size_bytes),
+        compares_tokens=file.name in {"bin", "pbin"},
+    )
+
+
+def digest_piece(path: str, begin: int, end: int) -> list[bytes]:
+    """Digest the blocks in bytes [begin, end) of a file."""
+    return digest_blocks(path, begin=begin, end=end)
+
+
+def judge_digest(path: str, file: StoredFile, size_bytes: int | None, pieces: Iterable[list[bytes]]) -> Iterator[str]:
+    """Yield what is wrong with a file by its size, None if it is missing, and the digests of its blocks."""
+    digest = combine_digests(chain.from_iterable(pieces))
+    if size_bytes != file.size_bytes:
+        expected = f"expected a regular file of {file.size_bytes} bytes as in the manifest"
+        yield f"{path}: {expected}, got {'none' if size_bytes is None else size_bytes}; {REMEDY}"
+    elif digest != file.digest:
+        yield f"{path}: expected the digest {file.digest}, got {digest}; its content changed, {REMEDY}"

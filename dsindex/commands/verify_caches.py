@@ -1,0 +1,247 @@
+"""Check index caches, whichever program wrote them, against their descriptions and the data.
+
+A document index must contain every sequence of its part once per epoch, a shuffle index must be a permutation, and a
+sample index must step through the tokens by the sequence length. Arrays are read in chunks; multisets are compared by
+the sums of a 64-bit mix of their items, which miss damage with a probability of 1 in 2**64. Caches of dsindex are
+compared with the digests in their records instead, and the dataset with what is recorded of it.
+
+Source of the rules: docs/formats.md, section 2.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.errors import FormatError, InputError
+from dsindex.formats.mmididx import read_index
+from dsindex.megatron.cache import (
+    BLENDED_CLASS,
+    dataset_parts,
+    descriptions_in,
+    files_of,
+    read_description,
+    split_of,
+)
+from dsindex.megatron.epochs import SPLIT_NAMES, split_bounds
+from dsindex.megatron.explain import source_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+CHUNK_ITEMS = 1 << 20
+
+
+def find_caches(folder: str, prefix: str) -> list[str]:
+    """Return the descriptions of a dataset's caches, which name its path, or at least its last part.
+
+    Raises:
+        InputError: If there is no such folder.
+    """
+    return [path for path in list_caches(folder) if _concerns(path, prefix)]
+
+
+def list_caches(folder: str) -> list[str]:
+    """Return the descriptions in a folder.
+
+    Raises:
+        InputError: If there is no such folder.
+    """
+    if not os.path.isdir(folder):
+        raise InputError(f"{folder}: expected a folder with index caches, found none; check --cache")
+    return descriptions_in(folder)
+
+
+def _concerns(path: str, prefix: str) -> bool:
+    try:
+        described = read_description(path)
+    except FormatError:  # verify_cache says what is wrong with it
+        return True
+    return any(_leads_to(part["dataset_path"], prefix) for part in dataset_parts(described))
+
+
+def read_blend(path: str, described: Mapping[str, Any]) -> tuple[list[int], list[float]]:
+    """Return the samples that a blend draws of each dataset, and their weights.
+
+    Raises:
+        FormatError: If its dataset index is of other datasets, or it has not a weight for each.
+    """
+    num_datasets, weights = len(described["datasets"]), described.get("weights")
+    if not isinstance(weights, list) or [type(each) in {int, float} for each in weights] != [True] * num_datasets:
+        what = f"expected a weight for each of {num_datasets} datasets, got {weights!r}"
+        raise FormatError(f"{path}: {what}; build the cache again")
+    drawn = np.zeros(num_datasets, np.int64)
+    for chunk in _chunks(files_of(path).open("dataset_index")):
+        if chunk.min() < 0 or chunk.max() >= num_datasets:
+            what = f"expected datasets below {num_datasets} in its dataset index, got {chunk.max()}"
+            raise FormatError(f"{path}: {what}; build the cache again")
+        drawn += np.bincount(chunk, minlength=num_datasets)
+    return drawn.tolist(), weights
+
+
+def verify_cache(description: str, prefix: str) -> list[str]:
+    """Check one cache and return the findings as sentences."""
+    remedy = "move its files away and build the cache again: dsindex index"
+    try:
+        return [f"{description}: {sentence}; {remedy}" for sentence in _findings(description, prefix)]
+    except FormatError as error:
+        return [f"{error}; {remedy}"]
+
+
+def _leads_to(path: str, prefix: str) -> bool:
+    """Tell whether a path of a description is this dataset's; data of another machine is known by its name."""
+    if os.path.abspath(path) == os.path.abspath(prefix):
+        return True
+    try:
+        return os.path.samefile(f"{path}.idx", f"{prefix}.idx")
+    except OSError:
+        return os.path.basename(path) == os.path.basename(prefix)
+
+
+def _findings(description: str, prefix: str) -> Iterator[str]:
+    described, files = read_description(description), files_of(description)
+    ending = f"-{described['class']}-{split_of(described)}"
+    if not files.stem.endswith(ending):
+        raise FormatError(f"{description}: expected a name that matches its content, with {ending!r}")
+    arrays = list(map(files.open, files.arrays))
+    record = files.read_record()
+    if record is not None and record.building is None:  # then dsindex wrote it, and its digests tell what changed
+        yield from (f"{name} changed since dsindex wrote it" for name in files.changed(record))
+        yield from source_changes(prefix, record.source) if record.source is not None else ()
+    elif described["class"] == BLENDED_CLASS:
+        yield from _check_blend(described, *arrays)
+    else:
+        yield from _check_dataset(description, described, prefix, *arrays)
+
+
+def _check_dataset(
+    description: str,
+    described: Mapping[str, Any],
+    prefix: str,
+    documents: NDArray[Any],
+    samples: NDArray[Any],
+    order: NDArray[Any],
+) -> Iterator[str]:
+    """Check the arrays of one dataset."""
+    if len(samples) != len(order) + 1:
+        yield f"expected a row more in the sample index than the {len(order)} samples, got {len(samples)}"
+        return
+    lengths = read_index(f"{prefix}.idx").sequence_lengths
+    found = [
+        *_check_repeats(documents, "sequence", *part_of(description, described, len(lengths))),
+        *_check_repeats(order, "sample", 0, len(order)),
+    ]
+    yield from found or _check_samples(documents, samples, lengths, described["sequence_length"])
+
+
+def part_of(description: str, described: Mapping[str, Any], num_sequences: int) -> tuple[int, int]:
+    """Return the range of sequences that a cache draws from: all if the job had a path for each split."""
+    matrix = described.get("split_matrix")
+    if matrix is None:
+        return 0, num_sequences
+    try:
+        begin, end = matrix[SPLIT_NAMES.index(described["index_split"])]
+        bounds = split_bounds((float(begin), float(end)), num_sequences)
+        if not 0 <= bounds[0] <= bounds[1] <= num_sequences:
+            raise ValueError("expected a part between 0 and 1")
+    except (TypeError, ValueError, LookupError, OverflowError) as error:
+        what = f"expected a split_matrix with the part of {described['index_split']!r}, got {matrix!r}"
+        raise FormatError(f"{description}: {what}") from error
+    return bounds
+
+
+def _check_repeats(items: NDArray[Any], what: str, begin: int, end: int) -> Iterator[str]:
+    """Check that an index has the items [begin, end), each as often as the others: once per epoch."""
+    epochs, rest = divmod(len(items), max(1, end - begin))
+    if rest or (epochs == 0) != (begin == end):
+        yield f"expected {end - begin} {what}s once per epoch, got {len(items)} entries"
+        return
+    total = 0
+    for chunk in _chunks(items):
+        if int(chunk.min()) < begin or int(chunk.max()) >= end:
+            outside = chunk[(chunk < begin) | (chunk >= end)][0]
+            yield f"expected {what}s from {begin} to {end - 1}, got {outside}"
+            return
+        total += _mixed_sum(chunk)
+    chunks = (np.arange(at, min(at + CHUNK_ITEMS, end), dtype=np.int64) for at in range(begin, end, CHUNK_ITEMS))
+    if total % 2**64 != epochs * sum(map(_mixed_sum, chunks)) % 2**64:
+        yield f"expected every {what} once per epoch, but some are missing or repeated"
+
+
+def _check_samples(
+    documents: NDArray[Any], samples: NDArray[Any], lengths: NDArray[np.int32], length: int
+) -> Iterator[str]:
+    """Check that row k is at token k * L of the concatenated documents, which makes all samples correct.
+
+    Only the last row may be before that, if a partial sample was kept.
+    """
+    row = before = 0
+    for first in range(0, len(documents), CHUNK_ITEMS):
+        own = lengths[documents[first : first + CHUNK_ITEMS]].astype(np.int64)
+        ends = before + np.cumsum(own)
+        while row < len(samples):
+            rows = np.asarray(samples[row : row + CHUNK_ITEMS], np.int64)
+            is_here = rows[:, 0] < first + len(own)
+            inside = rows if is_here.all() else rows[: int(np.argmin(is_here))]
+            positions, offsets = inside[:, 0] - first, inside[:, 1]
+            at = np.maximum(positions, 0)
+            outside = (positions < 0) | (offsets < 0) | (offsets > own[at])
+            tokens = ends[at] - own[at] + offsets
+            wrong = outside | (tokens != (row + np.arange(len(inside))) * length)
+            if len(inside) and row + len(inside) == len(samples) and not outside[-1]:
+                # A kept partial sample ends with the tokens, or one before, which inputs and labels share.
+                rest = (int(ends[-1]) - int(tokens[-1])) if first + len(own) == len(documents) else -1
+                wrong[-1] &= rest not in {0, 1} or tokens[-1] > (len(samples) - 1) * length
+            if wrong.any():
+                worst = int(np.argmax(wrong))
+                expected = f"expected row {row + worst} of the sample index at token {(row + worst) * length}"
+                yield f"{expected}, got {inside[worst].tolist() if outside[worst] else tokens[worst]}"
+                return
+            row += len(inside)
+            if len(inside) < len(rows):
+                break
+        before = int(ends[-1])
+    if row < len(samples) and not (row == 0 and len(samples) == 1):
+        yield f"expected row {row} of the sample index inside the documents, got {samples[row].tolist()}"
+
+
+def _check_blend(described: Mapping[str, Any], datasets: NDArray[Any], samples: NDArray[Any]) -> Iterator[str]:
+    """Check that a blend takes the samples of each dataset in order from the first."""
+    num_datasets = len(described["datasets"])
+    if samples.shape != datasets.shape:
+        yield f"expected two indices of the same length, got shapes {datasets.shape} and {samples.shape}"
+        return
+    taken = np.zeros(num_datasets, np.int64)
+    for begin in range(0, len(datasets), CHUNK_ITEMS):
+        chunk = np.asarray(datasets[begin : begin + CHUNK_ITEMS], np.int64)
+        if int(chunk.min()) < 0 or int(chunk.max()) >= num_datasets:
+            yield f"expected datasets from 0 to {num_datasets - 1} in the dataset index, got {chunk.max()}"
+            return
+        own = np.asarray(samples[begin : begin + CHUNK_ITEMS])
+        by_dataset = np.argsort(chunk, kind="stable")
+        counts = np.bincount(chunk, minlength=num_datasets)
+        ranks = np.arange(len(chunk)) - np.repeat(np.cumsum(counts) - counts, counts)
+        expected = taken[chunk[by_dataset]] + ranks
+        wrong = np.flatnonzero(own[by_dataset] != expected)
+        if len(wrong):
+            at = begin + int(by_dataset[wrong[0]])
+            yield f"expected sample {expected[wrong[0]]} of dataset {datasets[at]} at position {at}, got {samples[at]}"
+            return
+        taken += counts
+
+
+def _chunks(array: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
+    for begin in range(0, len(array), CHUNK_ITEMS):
+        yield np.asarray(array[begin : begin + CHUNK_ITEMS], np.int64)
+
+
+def _mixed_sum(items: NDArray[np.int64]) -> int:
+    """Return the sum of a 64-bit mix of each item, which does not depend on their order. Source: splitmix64."""
+    mixed = items.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))

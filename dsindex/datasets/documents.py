@@ -1,0 +1,206 @@
+"""The documents of a dataset of tokens of any format: where they end, read in blocks, and how long they are."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.datasets.detect import MASK_SUFFIX
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.packed import PbinDocuments
+from dsindex.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from dsindex.datasets.detect import Subject
+    from dsindex.store.read import Items
+
+BLOCK_DOCUMENTS = 1 << 20
+"""Documents whose lengths are held in memory at once: those of a row group of provenance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documents:
+    """The tokens of a dataset in file order, and where documents end."""
+
+    path: str
+    """The file with the tokens."""
+    tokens: Items
+    """All tokens, to be sliced, shape [tokens]."""
+    num_documents: int
+    """Number of documents, including empty ones."""
+    ends: Callable[[int, int], NDArray[np.int64]]
+    """Returns where the documents [begin, end) end in `tokens`."""
+
+    def end(self, document: int) -> int:
+        """Return where a document ends in `tokens`; 0 for -1, which ends before the first."""
+        return int(self.ends(document, document + 1)[0]) if document >= 0 else 0
+
+    def lengths(self) -> Iterator[NDArray[np.int64]]:
+        """Yield the tokens of each document, in file order, a block at a time."""
+        for begin in range(0, self.num_documents, BLOCK_DOCUMENTS):
+            ends = self.ends(begin, min(begin + BLOCK_DOCUMENTS, self.num_documents))
+            yield np.diff(ends, prepend=self.end(begin - 1))
+
+    def span(self, document: int) -> tuple[int, int]:
+        """Return the first token of a document, and one past its last.
+
+        Raises:
+            IndexError: If there is no such document.
+        """
+        if not 0 <= document < self.num_documents:
+            have = f"from 0 to {self.num_documents - 1}" if self.num_documents else "in it, but it has none"
+            raise IndexError(f"{self.path}: expected a document {have}, got {document}")
+        return self.end(document - 1), self.end(document)
+
+    def at(self, position: int) -> int:
+        """Return the document that has a token."""
+        return bisect.bisect_right(range(self.num_documents), position, key=self.end)
+
+    def window(self, first: int, num_documents: int) -> Documents:
+        """Return the documents [first, first + num_documents) alone."""
+        start = self.end(first - 1)
+        return Documents(
+            path=self.path,
+            tokens=self.tokens[start : self.end(first + num_documents - 1)],
+            num_documents=num_documents,
+            ends=lambda begin, end: self.ends(first + begin, first + end) - start,
+        )
+
+
+def open_documents(subject: Subject, *, check: bool = False) -> Documents:
+    """Open a dataset of tokens.
+
+    Raises:
+        FormatError: If it is damaged.
+    """
+    if subject.kind == "pbin":
+        return documents_of(PbinDocuments(subject.path))
+    return documents_of(IndexedDataset(subject.path, check=check))
+
+
+def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
+    """Return the documents of a dataset that is open."""
+    if isinstance(dataset, PbinDocuments):
+        known = dataset.document_ends
+        return Documents(
+            path=dataset.path,
+            tokens=dataset.tokens,
+            num_documents=len(dataset),
+            ends=lambda begin, end: known[begin:end],
+        )
+    tokens, _, pointers, shift = dataset.token_columns()
+    boundaries, num_sequences = dataset.document_indices, len(dataset)
+
+    def ends(begin: int, end: int) -> NDArray[np.int64]:
+        following = np.asarray(boundaries[begin + 1 : end + 1])
+        found = np.full(len(following), len(tokens), np.int64)  # where no sequence follows
+        first = int(following[0]) if len(following) else 0
+        if 0 <= first <= num_sequences - len(following) and np.array_equal(
+            following, np.arange(first, first + len(following))
+        ):
+            return pointers[first : first + len(following)] >> shift  # a sequence each
+        inside = (following >= 0) & (following < num_sequences)
+        found[inside] = pointers[following[inside]] >> shift
+        return found
+
+    return Documents(path=f"{dataset.prefix}.bin", tokens=tokens, num_documents=dataset.num_documents, ends=ends)
+
+
+def open_masks(prefix: str, num_tokens: int) -> Items:
+    """Return the masks of the tokens of instruction data.
+
+    Raises:
+        FormatError: If they cannot be read, or are of other data.
+    """
+    masks = IndexedDataset(f"{prefix}{MASK_SUFFIX}").token_columns()[0]
+    if len(masks) != num_tokens:
+        raise FormatError(f"{prefix}{MASK_SUFFIX}: expected {num_tokens:,} masks, got {len(masks):,}")
+    return masks
+
+
+# How long documents are: exact quantiles, and counts on a logarithmic scale.
+
+SHARES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
+_LARGE = 1 << 16
+"""Lengths from here on are kept one by one: they are few, since each stands for so many tokens."""
+EDGES: NDArray[np.int64] = np.unique(np.rint(2.0 ** (np.arange(0, 2 * 63) / 2)).astype(np.int64))
+"""Where bins begin: 1, 2, 3, 4, 6, 8, 11, 16, …, two for each doubling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthBin:
+    """The documents whose number of tokens is in [begin, end)."""
+
+    begin: int
+    end: int
+    documents: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthSummary:
+    """The distribution of lengths."""
+
+    count: int
+    total: int
+    empty: int
+    quantiles: dict[str, int]
+    """Share as a percentage -> the length that at least this share does not exceed; empty without lengths."""
+    bins: tuple[LengthBin, ...] = ()
+    """From the first to the last that has documents, without empty documents."""
+
+
+def summarize_lengths(blocks: Iterable[NDArray[Any]]) -> LengthSummary:
+    """Count lengths, none negative, and find their quantiles.
+
+    >>> summarize_lengths([np.array([3, 0]), np.array([70_000])]).quantiles["50"]
+    3
+    """
+    counter = LengthCounter()
+    for block in blocks:
+        counter.add(block)
+    return counter.summary()
+
+
+class LengthCounter:
+    """Counts lengths."""
+
+    def __init__(self) -> None:
+        self._small = np.zeros(_LARGE, np.int64)
+        self._large = [np.empty(0, np.int64)]
+
+    def add(self, block: NDArray[Any]) -> None:
+        """Count the lengths of a block, none negative."""
+        if len(block) and block.max() >= _LARGE:
+            self._large.append(block[block >= _LARGE].astype(np.int64))
+            block = block[block < _LARGE]
+        counts = np.bincount(block)
+        self._small[: len(counts)] += counts
+
+    def summary(self) -> LengthSummary:
+        """Return what was counted."""
+        lengths = np.concatenate([np.arange(_LARGE), np.sort(np.concatenate(self._large))])
+        counts = np.concatenate([self._small, np.ones(len(lengths) - _LARGE, np.int64)])
+        below = np.cumsum(counts)
+        count = int(below[-1])
+        ranks = {f"{share * 100:g}": max(-(-round(share * 10_000) * count // 10_000) - 1, 0) for share in SHARES}
+        by_bin = np.bincount(np.searchsorted(EDGES, lengths[1:], side="right") - 1, weights=counts[1:])
+        used = np.flatnonzero(by_bin)
+        return LengthSummary(
+            count=count,
+            total=int((lengths * counts).sum()),
+            empty=int(counts[0]),
+            quantiles={
+                name: int(lengths[np.searchsorted(below, rank, side="right")]) for name, rank in ranks.items() if count
+            },
+            bins=tuple(
+                LengthBin(begin=int(EDGES[at]), end=int(EDGES[at + 1]), documents=int(by_bin[at]))
+                for at in (range(int(used[0]), int(used[-1]) + 1) if len(used) else ())
+            ),
+        )

@@ -1,0 +1,98 @@
+"""Provenance of documents: `<prefix>.provenance.parquet`, one row per document, in the documents' order.
+
+    input    int32   number of the input in the manifest
+    offset   int64   byte offset of the record's line in that input's (unpacked) text; in a table, its row group
+    line     int64   1-based number of the line, or of the row, in that input
+
+Offsets and lines are stored as differences, in a few bytes per document. Row groups have a fixed size, so the file does
+not depend on how the build was cut into shards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsindex.errors import FormatError
+from dsindex.store.read import open_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow.parquet as pq
+    from numpy.typing import NDArray
+
+
+ROWS_PER_GROUP = 1 << 20
+COLUMNS = [("input", "int32"), ("offset", "int64"), ("line", "int64")]
+
+
+def count_rows(path: str) -> int:
+    """Return the number of documents of a provenance file, after checking its layout.
+
+    Raises:
+        FormatError: If it is not a provenance file.
+    """
+    with _opened(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def read_rows(path: str, begin: int, end: int) -> Rows:
+    """Read the rows of documents [begin, end), decoding only the row groups that hold them.
+
+    Returns:
+        Inputs, offsets and lines, each of shape [end - begin].
+
+    Raises:
+        FormatError: If it is not a provenance file, or has fewer rows.
+    """
+    from dsindex.formats.arrow import numbers_of
+
+    with _opened(path) as file:
+        if not 0 <= begin <= end <= file.metadata.num_rows:
+            msg = f"{path}: expected rows up to {end}, got {file.metadata.num_rows}; it belongs to another dataset"
+            raise FormatError(msg)
+        if begin == end:
+            return np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64)
+        first = begin // ROWS_PER_GROUP
+        groups = list(range(first, (end - 1) // ROWS_PER_GROUP + 1))
+        table = file.read_row_groups(groups, columns=["input", "offset", "line"], use_threads=False)
+        table = table.slice(begin - first * ROWS_PER_GROUP, end - begin)
+        columns = [table.column(name).combine_chunks() for name in ("input", "offset", "line")]
+    if any(column.null_count or len(column) != end - begin for column in columns):
+        raise FormatError(f"{path}: expected an input, an offset and a line for every document; the file is damaged")
+    inputs, offsets, lines = map(numbers_of, columns)
+    return inputs, offsets, lines
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[pq.ParquetFile]:
+    """Open a provenance file and check its footer before anything is allocated from it.
+
+    Raises:
+        FormatError: If it is no provenance file, or cannot be read in the block.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        # Arrow cannot open names that are not UTF-8.
+        with open_stored(path) as stored, pq.ParquetFile(stored) as file:
+            metadata = file.metadata
+            if [(field.name, str(field.type)) for field in file.schema_arrow] != COLUMNS:
+                what = "expected the columns input int32, offset int64, line int64, got another Parquet file"
+                raise FormatError(f"{path}: {what}")
+            # Checked against the rows read, since the footer may claim any number.
+            sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+            whole, rest = divmod(metadata.num_rows, ROWS_PER_GROUP)
+            if len(sizes) != whole + (rest > 0) or sizes != [ROWS_PER_GROUP] * whole + [rest] * (rest > 0):
+                what = f"expected row groups of {ROWS_PER_GROUP} rows and one with the rest; the file is damaged"
+                raise FormatError(f"{path}: {what}")
+            yield file
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise FormatError(f"{path}: cannot be read as a provenance file ({error})") from error
+
+
+Rows = tuple["NDArray[np.int32]", "NDArray[np.int64]", "NDArray[np.int64]"]

@@ -1,0 +1,513 @@
+"""The arrays of caches: document, sample and shuffle index of a dataset, and the order of a blend's samples.
+
+The sample index is the position in the document index, and the token in that document, at which each sample begins.
+Sample k begins at token k*L of the part's documents laid end to end. Its row is the first position p in the document
+index whose end reaches k*L + x tokens, and the offset k*L minus the tokens before p:
+
+    lengths [20, 50, 60, 30, 100, 5], L = 30, x = 1: tokens before each 0 20 70 130 160 260
+    row 1: 31 tokens end in position 1, offset 30 - 20 = 10
+    row 4: 121 tokens end in position 2 at its offset 120 - 70 = 50
+
+The document index is cut into blocks; threads first count the tokens of each block, then write its rows.
+
+Source: docs/formats.md §2; megatron.core.datasets helpers.cpp, `build_sample_idx`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import njit
+
+from dsindex.errors import LimitError
+from dsindex.megatron.epochs import BLEND_DTYPES, DOCUMENT_DTYPE, sample_dtype, shuffle_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.megatron.epochs import SampleRule
+    from dsindex.megatron.schedule import WeightCurve
+
+
+BLOCK_POSITIONS = 1 << 20
+"""Positions of the document index that one thread processes at a time."""
+
+GATHERED = 512
+"""Lengths fetched at a time."""
+
+
+def build_sample_index(
+    sequence_lengths: NDArray[np.int32],
+    document_index: NDArray[np.int32],
+    num_samples: int,
+    *,
+    rule: SampleRule,
+    begin: int = 0,
+    threads: int = 1,
+) -> NDArray[Any]:
+    """Find the first token of each sample.
+
+    Args:
+        sequence_lengths: Tokens of the sequences [begin, begin + n), shape [n], none negative.
+        document_index: Ids in [begin, begin + n), shape [D].
+        num_samples: The result of `epochs.count_samples` for the sum of the lengths in the document index.
+        rule: How tokens are cut into samples.
+        begin: The sequence id of sequence_lengths[0].
+        threads: Threads to use; the result does not depend on it.
+
+    Returns:
+        Rows (position in the document index, token offset), shape [num_samples + 1, 2]. The last row is the end of the
+        last sample.
+
+    Raises:
+        LimitError: If the last row would be negative, which Megatron also refuses.
+
+    >>> from dsindex.megatron.epochs import SampleRule
+    >>> lengths = np.array([20, 50, 60, 30, 100, 5], np.int32)
+    >>> rows = build_sample_index(lengths, np.arange(6, dtype=np.int32), 8, rule=SampleRule(sequence_length=30))
+    >>> rows.tolist()
+    [[0, 0], [1, 10], [1, 40], [2, 20], [2, 50], [3, 20], [4, 20], [4, 50], [4, 80]]
+    """
+    rows = np.zeros((num_samples + 1, 2), sample_dtype(len(document_index)))
+    length, extra = rule.sequence_length, int(rule.extra_token)
+    blocks = [
+        (first, min(first + BLOCK_POSITIONS, len(document_index)))
+        for first in range(0, len(document_index), BLOCK_POSITIONS)
+    ]
+    sums = _run(
+        threads,
+        lambda block: int(_count_tokens(sequence_lengths, begin, document_index, *block)),
+        [(block,) for block in blocks],
+    )
+    ends = list(itertools.accumulate(sums))
+
+    def walk(block: tuple[int, int], before: int) -> None:
+        _walk_block(sequence_lengths, begin, document_index, *block, before, length, extra, rows)
+
+    _run(threads, walk, [(block, end - count) for block, end, count in zip(blocks, ends, sums, strict=True)])
+    total = ends[-1] if ends else 0
+    reached = max(0, (total - extra) // length)
+    if reached < num_samples:
+        # A kept partial sample ends with the last token: its row is the last position, x tokens before the end.
+        last_offset = int(sequence_lengths[int(document_index[-1]) - begin]) - extra
+        if last_offset < 0:
+            raise LimitError(
+                "the last sequence is empty, so the end of the kept partial sample cannot be stored "
+                "(Megatron also stops there); use another seed, or drop the partial sample"
+            )
+        rows[reached + 1 :] = (len(document_index) - 1, last_offset)
+    return rows
+
+
+def _run(threads: int, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> list[Any]:
+    calls = list(calls)
+    if threads == 1 or len(calls) == 1:
+        return [function(*arguments) for arguments in calls]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda arguments: function(*arguments), calls))
+
+
+@njit(cache=True, nogil=True)
+def _count_tokens(
+    lengths: NDArray[np.int32], begin: int, document_index: NDArray[np.int32], first: int, end: int
+) -> int:
+    total: Any = 0
+    for position in range(first, end):
+        # Unsigned, since numba checks every signed index for counting from the end.
+        total += np.int64(lengths[np.uint32(document_index[position]) - np.uint32(begin)])
+    result: int = total
+    return result
+
+
+@njit(cache=True, nogil=True)
+def _walk_block(
+    lengths: NDArray[np.int32],
+    begin: int,
+    document_index: NDArray[np.int32],
+    first: int,
+    end: int,
+    before: int,
+    length: int,
+    extra: int,
+    rows: NDArray[Any],
+) -> None:
+    """Write the rows of the samples whose first token, plus x, is in positions [first, end)."""
+    # The first row with row * L + x > before; row 0 is (0, 0) whatever the lengths.
+    row = max(1, (before - extra) // length + 1)
+    target = row * length + extra
+    tokens: Any = before
+    gathered = np.empty(GATHERED, np.int32)
+    for group in range(first, end, GATHERED):
+        # Lengths are fetched together, since mispredicted branches would otherwise wait for each of them.
+        count = min(GATHERED, end - group)
+        for step in range(count):
+            gathered[step] = lengths[np.uint32(document_index[group + step]) - np.uint32(begin)]
+        for step in range(count):
+            start = tokens
+            tokens += np.int64(gathered[step])
+            while tokens >= target and row < rows.shape[0]:
+                rows[row, 0] = group + step
+                rows[row, 1] = row * length - start
+                row += 1
+                target += length
+
+
+# numpy.random.RandomState.shuffle, three to four times faster, with the same permutation and final generator state.
+#
+# RandomState shuffles by Fisher-Yates from the end. The partner of position i is the next 32-bit output of MT19937
+# under the smallest mask 2**b - 1 that covers i, drawn again while it is larger than i. Partners are drawn for many
+# steps at a time, without a branch that the processor would mispredict.
+#
+# Source: numpy/random/mtrand.pyx (`shuffle`, `_shuffle_raw`), numpy/random/src/mt19937, `random_interval`.
+
+STATE_WORDS = 624
+BATCH = 128
+"""Steps whose partners are drawn together."""
+
+
+def shuffle_in_place(array: NDArray[Any], *, rng: np.random.RandomState) -> None:
+    """Shuffle a one-dimensional array as `rng.shuffle(array)` does, advancing `rng` in the same way.
+
+    Args:
+        array: Contiguous. Only arrays of fewer than 2**32 items of 4 bytes are fast; numpy shuffles the others.
+        rng: Left in the state in which numpy's own shuffle leaves it.
+
+    >>> ours, numpys = np.arange(1000, dtype=np.int32), np.arange(1000, dtype=np.int32)
+    >>> shuffle_in_place(ours, rng=np.random.RandomState(1234))
+    >>> np.random.RandomState(1234).shuffle(numpys)
+    >>> bool((ours == numpys).all())
+    True
+    """
+    if array.dtype.itemsize != np.uint32().itemsize or len(array) > np.iinfo(np.uint32).max:
+        rng.shuffle(array)
+        return
+    state = rng.get_state(legacy=False)
+    key = state["state"]["key"].astype(np.uint32)
+    position = _shuffle_words(array.view(np.uint32), key, state["state"]["pos"])
+    state["state"] = {"key": key, "pos": position}
+    rng.set_state(state)
+
+
+@njit(cache=True, nogil=True)
+def _shuffle_words(words: NDArray[np.uint32], key: NDArray[np.uint32], position: int) -> int:
+    """Shuffle the words and return the generator's new position."""
+    outputs = np.empty(STATE_WORDS, np.uint32)
+    _temper(key, outputs)
+    partners = np.empty(BATCH, np.uint32)
+    last = len(words) - 1
+    while last > 0:
+        count = min(BATCH, last)
+        position = _draw_partners(partners, count, last, key, outputs, position)
+        for step in range(count):
+            here, there = last - step, np.int64(partners[step])
+            words[here], words[there] = words[there], words[here]
+        last -= count
+    return position
+
+
+@njit(cache=True, nogil=True)
+def _draw_partners(
+    partners: NDArray[np.uint32],
+    count: int,
+    last: int,
+    key: NDArray[np.uint32],
+    outputs: NDArray[np.uint32],
+    position: int,
+) -> int:
+    """Draw the partners of `count` positions from `last` down, all above 0; return the generator's new position."""
+    drawn = 0
+    while drawn < count:
+        # All positions in the upper half of a mask share it: among them, drawing again needs no branch.
+        mask: Any = np.uint32(last)
+        for shift in (1, 2, 4, 8, 16):
+            mask |= mask >> np.uint32(shift)
+        same_mask: Any = min(count, drawn + last - np.int64(mask >> np.uint32(1)))
+        while drawn < same_mask:
+            if position == STATE_WORDS:
+                _next_state(key)
+                _temper(key, outputs)
+                position = 0
+            while position < STATE_WORDS and drawn < same_mask:
+                candidate = np.int64(outputs[position] & mask)
+                position += 1
+                partners[drawn] = candidate
+                accepted: Any = np.int64(candidate <= last)
+                drawn += accepted
+                last -= accepted
+    return position
+
+
+@njit(cache=True, nogil=True)
+def _next_state(key: NDArray[np.uint32]) -> None:
+    """Advance the generator by one whole state, by MT19937's recurrence."""
+    upper, lower, twist = np.uint32(0x80000000), np.uint32(0x7FFFFFFF), np.uint32(0x9908B0DF)
+    one, zero = np.uint32(1), np.uint32(0)
+    for i in range(227):
+        word = (key[i] & upper) | (key[i + 1] & lower)
+        key[i] = key[i + 397] ^ (word >> one) ^ (twist if word & one else zero)
+    for i in range(227, 623):
+        word = (key[i] & upper) | (key[i + 1] & lower)
+        key[i] = key[i - 227] ^ (word >> one) ^ (twist if word & one else zero)
+    word = (key[623] & upper) | (key[0] & lower)
+    key[623] = key[396] ^ (word >> one) ^ (twist if word & one else zero)
+
+
+@njit(cache=True, nogil=True)
+def _temper(key: NDArray[np.uint32], outputs: NDArray[np.uint32]) -> None:
+    """Write MT19937's output for every word of a state."""
+    for i in range(STATE_WORDS):
+        word = key[i]
+        word ^= word >> np.uint32(11)
+        word ^= (word << np.uint32(7)) & np.uint32(0x9D2C5680)
+        word ^= (word << np.uint32(15)) & np.uint32(0xEFC60000)
+        outputs[i] = word ^ (word >> np.uint32(18))
+
+
+# The document index: every sequence id of a part once per epoch, in the order in which training reads them.
+#
+# Source: docs/formats.md §2; megatron.core.datasets.gpt_dataset, `_build_document_index`.
+
+
+def build_document_index(
+    begin: int, end: int, num_epochs: int, *, rng: np.random.RandomState, separate_final_epoch: bool
+) -> NDArray[np.int32]:
+    """Repeat the ids [begin, end) for each epoch and shuffle them, advancing `rng` exactly as Megatron does.
+
+    Args:
+        begin: First sequence id of the part.
+        end: One past the last sequence id.
+        num_epochs: At least 1.
+        rng: Freshly seeded with the job's seed.
+        separate_final_epoch: Shuffle all epochs but the last together, then the last by itself.
+
+    Returns:
+        Sequence ids, shape [num_epochs * (end - begin)].
+
+    >>> rng = np.random.RandomState(1234)
+    >>> build_document_index(0, 3, 2, rng=rng, separate_final_epoch=True)
+    array([0, 1, 2, 1, 2, 0], dtype=int32)
+    """
+    index = np.tile(np.arange(begin, end, dtype=DOCUMENT_DTYPE), num_epochs)
+    together = len(index) - (end - begin if separate_final_epoch and num_epochs > 1 else 0)
+    shuffle_in_place(index[:together], rng=rng)
+    shuffle_in_place(index[together:], rng=rng)
+    return index
+
+
+# The shuffle index: the order in which the samples of an index are drawn.
+#
+# Source: docs/formats.md §2; megatron.core.datasets.gpt_dataset, `_build_shuffle_index`.
+
+
+def build_shuffle_index(num_samples: int, *, borders: Sequence[int] = (), rng: np.random.RandomState) -> NDArray[Any]:
+    """Permute sample ids, advancing `rng` exactly as Megatron does.
+
+    Args:
+        num_samples: Samples in the index.
+        borders: Samples that are not exchanged with those before them, ascending. Megatron has at most one, the first
+            sample of a final epoch that is shuffled by itself.
+        rng: In the state left by build_document_index.
+
+    Returns:
+        Permutation of range(num_samples), shape [num_samples].
+
+    >>> build_shuffle_index(6, borders=[4], rng=np.random.RandomState(1234))
+    array([0, 1, 2, 3, 5, 4], dtype=uint32)
+    """
+    index = np.arange(num_samples, dtype=shuffle_dtype(num_samples))
+    for begin, end in itertools.pairwise([0, *borders, num_samples]):
+        shuffle_in_place(index[begin:end], rng=rng)
+    return index
+
+
+# The order of a blend's samples: at each step, the dataset that lags most behind its weight supplies the next one.
+#
+# The lag of dataset d at sample i is w[d] * max(i, 1) - taken[d] in float64, one product and one difference, never
+# fused; the first dataset wins ties.
+#
+# Source: docs/formats.md §2; megatron.core.datasets helpers.cpp, `build_blending_indices` and
+# `build_exhaustive_blending_indices`.
+
+
+def blend_by_weights(weights: Sequence[float], size: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """Order the samples of a weighted blend.
+
+    Args:
+        weights: Normalised weights, at most MAX_DATASETS.
+        size: Samples in the blend.
+
+    Returns:
+        The dataset of each sample and its number in that dataset, both shape [size].
+
+    >>> datasets, samples = blend_by_weights([0.5, 0.25, 0.25], 6)
+    >>> datasets.tolist(), samples.tolist()
+    ([0, 1, 2, 0, 0, 1], [0, 0, 0, 1, 2, 1])
+    """
+    datasets, samples = _empty(size)
+    _greedy(np.array(weights, np.float64), datasets, samples)
+    return datasets, samples
+
+
+def blend_exhaustively(lengths: Sequence[int]) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """Order all samples of all datasets; exhausted datasets drop out.
+
+    Args:
+        lengths: Samples of each dataset, all positive.
+
+    Returns:
+        As `blend_by_weights`, shape [sum(lengths)].
+
+    >>> blend_exhaustively([3, 1])[0].tolist()
+    [0, 1, 0, 0]
+    """
+    total = sum(lengths)
+    datasets, samples = _empty(total)
+    limits = np.array(lengths, np.int64)
+    _greedy_until_spent(limits / np.float64(total), limits, datasets, samples)
+    return datasets, samples
+
+
+def blend_by_schedule(curve: WeightCurve, taken: Sequence[int]) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """Order the samples of a blend whose weights change, so that each dataset stays within a sample of its integral.
+
+    The next sample of a dataset is released when the integral of its weight comes within 1 - delta of it, and due when
+    it would lag by more than 1 - delta, with delta = 1 / (2n - 2). The released dataset that is due first is next; an
+    order without a miss exists for any weights.
+
+    Args:
+        curve: The weights.
+        taken: Samples of each dataset that were drawn before.
+
+    Returns:
+        As `blend_by_weights`, shape [curve.num_samples].
+
+    Source: R. Tijdeman, "The chairman assignment problem", 1980; G. Steiner and S. Yeomans, "Level schedules for
+        mixed-model, just-in-time processes", 1993.
+    """
+    datasets, samples = _empty(curve.num_samples)
+    pieces = np.diff(curve.starts)[:, np.newaxis]
+    grown = curve.weights[:-1] * pieces + curve.slopes[:-1] * pieces * pieces / 2
+    sums = np.concatenate([np.zeros((1, curve.weights.shape[1])), np.cumsum(grown, axis=0)])
+    _keep_dates(curve.starts, curve.weights, curve.slopes, sums, np.array(taken, np.int64), datasets, samples)
+    return datasets, samples
+
+
+@njit(cache=True, nogil=True)
+def _keep_dates(
+    starts: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    slopes: NDArray[np.float64],
+    sums: NDArray[np.float64],
+    taken: NDArray[np.int64],
+    datasets: NDArray[np.int16],
+    samples: NDArray[np.int64],
+) -> None:
+    count = weights.shape[1]
+    delta = 1.0 / max(2, 2 * count - 2)
+    pieces = np.zeros(count, np.int64)
+    drawn = np.zeros(count)
+    released = np.empty(count)
+    due = np.empty(count)
+    for dataset in range(count):
+        released[dataset] = _reach(starts, weights, slopes, sums, dataset, delta, pieces)
+        due[dataset] = _reach(starts, weights, slopes, sums, dataset, 1.0 - delta, pieces)
+    for sample in range(len(datasets)):
+        best, first = -1, np.inf
+        last_resort, first_due = 0, np.inf
+        for dataset in range(count):
+            if released[dataset] <= sample + 1.0 and (due[dataset] < first or best < 0):
+                best, first = dataset, due[dataset]
+            if due[dataset] < first_due:
+                last_resort, first_due = dataset, due[dataset]
+        if best < 0:  # rounding alone can lead here
+            best = last_resort
+        datasets[sample] = best
+        samples[sample] = taken[best]
+        taken[best] += 1
+        drawn[best] += 1.0
+        released[best] = _reach(starts, weights, slopes, sums, best, drawn[best] + delta, pieces)
+        due[best] = _reach(starts, weights, slopes, sums, best, drawn[best] + 1.0 - delta, pieces)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _reach(
+    starts: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    slopes: NDArray[np.float64],
+    sums: NDArray[np.float64],
+    dataset: int,
+    target: float,
+    pieces: NDArray[np.int64],
+) -> float:
+    """Return the sample at which the integral of a dataset's weight reaches a target, which grows from call to call."""
+    piece = pieces[dataset]
+    while piece + 1 < len(starts) and sums[piece + 1, dataset] < target:
+        piece += 1
+    pieces[dataset] = piece
+    rest, weight, slope = target - sums[piece, dataset], weights[piece, dataset], slopes[piece, dataset]
+    if rest <= 0.0:
+        return float(starts[piece])
+    square = weight * weight + 2.0 * slope * rest
+    divisor = weight + np.sqrt(max(0.0, square))
+    if divisor <= 0.0:
+        return float(np.inf)
+    return float(starts[piece] + 2.0 * rest / divisor)
+
+
+def _empty(size: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    datasets, samples = BLEND_DTYPES
+    return np.empty(size, datasets), np.empty(size, samples)
+
+
+@njit(cache=True, nogil=True)
+def _greedy(weights: NDArray[np.float64], datasets: NDArray[np.int16], samples: NDArray[np.int64]) -> None:
+    # The processor overlaps a search for the largest lag in both halves; a weight of -inf makes them equally long.
+    half = (len(weights) + 1) // 2
+    shares = np.full(2 * half, -np.inf)
+    shares[: len(weights)] = weights
+    taken = np.zeros(2 * half)  # in float64, counts below 2**53 are exact
+    for sample in range(len(datasets)):
+        step = max(float(sample), 1.0)
+        best, largest = 0, shares[0] * step - taken[0]
+        other, largest_other = half, shares[half] * step - taken[half]
+        for dataset in range(1, half):
+            lag = shares[dataset] * step - taken[dataset]
+            lag_other = shares[half + dataset] * step - taken[half + dataset]
+            if lag > largest:
+                best, largest = dataset, lag
+            if lag_other > largest_other:
+                other, largest_other = half + dataset, lag_other
+        if largest_other > largest:
+            best = other
+        datasets[sample] = best
+        samples[sample] = np.int64(taken[best])
+        taken[best] += 1.0
+
+
+@njit(cache=True, nogil=True)
+def _greedy_until_spent(
+    weights: NDArray[np.float64], limits: NDArray[Any], datasets: NDArray[np.int16], samples: NDArray[np.int64]
+) -> None:
+    taken = np.zeros(len(weights), np.int64)
+    unspent = np.arange(len(weights))
+    count = len(unspent)
+    for sample in range(len(datasets)):
+        step = max(float(sample), 1.0)
+        best, largest = 0, -np.inf
+        for place in range(count):
+            lag = weights[unspent[place]] * step - float(taken[unspent[place]])
+            if lag > largest:
+                best, largest = place, lag
+        dataset = unspent[best]
+        datasets[sample] = dataset
+        samples[sample] = taken[dataset]
+        taken[dataset] += 1
+        if taken[dataset] == limits[dataset]:
+            count -= 1
+            for place in range(best, count):  # keeps the order, which decides ties
+                unspent[place] = unspent[place + 1]

@@ -1,0 +1,237 @@
+"""Build one cache, on any executor, and write it.
+
+If two tasks build the same cache at the same time, one waits for the other and then finds it built.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex._version import __version__
+from dsindex.errors import InputError, LimitError, OutputError
+from dsindex.formats.mmididx import check_index, read_index
+from dsindex.megatron.cache import (
+    CacheRecord,
+    Fingerprint,
+    count_tokens,
+    description_text,
+    fingerprint,
+    lock_cache,
+    read_lengths,
+    write_cache,
+)
+from dsindex.megatron.epochs import STOCK_ORDER, DocumentOrder, shuffle_dtype, split_bounds
+from dsindex.megatron.plan import BlendedCache, GPTCache, PartCounts
+from dsindex.store.read import digest_file, input_status, is_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.megatron.epochs import EpochCounts, Part, SampleRule
+    from dsindex.megatron.plan import Cache
+
+
+def count_parts(prefix: str, parts: Sequence[Part | None]) -> list[PartCounts | None]:
+    """Return the sequences and tokens of a dataset's parts in train, valid and test.
+
+    Args:
+        prefix: The dataset.
+        parts: The parts as shares; None for a part that is not needed.
+
+    Raises:
+        InputError: If there is no such dataset.
+        FormatError: If the `.idx` is damaged.
+    """
+    if not is_stored(f"{prefix}.idx"):
+        remedy = "give the prefix of a .bin and .idx, after each weight if there are any"
+        raise InputError(f"{prefix}.idx: no such file; {remedy}")
+    index = read_index(f"{prefix}.idx")
+    bin_size_bytes = input_status(f"{prefix}.bin").size_bytes if is_stored(f"{prefix}.bin") else None
+    check_index(f"{prefix}.idx", index, bin_size_bytes=bin_size_bytes)
+    lengths = index.sequence_lengths
+    bounds = [None if part is None else split_bounds(part, len(lengths)) for part in parts]
+    return [
+        None if pair is None else PartCounts(begin=pair[0], end=pair[1], tokens=count_tokens(lengths[slice(*pair)]))
+        for pair in bounds
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltCache:
+    """A cache that was built, or is to be built."""
+
+    name: str
+    prefixes: tuple[str, ...]
+    """Its datasets, as absolute paths."""
+    paths: tuple[str, ...]
+    """Of the description, the record and the arrays."""
+    num_samples: int
+    num_epochs: int | None
+    """Number of epochs; None for a blend."""
+    tokens_per_epoch: int | None
+    file_bytes: int
+    memory_bytes: int
+    """Memory that it takes to build it."""
+    seconds: float | None
+    """None if it was only planned."""
+    reused: bool
+    """Whether the cache existed already, built from the same lengths with the same options."""
+
+
+def describe_cache(cache: Cache, *, seconds: float | None = None, reused: bool = False) -> BuiltCache:
+    """Return what there is to say of a cache."""
+    epochs = cache.epochs if isinstance(cache, GPTCache) else None
+    return BuiltCache(
+        name=cache.name,
+        prefixes=cache.paths,
+        paths=(cache.files.description, cache.files.record, *cache.files.paths[:-1]),
+        num_samples=cache.num_samples,
+        num_epochs=None if epochs is None else epochs.num_epochs,
+        tokens_per_epoch=None if epochs is None else epochs.tokens_per_epoch,
+        file_bytes=cache.file_bytes,
+        memory_bytes=cache.memory_bytes,
+        seconds=seconds,
+        reused=reused,
+    )
+
+
+def build_cache(cache: Cache, threads: int = 1) -> BuiltCache:
+    """Build one cache and write it, or keep an existing one that is still valid.
+
+    Raises:
+        FormatError: If the `.idx` changed since the cache was planned.
+        LimitError: If a blend draws more samples than a dataset has.
+        OutputError: If the cache cannot be written.
+    """
+    started = time.monotonic()
+    reused = _build_blend(cache) if isinstance(cache, BlendedCache) else _build_dataset(cache, threads)
+    return describe_cache(cache, seconds=time.monotonic() - started, reused=reused)
+
+
+def _build_dataset(cache: GPTCache, threads: int) -> bool:
+    begin, end = cache.part.begin, cache.part.end
+    lengths = read_lengths(cache.path, begin, end)
+    source = fingerprint(cache.path, begin, end, lengths)
+    with lock_cache(cache.files):
+        if _is_current(cache, source):
+            return True
+        _require_same_order(cache)
+        if cache.continued is not None:
+            from dsindex.megatron.continuation import build_continued_arrays
+
+            arrays = build_continued_arrays(cache, cache.continued, lengths, threads=threads)
+        else:
+            how: dict[str, Any] = {"rule": cache.rule, "seed": cache.seed, "order": cache.order}
+            arrays = build_arrays(lengths, cache.epochs, begin=begin, threads=threads, **how)
+        contents = (*arrays, description_text(cache.identifiers).encode())
+        return write_cache(cache.files, contents, _record(cache, source))
+
+
+def _build_blend(cache: BlendedCache) -> bool:
+    from dsindex.megatron.arrays import blend_by_weights, blend_exhaustively
+
+    if cache.continued is not None:
+        from dsindex.megatron.continuation import build_continued_blend
+
+        datasets, samples = build_continued_blend(cache.continued)
+    elif cache.identifiers["size"] is None:
+        datasets, samples = blend_exhaustively([int(length) for length in cache.weights])
+    else:
+        datasets, samples = blend_by_weights(cache.weights, cache.num_samples)
+    drawn = np.bincount(datasets, minlength=len(cache.datasets)).tolist()
+    for dataset, size in zip(cache.datasets, drawn, strict=True):
+        if size > dataset.num_samples:  # Megatron would fail only after building all indices
+            raise LimitError(
+                f"{cache.name}: the blend draws {size} samples from {dataset.prefix}, which has only "
+                f"{dataset.num_samples}; raise --mid-level-dataset-surplus from {cache.surplus:g}, here and in the job"
+            )
+    contents = (datasets, samples, description_text(cache.identifiers).encode())
+    with lock_cache(cache.files):
+        _require_same_order(cache)
+        return write_cache(cache.files, contents, _record(cache))
+
+
+def _record(cache: Cache, source: Fingerprint | None = None) -> CacheRecord:
+    return CacheRecord(dsindex=__version__, numpy=np.__version__, settings=cache.settings, source=source)
+
+
+def _require_same_order(cache: Cache) -> None:
+    """Refuse to replace a cache of another document order: a job would train on something else under the same name.
+
+    Raises:
+        OutputError: If there is one.
+    """
+    record, wanted = cache.files.read_record(), cache.settings
+    is_there = record is not None and record.building is None and cache.files.exist()
+    if record is not None and is_there and record.settings.order != wanted.order:
+        raise OutputError(
+            f"{cache.files.paths[0]}: the cache of this name has {record.settings.show_order()}, not "
+            f"{wanted.show_order()}; Megatron's names do not tell document orders apart: choose another "
+            "--data-cache-path, or move it away"
+        )
+
+
+def _is_current(cache: GPTCache, source: Fingerprint) -> bool:
+    """Tell whether this cache exists with the recorded bytes, built from the same lengths and options."""
+    record = cache.files.read_record()
+    if record is None or record.source is None or record.building is not None or record.settings != cache.settings:
+        return False
+    was = record.source
+    is_same = (was.lengths_digest, was.begin, was.end) == (source.lengths_digest, source.begin, source.end)
+    return is_same and not cache.files.changed(record)
+
+
+def build_arrays(
+    lengths: NDArray[np.int32],
+    epochs: EpochCounts,
+    *,
+    begin: int,
+    rule: SampleRule,
+    seed: int,
+    threads: int = 1,
+    order: DocumentOrder = STOCK_ORDER,
+) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
+    """Build document, sample and shuffle index of the sequences [begin, begin + len(lengths)).
+
+    Args:
+        lengths: Tokens of each sequence.
+        epochs: The result of `count_epochs` for the sum of the lengths.
+        begin: Id of the first sequence.
+        rule: How tokens are cut into samples.
+        seed: Seed of the job; one generator serves all three indices, in this order.
+        threads: Threads for the sample index.
+        order: The order of documents and samples.
+
+    Raises:
+        InputError: If the order is a file that changed, or does not have each document as often as it should.
+    """
+    from dsindex.megatron.arrays import build_document_index, build_sample_index, build_shuffle_index
+
+    rng = np.random.RandomState(seed)
+    if order.is_stock:
+        documents = build_document_index(
+            begin, begin + len(lengths), epochs.num_epochs, rng=rng, separate_final_epoch=epochs.separate_final_epoch
+        )
+    else:
+        from dsindex.megatron.document_order import build_ordered_document_index
+
+        if order.digest is not None and digest_file(order.documents) != order.digest:
+            raise InputError(f"{order.documents}: changed while its cache was built; start again")
+        documents = build_ordered_document_index(
+            lengths, epochs.num_epochs, begin=begin, sequence_length=rule.sequence_length, order=order, rng=rng
+        )
+    samples = build_sample_index(lengths, documents, epochs.num_samples, rule=rule, begin=begin, threads=threads)
+    if order.samples == "never":
+        return documents, samples, np.arange(epochs.num_samples, dtype=shuffle_dtype(epochs.num_samples))
+    borders = [epochs.shuffled_together] if epochs.separate_final_epoch else []
+    if order.samples == "separately":
+        # The first samples that begin in each epoch.
+        first = (-(-epoch * epochs.tokens_per_epoch // rule.sequence_length) for epoch in range(1, epochs.num_epochs))
+        borders = [min(sample, epochs.num_samples) for sample in first]
+    return documents, samples, build_shuffle_index(epochs.num_samples, borders=borders, rng=rng)

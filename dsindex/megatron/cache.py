@@ -1,0 +1,586 @@
+"""Index caches on disk: Megatron's descriptions and file names, and dsindex's record beside them.
+
+    {md5}-GPTDataset-{split}-document_index.npy           {md5}-BlendedDataset-{split}-dataset_index.npy
+                            -sample_index.npy                                         -dataset_sample_index.npy
+                            -shuffle_index.npy
+                            -description.txt                                          -description.txt
+                            -dsindex.json                                             -dsindex.json
+
+md5 is the hash of the description, which Megatron writes with json.dumps(indent=4); a job looks for exactly these
+names. Without the tokenizer's identifiers the hash is unknown, and the dataset's name replaces it.
+
+Megatron uses a cache if its files exist, and checks nothing else. So the description is removed before anything else
+changes and written after all arrays. The record has what the hash does not cover, and the digests of the files that
+dsindex wrote, or was about to write when it was killed. Order of a write:
+
+        record of old and new files → description removed → arrays → description → record of the new files
+
+A file that is not in the record is kept: it is used if it has the bytes that would be written, and refused if not.
+
+Source: docs/formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_dataset.py and blended_dataset.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+import xxhash
+
+from dsindex.errors import FormatError, InputError, MissingObjectError, OutputError
+from dsindex.formats.dtypes import DAMAGED_ARRAY_ERRORS
+from dsindex.formats.mmididx import read_index
+from dsindex.megatron.flags import FIM_CLASS
+from dsindex.store.errors import output_error
+from dsindex.store.local import (
+    BlockDigester,
+    atomic_writer,
+    make_folder,
+    open_file,
+    remove_if_present,
+    sync_folder,
+    temporary_name,
+    write_whole,
+)
+from dsindex.store.read import digest_file, input_status, version_number
+from dsindex.store.urls import absolute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+
+GPT_CLASS = "GPTDataset"
+GPT_CLASSES = (GPT_CLASS, FIM_CLASS)
+BLENDED_CLASS = "BlendedDataset"
+GPT_ARRAYS = ("document_index", "sample_index", "shuffle_index")
+BLENDED_ARRAYS = ("dataset_index", "dataset_sample_index")
+DESCRIPTION_SUFFIX = "-description.txt"
+
+Content = bytes | np.ndarray[Any, Any]
+"""Content of a file: its bytes, or the array that it stores."""
+FileState = tuple[int, str]
+"""Size in bytes and digest of a file, as in a record."""
+
+
+# Descriptions.
+
+
+def dataset_parts(identifiers: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+    """Return what a description says of each dataset: of all in a blend, or of its own."""
+    parts: Sequence[dict[str, Any]] = identifiers.get("datasets", [identifiers])
+    return parts
+
+
+def split_of(identifiers: Mapping[str, Any]) -> str:
+    """Return the split that a description is of."""
+    return str(identifiers["split" if identifiers["class"] == BLENDED_CLASS else "index_split"])
+
+
+def description_text(identifiers: Mapping[str, Any]) -> str:
+    """Return the text of a description as Megatron writes it."""
+    return json.dumps(identifiers, indent=4)
+
+
+def description_hash(text: str) -> str:
+    """Return the hash that begins the names of a cache's files."""
+    import hashlib  # slow to import for readers
+
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+class _Described(msgspec.Struct):
+    """What is read of the description of a dataset."""
+
+    kind: Literal["GPTDataset", "GPTFIMDataset"] = msgspec.field(name="class")
+    dataset_path: str
+    index_split: str
+    random_seed: int
+    sequence_length: Annotated[int, msgspec.Meta(ge=1)]
+    tokenizer: object
+    num_samples: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    split: str | None = None
+
+
+class _DescribedBlend(msgspec.Struct):
+    """What is read of the description of a blend."""
+
+    split: str
+    datasets: Annotated[list[_Described], msgspec.Meta(min_length=1)]
+
+
+def read_description(path: str) -> dict[str, Any]:
+    """Read a description.txt.
+
+    Raises:
+        FormatError: If it cannot be read or is not the description of a GPTDataset or a blend of them.
+    """
+    expected = f"the description of a {GPT_CLASS} or {BLENDED_CLASS}"
+    try:
+        with open_file(path) as file:
+            identifiers = json.loads(file.read().decode())
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: expected {expected}, got a file that is not JSON ({error})") from error
+    try:
+        is_blend = isinstance(identifiers, dict) and identifiers.get("class") == BLENDED_CLASS
+        msgspec.convert(identifiers, _DescribedBlend if is_blend else _Described)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"{path}: expected {expected} ({error})") from error
+    read: dict[str, Any] = identifiers
+    return read
+
+
+# Records.
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """A part of a run that was planned over time."""
+
+    begin: int
+    """Its first sample."""
+    what: str
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The options and plans of a cache that Megatron's hash does not cover."""
+
+    extra_token: bool = True
+    keep_partial: bool = False
+    document_order: str | None = None
+    """None for Megatron's."""
+    shuffle_epochs: str | None = None
+    document_order_digest: str | None = None
+    plan: str | None = None
+    """Name of a plan over time: a schedule, or what it continues."""
+    consumed_samples: int | None = None
+    taken: int | None = None
+    """Samples of the dataset that were read."""
+    segments: tuple[tuple[int, int], ...] | None = None
+    """Those of a document index: positions, and the number of their epoch."""
+    phases: tuple[Phase, ...] = ()
+
+    @property
+    def order(self) -> tuple[str | None, ...]:
+        """What decides the order of training; all None for Megatron's."""
+        return self.document_order, self.shuffle_epochs, self.document_order_digest, self.plan
+
+    def show_order(self) -> str:
+        """Return the order in words.
+
+        >>> Settings().show_order(), Settings(document_order="packed", shuffle_epochs="separately").show_order()
+        ("Megatron's document order", "the document order 'packed', epochs shuffled separately")
+        """
+        if self.document_order is None:
+            return self.plan or "Megatron's document order"
+        how = {"separately": ", epochs shuffled separately", "never": ", samples not shuffled"}
+        digest = f" ({self.document_order_digest[:8]})" if self.document_order_digest else ""
+        plan = f", {self.plan}" if self.plan else ""
+        return f"the document order {self.document_order!r}{digest}{how.get(self.shuffle_epochs or '', '')}{plan}"
+
+
+class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
+    """The dataset that an index was built from, and the lengths of its sequences: all that an index depends on."""
+
+    prefix: str
+    idx_bytes: int | None
+    idx_modified_ns: int | None
+    bin_bytes: int | None
+    begin: int
+    end: int
+    lengths_digest: str
+
+
+class CacheRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="version", tag=1):
+    """dsindex's record beside a cache."""
+
+    building: str | None = None
+    """Id of the attempt that writes the cache, or was killed meanwhile."""
+    dsindex: str = ""
+    numpy: str = ""
+    settings: Settings = Settings()
+    source: Fingerprint | None = None
+    files: dict[str, list[FileState]] = {}
+    """Names → what dsindex wrote, or was about to write."""
+
+
+# Names.
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFiles:
+    """The paths of one cache, which need not exist.
+
+    >>> CacheFiles("cache/web-GPTDataset-train").array("sample_index")
+    'cache/web-GPTDataset-train-sample_index.npy'
+    """
+
+    stem: str
+    """Path up to the class and the split, without endings such as `-description.txt`."""
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of the arrays, such as `document_index`."""
+        is_blend = self.stem.rpartition("-")[0].endswith(f"-{BLENDED_CLASS}")
+        return BLENDED_ARRAYS if is_blend else GPT_ARRAYS
+
+    @property
+    def description(self) -> str:
+        """Path of the description."""
+        return f"{self.stem}{DESCRIPTION_SUFFIX}"
+
+    @property
+    def record(self) -> str:
+        """Path of dsindex's record."""
+        return f"{self.stem}-dsindex.json"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that a job reads, in the order in which they are written: the description comes last."""
+        return (*map(self.array, self.arrays), self.description)
+
+    def array(self, name: str) -> str:
+        """Return the path of an array."""
+        return f"{self.stem}-{name}.npy"
+
+    def open(self, name: str) -> NDArray[Any]:
+        """Map an array; FormatError if it is damaged."""
+        return open_array(self.array(name), name)
+
+    def exist(self) -> bool:
+        """Tell whether Megatron would use the cache; it only checks that the files exist."""
+        return all(map(os.path.isfile, self.paths))
+
+    def read_record(self) -> CacheRecord | None:
+        """Read dsindex's record; None if there is none that this version can read."""
+        try:
+            with open_file(self.record) as file:
+                return msgspec.json.decode(file.read(), type=CacheRecord)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def changed(self, record: CacheRecord) -> list[str]:
+        """Return the names of files that do not have the recorded bytes."""
+        names = map(os.path.basename, self.paths)
+        return [
+            name for name, path in zip(names, self.paths, strict=True) if record.files.get(name) != [_state_at(path)]
+        ]
+
+
+def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None = None) -> CacheFiles:
+    """Return the paths of a cache.
+
+    Args:
+        folder: The cache folder (`--data-cache-path`).
+        identifiers: Made by `dsindex.megatron.plan`, or read from a description.txt.
+        name: Replaces the hash, for caches without one.
+
+    >>> cache_files("cache", {"class": "GPTDataset", "index_split": "train"}).stem
+    'cache/ea5bb378baa5a235645b597098926baf-GPTDataset-train'
+    """
+    begin = description_hash(description_text(identifiers)) if name is None else name
+    return CacheFiles(os.path.join(folder, f"{begin}-{identifiers['class']}-{split_of(identifiers)}"))
+
+
+def files_of(description: str) -> CacheFiles:
+    """Return the paths of the cache of a description."""
+    return CacheFiles(description.removesuffix(DESCRIPTION_SUFFIX))
+
+
+def descriptions_in(folder: str, pattern: str = "*") -> list[str]:
+    """Return the paths of the descriptions in a folder whose names before the suffix match a pattern."""
+    return sorted(glob.glob(os.path.join(glob.escape(folder), f"{pattern}{DESCRIPTION_SUFFIX}")))
+
+
+def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:
+    """Return the path of a cache's description: under its hash or, as in caches without hashes, under any other name.
+
+    If there is none, the path under its hash is returned.
+    """
+    hashed = cache_files(folder, identifiers).description
+    if os.path.lexists(hashed):
+        return hashed
+    for path in descriptions_in(folder, f"*-{identifiers['class']}-{split_of(identifiers)}"):
+        with contextlib.suppress(FormatError):  # whose file it is, is not known
+            if read_description(path) == identifiers:
+                return path
+    return hashed
+
+
+def find_cache(descriptions: Iterable[str], split: str | None, *, place: str) -> str:
+    """Return the description of a split's index cache; the caches of a blend's datasets are parts of it.
+
+    Args:
+        descriptions: Paths of descriptions.
+        split: train, valid or test; None for the only one, or else train.
+        place: Name of the caches in messages.
+
+    Raises:
+        InputError: If the split has no cache, or several.
+        FormatError: If a description is damaged.
+    """
+    known = {path: read_description(path) for path in descriptions}
+    parts = {
+        os.path.abspath(find_description(os.path.dirname(path), part))
+        for path, described in known.items()
+        for part in described.get("datasets", ())
+    }
+    by_split: dict[str, list[str]] = {}
+    for path, described in known.items():
+        if os.path.abspath(path) not in parts:
+            by_split.setdefault(split_of(described), []).append(path)
+    if split is None:
+        split = next(iter(by_split)) if len(by_split) == 1 else "train"
+    found = by_split.get(split, [])
+    if len(found) != 1:
+        got = f"{len(found)}: {', '.join(found)}" if found else ", ".join(sorted(by_split)) or "no description"
+        raise InputError(f"{place}: expected one index cache of the split {split}, got {got}; choose one")
+    return found[0]
+
+
+# Arrays, memory-mapped.
+
+IndexSource: TypeAlias = str | os.PathLike[str] | np.ndarray[Any, np.dtype[Any]]
+"""An index array, or the path of a `.npy` file to map."""
+
+
+def open_array(source: IndexSource, name: str, *, length: int | None = None) -> NDArray[Any]:
+    """Return an index as a read-only array; files are memory-mapped.
+
+    Args:
+        source: The array, or its path.
+        name: Which one it is, such as `sample_index`.
+        length: Its length; None for any.
+
+    Raises:
+        FormatError: If the file cannot be read, or the array is not one of integers in its shape.
+    """
+    what, place = name.replace("_", " "), "the index array" if isinstance(source, np.ndarray) else os.fspath(source)
+    array = source
+    if not isinstance(array, np.ndarray):
+        try:
+            with np.errstate(over="ignore"):  # a damaged header may claim any shape
+                array = np.load(place, mmap_mode="r", allow_pickle=False)
+        except DAMAGED_ARRAY_ERRORS as error:
+            raise FormatError(f"{place}: cannot be read as a {what} ({error})") from error
+    shape: tuple[int, ...] = array.shape if isinstance(array, np.ndarray) else ()  # not of an archive
+    fits = len(shape) > 0 and length in {None, shape[0]} and shape[1:] == ((2,) if name == "sample_index" else ())
+    if not isinstance(array, np.ndarray) or not fits or array.dtype.kind not in "iu" or not array.flags.c_contiguous:
+        asked = f"{'any' if length is None else length}{' x 2' if name == 'sample_index' else ''}"
+        got = f"{array.dtype} of shape {shape}" if isinstance(array, np.ndarray) else "an archive"
+        raise FormatError(f"{place}: expected a {what} of {asked} integers, got {got}, or not in the order of C")
+    # np.memmap is slow to slice; one array type, always read-only, lets numba compile each kernel once.
+    plain = array.view(np.ndarray)
+    plain.flags.writeable = False
+    return plain
+
+
+# Writing.
+
+
+@contextlib.contextmanager
+def lock_cache(files: CacheFiles) -> Iterator[None]:
+    """Keep other tasks from writing the same cache, waiting for one that does, and make its folder.
+
+    The lock is the system's (flock), which is released when a process dies. A file system without such locks has none
+    to offer: two jobs then write the same bytes.
+
+    Raises:
+        OutputError: If the lock file cannot be made.
+    """
+    make_folder(os.path.dirname(files.record) or ".")
+    path = f"{files.stem}-dsindex.lock"
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise output_error(path, error) from error
+        with contextlib.suppress(OSError):  # without such locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):  # its last holder has removed it
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                break
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        remove_if_present(path)
+        os.close(descriptor)
+
+
+def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRecord) -> bool:
+    """Write a cache, or keep it if identical files exist; call it inside `lock_cache`.
+
+    Args:
+        files: The paths.
+        contents: Contents of the files, in the order of `files.paths`.
+        record: What to record besides the files' sizes and digests.
+
+    Returns:
+        Whether the files existed already.
+
+    Raises:
+        OutputError: If a file exists that differs and that dsindex did not write, or a file cannot be written.
+    """
+    wanted = [state_of(content) for content in contents]
+    there = [_state_at(path) for path in files.paths]
+    stored = files.read_record()
+    names = [os.path.basename(path) for path in files.paths]
+    final = msgspec.structs.replace(record, files={name: [new] for name, new in zip(names, wanted, strict=True)})
+    if there == wanted:
+        if stored is not None and stored != final:  # another program's cache gets no record
+            _remove_temporaries(files, stored)
+            _write_record(files, final)
+        return True
+    ours: dict[str, list[FileState]] = {}
+    for name, old, new in zip(names, there, wanted, strict=True):
+        if old not in (None, new, *(stored.files.get(name, ()) if stored is not None else ())):
+            raise OutputError(
+                f"{os.path.join(os.path.dirname(files.stem), name)}: expected no file or one that dsindex wrote, got "
+                "another one, which does not match these data and options; a training job would use it as it is: move "
+                "it away, or choose another folder for the cache"
+            )
+        ours[name] = [new] if old in (None, new) else [new, old]
+    if stored is not None:
+        _remove_temporaries(files, stored)
+    attempt_id = uuid.uuid4().hex
+    _write_record(files, CacheRecord(building=attempt_id, files=ours))
+    remove_if_present(files.description)
+    sync_folder(os.path.dirname(files.description))
+    for path, content in zip(files.paths, contents, strict=True):
+        write_content(path, content, attempt_id=attempt_id)
+    _write_record(files, final)
+    return False
+
+
+def _write_record(files: CacheFiles, record: CacheRecord) -> None:
+    write_whole(files.record, msgspec.json.format(msgspec.json.encode(record), indent=2), writer="record")
+
+
+def _remove_temporaries(files: CacheFiles, record: CacheRecord) -> None:
+    """Remove the temporary files of a killed writer, which carry the attempt id in its record."""
+    if record.building is not None and record.building.isalnum():
+        for path in files.paths:
+            remove_if_present(temporary_name(path, record.building))
+
+
+def write_content(path: str, content: Content, *, attempt_id: str | None = None) -> None:
+    """Write a file completely or not at all; arrays are written as by numpy.save.
+
+    Args:
+        path: The final path.
+        content: Bytes or an array.
+        attempt_id: Passed to `atomic_writer`.
+    """
+    with atomic_writer(path, attempt_id=attempt_id) as file:
+        for piece in _pieces(content):
+            file.write(piece)
+
+
+def _pieces(content: Content) -> Iterator[bytes | memoryview]:
+    if isinstance(content, bytes):
+        yield content
+        return
+    head = BytesIO()
+    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(content))
+    yield head.getvalue()
+    yield np.ascontiguousarray(content).data
+
+
+def state_of(content: Content) -> FileState:
+    """Return the size and digest of the file that `write_content` writes."""
+    digester, size_bytes = BlockDigester(), 0
+    for piece in _pieces(content):
+        digester.update(piece)
+        size_bytes += memoryview(piece).nbytes
+    return size_bytes, digester.hexdigest()
+
+
+def _state_at(path: str) -> FileState | None:
+    """Return the state of a file; None if it is missing, and a state that equals no other if it is not regular."""
+    if not os.path.lexists(path):
+        return None
+    if not os.path.isfile(path):
+        return 0, "not a regular file"
+    return os.path.getsize(path), digest_file(path)
+
+
+def array_bytes(count: int, dtype: np.dtype[Any]) -> int:
+    """Return the size on disk of an array of `count` items; numpy pads its header to 128 bytes."""
+    return 128 + count * dtype.itemsize
+
+
+# The source of an index: the sequence lengths in an `.idx`, and a fingerprint that detects changes.
+
+PIECE = 1 << 22
+"""Sequence lengths read at once."""
+
+
+def read_lengths(prefix: str, begin: int, end: int) -> NDArray[np.int32]:
+    """Read the lengths of sequences [begin, end) into memory and check that none is negative.
+
+    Raises:
+        FormatError: If the `.idx` is damaged, has fewer sequences, or a negative length.
+    """
+    path = f"{prefix}.idx"
+    index = read_index(path)
+    if end > index.header.num_sequences:
+        msg = f"{path}: expected at least {end} sequences, got {index.header.num_sequences}; it changed, run again"
+        raise FormatError(msg)
+    lengths = np.array(index.sequence_lengths[begin:end], dtype=np.int32, order="C")
+    if len(lengths) and lengths.min() < 0:
+        sequence = begin + int(np.argmax(lengths < 0))
+        msg = f"{path}: expected no length below 0, got {lengths[sequence - begin]} for sequence {sequence}"
+        raise FormatError(msg)
+    return lengths
+
+
+def count_tokens(sequence_lengths: NDArray[np.int32]) -> int:
+    """Return the sum of lengths in int64, computed in pieces so that a mapped file does not stay in memory.
+
+    >>> count_tokens(np.array([2**31 - 1, 2**31 - 1], np.int32))
+    4294967294
+    """
+    pieces = range(0, len(sequence_lengths), PIECE)
+    return sum(int(sequence_lengths[at : at + PIECE].sum(dtype=np.int64)) for at in pieces)
+
+
+def fingerprint(prefix: str, begin: int, end: int, lengths: NDArray[np.int32]) -> Fingerprint:
+    """Return what a record has of the files and the lengths that an index is built from.
+
+    Args:
+        prefix: The dataset.
+        begin: First sequence that the index draws from.
+        end: One past the last sequence.
+        lengths: Tokens of these sequences: all that an index depends on.
+    """
+    idx_bytes, idx_modified_ns = look_at(f"{prefix}.idx") or (None, None)
+    return Fingerprint(
+        prefix=absolute(prefix),
+        idx_bytes=idx_bytes,
+        idx_modified_ns=idx_modified_ns,
+        bin_bytes=(look_at(f"{prefix}.bin") or (None,))[0],
+        begin=begin,
+        end=end,
+        lengths_digest=xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data),
+    )
+
+
+def look_at(path: str) -> tuple[int, int] | None:
+    """Return size and time of a file, or size and a hash of the version of an object; None if it cannot be seen."""
+    try:
+        status = input_status(path)
+    except (OSError, MissingObjectError):
+        return None
+    return status.size_bytes, version_number(status)

@@ -1,0 +1,475 @@
+"""Plan caches over time, and build them: what continues the caches of a first job, and blends whose weights change.
+
+The caches of train are found as for any job, by its flags. Here their content is planned: the first job's samples come
+first, then the blend of this job, with what each dataset has left. Everything else about the job stays as it is.
+
+    document index   [ the first job's                  ][ new sequences, once per open epoch ][ epoch ][ epoch ] …
+    sample index     [ the first job's, unchanged       ] …
+    shuffle index    [ what was read ][ what the open epochs have left ][ epoch ][ epoch ] …
+
+The arrays of the first job stay as they are, so the samples that were read keep their numbers. After them come the
+samples that were not read, epoch by epoch, so that nothing comes again before its epoch ends and nothing is lost.
+An epoch begins where its first document does: a *segment* of the document index has the documents of one epoch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import xxhash
+
+from dsindex.errors import FormatError, InputError, LimitError
+from dsindex.megatron.cache import (
+    PIECE,
+    CacheFiles,
+    CacheRecord,
+    Phase,
+    Settings,
+    descriptions_in,
+    files_of,
+    find_cache,
+    find_description,
+    read_description,
+    read_lengths,
+)
+from dsindex.megatron.epochs import DOCUMENT_DTYPE, SPLIT_NAMES, EpochCounts, shuffle_dtype
+from dsindex.megatron.plan import ContinuedBlend, ContinuedIndex
+from dsindex.megatron.schedule import constant_curve, draw_curve, parse_blend_schedule
+from dsindex.messages import count
+from dsindex.store.read import digest_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.megatron.plan import BlendedCache, GPTCache, Segment
+
+TRAIN = SPLIT_NAMES[0]
+ROUNDING = 1e-6
+"""Samples that a weight may add up to and draw none."""
+
+
+def plan_over_time(
+    datasets: Sequence[GPTCache],
+    blends: Sequence[BlendedCache],
+    *,
+    continue_from: str | None,
+    consumed: int,
+    schedule: str | None,
+    max_epochs: Fraction | None,
+) -> tuple[list[GPTCache], list[BlendedCache], list[str]]:
+    """Return the caches of a job with those of train planned over time, and notes for the user.
+
+    Args:
+        datasets: The caches of datasets.
+        blends: Those of blends.
+        continue_from: The caches of a first job.
+        consumed: Samples of the run that were read.
+        schedule: How weights change.
+        max_epochs: How often a dataset may be read; None for once with a schedule, else for any number.
+
+    Raises:
+        InputError: If the options do not fit the first job.
+        LimitError: If a dataset runs out.
+        FormatError: If the first job's caches are damaged, or a dataset changed in another way than by growing.
+    """
+    flag = "--continue-from" if continue_from is not None else "--blend-schedule"
+    members, blend = _caches_of_train(flag, datasets, blends, needs_blend=schedule is not None)
+    length = members[0].rule.sequence_length
+    size = blend.num_samples if blend is not None else int(members[0].identifiers["num_samples"] or 0)
+    requested = size if blend is None else blend.requested or size
+    if consumed >= max(requested, 1):
+        raise InputError(
+            f"--consumed-samples: expected less than the {requested} samples of this job, which count from the begin "
+            f"of the first one, got {consumed}; request more with --train-samples or --train-iters"
+        )
+    first, olds = (None, []) if continue_from is None else read_first_job(continue_from)
+    numbers, taken = ([], [0] * len(members)) if first is None else _match(first, olds, members, consumed)
+    curve = constant_curve([1.0] if blend is None else blend.weights, size)
+    if schedule is not None:
+        points = parse_blend_schedule(schedule)
+        curve = draw_curve(points, len(members), num_samples=requested, sequence_length=length)
+        curve = replace(curve, num_samples=size)
+    curve = curve.beginning_at(consumed)
+    wanted = curve.integral(0, size - consumed).tolist()
+
+    most = Fraction(1) if max_epochs is None and schedule is not None else max_epochs
+    notes, too_often = [], []
+    for place, (member, before, more) in enumerate(zip(members, taken, wanted, strict=True)):
+        if first is not None and place not in numbers:
+            notes.append(f"{member.prefix} is new: the first job did not have it")
+        tokens = (before + more) * length
+        epochs = tokens / max(1, member.part.tokens)
+        said = f"{count(before, 'sample')} before sample {consumed}, " if consumed else ""
+        notes.append(
+            f"{member.prefix}: {said}{round(more):,} {'after it' if consumed else 'samples'}; by the end "
+            f"of the run {round(tokens):,} tokens, {epochs:.2f} epochs"
+        )
+        if most is not None and tokens - length > most * member.part.tokens:
+            too_often.append(f"{member.prefix} would be read {epochs:.2f} times")
+    if too_often:
+        raise LimitError(
+            f"--max-epochs {float(most or 1):g}: {'; '.join(too_often)}; lower the weights, shorten the run, or ask "
+            "for repeats with a larger --max-epochs"
+        )
+
+    planned = [
+        _plan_dataset(
+            member,
+            olds[numbers.index(place)] if place in numbers else None,
+            taken=taken[place],
+            wanted=wanted[place],
+            consumed=consumed,
+        )
+        for place, member in enumerate(members)
+    ]
+    by_name = {member.files.stem: member for member in planned}
+    changed = [by_name.get(dataset.files.stem, dataset) for dataset in datasets]
+    if blend is None:
+        return changed, list(blends), notes
+    known = (() if first is None else first.record.settings.phases) or (Phase(0, "first job"),)
+    phases = [phase for phase in known if phase.begin < consumed]
+    what = "schedule" if schedule is not None else "continued"
+    phases += [Phase(consumed + int(start), what) for start in curve.starts]
+    content = (
+        msgspec.to_builtins(phases),
+        tuple(taken),
+        curve.weights.tolist(),
+        curve.slopes.tolist(),
+        [own.settings.plan for own in planned],
+    )
+    replaced = replace(
+        blend,
+        datasets=tuple(planned),
+        continued=ContinuedBlend(
+            consumed=consumed,
+            old=first.files if first is not None and first is not olds[0] else None,
+            numbers=tuple(numbers),
+            taken=tuple(taken),
+            curve=curve,
+        ),
+        settings=Settings(plan=_plan_name(consumed, content), consumed_samples=consumed, phases=tuple(phases)),
+    )
+    return changed, [replaced if each is blend else each for each in blends], notes
+
+
+def _caches_of_train(
+    flag: str, datasets: Sequence[GPTCache], blends: Sequence[BlendedCache], *, needs_blend: bool
+) -> tuple[Sequence[GPTCache], BlendedCache | None]:
+    """Return the caches of the datasets of train, in the order of the blend, and that of the blend.
+
+    Raises:
+        InputError: If train is no single cache, or is not blended by weights.
+    """
+    own = [cache for cache in datasets if cache.split == TRAIN]
+    blended = [blend for blend in blends if blend.split == TRAIN]
+    if len(blended) > 1 or (not blended and len(own) != 1):
+        raise InputError(f"{flag}: expected one train split, got several; leave out --phase-transition-iterations")
+    if not blended and not needs_blend:
+        return own, None
+    members = blended[0].datasets if blended else ()
+    if not members or blended[0].requested is None or members[0].identifiers["num_samples"] is None:
+        raise InputError(
+            f"{flag}: expected a weight before each dataset, here and in the job, as in --data-path 1 PREFIX: without "
+            "weights, Megatron asks for all samples of each dataset, once"
+        )
+    if len({member.files.stem for member in members}) < len(members):
+        raise InputError(f"{flag}: expected every dataset once, got one twice; add the weights up")
+    return members, blended[0]
+
+
+def _plan_name(consumed: int, content: object) -> str:
+    """Return what tells caches of one name apart that were planned over time."""
+    return f"planned after {count(consumed, 'sample')}, {xxhash.xxh3_64_hexdigest(repr(content).encode())[:8]}"
+
+
+# The first job.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstCache:
+    """A cache of train in the first job: of a blend, or of a dataset."""
+
+    files: CacheFiles
+    described: dict[str, Any]
+    """Its description, with the path of the dataset as the job types it."""
+    record: CacheRecord
+    """dsindex's record; empty for another program's cache."""
+
+    def is_of(self, cache: GPTCache) -> bool:
+        """Tell whether it is of the same dataset as a cache: by the job's path, or by the one here where recorded."""
+        is_here = self.record.source is not None and self.record.source.prefix == os.path.abspath(cache.path)
+        return is_here or cache.identifiers["dataset_path"] == self.described["dataset_path"]
+
+
+def read_first_job(path: str) -> tuple[FirstCache, list[FirstCache]]:
+    """Read the train cache in a folder, or that of a description, and those of its datasets: itself without a blend.
+
+    Raises:
+        InputError: If there is none, or several.
+        FormatError: If they are damaged, or were changed after dsindex wrote them.
+    """
+    if os.path.isdir(path):
+        path = find_cache(descriptions_in(path), TRAIN, place=f"--continue-from {path}")
+    own = _read_first(path)
+    parts = own.described.get("datasets")
+    return own, [own] if parts is None else [
+        _read_first(find_description(os.path.dirname(path), part)) for part in parts
+    ]
+
+
+def _read_first(path: str) -> FirstCache:
+    described, files = read_description(path), files_of(path)
+    record = files.read_record() or CacheRecord()
+    if record.building is not None:
+        raise FormatError(f"{files.record}: dsindex was stopped while it built this cache; build it again first")
+    if record.files and (changed := files.changed(record)):
+        raise FormatError(
+            f"{files.stem}: {', '.join(changed)} changed since dsindex wrote it, so what the first job read is not "
+            "known; use the arrays that the job had"
+        )
+    return FirstCache(files=files, described=described, record=record)
+
+
+def _match(
+    first: FirstCache, olds: Sequence[FirstCache], members: Sequence[GPTCache], consumed: int
+) -> tuple[list[int | None], list[int]]:
+    """Find the datasets of the first job among those of this one, which cuts samples as the first one did.
+
+    Returns:
+        The datasets of the first job → those of this one, None for those that it leaves out; and the samples of each
+        dataset of this job that were read.
+
+    Raises:
+        InputError: If samples have other borders, or a dataset of which something was read is not there.
+        FormatError: If the samples that were read are not the first ones of each dataset.
+    """
+    rule, length, place = members[0].rule, olds[0].described["sequence_length"], first.files.stem
+    if length != rule.sequence_length:
+        raise InputError(
+            f"--continue-from: expected samples of {length} tokens as in {place}, got --seq-length "
+            f"{rule.sequence_length}; go on with the same length"
+        )
+    if olds[0].record.settings.extra_token != rule.extra_token:
+        raise InputError("--no-extra-token: expected it as in the first job, on which the borders of samples depend")
+    *datasets, samples = map(first.files.open, first.files.arrays)
+    if consumed > len(samples):
+        raise InputError(
+            f"--consumed-samples: expected at most the {len(samples)} samples of the first job in {place}, got "
+            f"{consumed}"
+        )
+    sizes = [consumed]
+    if first is not olds[0]:
+        drawn = [samples[:consumed][datasets[0][:consumed] == number] for number in range(len(olds))]
+        sizes = list(map(len, drawn))
+        if sum(sizes) < consumed or any(len(own) and own.max() + 1 != len(own) for own in drawn):
+            raise FormatError(f"{place}: expected the samples of each dataset in order, got others")
+    numbers: list[int | None] = []
+    taken = [0] * len(members)
+    for old, size in zip(olds, sizes, strict=True):
+        number = next((place for place, member in enumerate(members) if old.is_of(member)), None)
+        if number is not None:
+            taken[number] = size
+        elif size:
+            raise InputError(
+                f"--continue-from: expected {old.described['dataset_path']}, of which the first job read "
+                f"{count(size, 'sample')} before {consumed}; leave it in --data-path with a weight of 1e-9, which "
+                "draws nothing more, and spell it as the first job did, with --dataset-path-as"
+            )
+        numbers.append(number)
+    return numbers, taken
+
+
+# One dataset.
+
+
+def _plan_dataset(cache: GPTCache, first: FirstCache | None, *, taken: int, wanted: float, consumed: int) -> GPTCache:
+    """Return the cache of a dataset with what it continues, and with all samples that the run draws from it.
+
+    Raises:
+        FormatError: If the first job's index is damaged, or draws from other sequences.
+        LimitError: If the part has no tokens.
+    """
+    begin, rule, per_epoch = cache.part.begin, cache.rule, cache.part.tokens
+    lengths = read_lengths(cache.path, begin, cache.part.end)
+    files = None if first is None else first.files
+    documents, samples, shuffle = _open_first(files)
+    start, end = (int(documents.min()), int(documents.max()) + 1) if len(documents) else (begin, begin)
+    if start < begin or end > cache.part.end:
+        raise FormatError(
+            f"{cache.name}: expected the sequences {start} to {end - 1}, from which the first job draws, got {begin} "
+            f"to {cache.part.end - 1}; a dataset may grow at its end, but not shrink, and --split has to stay"
+        )
+    pieces = range(0, len(documents), PIECE)
+    tokens = num_old = sum(int(lengths[documents[at : at + PIECE] - begin].sum(dtype=np.int64)) for at in pieces)
+    segments = () if first is None else _segments_of(first, len(documents), end - start)
+    last = max((epoch for _, epoch in segments), default=0)
+    growth, grown = range(0), len(lengths) - (end - start)
+    if grown:  # the sequences that came to a dataset go into all epochs of which something is left
+        epochs, _ = _epochs_of_samples(samples, segments)
+        left = np.ones(len(shuffle), np.bool_)
+        left[shuffle[:taken]] = False
+        growth = range(int(epochs[left].min()) if left.any() else last + 1, last + 1)
+        tokens += len(growth) * (per_epoch - int(lengths[start - begin : end - begin].sum(dtype=np.int64)))
+    asked = cache.identifiers["num_samples"] or 0
+    needed = max(asked, taken + math.floor(wanted + 1) if wanted > ROUNDING else taken)
+    missing = needed * rule.sequence_length + int(rule.extra_token) - tokens
+    if missing > 0 and per_epoch == 0:
+        raise LimitError(
+            f"{cache.name}: {needed} samples are needed, but the part has no tokens; leave the dataset out"
+        )
+    appended = max(not segments, -(-missing // per_epoch) if per_epoch else 0)
+    num_samples = max(0, (tokens + appended * per_epoch - int(rule.extra_token)) // rule.sequence_length)
+    own = (
+        *segments,
+        *((grown, epoch) for epoch in growth),
+        *((len(lengths), epoch) for epoch in range(last + 1, last + 1 + appended)),
+    )
+    content = (own, taken, consumed, cache.seed, () if files is None else tuple(map(digest_file, files.paths[:-1])))
+    return replace(
+        cache,
+        continued=ContinuedIndex(
+            files=files,
+            begin=start,
+            end=end,
+            num_tokens=num_old,
+            taken=taken,
+            consumed=consumed,
+            segments=own,
+            num_old=len(segments),
+            num_grown=len(growth),
+        ),
+        epochs=EpochCounts(
+            tokens_per_epoch=per_epoch,
+            num_epochs=max((epoch for _, epoch in own), default=0),
+            num_samples=num_samples,
+            separate_final_epoch=False,
+            shuffled_together=num_samples,
+        ),
+        settings=msgspec.structs.replace(
+            cache.settings, plan=_plan_name(consumed, content), consumed_samples=consumed, taken=taken, segments=own
+        ),
+    )
+
+
+def _open_first(files: CacheFiles | None) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Map document, sample and shuffle index of the first job; they are empty for a dataset that it did not have.
+
+    Raises:
+        FormatError: If they are damaged.
+    """
+    if files is None:
+        return np.empty(0, DOCUMENT_DTYPE), np.empty((0, 2), DOCUMENT_DTYPE), np.empty(0, np.uint32)
+    documents, samples, shuffle = map(files.open, files.arrays)
+    if len(shuffle) != len(samples) - 1 or (len(shuffle) and not 0 <= shuffle.min() <= shuffle.max() < len(shuffle)):
+        raise FormatError(
+            f"{files.stem}: expected samples below {len(samples) - 1} in the shuffle index; build it again"
+        )
+    return documents, samples, shuffle
+
+
+def _segments_of(first: FirstCache, num_positions: int, per_epoch: int) -> tuple[Segment, ...]:
+    """Return the segments of a document index: those in its record, or equal epochs.
+
+    Raises:
+        FormatError: If the document index has others.
+    """
+    segments = first.record.settings.segments
+    if segments is None:
+        segments = tuple((per_epoch, epoch + 1) for epoch in range(num_positions // max(1, per_epoch)))
+    if sum(size for size, _ in segments) != num_positions:
+        raise FormatError(
+            f"{first.files.stem}: expected whole epochs of {per_epoch} sequences, got {num_positions} entries; if the "
+            "cache was continued itself, its …-dsindex.json has to be beside it"
+        )
+    return segments
+
+
+def _epochs_of_samples(
+    samples: NDArray[Any], segments: Sequence[Segment]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the epoch in which each sample begins, and whether it has tokens of the next segment, which come early."""
+    ends = np.cumsum([size for size, _ in segments])
+    places = np.searchsorted(ends, samples[:, 0], side="right")
+    is_first = np.isin(samples[:, 0], ends) & (samples[:, 1] == 0)
+    labels = np.array([epoch for _, epoch in segments], np.int64)
+    return labels[places[:-1]], (places[1:] > places[:-1]) & ~is_first[1:]
+
+
+def build_continued_arrays(
+    cache: GPTCache, plan: ContinuedIndex, lengths: NDArray[np.int32], *, threads: int
+) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
+    """Build document, sample and shuffle index.
+
+    Args:
+        cache: The cache.
+        plan: What it has.
+        lengths: Tokens of the sequences of the part, now.
+        threads: Threads for the sample index.
+
+    Raises:
+        FormatError: If the arrays of the first job are not those of these lengths.
+    """
+    from dsindex.megatron.arrays import build_sample_index, shuffle_in_place
+    from dsindex.megatron.document_order import order_epoch
+
+    begin, rule, order, num_samples = cache.part.begin, cache.rule, cache.order, cache.num_samples
+    # The document index: the old one, then the segments that are appended.
+    rng = np.random.RandomState([cache.seed, plan.consumed & 0xFFFFFFFF, plan.consumed >> 32])
+    old_documents, old_samples, old_shuffle = _open_first(plan.files)
+    everything = np.arange(begin, cache.part.end, dtype=DOCUMENT_DTYPE)
+    grown = everything[(everything < plan.begin) | (everything >= plan.end)]
+    documents = np.empty(plan.num_positions, DOCUMENT_DTYPE)
+    filled = len(old_documents)
+    documents[:filled] = old_documents
+    room = rule.sequence_length - plan.num_tokens % rule.sequence_length
+    for number, (size, epoch) in enumerate(plan.segments[plan.num_old :]):
+        chosen = documents[filled : filled + size]
+        chosen[:] = grown if number < plan.num_grown else everything
+        room = order_epoch(
+            chosen, lengths, begin=begin, length=rule.sequence_length, room=room, epoch=epoch, order=order, rng=rng
+        )
+        filled += size
+    samples = build_sample_index(lengths, documents, num_samples, rule=rule, begin=begin, threads=threads)
+    if not np.array_equal(samples[: len(old_samples)], old_samples):
+        raise FormatError(
+            f"{cache.name}: the sequences have other lengths than in the first job, so what was read is not known; "
+            "continue with the dataset as it was, which may only have grown at its end"
+        )
+    # The shuffle index: what was read, then what is left, epoch by epoch.
+    filled = plan.taken
+    shuffle = np.empty(num_samples, shuffle_dtype(num_samples))
+    shuffle[:filled] = old_shuffle[:filled]
+    left = np.ones(num_samples, np.bool_)
+    left[shuffle[:filled]] = False
+    epochs, last = _epochs_of_samples(samples, plan.segments)
+    for epoch in np.unique(epochs[left]):
+        own = left & (epochs == epoch)
+        rows = np.flatnonzero(own & ~last).astype(shuffle.dtype)
+        if order.samples != "never":
+            shuffle_in_place(rows, rng=rng)
+        rows = np.concatenate([rows, np.flatnonzero(own & last).astype(shuffle.dtype)])
+        shuffle[filled : filled + len(rows)] = rows
+        filled += len(rows)
+    return documents, samples, shuffle
+
+
+def build_continued_blend(plan: ContinuedBlend) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """Return the dataset of each sample and its number in that dataset, those that were read first."""
+    from dsindex.megatron.arrays import blend_by_schedule
+
+    next_datasets, next_samples = blend_by_schedule(plan.curve, plan.taken)
+    datasets = np.full(plan.consumed, plan.numbers[0] if plan.numbers else 0, next_datasets.dtype)
+    samples = np.arange(plan.consumed, dtype=next_samples.dtype)
+    if plan.old is not None:
+        old = [plan.old.open(name)[: plan.consumed] for name in plan.old.arrays]
+        datasets = np.array([-1 if number is None else number for number in plan.numbers], next_datasets.dtype)[old[0]]
+        samples = old[1]
+    return np.concatenate([datasets, next_datasets]), np.concatenate([samples, next_samples])

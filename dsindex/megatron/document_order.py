@@ -1,0 +1,423 @@
+"""Document indices in orders other than Megatron's: packed, by length, or as a file says.
+
+Packed: sample k takes the input tokens [k * L, (k + 1) * L) of the documents laid end to end. In Megatron's order these
+borders fall anywhere; here documents are arranged so that few borders fall inside a document:
+
+    L = 8, lengths 5 6 3 4 2 4: Megatron's order, for example, 5 (3|3) 3 (2|2) 2 4; packed 6 2 | 5 3 | 4 4
+
+A document of k * L + r tokens takes k whole samples and r tokens of one more wherever it begins, if the open sample has
+r free tokens. So this is exact bin packing of the sizes r in [1, L] into bins of L tokens. A bin is opened by the
+largest document, filled in random order and closed by one document, two, or a subset of some that fit exactly.
+Otherwise a document is cut, one longer than L if possible.
+
+Each epoch is a permutation of the documents. The room that an epoch leaves in its last sample is filled by the next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from dsindex.errors import FormatError, InputError
+from dsindex.formats.dtypes import DAMAGED_ARRAY_ERRORS
+from dsindex.megatron.arrays import shuffle_in_place
+from dsindex.megatron.epochs import DOCUMENT_DTYPE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dsindex.megatron.epochs import DocumentOrder
+
+GROUP = 1 << 18
+"""Documents that are packed at a time."""
+RESERVE = 1 << 14
+"""Documents of a group left for the next one, so that bins can be filled exactly to its end."""
+TAIL = 1 << 11
+"""The last documents of an epoch, which are packed in several orders."""
+ATTEMPTS = 32
+"""Orders that are tried, until no document of at most L tokens is cut."""
+CANDIDATES = 64
+"""Documents tried as one of two that fill a bin, and documents whose sums are tried."""
+SCANNED = 1 << 12
+"""Documents among which these are looked for."""
+SUM_WORK = 64
+"""Bound on the steps of finding sums, per document."""
+MOST_OPEN = 1 << 12
+"""Documents of an open bin whose order is shuffled; of a larger bin, those of each part."""
+
+
+def build_ordered_document_index(
+    lengths: NDArray[np.int32],
+    num_epochs: int,
+    *,
+    begin: int,
+    sequence_length: int,
+    order: DocumentOrder,
+    rng: np.random.RandomState,
+) -> NDArray[np.int32]:
+    """Order the documents of each epoch by themselves.
+
+    Args:
+        lengths: Tokens of the sequences [begin, begin + n), shape [n].
+        num_epochs: At least 1.
+        begin: The sequence id of lengths[0].
+        sequence_length: L.
+        order: Any order but `shuffled` with samples shuffled together, which is Megatron's.
+        rng: Freshly seeded with the job's seed.
+
+    Returns:
+        Sequence ids, shape [num_epochs * n].
+
+    Raises:
+        InputError: If the order's file does not have each document once per epoch.
+        FormatError: If it cannot be read.
+    """
+    documents = np.empty((num_epochs, len(lengths)), DOCUMENT_DTYPE)
+    if order.digest is not None:
+        documents[:] = read_order(order.documents, begin, len(lengths), num_epochs)
+        return documents.reshape(-1)
+    room = sequence_length
+    for number, epoch in enumerate(documents):
+        epoch[:] = np.arange(begin, begin + len(lengths), dtype=DOCUMENT_DTYPE)
+        room = order_epoch(
+            epoch, lengths, begin=begin, length=sequence_length, room=room, epoch=number, order=order, rng=rng
+        )
+    return documents.reshape(-1)
+
+
+def read_order(path: str, begin: int, count: int, num_epochs: int) -> NDArray[np.integer[Any]]:
+    """Read the numbers of the documents [begin, begin + count), for one epoch or for all.
+
+    Returns:
+        Numbers, shape [1 or num_epochs, count].
+
+    Raises:
+        InputError: If the file does not have each document once per epoch.
+        FormatError: If it cannot be read.
+    """
+    expected = f"{path}: expected document numbers"
+    try:
+        if path.endswith(".npy"):
+            numbers = np.load(path, mmap_mode="r", allow_pickle=False)
+        else:
+            import pyarrow.parquet as pq
+
+            table = pq.read_table(path)
+            name = "document" if "document" in table.column_names else table.column_names[0]
+            numbers = table.column(name).to_numpy()
+    except DAMAGED_ARRAY_ERRORS as error:
+        raise FormatError(f"{expected}, got a file that cannot be read ({error})") from error
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or len(numbers) not in {count, num_epochs * count}:
+        what = f"{expected} as integers, those of one epoch ({count}) or of all {num_epochs} ({num_epochs * count})"
+        raise InputError(f"{what}, got {numbers.dtype} of shape {numbers.shape}")
+    epochs: NDArray[np.integer[Any]] = numbers.reshape(-1, count)
+    for number, epoch in enumerate(epochs):
+        seen = np.bincount(epoch[(epoch >= begin) & (epoch < begin + count)].astype(np.int64) - begin, minlength=count)
+        if not seen.all():
+            got = f"no {begin + int(np.argmin(seen))} in epoch {number}"
+            raise InputError(f"{expected}, each from {begin} to {begin + count - 1} once per epoch, got {got}")
+    return epochs
+
+
+def order_epoch(
+    documents: NDArray[np.int32],
+    lengths: NDArray[np.int32],
+    *,
+    begin: int,
+    length: int,
+    room: int,
+    epoch: int,
+    order: DocumentOrder,
+    rng: np.random.RandomState,
+) -> int:
+    """Rearrange the documents of one epoch in place, by any order but that of a file.
+
+    Args:
+        documents: Ids from `begin` on, ascending.
+        lengths: Tokens of each sequence, shape [n].
+        begin: The id of lengths[0].
+        length: L.
+        room: Free tokens in the sample in which the epoch begins, in [1, L].
+        epoch: Number of the epoch. In every other one, the only document of a size that fills a sample exactly gives
+            way to two others, so that documents of rare sizes do not share a sample in every epoch.
+        order: How they are arranged after a shuffle.
+        rng: Shuffles them, and packed ones within a sample.
+
+    Returns:
+        Free tokens in the sample in which a packed epoch ends, in [1, L].
+    """
+    shuffle_in_place(documents, rng=rng)
+    if order.documents == "length":
+        documents[:] = documents[np.argsort(lengths[documents - begin], kind="stable")]
+    if order.documents != "packed":
+        return room
+    width, seed = int(min(length, lengths.max(initial=1))), np.uint64(rng.randint(1 << 31))
+    room, packed, _ = _pack(documents, lengths, begin, length, width, room, epoch, seed, TAIL)
+    # The fewer documents are left, the fewer sums they have: the last ones are tried in several orders.
+    tail, fewest, last_room = documents[packed:].copy(), len(documents) + 1, room
+    for attempt in range(ATTEMPTS):
+        tried = tail.copy() if attempt == 0 else rng.permutation(tail)
+        end, _, num_cut = _pack(tried, lengths, begin, length, width, room, epoch, seed, 0)
+        if num_cut < fewest:
+            documents[packed:], last_room, fewest = tried, end, num_cut
+        if num_cut == 0:
+            break
+    return int(last_room)
+
+
+class _Pool(NamedTuple):
+    """The documents that are packed at a time."""
+
+    ids: NDArray[np.int32]
+    sizes: NDArray[np.int32]
+    """Their size in [1, L], or 0 for an empty document."""
+    is_long: NDArray[np.uint8]
+    used: NDArray[np.uint8]
+    by_size: NDArray[np.int32]
+    """Places in the pool, sorted by size."""
+    ends: NDArray[np.int32]
+    """Size → end of its unused documents in by_size, below which used ones may be left."""
+    unused: NDArray[np.int32]
+    """Size → number of its unused documents."""
+    chosen: NDArray[np.int64]
+    """Places of the documents to put into the open bin next."""
+    candidates: NDArray[np.int64]
+    sums: NDArray[np.int8]
+
+
+@njit(cache=True, nogil=True)
+def _pack(
+    documents: NDArray[np.int32],
+    lengths: NDArray[np.int32],
+    begin: int,
+    length: int,
+    width: int,
+    room: int,
+    epoch: int,
+    random: np.uint64,
+    tail: int,
+) -> tuple[int, int, int]:
+    """Pack all documents but the last `tail`; return the room, how many are packed, and how many short ones are cut."""
+    total = documents.shape[0]
+    most = min(total, GROUP + RESERVE)
+    pool = _Pool(
+        np.empty(most, np.int32),
+        np.empty(most, np.int32),
+        np.empty(most, np.uint8),
+        np.empty(most, np.uint8),
+        np.empty(most, np.int32),
+        np.empty(width + 1, np.int32),
+        np.empty(width + 1, np.int32),
+        np.empty(CANDIDATES, np.int64),
+        np.empty(CANDIDATES, np.int64),
+        np.empty(2 * width + 2, np.int8),
+    )
+    opened = np.empty(MOST_OPEN + CANDIDATES, np.int64)
+    read: Any = 0
+    written: Any = 0
+    left: Any = 0
+    num_cut: Any = 0
+    while read < total:
+        count = left + min(GROUP, total - read)
+        for place in range(left, count):
+            pool.ids[place] = documents[read + place - left]
+        read += count - left
+        kept = min(tail, count) if read == total else RESERVE
+        tokens = _sort(pool, lengths, begin, length, count)
+        room, cut, random = _pack_pool(
+            pool, documents[written:], opened, count, kept, tokens, length, room, epoch, random
+        )
+        num_cut += cut
+        written += count - kept
+        left = 0
+        for place in range(count):
+            if not pool.used[place]:
+                pool.ids[left] = pool.ids[place]
+                left += 1
+    documents[written:] = pool.ids[:left]
+    return room, written, num_cut
+
+
+@njit(cache=True, nogil=True)
+def _pack_pool(
+    pool: _Pool,
+    packed: NDArray[np.int32],
+    opened: NDArray[np.int64],
+    count: int,
+    kept: int,
+    tokens: int,
+    length: int,
+    room: int,
+    epoch: int,
+    random: np.uint64,
+) -> tuple[int, int, np.uint64]:
+    """Pack all but `kept` documents of the pool; return the room, how many short ones are cut, and the generator."""
+    width = pool.ends.shape[0] - 1
+    remaining, written, num_opened, num_cut = count, 0, 0, 0
+    cursor: Any = 0
+    largest: Any = width
+    work: Any = SUM_WORK * count
+    while remaining > kept:
+        while pool.used[cursor]:
+            cursor += 1
+        pool.chosen[0], num_chosen = cursor, 1
+        size: Any = np.int64(pool.sizes[cursor])
+        if size == 0 or (kept == 0 and tokens <= room):
+            pass  # an empty document, or all that is left fits
+        elif room == length:
+            while pool.unused[largest] == 0:
+                largest -= 1
+            pool.chosen[0] = _take(pool, largest)
+        elif size > room or (room - size) * remaining < tokens:
+            # Less than the mean document would be left free: look for what fills the room exactly.
+            by_two = num_opened > 0 and (pool.ids[opened[0]] ^ epoch) & 1 == 1
+            num_chosen, done = _fill(pool, cursor, count, room, width, work, by_two)
+            work -= done
+        for step in range(min(num_chosen, remaining - kept)):
+            place = pool.chosen[step]
+            size = np.int64(pool.sizes[place])
+            pool.used[place] = 1
+            pool.unused[size] -= 1
+            tokens -= size
+            remaining -= 1
+            room -= size
+            opened[num_opened] = place
+            num_opened += 1
+        is_cut = room < 0
+        num_cut += is_cut and not pool.is_long[opened[num_opened - 1]]
+        room += length if room <= 0 else 0
+        if is_cut or room == length or num_opened > MOST_OPEN or remaining == kept:
+            # Any order of a bin's documents fills it, but a document that is cut comes last.
+            random = _shuffle(opened, num_opened - is_cut, random)
+            for step in range(num_opened):
+                packed[written + step] = pool.ids[opened[step]]
+            written += num_opened
+            num_opened = 0
+    return room, num_cut, random
+
+
+@njit(cache=True, nogil=True)
+def _sort(pool: _Pool, lengths: NDArray[np.int32], begin: int, length: int, count: int) -> int:
+    """Sort the first `count` documents of the pool by size; return the sum of their sizes."""
+    pool.unused[:] = 0
+    tokens: Any = 0
+    for place in range(count):
+        whole = lengths[np.uint32(pool.ids[place]) - np.uint32(begin)]
+        size = (whole - 1) % length + 1 if whole else 0
+        pool.sizes[place] = size
+        pool.is_long[place] = whole > length
+        pool.used[place] = 0
+        pool.unused[size] += 1
+        tokens += size
+    before = 0
+    for size in range(pool.ends.shape[0]):
+        pool.ends[size] = before
+        before += pool.unused[size]
+    for place in range(count):
+        size = pool.sizes[place]
+        pool.by_size[pool.ends[size]] = place
+        pool.ends[size] += 1
+    return int(tokens)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _shuffle(items: NDArray[np.int64], count: int, random: np.uint64) -> np.uint64:
+    """Shuffle the first items; return the generator's next state. Source: Knuth's MMIX, the upper bits."""
+    for step in range(count - 1, 0, -1):
+        random = random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+        other = np.int64(((random >> np.uint64(33)) * np.uint64(step + 1)) >> np.uint64(31))
+        items[step], items[other] = items[other], items[step]
+    return random
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _take(pool: _Pool, size: int) -> int:
+    """Return an unused document of a size that has one."""
+    while True:
+        place = np.int64(pool.by_size[pool.ends[size] - 1])
+        if not pool.used[place]:
+            return int(place)
+        pool.ends[size] -= 1
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _fill(pool: _Pool, cursor: int, count: int, room: int, width: int, work: int, by_two: bool) -> tuple[int, int]:
+    """Choose documents that fill the room exactly, or one to be cut; return how many, and the work of finding them."""
+    num_fitting = pool.unused[room] if room <= width else 0
+    if (num_fitting == 0 or (num_fitting == 1 and by_two)) and _fill_with_two(pool, cursor, count, room, width):
+        return 2, 0
+    if num_fitting:
+        pool.chosen[0] = _take(pool, room)
+        return 1, 0
+    num_chosen, done = _fill_with_many(pool, cursor, count, room) if work > 0 else (0, 0)
+    if num_chosen:
+        return num_chosen, done
+    # Cut a long document if there is one near, else the next one that does not fit.
+    pool.chosen[0] = cursor
+    for place in range(cursor, min(count, cursor + SCANNED)):
+        if not pool.used[place] and pool.sizes[place] > room:
+            if pool.is_long[place]:
+                pool.chosen[0] = place
+                break
+            if pool.sizes[pool.chosen[0]] <= room:
+                pool.chosen[0] = place
+    return 1, done
+
+
+@njit(cache=True, nogil=True)
+def _fill_with_two(pool: _Pool, cursor: int, count: int, room: int, width: int) -> bool:
+    """Choose two documents that fill the room together; return whether there are any."""
+    tried = 0
+    found: Any = 0
+    for place in range(cursor, min(count, cursor + SCANNED)):
+        size: Any = np.int64(pool.sizes[place])
+        if pool.used[place] or size == 0:
+            continue
+        if 0 < room - size <= width and pool.unused[room - size] > (room == 2 * size):
+            found = size
+            break
+        tried += 1
+        if tried == CANDIDATES:
+            break
+    if not found:
+        for size in range(max(1, room - width), room // 2 + 1):
+            if pool.unused[size] > (room == 2 * size) and pool.unused[room - size]:
+                found = size
+                break
+    if found:
+        pool.chosen[0] = _take(pool, found)
+        pool.used[pool.chosen[0]] = 1  # so that the other is not the same
+        pool.chosen[1] = _take(pool, room - found)
+        pool.used[pool.chosen[0]] = 0
+    return bool(found)
+
+
+@njit(cache=True, nogil=True)
+def _fill_with_many(pool: _Pool, cursor: int, count: int, room: int) -> tuple[int, int]:
+    """Choose among the next documents those whose sum is the room; return how many, and the work."""
+    sums, num_candidates, step = pool.sums, 0, 0
+    for place in range(cursor, min(count, cursor + SCANNED)):
+        if num_candidates == CANDIDATES:
+            break
+        if not pool.used[place] and 0 < pool.sizes[place] < room:
+            pool.candidates[num_candidates] = place
+            num_candidates += 1
+    sums[: room + 1] = -1
+    highest: Any = 0
+    while step < num_candidates and sums[room] < 0:
+        size = np.int64(pool.sizes[pool.candidates[step]])
+        highest += size
+        # sums[s] is the last of the documents by which the sum s was first reached.
+        for total in range(min(room, highest), size - 1, -1):
+            if sums[total] < 0 and (total == size or sums[total - size] >= 0):
+                sums[total] = step
+        step += 1
+    found: Any = 0
+    total = room
+    while sums[room] >= 0 and total > 0:
+        pool.chosen[found] = pool.candidates[sums[total]]
+        total -= pool.sizes[pool.chosen[found]]
+        found += 1
+    return found, step * room

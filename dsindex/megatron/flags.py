@@ -1,0 +1,398 @@
+"""What the flags of a pretrain_gpt.py job say of its caches, release by release of Megatron-LM.
+
+The tokenizer's identifiers in a description are its class, its path and the options that it was made with, as texts
+and in order. Which options there are, and in which order, depends on the kind of tokenizer and on the release:
+
+    0.16  and 0.17   megatron.core.tokenizers, `DefaultTokenizerText`
+    0.16, legacy     megatron.training.tokenizer with --legacy-tokenizer, which ended with that release
+    0.18  and 0.19   a chat template comes first
+    main             `MegatronTokenizerText`, and `use_gigatoken` comes last
+
+Nothing is loaded: a path is what the job types, and need not exist here. The numbers of samples differ as well: 0.16
+and 0.17 ramp the batch size up, which later releases ignore in favour of a schedule of steps.
+
+Source: megatron/core/tokenizers/utils/build_tokenizer.py (0.16: text/utils/build_tokenizer.py) and
+text/text_tokenizer.py, `unique_identifiers`; megatron/training/tokenizer/tokenizer.py of 0.16;
+megatron/training/training.py, `get_train_valid_test_num_samples` and `update_train_iters`;
+megatron/core/num_microbatches_calculator.py.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from dsindex.errors import InputError, UsageError
+from dsindex.text.tiktoken_files import MEGATRON_PATTERNS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Release: TypeAlias = Literal["0.16", "0.17", "0.18", "0.19", "main"]
+RELEASES = get_args(Release)
+"""The releases of megatron-core whose identifiers are known, oldest first."""
+
+MID_LEVEL_SURPLUS = 0.005
+"""Share of extra samples requested from each dataset of a weighted blend, as a margin to draw from."""
+FIM_CLASS = "GPTFIMDataset"
+"""Class of the datasets of jobs with --fim-data: the same arrays under another name."""
+
+
+def is_since(release: str, first: str) -> bool:
+    """Tell whether a release is this one or a later one."""
+    return RELEASES.index(release) >= RELEASES.index(first)
+
+
+def is_before(release: str | None, first: str) -> bool:
+    """Tell whether a release is known to be an earlier one."""
+    return release is not None and release in RELEASES and not is_since(release, first)
+
+
+BERT_TYPES = ("BertWordPieceLowerCase", "BertWordPieceCase")
+FILE_TYPES = (*BERT_TYPES, "GPT2BPETokenizer")
+SENTENCEPIECE_TYPES = ("SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer")
+MODEL_TYPES = (*SENTENCEPIECE_TYPES, "HuggingFaceTokenizer", "TikTokenizer", "SFTTokenizer")
+TOKENIZER_TYPES = (*FILE_TYPES, *MODEL_TYPES, "NullTokenizer")
+
+_TEXT = "megatron.core.tokenizers.text"
+_MODEL_CLASSES = {
+    "default": f"{_TEXT}.models.default_tokenizer.DefaultTokenizerText",
+    "gpt": f"{_TEXT}.models.gpt_tokenizer.GPTTokenizer",
+    "mamba": f"{_TEXT}.models.mamba_tokenizer.MambaTokenizer",
+    "bert": f"{_TEXT}.models.bert_tokenizer.BertTokenizer",
+    "t5": f"{_TEXT}.models.t5_tokenizer.T5Tokenizer",
+}
+"""The classes of 0.16 to 0.19, by the `model_type` of a tokenizer's metadata."""
+_MAIN_CLASS = f"{_TEXT}.text_tokenizer.MegatronTokenizerText"
+_NEEDED = {**dict.fromkeys(MODEL_TYPES, ("tokenizer_model",)), "NullTokenizer": ("vocab_size",)}
+_NEEDED_BY_LEGACY = {
+    **dict.fromkeys(BERT_TYPES, ("vocab_file",)),
+    "GPT2BPETokenizer": ("vocab_file", "merge_file"),
+    "TikTokenizer": ("tiktoken_pattern",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTokenizer:
+    """The flags of a job that say which tokenizer it has, under Megatron's names and with its defaults."""
+
+    tokenizer_type: str | None = None
+    tokenizer_model: str | None = None
+    """The path or name, as the job types it."""
+    vocab_file: str | None = None
+    merge_file: str | None = None
+    vocab_size: int | None = None
+    vocab_extra_ids: int = 0
+    tokenizer_special_tokens: tuple[str, ...] | None = None
+    tiktoken_special_tokens: tuple[str, ...] | None = None
+    """0.16 and 0.17: the same, under an older name."""
+    tiktoken_pattern: str | None = None
+    tiktoken_num_special_tokens: int = 1000
+    tokenizer_metadata: str | None = None
+    """Path of a JSON file that may name the tokenizer's class."""
+    tokenizer_sentencepiece_legacy: bool = False
+    disable_tokenizer_sentencepiece_ignore_extra_whitespaces: bool = False
+    tokenizer_hf_use_fast: bool = False
+    """0.16 only; later it is the default."""
+    tokenizer_hf_no_use_fast: bool = False
+    tokenizer_hf_include_special_tokens: bool = False
+    """0.16 only; later it is the default."""
+    tokenizer_hf_no_include_special_tokens: bool = False
+    trust_remote_code: bool = False
+    chat_template: str | None = None
+    use_gigatoken: bool = False
+    null_tokenizer_eod_id: int | None = None
+    null_tokenizer_pad_id: int = -1
+    sft_tokenizer_prompt_format: str = "nemotron-h-aligned"
+    legacy_tokenizer: bool = False
+
+    def special_tokens_of(self, release: str) -> list[str] | None:
+        """Return the special tokens, up to 0.17 under either name."""
+        special = self.tokenizer_special_tokens
+        if not special and is_before(release, "0.18"):
+            special = self.tiktoken_special_tokens
+        return None if special is None else list(special)
+
+
+def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
+    """Return the `unique_identifiers` that the descriptions of a release's job have of its tokenizer.
+
+    Raises:
+        UsageError: If a job of this release could not make such a tokenizer.
+        InputError: If its metadata cannot be read.
+
+    >>> identifiers = find_identifiers(JobTokenizer(tokenizer_type="TikTokenizer", tokenizer_model="x.json"), "0.17")
+    >>> list(identifiers), identifiers["num_special_tokens"]
+    (['class', 'tokenizer_path', 'num_special_tokens', 'special_tokens'], '1000')
+    """
+    _check_tokenizer(tokenizer)
+    path: str | list[str | None] | None
+    if tokenizer.legacy_tokenizer:
+        name, path, options = _legacy(tokenizer)
+    else:
+        name, (path, options) = _class_name(tokenizer, release), _options(tokenizer, release)
+    return {"class": name, "tokenizer_path": path, **{option: str(value) for option, value in options.items()}}
+
+
+def _check_tokenizer(tokenizer: JobTokenizer) -> None:
+    kind, pattern = tokenizer.tokenizer_type, tokenizer.tiktoken_pattern
+    if kind not in TOKENIZER_TYPES:
+        raise UsageError(f"--tokenizer-type: expected one of {', '.join(TOKENIZER_TYPES)}, got {kind!r}")
+    if pattern is not None and pattern not in MEGATRON_PATTERNS:
+        raise UsageError(f"--tiktoken-pattern: expected v1 or v2, got {pattern!r}")
+    legacy = _NEEDED_BY_LEGACY.get(kind, ()) if tokenizer.legacy_tokenizer else ()
+    for name in (*_NEEDED.get(kind, ()), *legacy):
+        if not getattr(tokenizer, name):
+            raise UsageError(f"--tokenizer-type {kind} needs --{name.replace('_', '-')}, spelled as in the job")
+
+
+def _options(tokenizer: JobTokenizer, release: str) -> tuple[str | None, dict[str, Any]]:
+    """Return the path and the options of a tokenizer that is not a legacy one, in Megatron's order."""
+    kind, path = tokenizer.tokenizer_type, tokenizer.tokenizer_model
+    special = tokenizer.special_tokens_of(release)
+    chat = {"chat_template": tokenizer.chat_template} if is_since(release, "0.18") else {}
+    files = {"vocab_file": tokenizer.vocab_file, "merges_file": tokenizer.merge_file}
+    match kind:
+        case "NullTokenizer":
+            return None, {"vocab_size": tokenizer.vocab_size, **_null_ids(tokenizer, release)}
+        case "SFTTokenizer":
+            return path, {"prompt_format": tokenizer.sft_tokenizer_prompt_format}
+        case "HuggingFaceTokenizer":
+            more = {"additional_special_tokens": special or []}
+            return path, {**chat, **files, **more, **_hugging_face(tokenizer, release)}
+        case "BertWordPieceLowerCase" | "BertWordPieceCase" | "GPT2BPETokenizer":
+            extra = [f"<extra_id_{number}>" for number in range(100)] if kind == "BertWordPieceCase" else special
+            return kind, {"additional_special_tokens": extra or [], **files, **_hugging_face(tokenizer, release)}
+        case "TikTokenizer":
+            given = {"pattern": tokenizer.tiktoken_pattern, "vocab_size": tokenizer.vocab_size}
+            given = {name: value for name, value in given.items() if value}
+            count = {"num_special_tokens": tokenizer.tiktoken_num_special_tokens}
+            return path, {**chat, **given, **count, "special_tokens": special}
+    spaces = {"ignore_extra_whitespaces": not tokenizer.disable_tokenizer_sentencepiece_ignore_extra_whitespaces}
+    legacy = {"legacy": tokenizer.tokenizer_sentencepiece_legacy}
+    return path, {**chat, **(spaces if chat else {}), **legacy, "special_tokens": special}
+
+
+def _hugging_face(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
+    if release == "0.16":
+        fast, special = tokenizer.tokenizer_hf_use_fast, tokenizer.tokenizer_hf_include_special_tokens
+    else:
+        fast = not tokenizer.tokenizer_hf_no_use_fast
+        special = not tokenizer.tokenizer_hf_no_include_special_tokens
+    options = {"use_fast": fast, "trust_remote_code": tokenizer.trust_remote_code, "include_special_tokens": special}
+    return {**options, "use_gigatoken": tokenizer.use_gigatoken} if release == "main" else options
+
+
+def _null_ids(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
+    if is_before(release, "0.18"):
+        return {}
+    eod = tokenizer.null_tokenizer_eod_id
+    return {**({} if eod is None else {"eod_id": eod}), "pad_id": tokenizer.null_tokenizer_pad_id}
+
+
+def _class_name(tokenizer: JobTokenizer, release: str) -> str:
+    metadata: Mapping[str, Any] = {}
+    if tokenizer.tokenizer_metadata is not None and tokenizer.tokenizer_type != "NullTokenizer":
+        from dsindex.store.config_files import read_object  # its yaml is not needed to verify
+
+        metadata = read_object(tokenizer.tokenizer_metadata)
+    if release == "main":
+        name = metadata.get("class_name")
+        return f"{metadata.get('class_path')}.{name}" if name else _MAIN_CLASS
+    default = "default" if release == "0.16" else "default-text"
+    kind = metadata.get("model_type", default)
+    if kind is None and release != "0.16":
+        kind = default
+    classes = {default if name == "default" else name: value for name, value in _MODEL_CLASSES.items()}
+    if kind not in classes:
+        msg = f"--tokenizer-metadata: Megatron {release} expects a model_type of {', '.join(classes)}, got {kind!r}"
+        raise InputError(msg)
+    return classes[kind]
+
+
+def _legacy(tokenizer: JobTokenizer) -> tuple[str, list[str | None], dict[str, Any]]:
+    """Return the class, the paths and the options of 0.16's legacy tokenizers."""
+    kind = str(tokenizer.tokenizer_type)
+    model = [tokenizer.tokenizer_model]
+    extra: dict[str, Any] = {"vocab_extra_ids": tokenizer.vocab_extra_ids}
+    match kind:
+        case "BertWordPieceLowerCase" | "BertWordPieceCase":
+            lower = {"lower_case": kind == "BertWordPieceLowerCase"}
+            return "_BertWordPieceTokenizer", [tokenizer.vocab_file], {**lower, **extra}
+        case "GPT2BPETokenizer":
+            return "_GPT2BPETokenizer", [tokenizer.vocab_file, tokenizer.merge_file], {}
+        case "GPTSentencePieceTokenizer" | "Llama2Tokenizer":
+            return f"_{kind}", model, {"vocab_extra_ids": 0}
+        case "TikTokenizer":
+            options = {
+                "pattern": MEGATRON_PATTERNS[tokenizer.tiktoken_pattern or "v1"],
+                "vocab_size": tokenizer.vocab_size,
+                "num_special_tokens": tokenizer.tiktoken_num_special_tokens,
+                "special_tokens": tokenizer.special_tokens_of("0.16"),
+            }
+            return "CustomTikTokenizer", model, options
+        case "SFTTokenizer":
+            return kind, model, {"prompt_format": tokenizer.sft_tokenizer_prompt_format}
+        case "NullTokenizer":
+            return "_NullTokenizer", [None], {"vocab_size": tokenizer.vocab_size}
+    return f"_{kind}", model, extra if kind == "SentencePieceTokenizer" else {}
+
+
+# The samples that a training job requests.
+
+Sizes: TypeAlias = tuple[int | None, int | None, int | None]
+"""Samples of train, valid and test; None for one epoch."""
+
+_SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLength:
+    """The length of a training job, in terms of Megatron's flags."""
+
+    train_iters: int | None = None
+    train_samples: int | None = None
+    global_batch_size: int | None = None
+    eval_interval: int | None = None
+    eval_iters: int = 100
+    full_validation: bool = False
+    skip_train: bool = False
+    start_eval_at_iter: int | None = None
+    eval_global_batch_size: int | None = None
+    phase_transition_iterations: tuple[int, ...] = ()
+    rampup_batch_size: tuple[int, int, int] | None = None
+    """First batch size, increment, and the samples over which it grows."""
+    step_batch_size_schedule: str | None = None
+    sequence_length: int | None = None
+    """By which the tokens of a schedule become samples."""
+    release: str | None = None
+    """The job's release of Megatron; None if it is not known."""
+
+
+def samples_for_training(length: TrainingLength) -> list[Sizes]:
+    """Return the samples that a job requests in each of its phases.
+
+    Raises:
+        UsageError: If the length or the validation interval is missing, or Megatron stops at these flags.
+
+    >>> samples_for_training(TrainingLength(train_iters=1000, global_batch_size=8, eval_interval=100, eval_iters=10))
+    [(8000, 880, 80)]
+    """
+    batch = _check_length(length)
+    steps = [] if length.step_batch_size_schedule is None else _parse_steps(length)
+    samples = length.train_samples if length.train_samples is not None else (length.train_iters or 0) * batch
+    eval_batch = length.eval_global_batch_size or batch
+    test = length.eval_iters * eval_batch
+    valid: int | None = test
+    if length.full_validation:
+        valid = None
+    elif not length.skip_train:
+        interval = length.eval_interval or 0  # which is checked
+        validations = _count_iterations(length, batch, steps) // interval + 1
+        if length.start_eval_at_iter is not None:
+            validations = max(0, validations - length.start_eval_at_iter // interval)
+        valid = validations * test
+    ends = {iteration * batch for iteration in length.phase_transition_iterations}
+    borders = [0, *sorted(end for end in ends if 0 < end < samples), samples]
+    return [(end - begin, valid, test) for begin, end in itertools.pairwise(borders)]
+
+
+def _check_length(length: TrainingLength) -> int:
+    """Refuse what Megatron refuses; return the batch size."""
+    iterations, samples, ramp = length.train_iters, length.train_samples, length.rampup_batch_size
+    has_one = (iterations is None) != (samples is None)
+    has_both = iterations is not None and samples is not None
+    if not has_one and not (has_both and length.skip_train and not is_before(length.release, "0.17")):
+        raise UsageError(
+            "expected either --train-iters or --train-samples, as Megatron does unless it has --skip-train"
+        )
+    batch, validates = length.global_batch_size, length.eval_interval or length.full_validation or length.skip_train
+    if batch is None or not validates:
+        missing = ["--global-batch-size"] * (batch is None) + ["--eval-interval or --full-validation"] * (not validates)
+        msg = f"--train-iters and --train-samples need {' and '.join(missing)}; without a job, give --num-samples"
+        raise UsageError(msg)
+    if ramp is not None and length.release is None and samples is not None:
+        msg = "--rampup-batch-size needs --megatron-release: it counts up to 0.17, and is ignored from 0.18 on"
+        raise UsageError(msg)
+    if ramp is not None and is_before(length.release, "0.18"):
+        first, increment, ramp_samples = ramp
+        growth = batch - first
+        if min(first, increment, ramp_samples, growth) < 1 or growth % increment or growth // increment > 10**6:
+            raise UsageError(
+                "--rampup-batch-size: expected a first batch size that is smaller than --global-batch-size "
+                f"{batch} by a multiple of the increment, and samples above 0, got {' '.join(map(str, ramp))}"
+            )
+    return batch
+
+
+def _count_iterations(length: TrainingLength, batch: int, steps: list[tuple[int, int]]) -> int:
+    """Return the iterations of a job, by Megatron's `update_train_iters` if it counts samples."""
+    if length.train_iters is not None:
+        return length.train_iters
+    samples = length.train_samples or 0
+    if steps:
+        return _count_scheduled(samples, steps)
+    if length.rampup_batch_size is not None and is_before(length.release, "0.18"):
+        return _count_ramped(samples, batch, length.rampup_batch_size)
+    return samples // batch
+
+
+def _parse_steps(length: TrainingLength) -> list[tuple[int, int]]:
+    """Return the steps of `--step-batch-size-schedule` as samples, and the batch size from there on.
+
+    Raises:
+        UsageError: If it is not valid.
+    """
+    text = length.step_batch_size_schedule or ""
+    steps = []
+    for entry in text.replace(",", " ").split():
+        threshold, _, size = (word.strip().upper() for word in entry.partition(":"))
+        numbers = [re.fullmatch(r"(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})([KMBT]?)", word) for word in (threshold, size)]
+        # In floating point, as in Megatron.
+        values = [int(float(found[1]) * _SUFFIXES.get(found[2], 1)) for found in numbers if found is not None]
+        if len(values) < 2:
+            msg = f"--step-batch-size-schedule: expected THRESHOLD:SIZE, as in '0:768 250B:1536', got {entry!r}"
+            raise UsageError(msg)
+        steps.append((values[0] // (length.sequence_length or 1), values[1]))
+    steps.sort(key=lambda step: step[0])
+    thresholds = [threshold for threshold, _ in steps]
+    is_rising = thresholds[:1] == [0] and len(set(thresholds)) == len(thresholds)
+    if not is_rising or min(size for _, size in steps) < 1:
+        raise UsageError(
+            "--step-batch-size-schedule: expected different thresholds, the first one 0, and sizes above 0, got "
+            f"{text!r}, at which Megatron stops"
+        )
+    return steps
+
+
+def _count_scheduled(samples: int, steps: list[tuple[int, int]]) -> int:
+    """Count iterations until all samples are consumed, a step of the schedule at a time."""
+    iterations = consumed = 0
+    ends = [*(threshold for threshold, _ in steps[1:]), samples]
+    for (_, size), end in zip(steps, ends, strict=True):
+        missing = min(end, samples) - consumed
+        if missing > 0:
+            count = -(-missing // size)
+            iterations, consumed = iterations + count, consumed + count * size
+    return iterations
+
+
+def _count_ramped(samples: int, final_size: int, ramp: tuple[int, int, int]) -> int:
+    """Count iterations of a batch size that grows, an increment at a time, and then of the final one."""
+    first, increment, ramp_samples = ramp
+    per_increment = ramp_samples / ((final_size - first) // increment)
+    last = min(ramp_samples, samples)
+    iterations = consumed = 0
+    while consumed <= last:
+        grown = int(consumed / per_increment)  # in floating point, as in Megatron
+        size = first + grown * increment
+        # The iterations of this size: up to the first after which the batch has grown, or the ramp is over.
+        most = (last - consumed) // size + 1
+        ends = range(consumed + size, consumed + most * size + 1, size)
+        alike = bisect.bisect_left(ends, grown + 1, key=lambda end: int(end / per_increment))
+        count = min(alike + 1, most)
+        iterations, consumed = iterations + count, consumed + count * size
+    return iterations + max(0, samples - consumed) // final_size

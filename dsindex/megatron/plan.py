@@ -1,0 +1,513 @@
+"""Determine the caches that a job will look for: Megatron's dataset builder as a pure function of settings and counts.
+
+Source: docs/formats.md §2; megatron.core.datasets, blended_megatron_dataset_builder.py, `_build_blended_dataset_splits`
+and `_get_size_per_split_per_dataset`; utils.py, `get_blend_from_list`; blended_dataset.py.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.errors import InputError, LimitError
+from dsindex.megatron.cache import (
+    BLENDED_CLASS,
+    GPT_CLASS,
+    CacheFiles,
+    Settings,
+    array_bytes,
+    cache_files,
+)
+from dsindex.megatron.epochs import (
+    BLEND_DTYPES,
+    DOCUMENT_DTYPE,
+    SPLIT_NAMES,
+    STOCK_ORDER,
+    DocumentOrder,
+    EpochCounts,
+    SampleRule,
+    SplitMatrix,
+    count_epochs,
+    normalise,
+    sample_dtype,
+    shuffle_dtype,
+)
+from dsindex.megatron.flags import MID_LEVEL_SURPLUS
+from dsindex.store.urls import absolute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from dsindex.megatron.flags import Sizes
+    from dsindex.megatron.schedule import WeightCurve
+
+MAX_DATASETS = np.iinfo(np.int16).max - 1
+"""Megatron asserts fewer than 32767 datasets, since the dataset index is int16."""
+MAX_SEQUENCES = np.iinfo(DOCUMENT_DTYPE).max
+VALID = SPLIT_NAMES.index("valid")
+LOOP_BYTES = 128 << 20
+"""Memory that numba and its kernels take in addition to the arrays."""
+
+
+# Blends.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blend:
+    """The datasets of a split, or of all splits."""
+
+    prefixes: tuple[str, ...]
+    weights: tuple[float, ...] | None
+    """As typed, one for each prefix; None to blend in proportion to the datasets' lengths."""
+
+
+def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend:
+    """Parse `W1 P1 W2 P2 …` or `P1 P2 …` as Megatron does: an even number of words may be pairs.
+
+    Raises:
+        InputError: If there is no prefix, or some weights are numbers and others are not.
+        LimitError: If a weight is not a positive number, or there are too many datasets.
+
+    >>> parse_data_path(["30", "web", "70", "books"])
+    Blend(prefixes=('web', 'books'), weights=(30.0, 70.0))
+    >>> parse_data_path(["web", "books"]).weights is None
+    True
+    """
+    if not words:
+        raise InputError(f"{flag}: expected at least one prefix")
+    prefixes, weights = [word.strip() for word in words], None
+    if len(words) % 2 == 0:
+        parsed = [_as_number(word) for word in words[::2]]
+        numbers = [weight for weight in parsed if weight is not None]
+        if numbers and len(numbers) < len(parsed):
+            word = words[2 * parsed.index(None)]
+            msg = f"{flag}: expected a weight before each prefix or before none, got {word!r} instead of a weight"
+            raise InputError(msg)
+        if numbers:
+            prefixes, weights = prefixes[1::2], tuple(numbers)
+    if len(prefixes) > MAX_DATASETS:
+        raise LimitError(
+            f"{flag}: expected at most {MAX_DATASETS} datasets in a blend, got {len(prefixes)}: Megatron's dataset "
+            "index is int16; merge some of them"
+        )
+    for prefix, weight in zip(prefixes, weights or (), strict=bool(weights)):
+        if not 0 < weight < math.inf:
+            raise LimitError(
+                f"{flag}: expected a positive weight for {prefix}, got {weight:g}, which Megatron refuses; leave the "
+                "dataset out, or change its weight"
+            )
+    return Blend(prefixes=tuple(prefixes), weights=weights)
+
+
+def _as_number(word: str) -> float | None:
+    """Return what a word is worth as a weight; None for a prefix."""
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
+def describe_sums(blends: Mapping[str, Blend | None]) -> list[str]:
+    """Return a sentence if the weights of the splits' blends have different sums, such as 100 and 1; else nothing."""
+    sums = {
+        split: round(math.fsum(blend.weights), 6)
+        for split, blend in blends.items()
+        if blend is not None and blend.weights is not None and len(blend.weights) > 1
+    }
+    if len(set(sums.values())) < 2:
+        return []
+    shown = ", ".join(f"{total:g} in {split}" for split, total in sums.items())
+    return [f"the weights sum to {shown}: Megatron divides each split's by their sum"]
+
+
+def samples_wanted(weights: Sequence[float], num_samples: int, *, surplus: float = 0.0) -> list[int]:
+    """Return the samples of each dataset of a blend, rounded up, and rounded up again with the surplus.
+
+    Args:
+        weights: As typed; normalised here, once.
+        num_samples: Samples of the blend.
+        surplus: 0 for the samples that the blend draws, MID_LEVEL_SURPLUS for those requested from each dataset.
+
+    >>> samples_wanted([0.9, 0.1], 900), samples_wanted([0.9, 0.1], 900, surplus=0.005)
+    ([810, 90], [815, 91])
+    """
+    return [math.ceil(math.ceil(num_samples * weight) * (1 + surplus)) for weight in normalise(list(weights))]
+
+
+# Caches.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartCounts:
+    """The sequences and tokens of a dataset that a split draws from."""
+
+    begin: int
+    end: int
+    tokens: int
+
+
+Counts = dict[str, list[PartCounts | None]]
+"""Prefix → its parts in train, valid and test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSettings:
+    """The settings that all caches of a job share."""
+
+    sequence_length: int
+    seed: int = 1234
+    extra_token: bool = True
+    keep_partial_validation: bool = False
+    surplus: float = MID_LEVEL_SURPLUS
+    split: str | None = None
+    """As typed; None if each split has its own path."""
+    matrix: SplitMatrix | None = None
+    tokenizer: Mapping[str, Any] | None = None
+    """The tokenizer's identifiers; None for names of datasets in the place of hashes."""
+    class_name: str = GPT_CLASS
+    """Megatron's class of a dataset."""
+    multiple_validation_sets: bool = False
+    """Whether valid's datasets stay apart; only with a path for each split."""
+    order: DocumentOrder = STOCK_ORDER
+    ordered_splits: tuple[str, ...] = ("train",)
+    """The splits whose documents are in `order`; the others are in Megatron's."""
+    folder: str | None = None
+    """The cache folder; None for one beside each dataset."""
+
+    def order_of(self, split: int) -> DocumentOrder:
+        """Return the order of a split's documents."""
+        return self.order if SPLIT_NAMES[split] in self.ordered_splits else STOCK_ORDER
+
+    def rule(self, split: int) -> SampleRule:
+        """Return the rule by which a split's tokens are cut into samples."""
+        return SampleRule(
+            sequence_length=self.sequence_length,
+            extra_token=self.extra_token,
+            keep_partial=self.keep_partial_validation and split == VALID,
+        )
+
+    def files_of(self, identifiers: Mapping[str, Any], prefix: str, name: str) -> CacheFiles:
+        """Return the paths of a cache, whose names begin with `name` if there is no hash."""
+        folder = self.folder or os.path.join(prefix, "cache", f"{self.class_name}_indices")  # as Megatron's
+        return cache_files(os.path.abspath(folder), identifiers, name=name if self.tokenizer is None else None)
+
+
+Segment = tuple[int, int]
+"""Positions of the document index, and the number of their epoch, from 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuedIndex:
+    """How the index of a dataset goes on after a first job."""
+
+    files: CacheFiles | None
+    """The cache of the first job; None for a dataset that it did not have."""
+    begin: int
+    """First sequence that it draws from."""
+    end: int
+    num_tokens: int
+    """Tokens of its document index."""
+    taken: int
+    """Samples of it that were read."""
+    consumed: int
+    """Samples of the run that were read; each number has orders of its own."""
+    segments: tuple[Segment, ...]
+    """Those of the whole document index: the old ones, new sequences for each open epoch, and new epochs."""
+    num_old: int
+    num_grown: int
+    """Segments after the old ones that have the new sequences alone."""
+
+    @property
+    def num_positions(self) -> int:
+        """Entries of the document index."""
+        return sum(count for count, _ in self.segments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuedBlend:
+    """How the blend of a run goes on."""
+
+    consumed: int
+    """Samples that were read; 0 for a schedule from the beginning."""
+    old: CacheFiles | None
+    """That of the first job; None if it had one dataset, or there is none."""
+    numbers: tuple[int | None, ...]
+    """The datasets of the first job → those of this one; None for those that it leaves out, of which nothing was read.
+    """
+    taken: tuple[int, ...]
+    """Samples that were read of each dataset."""
+    curve: WeightCurve
+    """The weights after what was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPTCache:
+    """The document, sample and shuffle index of one split of one dataset."""
+
+    prefix: str
+    """As typed."""
+    path: str
+    """The same, absolute: a cache may be built on another machine."""
+    split: str
+    part: PartCounts
+    seed: int
+    epochs: EpochCounts
+    rule: SampleRule
+    order: DocumentOrder
+    settings: Settings
+    identifiers: dict[str, Any]
+    files: CacheFiles
+    continued: ContinuedIndex | None = None
+    """What goes before the epochs that are built, if they are planned over time."""
+
+    @property
+    def name(self) -> str:
+        """Name of the cache for users."""
+        return f"{self.prefix}, split {self.split}"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of its datasets."""
+        return (self.path,)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the index."""
+        return self.epochs.num_samples
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences of the part."""
+        return self.part.end - self.part.begin
+
+    @property
+    def num_positions(self) -> int:
+        """Entries of the document index."""
+        if self.continued is not None:
+            return self.continued.num_positions
+        return self.epochs.num_epochs * self.num_sequences
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the arrays on disk."""
+        samples = self.num_samples
+        return (
+            array_bytes(self.num_positions, DOCUMENT_DTYPE)
+            + array_bytes(2 * (samples + 1), sample_dtype(self.num_positions))
+            + array_bytes(samples, shuffle_dtype(samples))
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak memory: the arrays, the lengths and one epoch of ids."""
+        # Which samples are left, and their epochs; the numbers of a file, and how often each was seen.
+        marks = 0 if self.continued is None else 10 * self.num_samples
+        marks += 0 if self.order.digest is None else 32 * self.num_sequences
+        return self.file_bytes + 2 * 4 * self.num_sequences + marks + LOOP_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlendedCache:
+    """The dataset index and dataset sample index of one split of a blend."""
+
+    split: str
+    datasets: tuple[GPTCache, ...]
+    settings: Settings
+    identifiers: dict[str, Any]
+    files: CacheFiles
+    surplus: float
+    requested: int | None
+    """Samples that the job reads; rounding makes the blend a little larger. None for all."""
+    continued: ContinuedBlend | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the cache for users."""
+        return f"blend of {len(self.datasets)}, split {self.split}"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of its datasets."""
+        return tuple(dataset.path for dataset in self.datasets)
+
+    @property
+    def weights(self) -> list[float]:
+        """Weights, normalised twice; the datasets' lengths if there is no size."""
+        weights: list[float] = self.identifiers["weights"]
+        return weights
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the blend."""
+        size: int | None = self.identifiers["size"]
+        return int(sum(self.weights)) if size is None else size
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the arrays on disk."""
+        return sum(array_bytes(self.num_samples, dtype) for dtype in BLEND_DTYPES)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak memory: the arrays."""
+        return self.file_bytes + LOOP_BYTES
+
+
+Cache = GPTCache | BlendedCache
+
+
+def find_needed_caches(
+    blends: Sequence[Blend | None],
+    sizes: Sequence[Sizes],
+    *,
+    settings: CacheSettings,
+    counts: Mapping[str, Sequence[PartCounts | None]],
+    job_path: Callable[[str], str] = str,
+) -> tuple[list[GPTCache], list[BlendedCache]]:
+    """Return the caches of train, valid and test in each phase of a job, each once.
+
+    Args:
+        blends: The datasets of each split; None for a split without any. With `settings.matrix` they are the same.
+        sizes: Samples requested from each split in each phase; None for one epoch.
+        settings: Settings of all caches.
+        counts: Prefix → its parts in train, valid and test.
+        job_path: Turns a prefix into the path that the job will type.
+
+    Raises:
+        LimitError: If Megatron would loop forever, stop, or run past the data.
+    """
+    planner = _Planner(settings, counts, job_path, _plain_names(counts))
+    blended: dict[str, BlendedCache] = {}
+    for phase in sizes:
+        for split, (blend, size) in enumerate(zip(blends, phase, strict=True)):
+            if blend is None or (settings.matrix is not None and settings.matrix[split] is None):
+                continue
+            cache = planner.plan_split(split, blend, size)
+            if cache is not None:
+                blended.setdefault(repr(cache.identifiers), cache)
+    return list(planner.datasets.values()), list(blended.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """The settings of a job, and the caches of datasets that were found."""
+
+    settings: CacheSettings
+    counts: Mapping[str, Sequence[PartCounts | None]]
+    job_path: Callable[[str], str]
+    plain_names: Mapping[str, str]
+    datasets: dict[str, GPTCache] = field(default_factory=dict)
+
+    def plan_split(self, split: int, blend: Blend, size: int | None) -> BlendedCache | None:
+        """Plan the datasets of a split, and return their blend if there is one."""
+        settings = self.settings
+        is_single, place = len(blend.prefixes) == 1, f"split {SPLIT_NAMES[split]}"
+        if blend.weights is not None and size is None:
+            raise LimitError(
+                f"{place}: a weighted blend needs a number of samples, got none; set --num-samples TRAIN,VALID,TEST (0 "
+                "for a split that the job does not use), or leave the split out with --split"
+            )
+        # Megatron treats a single weighted prefix as a blend with --data-path, but not with a path for each split.
+        is_alone = is_single and (blend.weights is None or settings.matrix is None)
+        if is_alone or (settings.multiple_validation_sets and settings.matrix is None and split == VALID):
+            for prefix in blend.prefixes:
+                self._plan_dataset(prefix, split, size)
+            return None
+        if blend.weights is not None and size is not None:
+            wanted = samples_wanted(blend.weights, size)
+            asked = samples_wanted(blend.weights, size, surplus=settings.surplus)
+            pairs = zip(blend.prefixes, asked, strict=True)
+            datasets = [self._plan_dataset(prefix, split, count) for prefix, count in pairs]
+            return self._blended(datasets, split, normalise(normalise(list(blend.weights))), sum(wanted), size)
+        datasets = [self._plan_dataset(prefix, split, None) for prefix in blend.prefixes]
+        lengths = [cache.num_samples for cache in datasets]
+        if 0 in lengths:
+            raise LimitError(
+                f"{datasets[lengths.index(0)].name}: expected at least one sample, got none, at which Megatron stops "
+                "in a blend; leave the dataset out, or give the split a larger share"
+            )
+        if size is None:
+            return self._blended(datasets, split, lengths, None, None)
+        if size > sum(lengths):
+            raise LimitError(
+                f"{place}: {size} samples were requested and the datasets have {sum(lengths)}, each drawn once in a "
+                "blend without weights, so the job would run out of data; request at most that many, or use weights"
+            )
+        return self._blended(datasets, split, normalise(list(lengths)), size, size)
+
+    def _plan_dataset(self, prefix: str, split: int, num_samples: int | None) -> GPTCache:
+        settings, part = self.settings, self.counts[prefix][split]
+        if part is None:
+            raise KeyError(f"{prefix}: split {SPLIT_NAMES[split]} was not counted")
+        if part.end > MAX_SEQUENCES:
+            raise LimitError(
+                f"{prefix}: expected at most {MAX_SEQUENCES} sequences in one dataset, got {part.end}: Megatron's "
+                "document index is int32; split the dataset and blend the parts"
+            )
+        identifiers = {  # Megatron's, in the order in which they are hashed
+            "class": settings.class_name,
+            "dataset_path": self.job_path(prefix),
+            "num_samples": num_samples,
+            "index_split": SPLIT_NAMES[split],
+            "random_seed": settings.seed,
+            "sequence_length": settings.sequence_length,
+            "split": settings.split,
+            "split_matrix": settings.matrix,
+            "tokenizer": settings.tokenizer,
+        }
+        rule, order, place = settings.rule(split), settings.order_of(split), f"{prefix}, split {SPLIT_NAMES[split]}"
+        cache = GPTCache(
+            prefix=prefix,
+            path=absolute(prefix),
+            split=SPLIT_NAMES[split],
+            part=part,
+            seed=settings.seed,
+            epochs=count_epochs(part.tokens, num_samples, rule=rule, place=place),
+            rule=rule,
+            order=order,
+            settings=Settings(extra_token=rule.extra_token, keep_partial=rule.keep_partial, **order.as_settings()),
+            identifiers=identifiers,
+            files=settings.files_of(identifiers, prefix, self.plain_names[prefix]),
+        )
+        return self.datasets.setdefault(repr(identifiers), cache)
+
+    def _blended(
+        self,
+        datasets: Sequence[GPTCache],
+        split: int,
+        weights: Sequence[float],
+        size: int | None,
+        requested: int | None,
+    ) -> BlendedCache:
+        settings = self.settings
+        identifiers = {  # as those of a dataset
+            "class": BLENDED_CLASS,
+            "datasets": [dataset.identifiers for dataset in datasets],
+            "split": SPLIT_NAMES[split],
+            "weights": list(weights),
+            "size": size,
+        }
+        return BlendedCache(
+            split=SPLIT_NAMES[split],
+            datasets=tuple(datasets),
+            settings=Settings(),
+            identifiers=identifiers,
+            files=settings.files_of(identifiers, datasets[0].prefix, "blend"),
+            surplus=settings.surplus,
+            requested=requested,
+        )
+
+
+def _plain_names(prefixes: Iterable[str]) -> dict[str, str]:
+    """Return the names of datasets in caches without a hash: the last parts of their paths, numbered if not unique."""
+    bases = {prefix: os.path.basename(prefix) for prefix in prefixes}
+    repeated = Counter(bases.values())
+    return {
+        prefix: f"{number}-{base}" if repeated[base] > 1 else base
+        for number, (prefix, base) in enumerate(bases.items())
+    }

@@ -1,0 +1,272 @@
+"""Run many calls on an executor, a limited number at a time; retry machine faults, never data faults.
+
+A data fault (dsindex's own errors) is final at once. After a machine fault (a lost worker, an I/O error, an attempt
+past its deadline) the call is retried a few times, after growing pauses. Attempts write under unique names, so one that
+goes on unheard does no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import secrets
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from dsindex.errors import DsindexError, TaskError
+from dsindex.options.common import WorkConfig
+from dsindex.runtime.executors import ProcessExecutor, ThreadExecutor
+from dsindex.runtime.interrupts import raise_missed_stop
+from dsindex.store.errors import FULL_DISK_ERRORS
+from dsindex.store.machine import available_cpus, available_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from dsindex.options.common import ExecutorConfig
+    from dsindex.runtime.executors import Call, Executor
+
+K = TypeVar("K")
+"""The driver's key of a call: a number, a shard, a range of the output."""
+
+MOST_FAILURES = 4
+"""I/O errors at which a call fails."""
+MOST_LOST_WORKERS = 3
+"""Lost workers, and attempts past their deadline, at which a call fails."""
+PAUSE_SECONDS = 0.5
+"""Pause before the first retry of a call; it doubles with each retry."""
+DEADLINE_SECONDS = 3600.0
+"""Longest duration of a call's first attempt, after which its worker is ended; it doubles with each retry."""
+POLL_SECONDS = 0.5
+RETRY_SECONDS = 0.05
+"""Longest wait for a result while a call is to be tried again."""
+
+
+@dataclass(slots=True)
+class _Flight(Generic[K]):
+    """One call in flight."""
+
+    key: K
+    call: Call
+    turn: tuple[bool, int]
+    """Sort key: whether the call followed a result, then its number in the job's order, or in that of starting."""
+    begins: float = 0.0
+    """When its next attempt begins, between two attempts."""
+    failures: int = 0
+    lost: int = 0
+
+
+class Dispatch(Generic[K]):
+    """Runs every call and yields each result once, in order of arrival.
+
+    Args:
+        executor: The executor to run them on.
+        calls: Keys and calls, consumed only as slots become free, so a million of them are never held at once.
+        deadline_seconds: See DEADLINE_SECONDS.
+        on_idle: Called at least every half second while waiting for a result, for progress displays.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        calls: Iterable[tuple[K, Call]],
+        *,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        on_idle: Callable[[], None] | None = None,
+    ) -> None:
+        self._executor = executor
+        self._calls = iter(calls)
+        self._released: deque[tuple[K, Call]] = deque()
+        """Calls that followed a result, to be started next."""
+        self._num_begun = 0
+        self._deadline_seconds = deadline_seconds
+        self._on_idle = on_idle or (lambda: None)
+        self._flights: dict[int, _Flight[K]] = {}
+        """Attempt that runs or waits for a slot → its call."""
+        self._paused: list[_Flight[K]] = []
+        """Calls between two attempts."""
+        self._fault: tuple[tuple[bool, int], BaseException] | None = None
+
+    def release(self, calls: Iterable[tuple[K, Call]]) -> None:
+        """Add calls that follow a result; they are started before the rest."""
+        self._released.extend(calls)
+
+    def run(self) -> Generator[tuple[K, Any]]:
+        """Yield the key and the result of each call, in order of arrival.
+
+        No call is started while the caller handles a result. Closing the generator abandons running calls.
+
+        Raises:
+            DsindexError: The data fault of the first such call in the job's order; earlier calls are allowed to end, so
+                that the error does not depend on timing. Calls that followed a result come last.
+            TaskError: If a call used up a budget.
+        """
+        try:
+            while True:
+                raise_missed_stop()
+                self._start_calls()
+                if not self._flights and not self._paused:
+                    break
+                for outcome in self._executor.wait(RETRY_SECONDS if self._paused else POLL_SECONDS):
+                    flight = self._flights.pop(outcome.attempt_id, None)
+                    if flight is None:
+                        continue
+                    if outcome.error is None:
+                        yield flight.key, outcome.value
+                    else:
+                        self._handle_fault(flight, outcome.error, worker_lost=outcome.worker_lost)
+                self._on_idle()
+        finally:
+            self._abandon(lambda _: True)
+        if self._fault is not None:
+            raise self._fault[1]
+
+    def _start_calls(self) -> None:
+        now = time.monotonic()
+        ready = [flight for flight in self._paused if flight.begins <= now]
+        self._paused = [flight for flight in self._paused if flight.begins > now]
+        room = self._executor.slots + self._executor.backlog  # executors grow and shrink with their cluster
+        while self._fault is None and len(self._flights) + len(self._paused) + len(ready) < room:
+            follows = bool(self._released)
+            following = self._released.popleft() if follows else next(self._calls, None)
+            if following is None:
+                break
+            self._num_begun += 1
+            ready.append(_Flight(*following, turn=(follows, self._num_begun)))
+        for flight in ready:
+            deadline = self._deadline_seconds * 2**flight.lost
+            self._flights[self._executor.start(flight.call, deadline_seconds=deadline)] = flight
+
+    def _handle_fault(self, flight: _Flight[K], error: BaseException, *, worker_lost: bool) -> None:
+        """Try a call again if that may help; otherwise keep the fault, if no call before it has one."""
+        used = budget = 0
+        if worker_lost:
+            flight.lost += 1
+            self._executor.lost_workers += 1
+            used, budget = flight.lost, MOST_LOST_WORKERS
+        elif is_machine_fault(error):
+            flight.failures += 1
+            used, budget = flight.failures, MOST_FAILURES
+        if used < budget:
+            self._executor.retries += 1
+            pause = PAUSE_SECONDS * 2 ** (flight.failures + flight.lost - 1)
+            flight.begins = time.monotonic() + pause
+            self._paused.append(flight)
+            return
+        if used:
+            call, cause = flight.call, error
+            error = TaskError(f"{call.name} ({call.place}): given up after {used} attempts, the last because {cause}")
+            error.__cause__ = cause
+        if self._fault is None or flight.turn < self._fault[0]:
+            self._fault = (flight.turn, error)
+            self._abandon(lambda other: other.turn > flight.turn)  # whose results are no longer needed
+
+    def _abandon(self, unwanted: Callable[[_Flight[K]], bool]) -> None:
+        self._paused = [flight for flight in self._paused if not unwanted(flight)]
+        for attempt_id in [attempt_id for attempt_id, flight in self._flights.items() if unwanted(flight)]:
+            del self._flights[attempt_id]
+            self._executor.abandon(attempt_id)
+
+
+def run_in_order(
+    executor: Executor,
+    calls: Iterable[Call],
+    *,
+    deadline_seconds: float = DEADLINE_SECONDS,
+    on_idle: Callable[[], None] | None = None,
+) -> Generator[Any]:
+    """Run calls as a Dispatch does, and yield their results, which are small, in the order of the calls."""
+    ended: dict[int, Any] = {}
+    upcoming = 0
+    dispatch = Dispatch(executor, enumerate(calls), deadline_seconds=deadline_seconds, on_idle=on_idle)
+    with contextlib.closing(dispatch.run()) as results:
+        for number, value in results:
+            ended[number] = value
+            while upcoming in ended:
+                yield ended.pop(upcoming)
+                upcoming += 1
+
+
+def is_machine_fault(error: BaseException) -> bool:
+    """Tell whether a retry may help: for I/O errors except a full disk, and dsindex's errors that are transient."""
+    if isinstance(error, DsindexError):
+        return error.transient
+    return isinstance(error, OSError) and error.errno not in FULL_DISK_ERRORS
+
+
+# Choose and start the executor that the options ask for.
+
+WORKER_MEMORY_BYTES = 460 << 20
+"""A worker process's peak memory, measured on Ray after 600 MB of text. A very long document adds its own size."""
+THREADS_UP_TO_WORKERS = 4
+"""Workers that are threads by default, however large the input: they hold the GIL for a seventh of their time."""
+THREADS_UP_TO_BYTES = 2 << 30
+"""Input that is tokenized in threads by default, as processes would take longer to start than they gain."""
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""The variable that Ray's job server sets for the drivers that it starts, beside RAY_ADDRESS."""
+
+
+def wants_ray(config: ExecutorConfig) -> bool:
+    """Tell whether the options ask for Ray: by name, or because a cluster was named."""
+    return config.executor == "ray" or (config.executor == "auto" and cluster_address(config) is not None)
+
+
+def wants_threads(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes: int = 0) -> bool:
+    """Tell whether tasks run in threads of this process: by default, unless they would wait for each other.
+
+    Args:
+        config: The options.
+        holds_gil: Whether calls hold the GIL.
+        text_bytes: Size of the text to tokenize.
+    """
+    workers, memory = config.workers or available_cpus(), available_memory()
+    fits = memory is None or workers * WORKER_MEMORY_BYTES <= memory
+    is_large = workers > THREADS_UP_TO_WORKERS and text_bytes >= THREADS_UP_TO_BYTES and fits
+    may_start_processes = not multiprocessing.current_process().daemon  # Python forbids it in workers of a pool
+    is_slow = config.executor == "auto" and (holds_gil or is_large) and may_start_processes
+    return not wants_ray(config) and config.executor != "processes" and not is_slow
+
+
+def cluster_address(config: ExecutorConfig) -> str | None:
+    """Return the address of the cluster to join; None for none.
+
+    RAY_ADDRESS counts for jobs with a work folder, which clusters are for, for all jobs that a cluster's job server
+    started, and where Ray was asked for by name. All others need no cluster, and work without one that is gone.
+    """
+    looks_around = isinstance(config, WorkConfig) or config.executor == "ray" or JOB_VARIABLE in os.environ
+    elsewhere = os.environ.get("RAY_ADDRESS") if looks_around or config.address == "auto" else None
+    address = elsewhere or config.address if config.address in {None, "auto"} else config.address
+    return None if address == "local" else address
+
+
+def make_executor(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes: int = 0) -> Executor:
+    """Start the executor that the options ask for.
+
+    Args:
+        config: The options.
+        holds_gil: Whether calls hold the GIL.
+        text_bytes: Size of the text to tokenize.
+
+    Raises:
+        TaskError: If Ray cannot be started or reached.
+    """
+    if not wants_ray(config):
+        kind = ThreadExecutor if wants_threads(config, holds_gil=holds_gil, text_bytes=text_bytes) else ProcessExecutor
+        return kind(config.workers or available_cpus())
+    # Ray reads it when it is imported, and would warn that tasks wait for a node, as if something were wrong.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "tasks with infeasible resource requests")
+    address = cluster_address(config)
+    own_token: dict[str, str] = {}
+    if address is None and "RAY_AUTH_MODE" not in os.environ:  # otherwise Ray leaves one in the home folder
+        own_token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    os.environ.update(own_token)
+    try:
+        from dsindex.runtime.ray import RayExecutor  # Ray takes 0.7 s to import
+
+        return RayExecutor(address=address, workers=config.workers)
+    finally:
+        for name in own_token:
+            del os.environ[name]

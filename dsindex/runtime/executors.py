@@ -1,0 +1,340 @@
+"""Executors: where calls run. Threads and spawned processes are here, a Ray cluster in dsindex.runtime.ray.
+
+An executor starts calls and reports which have ended; dsindex.runtime.dispatch retries them.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import math
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections import deque
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from dsindex._version import __version__
+from dsindex.errors import TaskError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+HIRE_SECONDS = 2.0
+"""Pause after a worker that did not start."""
+FAILING_SECONDS = 30.0
+"""How long workers may fail to start; on a lost node they do until Ray has noticed its loss."""
+
+
+class ClusterLostError(TaskError):
+    """The cluster is lost, so that no call can be made any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A function to run on some worker, with arguments that can be pickled."""
+
+    name: str
+    """The name shown to users, such as `tokenize[00042]`."""
+    place: str
+    """The file or folder that it works on, for messages."""
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    """Arguments; may contain values that `Executor.share` returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of one attempt at a call."""
+
+    attempt_id: int
+    value: Any = None
+    error: BaseException | None = None
+    """The function's exception, or the reason for the loss of its worker."""
+    worker_lost: bool = False
+    """Whether the worker died or could not be reached, perhaps not because of the call."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Worker:
+    """What runs one call after another, as the driver knows it."""
+
+    handle: Any
+    """A pool of threads, a pool of one process, or an actor."""
+    reference: Any
+    """What it is waited for with: that it has begun at first, then the outcome of its call; None while it is idle."""
+    pid: int | None = None
+    """Its process, once it has begun."""
+    attempt_id: int | None = None
+    """The attempt that it runs; None while it is idle or starts."""
+    ends: float = math.inf
+    """When that is past its deadline (time.monotonic)."""
+
+
+class Executor(ABC):
+    """Runs calls on workers, each of which can be lost, or ended, without the others; one driver owns it."""
+
+    kind: str
+    lost: tuple[type[Exception], ...] = ()
+    """Errors that say that a worker is lost; none if its workers cannot be ended either."""
+    waiting: str | None = None
+    """What calls wait for, and since when, as text; None if some run."""
+    retries = 0
+    """Calls that were tried again so far."""
+    lost_workers = 0
+    """Workers that died, were lost or ended at a deadline so far."""
+
+    def __init__(self, workers: int) -> None:
+        self.slots = workers
+        """Number of calls that run at once."""
+        self.backlog = workers
+        """Number of calls to start beyond `slots`, so that no slot waits for the driver."""
+        self.most_workers = workers
+        self._queue: deque[tuple[int, Call, float]] = deque()
+        """Attempts that wait for a worker, and their deadlines."""
+        self._workers: list[Worker] = []
+        self._num_attempts = 0
+        self._hires_from = 0.0
+        self._failing_since: float | None = None
+
+    @abstractmethod
+    def hire(self) -> Worker:
+        """Start a worker."""
+
+    def give(self, worker: Worker, call: Call) -> Any:  # noqa: ANN401 - a future of the worker's kind
+        """Let a worker, or its pool, run a call; return what is waited for: a value, and an error if there is one."""
+        return worker.handle.submit(run_guarded, call.function, call.arguments)
+
+    @abstractmethod
+    def end(self, worker: Worker) -> None:
+        """End a worker that may be lost."""
+
+    def wait_for(self, references: list[Any], timeout: float) -> Iterable[Any]:
+        """Return those that ended, waiting for at least one up to `timeout` seconds."""
+        return concurrent.futures.wait(references, timeout, concurrent.futures.FIRST_COMPLETED).done
+
+    def result_of(self, reference: Any) -> Any:  # noqa: ANN401 - of a future
+        """Return a result that is there, or raise what says that its worker is lost."""
+        return reference.result()
+
+    def share(self, value: object) -> object:
+        """Make a large argument available to all workers once; pass what this returns in `Call.arguments`."""
+        return value
+
+    def require_seen(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:  # noqa: B027 - this machine does
+        """Let the workers of other machines check, before their first call, that they see what this machine sees.
+
+        Args:
+            files: Files that calls read, with their sizes; of many, a few are checked.
+            folders: Folders that calls write to.
+        """
+
+    def start(self, call: Call, *, deadline_seconds: float = math.inf) -> int:
+        """Queue one attempt for a worker, which is ended if it takes longer; return the attempt's id."""
+        self._num_attempts += 1
+        self._queue.append((self._num_attempts, call, deadline_seconds))
+        return self._num_attempts
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        """Return the attempts that ended, waiting for at least one up to `timeout` seconds.
+
+        Raises:
+            TaskError: If no worker can start.
+        """
+        self._assign()
+        waited = {worker.reference: worker for worker in self._workers if worker.reference is not None}
+        if not waited:
+            time.sleep(timeout)
+            return []
+        ended = [self._take(waited[reference]) for reference in self.wait_for(list(waited), timeout)]
+        now = time.monotonic()
+        ended += [self._give_up(worker) for worker in list(self._workers) if worker.ends <= now]
+        self._assign()  # no worker should wait until the driver has handled these outcomes
+        return [outcome for outcome in ended if outcome is not None]
+
+    def abandon(self, attempt_id: int) -> None:
+        """Stop an attempt by ending its worker; its outcome will not be reported."""
+        self._queue = deque(entry for entry in self._queue if entry[0] != attempt_id)
+        for worker in [each for each in self._workers if each.attempt_id == attempt_id]:
+            self._lay_off(worker)
+
+    def close(self) -> None:
+        """End all workers. Attempts that still run are abandoned."""
+        self._queue.clear()
+        for worker in list(self._workers):
+            self._lay_off(worker)
+
+    def _lay_off(self, worker: Worker) -> None:
+        self._workers.remove(worker)
+        self.end(worker)
+
+    def _assign(self) -> None:
+        """Hire workers if there are fewer than could be used, and give queued attempts to idle ones."""
+        missing = len(self._queue) - sum(worker.attempt_id is None for worker in self._workers)
+        if time.monotonic() >= self._hires_from:
+            for _ in range(min(missing, self.most_workers - len(self._workers))):
+                self._workers.append(self.hire())
+        for worker in [each for each in self._workers if each.reference is None]:
+            if not self._queue:
+                break
+            attempt_id, call, seconds = self._queue[0]
+            try:
+                worker.reference = self.give(worker, call)
+            except self.lost:  # while it was idle; its number may be another process's by now
+                worker.pid = None
+                self._lay_off(worker)
+                continue
+            worker.attempt_id = attempt_id
+            worker.ends = time.monotonic() + seconds if self.lost else math.inf
+            self._queue.popleft()
+
+    def _take(self, worker: Worker) -> Outcome | None:
+        """Take what a worker was waited for: that it has begun, or the end of its attempt."""
+        attempt_id, worker.attempt_id, worker.ends = worker.attempt_id, None, math.inf
+        reference, worker.reference = worker.reference, None
+        try:
+            answer = self.result_of(reference)
+        except self.lost as error:
+            worker.pid = None
+            self._lay_off(worker)
+            if attempt_id is not None:
+                reason = TaskError(f"its worker was lost ({last_line(error)})")
+                return Outcome(attempt_id, error=reason, worker_lost=True)
+            self._hire_later(error)
+            return None
+        if attempt_id is not None:
+            return Outcome(attempt_id, *answer)
+        worker.pid, self._failing_since = answer, None
+        return None
+
+    def _give_up(self, worker: Worker) -> Outcome:
+        """End a worker whose attempt is past its deadline."""
+        self._lay_off(worker)
+        reason = TaskError("it did not end in time; check the files that it reads, or raise --shard-deadline")
+        return Outcome(worker.attempt_id or 0, error=reason, worker_lost=True)
+
+    def _hire_later(self, error: Exception) -> None:
+        now = time.monotonic()
+        self._hires_from = now + HIRE_SECONDS
+        self._failing_since = self._failing_since or now
+        if now - self._failing_since >= FAILING_SECONDS:
+            raise TaskError(
+                f"the workers of the executor {self.kind} do not start ({last_line(error)}); install dsindex "
+                f"{__version__} on every node, and look at what its workers' folder and environment hide"
+            )
+
+
+class ThreadExecutor(Executor):
+    """Threads of this process: for work that releases the GIL, as parsing, encoding and file I/O do."""
+
+    kind = "local"
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers)
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="dsindex")
+
+    def hire(self) -> Worker:
+        """Return what stands for a thread of the pool."""
+        return Worker(handle=self._pool, reference=None)
+
+    def end(self, worker: Worker) -> None:
+        """Drop a call that is queued; one that runs ends by itself, unheard."""
+        if worker.reference is not None:
+            worker.reference.cancel()
+
+    def close(self) -> None:
+        """Drop queued calls and wait for running ones."""
+        super().close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class ProcessExecutor(Executor):
+    """Spawned processes, each a pool of one: for work that holds the GIL, or for many workers."""
+
+    kind = "processes"
+    lost = (BrokenExecutor,)
+
+    def hire(self) -> Worker:
+        """Spawn a process."""
+        spawn = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_end_with_driver)
+        with _spawning():
+            return Worker(handle=pool, reference=pool.submit(begin_worker))
+
+    def end(self, worker: Worker) -> None:
+        """Kill a process; one that has not begun ends by itself as soon as it has."""
+        if worker.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+        # Its thread here must end before the interpreter does, which would wake it up by a pipe that it closes.
+        worker.handle.shutdown(wait=True, cancel_futures=True)
+
+
+def begin_worker() -> int:
+    """Import what calls need, while the driver does something else; return the process."""
+    import dsindex.runtime.worker  # noqa: F401
+
+    return os.getpid()
+
+
+def _end_with_driver() -> None:
+    """End this process with the driver, even if that is killed in the middle of a call."""
+
+    def follow() -> None:
+        driver = multiprocessing.parent_process()
+        if driver is not None:
+            driver.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _spawning() -> Iterator[None]:
+    """Spawn a process that neither runs the calling script again, nor hears a Ctrl-C, which the driver handles."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        sys.modules["__main__"] = main
+
+
+def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, Exception | None]:
+    """Return a function's value, or an error that can be sent to the driver and raised there.
+
+    A panic of a library in Rust is no `Exception`, and a SystemExit would end the driver without a word. The error has
+    its traceback, which cannot be pickled, as a note.
+    """
+    try:
+        return function(*arguments), None
+    except BaseException as error:  # noqa: BLE001 - the driver handles every error
+        told: Exception = RuntimeError(f"{type(error).__name__}: {error}")
+        if isinstance(error, Exception):
+            with contextlib.suppress(Exception):  # a class may do anything there
+                pickle.loads(pickle.dumps(error))  # noqa: S301 - it was made here
+                told = error
+        told.add_note("".join(traceback.format_exception(error)))
+        return None, told
+
+
+def last_line(error: BaseException) -> str:
+    r"""Return the last line of an error's message, which names the cause of what happened elsewhere.
+
+    >>> last_line(RuntimeError("lost\n\x1b[36mImportError: no such module\x1b[39m\n"))
+    'ImportError: no such module'
+    """
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", str(error))
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), type(error).__name__)

@@ -1,0 +1,451 @@
+"""Which files the inputs of a job are, in which order: files, patterns, folders, lists of paths, standard input.
+
+Entries of `--input` come first, as given, then the entries of each list. A pattern's matches are sorted by name. Files
+are looked up here, and not opened.
+
+A folder gives all files below it whose suffixes are those of data. The entries of each folder are taken by name,
+compared as bytes, so `a/z.jsonl` comes before `b.jsonl`. Left out are hidden files and folders, files of other kinds,
+links to folders (they may lead in circles), and what dsindex itself writes. Links to files are followed, as the cache
+of the Hugging Face Hub needs. A folder of `Dataset.save_to_disk` gives the files that its state.json names.
+
+Splits and numbered parts are told by the names of files, in the layouts of Hugging Face's datasets:
+
+    data/train-00000-of-00012.parquet     a split and a part
+    train/0000.parquet, train/…           a folder of the split's name
+    train.jsonl, news_test.jsonl          a split's name in a file's name, between characters that are no letters
+
+Source: https://huggingface.co/docs/hub/datasets-file-names-and-splits, datasets-manual-configuration; datasets 4.0,
+Dataset.save_to_disk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+from collections import Counter, defaultdict
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from dsindex.errors import InputError
+from dsindex.runtime.work_folder import MARKER_FILE
+from dsindex.store.huggingface import described_configurations, pin
+from dsindex.store.listing import expand_pattern, is_folder, is_match, list_files
+from dsindex.store.local import open_file
+from dsindex.store.protocol import store_of
+from dsindex.store.urls import ONLY_INPUTS, absolute, joined, locate, refuse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from io import BufferedReader
+
+    from dsindex.store.local import InputStatus
+
+STANDARD_INPUT = "-"
+"""Standard input as an entry of `--input` or `--input-list`; a file of this name is `./-`."""
+ALL_SPLITS = "all"
+DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
+COMPRESSION_SUFFIXES = (".gz", ".bgz", ".zst", ".zstd", ".bz2", ".xz")
+MAX_PATH_BYTES = 4095
+"""Source: Linux's PATH_MAX, without the NUL."""
+
+Parts: TypeAlias = tuple[str, ...]
+"""Names of the folders below a given one, and of the file."""
+
+_OWN_SUFFIXES = (".manifest.json", ".provenance.parquet", ".quarantine.jsonl.zst", ".progress.json", "-dsindex.json")
+_STATE_FILE, _DICT_FILE, _INFO_FILE = "state.json", "dataset_dict.json", "dataset_info.json"
+"""In folders that Dataset.save_to_disk and DatasetDict.save_to_disk wrote."""
+_INFO_FILES = (_DICT_FILE, _INFO_FILE, "dataset_infos.json")
+_CACHED_MAP = re.compile(r"(cache|tmp)-?[0-9a-z_]+\.arrow")
+"""Results of `Dataset.map`, kept beside the data of a dataset_info.json."""
+_ALIASES = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+_WORD = re.compile(rf"(?<![^\W\d_])({'|'.join(sorted(_ALIASES, key=len, reverse=True))})(?![^\W\d_])", re.IGNORECASE)
+"""The name of a split, between characters that are no letters."""
+_PART = re.compile(r"(?P<stem>.*?)(?P<number>\d{1,9})-of-(?P<total>\d{1,9})(-[0-9a-f]{16})?(?P<rest>\D.*|)")
+"""A numbered part; the Hub adds a hash that differs from part to part."""
+_NAMED_PART = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}\b.*")
+_SHOWN_KINDS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPath:
+    """The path of one input."""
+
+    path: str
+    """The path to record and to show."""
+    absolute_path: str
+    origin: str = ""
+    """The list and line that name it, for messages; empty if `--input` does."""
+    status: InputStatus | None = None
+    """What a listing says of it; None if it was not listed."""
+
+    @property
+    def is_standard_input(self) -> bool:
+        """Whether it is what was piped to this process."""
+        return self.path == STANDARD_INPUT and not self.origin
+
+    @contextmanager
+    def errors_placed(self) -> Iterator[None]:
+        """Put the list and line in front of errors about this path, if a list names it.
+
+        Raises:
+            InputError: The block's.
+        """
+        try:
+            yield
+        except InputError as error:
+            if not self.origin:
+                raise
+            raise InputError(f"{self.origin}: {error}") from error
+
+
+def find_paths(
+    patterns: Sequence[str],
+    *,
+    lists: Sequence[str] = (),
+    split: str | None = None,
+    config: str | None = None,
+    standard_input: str | None = None,
+) -> list[FoundPath]:
+    """Resolve inputs to paths, in the order of the output.
+
+    Args:
+        patterns: Files, patterns, folders, and `-` for standard input.
+        lists: Files with one path per line, or `-` for a list on standard input; their entries are no patterns.
+        split: The split to take from each folder that has several; `all` for all of them.
+        config: The configuration to take of each dataset on the Hub that has several.
+        standard_input: Where standard input is stored; None if the job cannot read it.
+
+    Raises:
+        InputError: For a pattern without a match, a list or folder that cannot be used, or a split without files.
+    """
+    found: list[FoundPath] = []
+    has_folders = False
+    for entry in [*_given(patterns, standard_input), *_listed(lists)]:
+        if entry.is_standard_input or not is_folder(entry.path):
+            found.append(entry)
+            continue
+        has_folders = True
+        with entry.errors_placed():
+            files = find_folder_files(entry.path, split, config=config)
+        found += [_found(path, entry.origin, status) for path, status in files]
+    for flag, name in (("split", split), ("config", config)):
+        if name is not None and not has_folders:
+            msg = f"--input-{flag} {name}: expected a folder to take the {flag} from, got files only"
+            raise InputError(f"{msg}; leave the option out")
+    return found
+
+
+def _given(patterns: Iterable[str], standard_input: str | None) -> Iterator[FoundPath]:
+    for pattern in patterns:
+        if pattern != STANDARD_INPUT:
+            for path, status in expand_pattern(locate(pattern)):
+                yield _found(path, status=status)
+        elif standard_input is not None:
+            yield FoundPath(path=pattern, absolute_path=standard_input)
+        else:
+            msg = "-: expected files, got standard input, which a later build could not read again; save it to a file"
+            raise InputError(msg)
+
+
+def _listed(lists: Iterable[str]) -> Iterator[FoundPath]:
+    for path in lists:
+        for origin, entry in _read_list(path):
+            with FoundPath(path=entry, absolute_path="", origin=origin).errors_placed():
+                found = _found(entry, origin)
+            yield found
+
+
+def _found(path: str, origin: str = "", status: InputStatus | None = None) -> FoundPath:
+    path = pin(locate(path))
+    known = absolute(path)
+    return FoundPath(path=path, absolute_path=path if path == known else known, origin=origin, status=status)
+
+
+def _read_list(path: str) -> Iterator[tuple[str, str]]:
+    """Yield the paths in a list, each with the words that say where it stands, such as `files.txt, line 3`.
+
+    One path stands on each line, or ends with NUL as `find -print0` writes it. Paths are taken literally, relative to
+    the current folder. Between lines, blank lines and lines that begin with `#` are ignored.
+    """
+    refuse_address(path, f"{ONLY_INPUTS}, or name it with --input if it holds text")
+    try:
+        with nullcontext(piped_input()) if path == STANDARD_INPUT else open_file(path) as file:
+            content = file.read().removeprefix(b"\xef\xbb\xbf")
+    except OSError as error:
+        msg = f"{path}: the list cannot be read ({error.strerror}); check --input-list, which takes - for a pipe"
+        raise InputError(msg) from error
+    unit, separator, comment = ("entry", b"\0", b"\0") if b"\0" in content else ("line", b"\n", b"#")
+    lines = [(number, line.removesuffix(b"\r")) for number, line in enumerate(content.split(separator), 1)]
+    entries = [(number, line) for number, line in lines if line.strip() and not line.startswith(comment)]
+    if not entries:
+        raise InputError(f"{path}: expected a list with at least one path, got none; check --input-list")
+    for number, entry in entries:
+        if len(entry) > MAX_PATH_BYTES:
+            what = f"expected a path, got {len(entry)} bytes; give a file with records to --input"
+            raise InputError(f"{path}, {unit} {number}: {what}, and a list of paths to --input-list")
+        yield f"{path}, {unit} {number}", os.fsdecode(entry)
+
+
+def piped_input() -> BufferedReader:
+    """Return standard input, for reading bytes.
+
+    Raises:
+        InputError: If it is closed or a terminal, where a person would have to type the data.
+    """
+    buffer: BufferedReader | None = getattr(sys.stdin, "buffer", None)  # None if it is closed, or a notebook's
+    if buffer is None or buffer.closed or buffer.isatty():
+        raise InputError("-: expected data on standard input, got none; pipe it, as in `zcat FILE | dsindex …`")
+    return buffer
+
+
+# Folders.
+
+
+def find_folder_files(
+    folder: str, split: str | None, *, config: str | None = None
+) -> list[tuple[str, InputStatus | None]]:
+    """Return the paths of the files with records below a folder, in order, and what a listing says of objects.
+
+    Args:
+        folder: Path of the folder; the paths returned begin with it.
+        split: The split to take, `all`, or None, which refuses a folder of several splits.
+        config: The configuration to take of a dataset on the Hub; None for its default one.
+
+    Raises:
+        InputError: If nothing is found, a folder cannot be read, the split cannot be told, a file of a numbered set
+            is missing, or a file seems to be there twice, in two formats.
+    """
+    listed = list_files(folder)
+    in_order = sorted(listed, key=lambda parts: [*map(os.fsencode, parts)])
+    names: defaultdict[Parts, set[str]] = defaultdict(set)
+    for parts in listed:
+        for depth, name in enumerate(parts):
+            names[parts[:depth]].add(name)
+    revisions = [names[*place, "snapshots"] for place, inside in [*names.items()] if inside >= {"blobs", "snapshots"}]
+    if several := next((each for each in revisions if len(each) > 1), None):
+        found = f"expected one revision in snapshots, found {len(several)} ({', '.join(sorted(several))})"
+        raise InputError(f"{folder}: {found}; name the folder of one of them")
+    saved = {place: _saved_files(folder, place) for place, inside in names.items() if _STATE_FILE in inside}
+    splits = {
+        parts: next((name for at, name in enumerate(parts[:-1]) if _DICT_FILE in names[parts[:at]]), find_split(parts))
+        for parts in in_order
+        if _is_data(parts, names, saved.get(parts[:-1]))
+    }
+    configured = _configured_files(folder, config)
+    if configured is not None:
+        named = {parts: [split for split, path in configured if is_match(parts, path.split("/"))] for parts in splits}
+        splits = {parts: canonical_split(own[0]) if own[0] else splits[parts] for parts, own in named.items() if own}
+    if not splits:
+        kinds = Counter(os.path.splitext(parts[-1])[1] or "without suffix" for parts in in_order)
+        shown = ", ".join(f"{kind} ({count:,})" for kind, count in kinds.most_common(_SHOWN_KINDS))
+        raise InputError(
+            f"{folder}: expected files with records ({', '.join(DATA_SUFFIXES)}, also compressed) in this folder, "
+            f"found {shown or 'nothing'}; name files of another kind by a pattern"
+        )
+    files = [listed[parts] for parts in _choose_split(folder, splits, split)]
+    require_all_parts(path for path, _ in files)
+    _require_one_format(path for path, _ in files)
+    return files
+
+
+def data_stem(name: str) -> str | None:
+    """Return a file's name without the suffixes of data and compression; None if it is not known as data.
+
+    >>> data_stem("a.b.jsonl.gz"), data_stem("A.PARQUET"), data_stem("notes.txt"), data_stem("blob.gz")
+    ('a.b', 'A', None, None)
+    """
+    stem, suffix = os.path.splitext(name)
+    if suffix.lower() in COMPRESSION_SUFFIXES:
+        stem, suffix = os.path.splitext(stem)
+    return stem if suffix.lower() in DATA_SUFFIXES else None
+
+
+def _is_data(parts: Parts, names: Mapping[Parts, set[str]], saved: set[str] | None) -> bool:
+    """Tell whether to take a file, given what each folder has in it, and the state.json beside the file."""
+    *_, name = parts
+    if any(part.startswith(".") or MARKER_FILE in names[parts[:depth]] for depth, part in enumerate(parts)):
+        return False
+    if data_stem(name) is None or name in _INFO_FILES or name.endswith(_OWN_SUFFIXES):
+        return False
+    if saved is not None:
+        return name in saved
+    return not (_INFO_FILE in names[parts[:-1]] and _CACHED_MAP.fullmatch(name))
+
+
+class _DataFile(Struct):
+    filename: str
+
+
+class _State(Struct):
+    files: list[_DataFile] | None = msgspec.field(default=None, name="_data_files")
+    indices: list[object] | None = msgspec.field(default=None, name="_indices_data_files")
+
+
+def _saved_files(folder: str, place: Parts) -> set[str] | None:
+    """Return the files that the state.json of Dataset.save_to_disk names; None if it is one of something else.
+
+    Raises:
+        InputError: If it cannot be read, or its files cannot be taken one after the other.
+    """
+    path = joined(folder, "/".join([*place, _STATE_FILE]))
+    found = store_of(path).read(path)
+    try:
+        state = msgspec.json.decode(b"{}" if found is None else found[0], type=_State)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}; save the dataset again with datasets.save_to_disk") from error
+    if state.indices:
+        raise InputError(
+            f"{path}: expected records in the order of their files, got a dataset with an indices mapping; load it, "
+            f"call flatten_indices(), and save it again"
+        )
+    return None if state.files is None else {file.filename for file in state.files}
+
+
+class _DataFiles(Struct, kw_only=True):
+    split: str = "train"
+    path: str | list[str]
+
+
+class _Configuration(Struct):
+    config_name: str = "default"
+    default: bool = False
+    data_dir: str | None = None
+    data_files: str | list[str | _DataFiles] | None = None
+
+
+def _configured_files(folder: str, wanted: str | None) -> list[tuple[str | None, str]] | None:
+    """Return split and pattern of the files of a configuration, which the README.md of a dataset on the Hub describes.
+
+    Args:
+        folder: An address at a commit, or any other folder, which has no configurations.
+        wanted: Name of the configuration; None for the default one.
+
+    Returns:
+        None if there are no configurations.
+
+    Raises:
+        InputError: If it has no such configuration, or several and none by default.
+    """
+    try:
+        configurations = [msgspec.convert(each, _Configuration) for each in described_configurations(folder)]
+    except msgspec.ValidationError as error:
+        msg = f"{folder}README.md: {error}; name the files by a pattern instead"
+        raise InputError(msg) from error
+    if not configurations and wanted is None:
+        return None
+    defaults = [each for each in configurations if each.default or each.config_name == "default"] or configurations
+    chosen = defaults if wanted is None else [each for each in configurations if each.config_name == wanted]
+    if len(chosen) != 1:
+        names = ", ".join(each.config_name for each in configurations) or "none"
+        expected = "one configuration" if wanted is None else f"a dataset on the Hub with the configuration {wanted!r}"
+        raise InputError(f"{folder}: expected {expected}, found {names}; choose with --input-config NAME")
+    [one] = chosen
+    below = f"{one.data_dir.strip('/')}/" if one.data_dir else ""
+    if one.data_files is None:
+        return [(None, f"{below}**")]
+    files = [one.data_files] if isinstance(one.data_files, str) else one.data_files
+    groups = [each if isinstance(each, _DataFiles) else _DataFiles(path=each) for each in files]
+    return [
+        (group.split, f"{below}{path}")
+        for group in groups
+        for path in ([group.path] if isinstance(group.path, str) else group.path)
+    ]
+
+
+def canonical_split(name: str) -> str:
+    """Return the name that Hugging Face gives a split.
+
+    >>> canonical_split("val"), canonical_split("Train"), canonical_split("books")
+    ('validation', 'train', 'books')
+    """
+    return _ALIASES.get(name.lower(), name)
+
+
+def find_split(parts: Sequence[str]) -> str | None:
+    """Return the split that a path below a folder tells; None if it tells none.
+
+    The name of a numbered part decides, then the innermost folder that is called as a split, then a word in the file's
+    name, then a word in a folder's. In a folder `data`, a numbered part may have a split of any name.
+
+    >>> find_split(["data", "books-00000-of-00002.parquet"]), find_split(["en", "val", "0000.parquet"])
+    ('books', 'validation')
+    >>> find_split(["news_test.jsonl"]), find_split(["latest.jsonl"])
+    ('test', None)
+    """
+    *folders, name = parts
+    part = _NAMED_PART.fullmatch(name)
+    if part is not None and (part[1].lower() in _ALIASES or folders[-1:] == ["data"]):
+        return canonical_split(part[1])
+    called = (folder for folder in reversed(folders) if folder.lower() in _ALIASES)
+    words = (word[1] for word in map(_WORD.search, [os.path.splitext(name)[0], *reversed(folders)]) if word)
+    return next(map(canonical_split, itertools.chain(called, words)), None)
+
+
+def _choose_split(folder: str, splits: Mapping[Parts, str | None], wanted: str | None) -> list[Parts]:
+    """Return the files of the wanted split, in order; None wants the only one.
+
+    Raises:
+        InputError: If there are several splits and none is wanted, or no file of the wanted one.
+    """
+    counts = Counter(splits.values())
+    known = counts.keys() - {None}
+    split = None if wanted is None else canonical_split(wanted)
+    if split in known:
+        return [parts for parts, own in splits.items() if own == split]
+    # Files without a split are for training.
+    if wanted == ALL_SPLITS or (wanted is None and len(known) < 2) or (split == "train" and not known):
+        return [*splits]
+    expected = "files of one split" if wanted is None else f"files of the split {wanted!r}"
+    shown = ", ".join(sorted(f"{name or 'no split'} ({count:,})" for name, count in counts.items()))
+    raise InputError(
+        f"{folder}: expected {expected}, found {shown}; choose with --input-split NAME, or take them all with "
+        f"--input-split {ALL_SPLITS}"
+    )
+
+
+def require_all_parts(paths: Iterable[str]) -> None:
+    """Check that every set of parts such as `00003-of-00012` is complete.
+
+    Raises:
+        InputError: Naming the first part that is missing.
+    """
+    sets: defaultdict[tuple[str, ...], set[int]] = defaultdict(set)
+    for path in paths:
+        head, name = os.path.split(path)
+        if part := _PART.fullmatch(name):
+            sets[head, part["stem"], part["total"], part["rest"]].add(int(part["number"]))
+    for (head, stem, total, rest), numbers in sets.items():
+        first = 1 if int(total) in numbers and 0 not in numbers else 0
+        missing = next(number for number in itertools.count(first) if number not in numbers)
+        if missing < first + int(total):
+            name = f"{stem}{missing:0{len(total)}}-of-{total}{rest}"
+            raise InputError(
+                f"{os.path.join(head, name)}: this part is missing, {len(numbers):,} of {int(total):,} are there; get "
+                f"it, or name the files themselves if you want them without it"
+            )
+
+
+def _require_one_format(paths: Iterable[str]) -> None:
+    """Refuse files of one folder that differ only in their suffixes: they may be copies.
+
+    Raises:
+        InputError: Naming the first two.
+    """
+    seen: dict[str | None, str] = {}
+    for path in paths:
+        other = seen.setdefault(data_stem(path), path)
+        if other != path:
+            raise InputError(
+                f"{path}: expected no other format of the same file, found {os.path.basename(other)} beside it, "
+                f"and its records would count twice; move one away, or name the files themselves"
+            )

@@ -1,0 +1,214 @@
+"""From inputs to shards: what each file is and where it can be cut. How a file is cut depends on that file alone."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeVar
+
+import xxhash
+
+from dsindex.errors import InputError
+from dsindex.runtime.tasks import ShardTask
+from dsindex.store.local import InputStatus
+from dsindex.store.protocol import store_of
+from dsindex.text.input_format import TextPart, detect_form
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from dsindex.runtime.input_paths import FoundPath
+    from dsindex.text.input_format import Columns, InputForm, InputFormat
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+SHARDS_PER_INPUT = 32
+"""About as many shards has a large input, until they reach the largest size."""
+MOST_SHARDS_PER_INPUT = 10_000
+"""A larger input has larger shards."""
+LARGEST_SHARD_BYTES = 64 << 20
+"""The largest shard size that is chosen, but for that limit."""
+TEXT_PER_STORED_BYTE = 4
+"""About the bytes of text per byte of a compressed input: the result depends on it only for speed."""
+SMALL_PART = 4
+"""An input of at most this part of a shard shares one with others."""
+FILE_WEIGHT_BYTES = 2 << 10
+"""A smaller input counts as this many bytes, since opening it takes as long as encoding them."""
+_EXAMINED_AT_ONCE = 48
+_WAITING = 4096
+_QUICK_SECONDS = 0.0005
+"""Up to this time for a file no other thread is needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile:
+    """One input, and the parts in which it is read."""
+
+    path: str
+    """The path as the user gave it."""
+    parts: tuple[TextPart, ...]
+    """All of its parts, at least one, in order."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return self.parts[0].size_bytes
+
+    @property
+    def text_bytes(self) -> int:
+        """Size of its text, which is an estimate if it is compressed."""
+        return sum(part.text_bytes for part in self.parts)
+
+
+def look_at_inputs(
+    paths: Iterable[FoundPath],
+    *,
+    wanted: InputFormat = "auto",
+    shard_size: int | None = None,
+    largest: int = LARGEST_SHARD_BYTES,
+    columns: Columns | None = None,
+) -> list[InputFile]:
+    """Return the files under paths that were found, as they are now, with their forms and parts.
+
+    Args:
+        paths: The paths.
+        wanted: The format of all inputs that are not Parquet or Arrow; `auto` is JSON lines.
+        shard_size: Bytes of text in a shard, about; None to choose it for each input.
+        largest: The largest size that is chosen.
+        columns: The wanted columns of tables; None for all.
+
+    Raises:
+        InputError: If one cannot be an input, naming it.
+    """
+    look = partial(_look_at, wanted=wanted, shard_size=shard_size, largest=largest, columns=columns)
+    return _map_in_threads(look, list(paths))
+
+
+def _look_at(
+    found: FoundPath, *, wanted: InputFormat, shard_size: int | None, largest: int, columns: Columns | None
+) -> InputFile:
+    path, stored = found.path, found.absolute_path
+    with found.errors_placed():
+        try:
+            with store_of(stored).open(stored, found.status) as file:
+                if not file.size_bytes:
+                    what = "expected at least one record, got an empty file"
+                    raise InputError(f"{path}: {what}; leave it out of --input")
+                form = detect_form(file, shown_as=path, wanted=wanted)
+        except OSError as error:
+            what = f"cannot be read ({error.strerror})"
+            raise InputError(f"{path}: {what}; check --input, which takes files, and - for a pipe") from error
+        status = InputStatus(path=stored, size_bytes=file.size_bytes, version=file.version)
+        return InputFile(path=path, parts=tuple(_cut(status, form, shard_size, largest, columns)))
+
+
+def _cut(
+    file: InputStatus, form: InputForm, shard_size: int | None, largest: int, columns: Columns | None
+) -> Iterator[TextPart]:
+    """Yield the parts of a file: ranges of bytes, runs of row groups, or all of one that can only be read whole."""
+    size, groups = file.size_bytes, []
+    text_bytes = size * (1 if form.container == "plain" else TEXT_PER_STORED_BYTE)
+    if form.is_table:
+        from dsindex.text.tables import measure_table
+
+        groups = measure_table(TextPart.of(file, form), columns)
+        text_bytes = sum(groups)
+    shard_bytes = max(shard_size or choose_shard_size(text_bytes, largest), -(-size // MOST_SHARDS_PER_INPUT))
+    bounds = [0, size]
+    if form.is_table:
+        bounds = [*_begins_of_shards(groups, shard_bytes), len(groups)]
+    elif form.can_seek:
+        bounds = [*range(0, size, shard_bytes), size]
+    units = max(1, bounds[-1])
+    for begin, end in pairwise(bounds):
+        yield TextPart(
+            path=file.path,
+            size_bytes=size,
+            version=file.version,
+            form=form,
+            begin=begin,
+            end=end,
+            stored_bytes=size * end // units - size * begin // units,
+            text_bytes=text_bytes * end // units - text_bytes * begin // units,
+        )
+
+
+def choose_shard_size(text_bytes: int, largest: int = LARGEST_SHARD_BYTES) -> int:
+    """Return the size of an input's shards, in bytes of text: about 1/32 of it, from 1/8 of the largest size on."""
+    size = largest // 8
+    while size < largest and size * SHARDS_PER_INPUT < text_bytes:
+        size *= 2
+    return size
+
+
+def _begins_of_shards(groups: Sequence[int], shard_bytes: int) -> Iterator[int]:
+    """Yield the row groups, whose sizes are given, at which a table's shards begin."""
+    yield 0
+    num_bytes = 0
+    for number, group in enumerate(groups):
+        if num_bytes >= shard_bytes:
+            yield number
+            num_bytes = 0
+        num_bytes += group
+
+
+def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
+    """Call a function for each item: in turn as long as that is quick, else several at once.
+
+    Where a file is opened in microseconds, threads take eight times as long as one, since they wait for each other.
+    """
+    answers: list[Answer] = []
+    began = 0.0
+    for item in items:
+        answers.append(function(item))
+        began = began or time.monotonic()  # the first may import what it needs
+        if time.monotonic() - began > _QUICK_SECONDS * (len(answers) + 10):
+            break
+    with ThreadPoolExecutor(_EXAMINED_AT_ONCE, thread_name_prefix="dsindex-look") as pool:
+        while len(answers) < len(items):  # a call that waits for its turn takes more memory than its answer
+            answers += pool.map(function, items[len(answers) : len(answers) + _WAITING])
+    return answers
+
+
+def plan_shards(inputs: Sequence[InputFile], *, shard_bytes: int) -> list[ShardTask]:
+    """Return the shards of inputs in order: one for each part, but small inputs share them.
+
+    Args:
+        inputs: The inputs.
+        shard_bytes: About the bytes of text of small inputs in a shard.
+    """
+    parts = _share_shards(inputs, shard_bytes)
+    return [ShardTask(shard=shard, input=first, parts=own) for shard, (first, own) in enumerate(parts)]
+
+
+def _share_shards(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tuple[int, tuple[TextPart, ...]]]:
+    """Yield the parts of each shard, with the number of the first one's input."""
+    held: list[TextPart] = []
+    held_bytes = 0
+    for number, file in enumerate(inputs):
+        weight = max(FILE_WEIGHT_BYTES, file.text_bytes)
+        is_small = len(file.parts) == 1 and weight <= shard_bytes // SMALL_PART
+        if is_small:
+            held += file.parts
+            held_bytes += weight
+            if held_bytes < shard_bytes and not _ends_list(file, shard_bytes // (2 * weight)):
+                continue
+        if held:
+            yield number + is_small - len(held), tuple(held)
+            held, held_bytes = [], 0
+        if not is_small:
+            yield from ((number, (part,)) for part in file.parts)
+    if held:
+        yield len(inputs) - len(held), tuple(held)
+
+
+def _ends_list(file: InputFile, among: int) -> bool:
+    """Tell whether a shard ends with a small input, by its name: so shards after an added input are what they were.
+
+    On average, such a shard is half full.
+    """
+    return xxhash.xxh3_64_intdigest(file.parts[0].path.encode("utf-8", "surrogateescape")) % max(1, among) == 0

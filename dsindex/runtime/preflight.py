@@ -1,0 +1,228 @@
+"""Encode a sample of the text, spread over all inputs, before a build and for its `--dry-run`.
+
+It shows whether the engines agree, and how large the output will be.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from dsindex.errors import InputError
+from dsindex.runtime.inputs import TEXT_PER_STORED_BYTE
+from dsindex.text.compressed import measure_compression
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dsindex.runtime.inputs import InputFile
+    from dsindex.text.blocks import RecordBlock
+    from dsindex.text.engines import Engine
+    from dsindex.text.input_format import TextPart
+    from dsindex.text.selection import Selection
+    from dsindex.text.tokenizer import Tokenizer
+
+AUDIT_SHARE = 4000
+"""One part in this many of the input is audited before a build, up to AUDIT_MAX_BYTES."""
+AUDIT_MAX_BYTES = 4 << 20
+"""Largest size of the audited sample."""
+AUDIT_PIECE_BYTES = 16 << 10
+"""Size of each piece of the audited sample, which has at least one."""
+AUDITED_AT_ONCE = 3
+"""Pieces that are examined at a time before a build: some wait for a store while others are encoded."""
+AUDITED_TEXT_BYTES = 16 << 10
+"""Characters to which long texts are cut for the audit, since `tokenizers` is slow."""
+SAMPLED_RECORD_BYTES = 64 << 20
+"""Size above which the driver does not hold a record to audit it: it may be a bad one of any size."""
+_MEASURED_BYTES = 512 << 10
+"""Compressed bytes by which the size of the text is estimated, at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The size of a job, extrapolated from a sample."""
+
+    tokens: float
+    """Tokens of all keys, EOD included."""
+    documents: float
+    """Documents of all inputs."""
+    is_exact: bool = True
+    """Whether everything was read."""
+
+    def scaled(self, share: float) -> Estimate:
+        """Return the estimate for a share of the records."""
+        return replace(self, tokens=self.tokens * share, documents=self.documents * share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceCounts:
+    """The counts from encoding the records of a piece."""
+
+    documents: int
+    tokens: int
+    """Number of tokens of all keys, without EOD."""
+    bad_records: int
+    line_bytes: float
+    """Size of its lines in the stored input, bad and left out ones too."""
+    range_bytes: float
+    """Size of the range in the stored input in which they begin."""
+
+
+def spread_pieces(inputs: Sequence[InputFile], *, num_pieces: int, piece_bytes: int) -> list[TextPart]:
+    """Spread pieces evenly over the bytes of all inputs; together they are all of small inputs.
+
+    Args:
+        inputs: The inputs.
+        num_pieces: Number of pieces, at least 1. Those in one part that cannot be cut become one.
+        piece_bytes: Size of each piece, which is less if the next one begins before, or its part ends.
+
+    Returns:
+        What is read: the `stored_bytes` of each are about those of which its records are, not all of those in it.
+    """
+    parts = [part for file in inputs for part in file.parts]
+    ends = list(accumulate(part.stored_bytes for part in parts))
+    read: Counter[tuple[int, int, int]] = Counter()
+    for piece in range(num_pieces):
+        begin, following = (ends[-1] * number // num_pieces for number in (piece, piece + 1))
+        number, end = bisect_right(ends, begin), min(begin + piece_bytes, following)
+        while begin < end:
+            part, stop = parts[number], min(end, ends[number])
+            first, past = part.begin, part.end
+            if part.form.can_seek:
+                first, past = (part.end - ends[number] + place for place in (begin, stop))
+            read[number, first, past] += stop - begin
+            begin, number = stop, number + 1
+    return [
+        replace(
+            parts[number],
+            begin=first,
+            end=past,
+            stored_bytes=size,
+            text_bytes=parts[number].text_bytes * size // parts[number].stored_bytes,
+        )
+        for (number, first, past), size in read.items()
+    ]
+
+
+def encode_piece(
+    part: TextPart,
+    selection: Selection,
+    tokenizer: Tokenizer,
+    engine: Engine,
+    *,
+    max_record_bytes: int,
+    audits: bool = False,
+) -> PieceCounts:
+    """Read and encode the records of a piece. Bad records are only counted; making their shard reports them.
+
+    Args:
+        part: The piece of one of the inputs.
+        selection: The records to keep and the values to read.
+        tokenizer: The tokenizer of the texts.
+        engine: The engine that encodes them.
+        max_record_bytes: Size above which a record is bad.
+        audits: Compare the engine with the reference, on texts that are cut short; the lost tokens are estimated.
+
+    Raises:
+        TokenizerError: If the engines differ.
+    """
+    from dsindex.text.encoders import encode_leniently, make_encoder
+    from dsindex.text.engines import audit, clip_texts
+    from dsindex.text.reader import TaskReader
+    from dsindex.text.records import DEFAULT_BLOCK_BYTES
+
+    stored_per_byte = _stored_per_byte(part)
+    size = max(1, min(DEFAULT_BLOCK_BYTES, part.stored_bytes))
+    blocks = TaskReader([part]).records(selection, block_bytes=size, max_record_bytes=max_record_bytes)
+    documents = tokens = bad = text_bytes = 0
+    for block in _first_blocks(blocks, part, int(part.stored_bytes / stored_per_byte)):
+        text_bytes += block.text_bytes
+        documents += len(block.offsets)
+        bad += len(block.bad)
+        for column in block.columns.values():
+            texts = column.items
+            if column.holds_ids:
+                tokens += sum(map(len, texts))
+                continue
+            if audits:
+                texts = clip_texts(texts, most=AUDITED_TEXT_BYTES, total=AUDIT_MAX_BYTES)
+                audit(tokenizer, engine, texts)
+            batch, encoded = encode_leniently(make_encoder(tokenizer, engine), texts)
+            bad += len(texts) - len(encoded)
+            tokens += len(batch.tokens) * sum(map(len, column.items)) // max(1, sum(map(len, texts)))
+    line_bytes = text_bytes * stored_per_byte
+    return PieceCounts(
+        documents=documents,
+        tokens=tokens,
+        bad_records=bad,
+        line_bytes=line_bytes,
+        range_bytes=part.stored_bytes if part.form.can_seek else line_bytes,
+    )
+
+
+def _stored_per_byte(part: TextPart) -> float:
+    """Return the size that a byte of a part's text has in the stored file, about."""
+    if part.form.container == "plain":
+        return part.stored_bytes / max(1, part.text_bytes)
+    try:
+        num_bytes = max(_MEASURED_BYTES, part.stored_bytes)
+        return measure_compression(part.path, part.form.container, num_bytes=num_bytes)
+    except InputError:  # reported by its shard
+        return 1 / TEXT_PER_STORED_BYTE
+
+
+def _first_blocks(blocks: Iterator[RecordBlock], part: TextPart, num_bytes: int) -> Iterator[RecordBlock]:
+    """Yield blocks: so many bytes of a part that cannot be cut, and a compressed one up to where it is damaged."""
+    try:
+        for block in blocks:
+            yield block
+            num_bytes -= block.text_bytes
+            if num_bytes <= 0 and not part.form.can_seek:
+                return
+    except InputError:
+        if part.form.container == "plain":
+            raise  # damage in a compressed input is reported by its shard, after all records before it
+
+
+def extrapolate(counts: Sequence[PieceCounts], inputs: Sequence[InputFile], *, eod_per_document: int) -> Estimate:
+    """Estimate a whole job from its sample.
+
+    Tokens are estimated by the size of the lines, so that a long line which begins in a short piece counts as one.
+
+    Args:
+        counts: Of the pieces.
+        inputs: All inputs.
+        eod_per_document: EOD tokens of each document, of all keys.
+    """
+    total, documents = sum(file.size_bytes for file in inputs), sum(count.documents for count in counts)
+    if not documents:
+        return Estimate(tokens=total / 3, documents=total / 1000)
+    tokens = sum(count.tokens for count in counts) + documents * eod_per_document
+    covered = min(1.0, sum(count.range_bytes for count in counts) / total)
+    if covered == 1 and all(file.parts[0].form.can_seek for file in inputs):
+        return Estimate(tokens=tokens, documents=documents)
+    lines = sum(count.line_bytes for count in counts)
+    return Estimate(tokens=tokens * total / max(1.0, lines), documents=documents / covered, is_exact=False)
+
+
+def examine_sample(inputs: Sequence[InputFile], selection: Selection, tokenizer: Tokenizer, engine: Engine) -> Estimate:
+    """Audit the engine on a sample spread over all inputs, and estimate the output's size from it.
+
+    Raises:
+        TokenizerError: If the engines differ.
+    """
+    limit, total = SAMPLED_RECORD_BYTES, sum(file.size_bytes for file in inputs)
+    num_pieces = max(1, -(-min(total // AUDIT_SHARE, AUDIT_MAX_BYTES) // AUDIT_PIECE_BYTES))
+    first, *others = spread_pieces(inputs, num_pieces=num_pieces, piece_bytes=AUDIT_PIECE_BYTES)
+    encode = partial(
+        encode_piece, selection=selection, tokenizer=tokenizer, engine=engine, max_record_bytes=limit, audits=True
+    )
+    counts = [encode(first)]  # loads the tokenizers
+    with ThreadPoolExecutor(AUDITED_AT_ONCE) as pool:
+        counts += pool.map(encode, others)
+    return extrapolate(counts, inputs, eod_per_document=len(selection.outputs))

@@ -1,0 +1,349 @@
+"""Progress of a job: a bar in a terminal, a line every few seconds in a log, and a file beside the output.
+
+    {"format": "dsindex progress 1", "state": "running", "updated": "2026-08-01T12:00:00Z", "started": …,
+     "output": "/data/out/x", "host": …, "pid": …, "error": null, "message": null, "stage": {…},
+     "finished_stages": [{…}]}
+
+`state` is running, done, stopped or failed; `error` says why a job stopped or failed, `message` what it said last. The
+fields of a stage are those of Snapshot. The file is replaced about once a second while a stage runs: if `updated` is
+older than a minute then, the driver was killed.
+
+Speeds count only fresh work: work kept from an earlier run takes no time now and would make the ETA too short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import DsindexError
+from dsindex.messages import count, format_size, short_number, show_name, without_secrets
+from dsindex.store.json_text import decode_json, encode_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.progress import TaskID
+
+    from dsindex.runtime.executors import Executor
+
+PROGRESS_SUFFIX = "progress.json"
+PROGRESS_FORMAT = "dsindex progress 1"
+LINE_SECONDS = 5.0
+BAR_SECONDS = 0.2
+FILE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A stage at one moment."""
+
+    stage: str
+    unit: str
+    """Unit of `done` and `total`: bytes, or things such as datasets."""
+    done: int = 0
+    """Finished units, including an earlier run's."""
+    total: int
+    tasks: str
+    """Name of the stage's tasks: shards, ranges."""
+    tasks_done: int = 0
+    tasks_total: int
+    """Number of tasks; 0 if the stage counts only units."""
+    documents: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    """Seconds since the stage began."""
+    speed: float = 0.0
+    """Units per second of fresh work."""
+    tokens_per_second: float = 0.0
+    """Tokens per second of fresh work."""
+    eta_seconds: float | None = None
+    """Estimated seconds until the stage ends; None if no fresh work is done yet, or none is left."""
+    retries: int = 0
+    """Retries of the job so far."""
+    lost_workers: int = 0
+    """Workers that the job has lost so far."""
+    waiting: str | None = None
+    """What the stage is waiting for while no task can run, such as a cluster's nodes."""
+
+    @property
+    def share(self) -> float:
+        """Share that is done, from 0 to 1."""
+        return self.done / self.total if self.total else 1.0
+
+
+class Display:
+    """Shows stages and messages; each method is a no-op unless a display overrides it."""
+
+    seconds: float
+    """Interval between two snapshots of a stage."""
+
+    def show(self, snapshot: Snapshot, *, ended: bool) -> None:
+        """Show a stage that runs, or its summary."""
+
+    def say(self, text: str) -> None:
+        """Show a message."""
+
+    def close(self, error: BaseException | None, last: Snapshot | None) -> None:
+        """Stop showing; `error` is the exception that ended the job, if any, and `last` the stage that it ended."""
+
+
+class PlainDisplay(Display):
+    """A line every few seconds."""
+
+    seconds = LINE_SECONDS
+
+    def show(self, snapshot: Snapshot, *, ended: bool) -> None:  # noqa: ARG002 - a line is a line
+        """Write a line."""
+        self.say(f"{snapshot.stage}: {describe(snapshot)}")
+
+    def say(self, text: str) -> None:
+        """Write a line."""
+        sys.stderr.write(f"{show_name(text)}\n")
+        sys.stderr.flush()
+
+
+class BarDisplay(Display):
+    """A bar per stage."""
+
+    seconds = BAR_SECONDS
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
+
+        detail = TextColumn("{task.fields[detail]}", table_column=Column(no_wrap=True, ratio=1))
+        columns = ("{task.description:8}", BarColumn(bar_width=10), detail)
+        self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
+        self._progress.start()
+        self._task: TaskID | None = None
+
+    def show(self, snapshot: Snapshot, *, ended: bool) -> None:
+        """Update the bar; that of a stage that ended stays."""
+        if self._task is None:
+            self._task = self._progress.add_task(snapshot.stage, total=1.0, detail="")
+        self._progress.update(self._task, completed=snapshot.share, detail=describe(snapshot))
+        self._task = None if ended else self._task
+
+    def say(self, text: str) -> None:
+        """Write a line above the bars."""
+        self._progress.console.print(show_name(text), highlight=False, markup=False)
+
+    def close(self, error: BaseException | None, last: Snapshot | None) -> None:  # noqa: ARG002 - the command line reports errors
+        """Stop updating the bars and leave them visible."""
+        self._progress.stop()
+
+
+class ProgressFile(Display):
+    """A display that writes a file; a full disk is left to the job itself to report.
+
+    Args:
+        prefix: The absolute prefix of the job's output, on a disk of this machine.
+    """
+
+    seconds = FILE_SECONDS
+
+    def __init__(self, prefix: str) -> None:
+        self._path = f"{prefix}.{PROGRESS_SUFFIX}"
+        self._entry: dict[str, Any] = {"format": PROGRESS_FORMAT, "state": "running", "updated": ""}
+        self._entry |= {"started": utc_now(), "output": prefix, "host": socket.gethostname(), "pid": os.getpid()}
+        self._write(error=None, message=None, stage=None, finished_stages=[])
+
+    def show(self, snapshot: Snapshot, *, ended: bool) -> None:
+        """Write the stage."""
+        stage = asdict(snapshot)
+        if ended:
+            self._write(stage=None, message=None, finished_stages=[*self._entry["finished_stages"], stage])
+        else:
+            self._write(stage=stage)
+
+    def say(self, text: str) -> None:
+        """Write the message."""
+        self._write(message=without_secrets(text))
+
+    def close(self, error: BaseException | None, last: Snapshot | None) -> None:
+        """Write the final state, with the stage that an error ended."""
+        state = "done" if error is None else "failed" if isinstance(error, Exception) else "stopped"
+        self._write(state=state, error=error and without_secrets(_reason(error)), stage=last and asdict(last))
+
+    def _write(self, **changes: Any) -> None:  # noqa: ANN401 - values of JSON
+        self._entry |= {**changes, "updated": utc_now()}
+        with contextlib.suppress(OSError):
+            with open(f"{self._path}.tmp", "wb") as file:
+                file.write(encode_json(self._entry, newline=True))
+            os.replace(f"{self._path}.tmp", self._path)
+
+
+def utc_now() -> str:
+    """Return the current time in UTC, as in `2026-08-01T12:00:00Z`."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def read_progress(path: str) -> dict[str, Any] | None:
+    """Return the content of a progress file; None if there is none, or something else."""
+    try:
+        with open(path, "rb") as file:
+            entry = decode_json(file.read())
+    except (OSError, ValueError):
+        return None
+    return entry if isinstance(entry, dict) and entry.get("format") == PROGRESS_FORMAT else None
+
+
+def conclude(prefix: str) -> None:
+    """Say `done` in the file of a driver that was killed after it had published everything."""
+    entry = read_progress(f"{prefix}.{PROGRESS_SUFFIX}")
+    if entry is not None and entry.get("state") != "done":
+        ProgressFile(prefix).close(None, None)
+
+
+def _reason(error: BaseException) -> str:
+    """Return in a sentence why a job ended, with what is kept."""
+    if isinstance(error, KeyboardInterrupt):
+        return "; ".join([str(error) or "interrupted", *getattr(error, "__notes__", [])[:1]])
+    return str(error) if isinstance(error, DsindexError) else f"{type(error).__name__}: {error}"
+
+
+class Reporter:
+    """Counts the progress of a job's stages and passes it to any number of displays."""
+
+    def __init__(self) -> None:
+        self._due: dict[Display, float] = {}
+        """Display → when it shows the next snapshot."""
+        self._stage: Snapshot | None = None
+        self._kept: Snapshot
+        """The stage as an earlier run left it, which does not count for speeds."""
+        self._began = 0.0
+        self._executor: Executor | None = None
+
+    @contextlib.contextmanager
+    def showing(self, *displays: Display) -> Iterator[Reporter]:
+        """Show on these displays, too, while the block runs; the running stage ends with it."""
+        self._due |= dict.fromkeys(displays, 0.0)
+        error: BaseException | None = None
+        try:
+            yield self
+            self.end_stage()
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            last = self._stage and self._snapshot(self._stage)
+            for display in displays:
+                display.close(error, last)
+                del self._due[display]
+
+    def follow(self, executor: Executor) -> None:
+        """Show what the executor is waiting for while it cannot run tasks, and its retries and lost workers."""
+        self._executor = executor
+
+    def stage(self, name: str, *, total: int, unit: str, tasks: int = 0, task_name: str = "shards") -> None:
+        """Begin a stage of `total` units, done in `tasks` tasks."""
+        self.end_stage()
+        stage = Snapshot(stage=name, unit=unit, total=total, tasks=task_name, tasks_total=tasks)
+        self._stage = self._kept = stage
+        self._began = time.monotonic()
+        self._due = {display: self._began + display.seconds for display in self._due}
+
+    def advance(self, amount: int, *, tasks: int = 1, documents: int = 0, tokens: int = 0, fresh: bool = True) -> None:
+        """Count finished work.
+
+        Args:
+            amount: Units.
+            tasks: Tasks that ended.
+            documents: Documents.
+            tokens: Tokens.
+            fresh: False for an earlier run's work, which is counted before all other.
+        """
+        if self._stage is not None:
+            self._stage = replace(
+                self._stage,
+                done=self._stage.done + amount,
+                tasks_done=self._stage.tasks_done + tasks,
+                documents=self._stage.documents + documents,
+                tokens=self._stage.tokens + tokens,
+            )
+            self._kept = self._kept if fresh else self._stage
+        self.tick()
+
+    def tick(self) -> None:
+        """Show a snapshot on every display whose interval has passed."""
+        now = time.monotonic()
+        due = [display for display, at in self._due.items() if at <= now]
+        if self._stage is not None and due:
+            snapshot = self._snapshot(self._stage)
+            for display in due:
+                display.show(snapshot, ended=False)
+                self._due[display] = now + display.seconds
+
+    def say(self, text: str) -> None:
+        """Show a message."""
+        for display in self._due:
+            display.say(text)
+
+    def end_stage(self) -> None:
+        """End the running stage, if there is one."""
+        if self._stage is not None:
+            snapshot = replace(self._snapshot(self._stage), eta_seconds=None, waiting=None)
+            for display in self._due:
+                display.show(snapshot, ended=True)
+        self._stage = None
+
+    def _snapshot(self, stage: Snapshot) -> Snapshot:
+        """Return a stage with its speeds."""
+        kept, seconds = self._kept, max(1e-6, time.monotonic() - self._began)
+        speed, left = (stage.done - kept.done) / seconds, stage.total - stage.done
+        executor = self._executor
+        waiting = None if executor is None else executor.waiting
+        return replace(
+            stage,
+            seconds=round(seconds, 3),
+            speed=round(speed, 3),
+            tokens_per_second=round((stage.tokens - kept.tokens) / seconds, 3),
+            eta_seconds=round(left / speed, 3) if left > 0 and speed > 0 and waiting is None else None,
+            retries=0 if executor is None else executor.retries,
+            lost_workers=0 if executor is None else executor.lost_workers,
+            waiting=waiting,
+        )
+
+
+def standard_display() -> Display:
+    """Return what shows on standard error: a bar in a terminal, otherwise plain lines."""
+    return BarDisplay() if sys.stderr.isatty() else PlainDisplay()
+
+
+def describe(snapshot: Snapshot) -> str:
+    """Return a stage's share, speeds, time left, troubles and counts as far as they are known, or what it waits for."""
+    if snapshot.waiting:
+        return snapshot.waiting
+    is_done = snapshot.done >= snapshot.total
+    parts = [f"done in {format_duration(snapshot.seconds)}" if is_done else f"{snapshot.share:.0%}"]
+    if snapshot.unit != "bytes":
+        parts.append(f"{snapshot.done:,}/{snapshot.total:,} {snapshot.unit}")
+    elif snapshot.tasks_total:
+        parts.append(f"{snapshot.tasks_done:,}/{snapshot.tasks_total:,} {snapshot.tasks}")
+    parts += [f"{format_size(snapshot.speed)}/s"] if snapshot.unit == "bytes" and snapshot.speed > 0 else []
+    parts += [f"{short_number(snapshot.tokens_per_second)} tokens/s"] if snapshot.tokens_per_second > 0 else []
+    parts += [f"ETA {format_duration(snapshot.eta_seconds)}"] if snapshot.eta_seconds is not None else []
+    troubles = ((snapshot.retries, "retry", "retries"), (snapshot.lost_workers, "lost worker", "lost workers"))
+    parts += [f"{number:,} {one if number == 1 else many}" for number, one, many in troubles if number]
+    parts += [count(snapshot.documents, "document")] if snapshot.documents else []
+    return ", ".join(parts)
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours.
+
+    >>> format_duration(3.21), format_duration(192), format_duration(11532)
+    ('3.2 s', '3:12 min', '3:12:12 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"

@@ -1,0 +1,296 @@
+"""Calls on a Ray cluster: one actor a CPU runs one call after another, and the driver, not Ray, retries calls.
+
+A cluster is joined if the user named one; otherwise a private one is started, and stopped at the end. Actors keep their
+processes, and with them what they have imported and loaded. Those that wait for a CPU are the demand by which an
+autoscaler adds nodes. Only this module imports Ray, and only its public API.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import logging
+import os
+import platform
+import re
+import socket
+import time
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import ray
+import ray.exceptions
+import ray.util
+
+from dsindex._version import __version__
+from dsindex.errors import InputError, TaskError
+from dsindex.messages import show_name, without_secrets
+from dsindex.runtime.executors import (
+    ClusterLostError,
+    Executor,
+    Worker,
+    begin_worker,
+    last_line,
+    run_guarded,
+)
+from dsindex.runtime.interrupts import keeping_sigterm
+from dsindex.store.machine import available_cpus
+from dsindex.store.urls import absolute, local_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from dsindex.runtime.executors import Call, Outcome
+
+CLUSTER_PORT = 6379
+"""The port of a cluster's head, unless `ray start --port` names another."""
+CONNECT_SECONDS = 3.0
+"""How long a head may take to accept a connection."""
+LOOK_SECONDS = 2.0
+"""Interval at which the head is tried and the cluster's nodes are counted."""
+LOST_SECONDS = 40.0
+"""A head that has not answered for so long is lost. Ray itself ends its drivers after 60 s, without an exception."""
+BUSY_SECONDS = 10.0
+"""Time without any worker after which it is said that none can start."""
+LEAST_BACKLOG = 16
+"""Calls beyond the slots at least, so that a cluster that starts from nothing is asked for more than one CPU."""
+CHECKED_FILES = 20
+SAME_VERSIONS = ("ray", "gigatoken", "tokenizers", "sentencepiece", "tiktoken", "pyarrow", "numpy")
+"""Packages whose versions, like Python's and dsindex's, must be equal: others may write or send different data."""
+STORE_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION")
+"""Variables of the driver that say where stores are; credentials are each node's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCheck:
+    """What a worker checks before its first call: that it is as the driver is, and sees what the driver sees."""
+
+    versions: Mapping[str, str]
+    sizes: Mapping[str, int]
+    """Path → size of some files."""
+    folders: Sequence[str]
+
+    def faults(self) -> Iterator[str]:
+        """Yield sentences about what differs here."""
+        here = versions()
+        for name, version in self.versions.items():
+            if here[name] != version:
+                yield f"expected {name} {version} as on the driver's node, got {here[name]}; install the same"
+        remedy = "mount the same storage under the same path on every node"
+        for path, size_bytes in self.sizes.items():
+            found = f"{os.path.getsize(path):,}" if os.path.isfile(path) else "no file"
+            if found != f"{size_bytes:,}":
+                yield f"{path}: expected {size_bytes:,} bytes as on the driver's node, got {found}; {remedy}"
+        for folder in self.folders:
+            if not os.access(folder, os.W_OK):
+                yield f"{folder}: cannot be written; {remedy}"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that must be equal on all nodes."""
+    found = {"python": platform.python_version(), "dsindex": __version__} | dict.fromkeys(SAME_VERSIONS, "none")
+    for package in SAME_VERSIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+class RayWorker:
+    """A process on some node that runs calls.
+
+    Args:
+        environment: Variables to set.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        os.environ.update(environment)
+        self._passed: NodeCheck | None = None
+
+    def begin(self) -> int:
+        """Begin as a process does."""
+        return begin_worker()
+
+    def run(self, check: NodeCheck | None, function: Any, *arguments: Any) -> tuple[Any, Exception | None]:  # noqa: ANN401 - of any call
+        """Run one call; before the first one, check this node."""
+        if check is not None and check != self._passed:
+            if faults := list(islice(check.faults(), 5)):
+                node = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
+                return None, InputError(*(f"{node}: {fault}" for fault in faults))
+            self._passed = check
+        return run_guarded(function, arguments)
+
+
+class RayExecutor(Executor):
+    """Runs calls on workers of a Ray cluster."""
+
+    kind = "ray"
+    lost = (ray.exceptions.RayError,)
+
+    def __init__(self, *, address: str | None, workers: int | None) -> None:
+        """Connect, unless this process is connected already.
+
+        Args:
+            address: The cluster to join; None starts a private one.
+            workers: Number of calls that run at once; None: all CPUs of the cluster.
+
+        Raises:
+            TaskError: If the cluster cannot be started or reached.
+        """
+        super().__init__(workers or 1)
+        self._is_guest = ray.is_initialized()
+        if not self._is_guest:
+            with keeping_sigterm():
+                connect(address, workers)
+        self._head: str = ray.get_runtime_context().gcs_address
+        self._num_workers = workers
+        self._environment = {name: os.environ[name] for name in STORE_VARIABLES if name in os.environ}
+        self._environment["TOKENIZERS_PARALLELISM"] = "false"
+        self._check: Any = None
+        """A NodeCheck in the object store."""
+        self._head_answers = True
+        self._looked = self._answered = self._had_worker = time.monotonic()
+        self._count_cpus()
+
+    def share(self, value: object) -> object:
+        """Put a value into the object store once."""
+        return ray.put(value)
+
+    def require_seen(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:
+        """Let workers check their versions and these paths before their next call."""
+        paths = list(dict.fromkeys(absolute(path) for path in local_paths(files) if os.path.isfile(path)))
+        spread = islice(paths, 0, None, -(-len(paths) // CHECKED_FILES) or 1)
+        sizes = {path: os.path.getsize(path) for path in spread}
+        seen = [absolute(folder) for folder in local_paths(folders) if os.access(folder, os.W_OK)]
+        self._check = ray.put(NodeCheck(versions=versions(), sizes=sizes, folders=seen))
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        """Return the calls that ended, including those whose worker or node was lost.
+
+        Raises:
+            ClusterLostError: If the head is lost.
+            TaskError: If no worker can start.
+        """
+        self._look_if_due()
+        return super().wait(timeout)
+
+    def hire(self) -> Worker:
+        """Begin an actor, once the cluster has a CPU for it."""
+        actor = _ACTOR.remote(self._environment)
+        return Worker(handle=actor, reference=actor.begin.remote())
+
+    def give(self, worker: Worker, call: Call) -> Any:  # noqa: ANN401 - a reference
+        """Send a call."""
+        task = worker.handle.run.options(name=show_name(call.name))
+        return task.remote(self._check, call.function, *call.arguments)
+
+    def wait_for(self, references: list[Any], timeout: float) -> Iterable[Any]:
+        """Wait for results."""
+        ready, _ = ray.wait(references, num_returns=1, timeout=timeout)
+        ended: list[Any] = ray.wait(references, num_returns=len(references), timeout=0)[0] if ready else []
+        return ended
+
+    def result_of(self, reference: Any) -> Any:  # noqa: ANN401 - of a reference
+        """Return a result."""
+        return ray.get(reference)
+
+    def end(self, worker: Worker) -> None:
+        """Kill an actor."""
+        if self._head_answers:
+            ray.kill(worker.handle)
+
+    def close(self) -> None:
+        """Disconnect, and stop a cluster that was started here; a connection that was already open stays open."""
+        super().close()
+        if not self._is_guest and self._head_answers:
+            with keeping_sigterm():
+                ray.shutdown()
+
+    def _look_if_due(self) -> None:
+        """Try the head and count the cluster's CPUs, if it is time.
+
+        The head is tried before anything waits for its answer: Ray ends this process if that takes a minute.
+        """
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECONDS:
+            return
+        self._looked, self._head_answers = now, try_port(self._head) is None
+        if self._head_answers:
+            self._answered = now
+            self._count_cpus()
+            return
+        self._hires_from = now + LOOK_SECONDS
+        if now - self._answered >= LOST_SECONDS:
+            msg = f"{self._head}: the head of the Ray cluster has not answered for {LOST_SECONDS:.0f} s and is lost"
+            raise ClusterLostError(msg)
+
+    def _count_cpus(self) -> None:
+        num_cpus = int(sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]))
+        self.slots = self._num_workers or max(1, num_cpus)
+        self.backlog = 0 if self._num_workers else max(self.slots, LEAST_BACKLOG)
+        self.most_workers = self.slots + self.backlog
+        now = time.monotonic()
+        if not self._queue or any(worker.pid for worker in self._workers):
+            self._had_worker = now
+        seconds = now - self._had_worker
+        reason = f"other jobs use all {num_cpus:,} CPUs" if num_cpus else "no node of the cluster has CPUs"
+        text = f"waiting for {seconds:.0f} s: {reason}; `ray status` says more"
+        self.waiting = text if seconds > BUSY_SECONDS else None
+
+
+_ACTOR: Any = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0)(RayWorker)
+
+
+def connect(address: str | None, workers: int | None) -> None:
+    """Connect this process to a cluster.
+
+    Args:
+        address: The cluster to join: HOST:PORT, HOST, or auto for the one on this machine; None starts a private one.
+        workers: Number of CPUs of a private one; None: all that this process may use.
+
+    Raises:
+        TaskError: If the cluster cannot be started or reached.
+    """
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address is None:
+        options |= {"address": "local", "num_cpus": workers or available_cpus(), "include_dashboard": False}
+        place, remedy = "a local Ray instance", "try again, or use --executor local"
+    else:
+        options["address"] = place = address if address == "auto" else require_listener(address)
+        remedy = (
+            f"start a cluster (ray start --head) or name one as HOST:{CLUSTER_PORT}, from one of its nodes; if it has "
+            f"a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN; from elsewhere: ray job submit -- dsindex …"
+        )
+    try:
+        ray.init(**options)
+    except Exception as error:
+        raise TaskError(f"{place}: cannot be started or reached ({last_line(error)}); {remedy}") from error
+
+
+def require_listener(address: str) -> str:
+    """Return the address of a cluster's head as HOST:PORT, once somebody has accepted a connection there.
+
+    Ray itself tries for minutes where nobody does.
+
+    Raises:
+        TaskError: If it is no such address, or nobody listens there.
+    """
+    head = address if re.search(r":\d+$", address) else f"{address}:{CLUSTER_PORT}"
+    reason = try_port(head)
+    if reason is not None:
+        raise TaskError(
+            f"{show_name(without_secrets(head))}: expected the head of a Ray cluster, as HOST:PORT or auto, but "
+            f"nothing answers there ({reason}); check --address or RAY_ADDRESS, or use --executor local (a job server "
+            f"takes jobs: ray job submit --address http://HOST:8265 -- dsindex …)"
+        )
+    return head
+
+
+def try_port(address: str) -> str | None:
+    """Return why no connection is accepted at HOST:PORT; None if one is."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, UnicodeError, OverflowError) as error:  # of a name or a port that cannot be one
+        return getattr(error, "strerror", None) or str(error)
+    return None

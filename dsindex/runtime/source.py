@@ -1,0 +1,265 @@
+"""The source of every job that reads records: inputs, tokenizer, engine and shards."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import InputError
+from dsindex.formats.manifest import RecordedOptions, RecordedTokenizer
+from dsindex.messages import show_name
+from dsindex.options.common import work_folder_path
+from dsindex.runtime.input_paths import find_paths, piped_input
+from dsindex.runtime.inputs import choose_shard_size, look_at_inputs, plan_shards
+from dsindex.runtime.work_folder import INPUTS_FOLDER, Ledger, hold_work_folder, is_marked
+from dsindex.store.local import holds_writes, make_folder
+from dsindex.store.protocol import find, open_output, store_of
+from dsindex.store.urls import joined
+from dsindex.text.streams import LARGEST_RECORD_BYTES
+from dsindex.text.tiktoken_files import TokenizerOptions
+from dsindex.text.tokenizer import describe_folder, load_tokenizer, require_eod, shared_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsindex.options.common import TextConfig
+    from dsindex.runtime.inputs import InputFile
+    from dsindex.runtime.progress import Reporter
+    from dsindex.runtime.tasks import ShardTask
+    from dsindex.store.local import InputStatus
+    from dsindex.text.engines import Engine
+    from dsindex.text.input_format import Columns
+    from dsindex.text.tokenizer import Tokenizer
+
+
+_NO_OPTIONS = TokenizerOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSource:
+    """The inputs of a job, as found on disk, and the loaded tokenizer."""
+
+    config: TextConfig
+    inputs: tuple[InputFile, ...]
+    tokenizer: Tokenizer
+    engine: Engine
+    eod_id: int | None
+
+    @property
+    def files(self) -> list[InputStatus]:
+        """The files of the inputs, as they were looked at."""
+        return [file.parts[0] for file in self.inputs]
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all inputs as they are stored."""
+        return sum(file.size_bytes for file in self.inputs)
+
+    @property
+    def text_bytes(self) -> int:
+        """Size of the text of all inputs, which is an estimate where they are compressed."""
+        return sum(file.text_bytes for file in self.inputs)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence about files that are given more than once, whose records are in the output as often."""
+        times = Counter(file.path for file in self.files)
+        shown = [f"{show_name(path)} ({count:,} times)" for path, count in times.items() if count > 1]
+        more = f", and {len(shown) - _SHOWN:,} more" if len(shown) > _SHOWN else ""
+        return (f"inputs that are given more than once: {', '.join(shown[:_SHOWN])}{more}",) if shown else ()
+
+    def first_notes(self, *, encodes: bool = True) -> tuple[str, ...]:
+        """Return what should be known before the work begins, with the notes on the inputs.
+
+        Args:
+            encodes: Whether the job encodes texts.
+        """
+        fallback = self.engine.describe_fallback() if encodes else None
+        folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else None
+        twice = self._describe_two_eods() if encodes else None
+        return (*filter(None, [fallback, twice, folder]), *self.notes)
+
+    def _describe_two_eods(self) -> str | None:
+        """Return a note if the post-processor ends texts with EOD, and another is appended; Megatron writes both."""
+        if self.eod_id is None or self.tokenizer.library != "tokenizers" or not self.engine.add_special_tokens:
+            return None
+        if shared_tokenizer(self.tokenizer).encode("a text").ids[-1:] != [self.eod_id]:
+            return None
+        return (
+            f"every document ends with {self.tokenizer.eod_token!r} twice, as with Megatron: the tokenizer's "
+            "post-processor adds one, and --append-eod another; leave --append-eod out, or add "
+            "--tokenizer-hf-no-include-special-tokens"
+        )
+
+    def tasks(self) -> list[ShardTask]:
+        """Return all shards, in plan order."""
+        config = self.config
+        return plan_shards(self.inputs, shard_bytes=config.shard_size or choose_shard_size(0, config.largest_shard))
+
+    def shard_options(self) -> dict[str, Any]:
+        """Return the settings that the shards of every kind have."""
+        return {
+            "quarantine": self.config.on_bad_record == "quarantine",
+            "max_record_bytes": self.config.max_record_size or LARGEST_RECORD_BYTES,
+            "provenance": not self.config.no_provenance,
+            "work_dir": work_folder_path(self.config),
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """Return the source's part of a plan's settings, named after the options."""
+        config = self.config
+        return {
+            "tokenizer": self.tokenizer.sha256,
+            "engine": [self.engine.name, self.engine.version, self.engine.reference_version],
+            "append-eod": self.eod_id,
+            "tokenizer-hf-no-include-special-tokens": config.tokenizer_hf_no_include_special_tokens,
+            "shard-size": config.shard_size,
+            **({} if config.input_format == "auto" else {"input-format": config.input_format}),
+            "no-provenance": config.no_provenance,
+            "on-bad-record": config.on_bad_record,
+            "max-record-size": config.max_record_size,
+        }
+
+    def describe_tokenizer(self) -> RecordedTokenizer:
+        """Return the manifest's `tokenizer`."""
+        options = self.config.tokenizer_options()
+        given = {
+            name: value
+            for name in TokenizerOptions.__slots__
+            if (value := getattr(options, name)) != getattr(_NO_OPTIONS, name)
+        }
+        if self.tokenizer.revision is None:
+            given.pop("tokenizer_type", None)  # it chooses a file of a folder, but changes no token
+        revision = self.tokenizer.revision
+        more: dict[str, Any] = {"options": given} if given else {}
+        more |= {} if revision is None else {"revision": revision}
+        return RecordedTokenizer(
+            name=self.tokenizer.name,
+            sha256=self.tokenizer.sha256,
+            vocabulary_size=self.tokenizer.vocabulary_size,
+            eod_id=self.eod_id,
+            **more,
+        )
+
+    def describe_options(self, **own: Any) -> RecordedOptions:  # noqa: ANN401 - fields of RecordedOptions
+        """Return the options that the output depends on, for the manifest.
+
+        Args:
+            own: Options that only this kind of job has.
+        """
+        config = self.config
+        return RecordedOptions(
+            append_eod=self.eod_id is not None,
+            tokenizer_hf_no_include_special_tokens=config.tokenizer_hf_no_include_special_tokens,
+            on_bad_record=config.on_bad_record,
+            max_record_size=config.max_record_size,
+            **own,
+        )
+
+
+def open_source(
+    config: TextConfig,
+    *,
+    append_eod: bool,
+    reporter: Reporter | None = None,
+    columns: Columns | None = None,
+) -> TextSource:
+    """Load the tokenizer and find the inputs; standard input is read last, into the work folder.
+
+    Args:
+        config: The options of the job.
+        append_eod: Whether every document ends with EOD.
+        reporter: Shows messages about standard input; None if the job writes nothing, so that it cannot read it.
+        columns: The columns of texts that tables must have; None if any record may be read.
+
+    Raises:
+        InputError: If an input is missing, empty or not readable.
+        PlanError: If standard input cannot be stored, since the work folder is another job's.
+        TokenizerError: If the tokenizer cannot be used, or has no EOD where one is to be appended.
+    """
+    from dsindex.text.engines import choose_engine
+
+    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token, options=config.tokenizer_options())
+    special = not config.tokenizer_hf_no_include_special_tokens
+    engine = choose_engine(tokenizer, config.engine, add_special_tokens=special)
+    eod_id = require_eod(tokenizer) if append_eod else None
+    work_dir = work_folder_path(config)
+    stored = joined(work_dir, f"{INPUTS_FOLDER}/stdin")
+    paths = find_paths(
+        config.input,
+        lists=config.input_list,
+        split=config.input_split,
+        config=config.input_config,
+        standard_input=None if reporter is None else stored,
+    )
+    if reporter is not None and len(paths) >= _MANY_INPUTS:
+        reporter.say(f"looking at {len(paths):,} inputs, about a minute for a million")
+    look = partial(
+        look_at_inputs,
+        wanted=config.input_format,
+        shard_size=config.shard_size,
+        largest=config.largest_shard,
+        columns=columns,
+    )
+    inputs = look(path for path in paths if not path.is_standard_input)
+    for number, path in enumerate(paths):
+        if path.is_standard_input and reporter is not None:
+            _store_standard_input(work_dir, stored, say=reporter.say)
+            inputs[number:number] = look([path])
+    return TextSource(config=config, inputs=tuple(inputs), tokenizer=tokenizer, engine=engine, eod_id=eod_id)
+
+
+# Standard input is a file of the work folder: a file can be read in parts, in parallel, and again.
+#
+# It is complete or absent, and what an interrupted run stored is used as it is. On a disk its modification time is
+# derived from its content, so the same text makes the same plan whenever it is piped; in a bucket its ETag is.
+
+
+def _store_standard_input(work_dir: str, path: str, *, say: Callable[[str], None]) -> None:
+    """Store standard input in the work folder, unless an interrupted run has: a finished one does not count.
+
+    Raises:
+        InputError: If standard input is empty or cannot be read.
+        PlanError: If the folder is another program's or another driver's.
+        OutputError: If it cannot be stored.
+    """
+    kept = find(path) if is_marked(work_dir) else None
+    if kept is not None and not Ledger(work_dir).is_finished:
+        what = f"the interrupted run stored {kept.size_bytes:,} bytes of it in {path}"
+        say(f"standard input is not read: {what}; remove {work_dir} to read it again")
+        return
+    stream, folder = piped_input(), os.path.dirname(path)
+    with hold_work_folder(work_dir):
+        say("reading standard input to its end, into the work folder")
+        if not holds_writes(path):
+            make_folder(folder)
+            store_of(folder).delete(each.path for each in store_of(folder).list(folder))  # a killed driver's
+        try:
+            with open_output(path) as file:
+                while chunk := stream.read1(_READ_BYTES):  # Ctrl-C is heard after it
+                    file.write(chunk)
+                if not file.size_bytes:
+                    raise InputError("-: expected at least one record on standard input, got nothing; check the pipe")
+        except OSError as error:
+            raise InputError(f"-: standard input cannot be read ({error.strerror}); check the pipe") from error
+        if not holds_writes(path):
+            modified = time_of_content(file.hexdigest())
+            os.utime(path, ns=(modified, modified))
+
+
+def time_of_content(digest: str) -> int:
+    """Return a time in ns for a content: an even second before 2004, which every file system can store.
+
+    >>> time_of_content("99aa06d3014798d86001c324468d497f")
+    430573266000000000
+    """
+    return (int(digest[:8], 16) & 0x3FFFFFFE) * 10**9
+
+
+_SHOWN = 5
+_READ_BYTES = 1 << 20
+_MANY_INPUTS = 50_000
+"""From so many on, that they are looked at takes long enough to be told."""

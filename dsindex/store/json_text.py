@@ -1,0 +1,77 @@
+r"""Write and read dsindex's own JSON, including file names that are not UTF-8, and show such names in messages.
+
+File names are bytes. Python decodes bytes that are not UTF-8 as lone surrogates, U+DC80 to U+DCFF (PEP 383), and
+encodes them again when it opens the file. JSON stores such a surrogate as the escape `\udc80`; messages show the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+from dsindex.store.locations import Location
+
+_MAYBE_SECRET = re.compile(rb"://[^\"]*[@?#]|\\/|\\u00", re.IGNORECASE)
+
+
+def encode_json(
+    value: object,
+    *,
+    newline: bool = False,
+    sort_keys: bool = False,
+    ascii_only: bool = False,
+) -> bytes:
+    r"""Return a value as JSON, including names that are not UTF-8.
+
+    Args:
+        value: Dicts with text keys, lists, tuples, dataclasses, text, numbers, booleans, None.
+        newline: End with a newline.
+        sort_keys: Sort the keys of every object.
+        ascii_only: Escape all characters outside ASCII.
+
+    Raises:
+        TypeError: If the value is of another type.
+
+    >>> encode_json({"file": "a\udcff.jsonl"})
+    b'{"file":"a\\udcff.jsonl"}'
+    """
+    text = json.dumps(value, separators=(",", ":"), sort_keys=sort_keys, ensure_ascii=ascii_only, default=_as_plain)
+    try:
+        return text.encode() + (b"\n" if newline else b"")
+    except UnicodeEncodeError:  # names that are not UTF-8
+        return encode_json(value, newline=newline, sort_keys=sort_keys, ascii_only=True)
+
+
+def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
+    r"""Parse JSON, including names that are not UTF-8; the addresses in it become Locations.
+
+    dsindex stores no user information and no query of an address, but others may have written the file.
+
+    Raises:
+        ValueError: If it is not JSON; `json.JSONDecodeError` if the position is known.
+
+    >>> decode_json(b'{"file": "a\\udcff.jsonl"}')
+    {'file': 'a\udcff.jsonl'}
+    """
+    try:
+        decoded = json.loads(text.decode())
+    except RecursionError as error:
+        raise ValueError("expected JSON, got brackets nested too deeply") from error
+    return _located(decoded) if _MAYBE_SECRET.search(text) else decoded
+
+
+def _located(value: Any) -> Any:  # noqa: ANN401 - JSON holds anything
+    if isinstance(value, str):
+        return Location(value) if "://" in value else value
+    if isinstance(value, list):
+        return [_located(item) for item in value]
+    return {key: _located(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _as_plain(value: object) -> Any:  # noqa: ANN401 - what `json` can write
+    """Return a dataclass as a dict."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")

@@ -1,0 +1,558 @@
+"""Files of this machine: opened if they are files, complete or absent under their names, and digested.
+
+Final names never refer to incomplete files: files are written under another name in the same folder, synced, and
+renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import io
+import os
+import re
+import shutil
+import stat
+import sys
+import uuid
+from dataclasses import dataclass
+from functools import partial
+from io import BufferedReader
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import xxhash
+
+from dsindex.errors import InputError, OutputError
+from dsindex.store.errors import output_error, unreadable
+from dsindex.store.locations import Location
+from dsindex.store.urls import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+"""Content to write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputStatus:
+    """A file or an object as it was looked at."""
+
+    path: str
+    size_bytes: int
+    version: str
+    """Modification time in ns, or an object's ETag."""
+    modified_ns: int = 0
+    """When it was written, in ns since 1970."""
+
+
+class Readable(io.RawIOBase):
+    """A file or an object that is open for reading, by ranges and as a file of Python's; InputError or OSError."""
+
+    path: str
+    size_bytes: int
+    version: str
+    _position = 0
+
+    def read_into(self, view: memoryview[int], offset: int) -> int:
+        """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
+        raise NotImplementedError
+
+    def read_at(self, num_bytes: int, offset: int) -> bytes:
+        """Return bytes from an offset; fewer only at the end."""
+        content = bytearray(max(0, min(num_bytes, self.size_bytes - offset)))
+        done = 0
+        while done < len(content) and (count := self.read_into(memoryview(content)[done:], offset + done)):
+            done += count
+        return bytes(content[:done])
+
+    def fill(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer from an offset.
+
+        Raises:
+            InputError: If the file ends before the buffer is full, or cannot be read (marked as transient).
+        """
+        try:
+            while len(buffer):
+                count = self.read_into(buffer, offset)
+                if not count:
+                    what = f"ends at byte {offset}, {len(buffer)} bytes too early"
+                    raise InputError(f"{self.path}: {what}; it changed during the copy; run the same command again")
+                buffer, offset = buffer[count:], offset + count
+        except OSError as error:
+            refused = unreadable(self.path, error)
+            refused.transient = True
+            raise refused from error
+
+    def expect_forwards(self, begin: int, end: int) -> None:
+        """Say that the bytes [begin, end) will be read forwards."""
+
+    def size_if_changed(self) -> int | None:
+        """Return its present size if it changed; None otherwise."""
+        return None
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a position."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return bytes from the position on: never more than there are, whatever is asked for."""
+        left = max(0, self.size_bytes - self._position)
+        content = self.read_at(left if size is None or size < 0 else min(size, left), self._position)
+        self._position += len(content)
+        return content
+
+    def readall(self) -> bytes:
+        """Return what is left."""
+        return self.read()
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any buffer
+        """Fill a buffer from the position."""
+        count = self.read_into(memoryview(buffer).cast("B"), self._position)
+        self._position += count
+        return count
+
+
+# Open paths from users for reading if they are files, and refuse pipes, devices and sockets.
+#
+# Opening a pipe waits for a writer, perhaps forever, and a device may be endless. Besides, an input is read in ranges,
+# in parallel, more than once and by other processes, which only a file supports. So such a path is refused with an
+# OSError that names its kind, and every reader reports that like a missing file.
+
+STANDARD_INPUT_KIND = "standard input"
+_STANDARD_INPUT = {"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}
+_DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|thread-self|\d+)/fd/\d+")
+"""Paths that lead to different files in different processes."""
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def what_is_no_file(path: str) -> str | None:
+    """Return the kind of an existing path that is neither a file nor a folder; None for all others.
+
+    >>> what_is_no_file("-"), what_is_no_file("/dev/null")
+    ('standard input', 'a device')
+    """
+    if path in _STANDARD_INPUT or (path == "-" and not os.path.exists(path)):
+        return STANDARD_INPUT_KIND
+    try:
+        kind = _KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
+    except (OSError, ValueError):  # ValueError: a name with a NUL byte
+        return None
+    return "a descriptor of one process" if kind is None and _DESCRIPTOR.fullmatch(path) else kind
+
+
+def open_file(path: str | os.PathLike[str]) -> BufferedReader:
+    """Open a file for reading in binary mode.
+
+    Raises:
+        OSError: If it cannot be opened, or is not a file; then `strerror` says what it is.
+    """
+    return open(path, "rb", opener=_open_regular)
+
+
+def open_configuration(path: str) -> BufferedReader:
+    """Open a small file that is read once: also what a shell writes into a descriptor, as for `--config <(command)`.
+
+    Raises:
+        OSError: As `open_file`; a named pipe is none, since its writer may never come.
+    """
+    return open(path, "rb") if _DESCRIPTOR.fullmatch(path) else open_file(path)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    kind = what_is_no_file(path)
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"{kind} in place of a file", path)
+    return os.open(path, flags | os.O_NONBLOCK)  # no effect on files; a pipe does not wait
+
+
+class LocalFile(Readable):
+    """A local file that is open for reading.
+
+    Raises:
+        OSError: As `open_file`.
+    """
+
+    _descriptor = -1
+    """A file that could not be opened has none, and Python closes that, too."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = _open_regular(path, os.O_RDONLY | os.O_CLOEXEC)
+        status = os.fstat(self._descriptor)
+        self.size_bytes, self.version = status.st_size, str(status.st_mtime_ns)
+
+    def read_into(self, view: memoryview[int], offset: int) -> int:
+        """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
+        return os.preadv(self._descriptor, [view], offset)
+
+    def expect_forwards(self, begin: int, end: int) -> None:  # noqa: ARG002 - Linux reads ahead in whole files
+        """Let the system read ahead."""
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def size_if_changed(self) -> int | None:
+        """Return its present size if its size or time changed."""
+        status = os.fstat(self._descriptor)
+        is_same = (status.st_size, str(status.st_mtime_ns)) == (self.size_bytes, self.version)
+        return None if is_same else status.st_size
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0 and not self.closed:
+            os.close(self._descriptor)
+        super().close()
+
+
+# Digests.
+
+DIGEST_BLOCK_BYTES = 64 << 20
+"""Size of the blocks from whose digests a file's digest is computed, so that blocks can be digested anywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """The name, size and digest of a written file."""
+
+    name: str
+    """Name relative to the work folder, or the suffix of a dataset's published file."""
+    size_bytes: int
+    digest: str
+    """Digest as returned by `digest_file`."""
+
+
+def combine_digests(block_digests: Iterable[bytes]) -> str:
+    """Return a file's digest, computed from the XXH3-128 digests (16 bytes, big-endian) of its blocks in order.
+
+    Source: docs/formats.md, section 6.
+
+    >>> combine_digests([])
+    '99aa06d3014798d86001c324468d497f'
+    """
+    return xxhash.xxh3_128_hexdigest(b"".join(block_digests))
+
+
+class BlockDigester:
+    """Digests a stream of bytes by blocks of DIGEST_BLOCK_BYTES, counted from the first byte of the stream."""
+
+    def __init__(self) -> None:
+        self._finished: list[bytes] = []
+        self._hash = xxhash.xxh3_128()
+        self._room = DIGEST_BLOCK_BYTES
+
+    def update(self, data: Bytes) -> None:
+        """Add the next bytes of the stream."""
+        view = _as_bytes(data)
+        while len(view):
+            taken = view[: self._room]
+            self._hash.update(taken)
+            self._room -= len(taken)
+            view = view[len(taken) :]
+            if self._room == 0:
+                self._finished.append(self._hash.digest())
+                self._hash.reset()
+                self._room = DIGEST_BLOCK_BYTES
+
+    def blocks(self) -> list[bytes]:
+        """Return the digest of each block so far, including a last partial one."""
+        return [*self._finished, self._hash.digest()] if self._room < DIGEST_BLOCK_BYTES else list(self._finished)
+
+    def hexdigest(self) -> str:
+        """Return the digest of all bytes so far."""
+        return combine_digests(self.blocks())
+
+
+def _as_bytes(data: Bytes) -> memoryview[int]:
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else view
+
+
+# Writing.
+
+WRITE_BYTES = 256 << 10
+"""Bytes per write call. Larger writes can be four times slower, since Linux then allocates the page cache in huge
+pages."""
+
+BUFFER_BYTES = 64 << 10
+"""Size of the buffer for small writes. It is smaller than WRITE_BYTES, so that larger writes bypass it."""
+
+WRITEBACK_BYTES = 8 << 20
+"""Bytes written before writeback is started, so that little is left for the sync at the end."""
+
+
+class DigestingWriter(io.RawIOBase):
+    """A file opened for sequential writing that knows the size and digest of what was written; its owner closes it.
+
+    Args:
+        append: Appends all that it is given.
+        errors: Names the file in errors of the block.
+        descriptor: The file, if it is one of the system.
+    """
+
+    def __init__(
+        self,
+        append: Callable[[memoryview[int]], object],
+        *,
+        errors: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        descriptor: int | None = None,
+    ) -> None:
+        self._append, self._errors, self._descriptor = append, errors, descriptor
+        self._digester = BlockDigester()
+        self.size_bytes = 0
+        self._at_work_bytes = 0
+        """Bytes whose writeback was started."""
+
+    def write(self, data: Bytes) -> int:  # type: ignore[override]  # its stub takes any buffer
+        """Append all of `data`."""
+        view = _as_bytes(data)
+        with self._errors():
+            for begin in range(0, len(view), WRITE_BYTES):
+                self._append(view[begin : begin + WRITE_BYTES])
+        self._digester.update(view)
+        self.size_bytes += len(view)
+        if self._descriptor is not None and self.size_bytes - self._at_work_bytes >= WRITEBACK_BYTES:
+            start_writeback(self._descriptor, self._at_work_bytes, self.size_bytes - self._at_work_bytes)
+            self._at_work_bytes = self.size_bytes
+        return len(view)
+
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
+        return self.size_bytes
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def hexdigest(self) -> str:
+        """Return the digest of the bytes written, as `digest_file` would."""
+        return self._digester.hexdigest()
+
+    def as_stored(self, name: str) -> StoredFile:
+        """Return the written file under a name."""
+        return StoredFile(name=name, size_bytes=self.size_bytes, digest=self.hexdigest())
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Say of the block's errors of the system that a file cannot be written.
+
+    Raises:
+        OutputError: In their place.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise output_error(path, error) from error
+
+
+@contextlib.contextmanager
+def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[DigestingWriter]:
+    """Open `path` for writing; the file appears complete and synced when the block ends, or not at all.
+
+    Args:
+        path: The final path, whose folder is created.
+        attempt_id: A unique word, for a caller that needs to know the temporary file's name after a crash; see
+            `temporary_name`.
+
+    Raises:
+        OutputError: If the folder or the disk refuses.
+    """
+    make_folder(os.path.dirname(path) or ".")
+    temporary = temporary_name(path, attempt_id or uuid.uuid4().hex)
+    with writing(path):
+        file = open(temporary, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - closed below
+    try:
+        yield DigestingWriter(file.write, errors=partial(writing, path), descriptor=file.fileno())
+        with writing(path):
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            os.replace(temporary, path)
+            sync_folder(os.path.dirname(path))
+    finally:
+        with contextlib.suppress(OSError):  # buffered data may not fit a full disk, and is not needed
+            file.close()
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+def temporary_name(path: str, attempt_id: str) -> str:
+    """Return the path under which `atomic_writer` writes."""
+    return f"{path}.{attempt_id}.tmp"
+
+
+def write_whole(path: str, data: Bytes, *, writer: str | None = None) -> None:
+    """Write a small file atomically. A writer that is alone gives a name, and replaces what a killed one left."""
+    if writer is not None:
+        remove_if_present(temporary_name(path, writer))
+    with atomic_writer(path, attempt_id=writer) as file:
+        file.write(data)
+
+
+def write_at(descriptor: int, data: Bytes, offset: int) -> None:
+    """Write all of `data` at a byte offset, repeating short writes."""
+    view = _as_bytes(data)
+    while len(view):
+        count = os.pwrite(descriptor, view[:WRITE_BYTES], offset)
+        view, offset = view[count:], offset + count
+
+
+def start_writeback(descriptor: int, offset: int, num_bytes: int) -> None:
+    """Start writing cached bytes to disk without waiting, if the system supports it; this is only a hint.
+
+    Source: sync_file_range(2).
+    """
+    sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if sync_file_range is not None:
+        sync_file_range(descriptor, ctypes.c_int64(offset), ctypes.c_int64(num_bytes), _SYNC_FILE_RANGE_WRITE)
+
+
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+def sync_folder(folder: str) -> None:
+    """Fsync a folder, so that renames in it survive a power failure."""
+    descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def require_path(path: str) -> None:
+    """Reject URLs, which would become a folder `s3:`, and paths of devices.
+
+    Raises:
+        OutputError: If it is one of these.
+    """
+    if is_url(path):
+        raise OutputError(f"{Location(path)}: expected a path of this machine, got an address; copy finished files")
+    folder = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
+    if any(_SYSTEM_FOLDER.match(os.path.realpath(place)) for place in (path, folder)):
+        msg = f"{path}: expected a place on a disk, got one in a folder of devices or of the system; choose another"
+        raise OutputError(msg)
+
+
+_SYSTEM_FOLDER = re.compile(r"/(dev(?!/shm(/|$))|proc|sys)(/|$)")
+
+
+def make_folder(path: str) -> None:
+    """Create a folder and its parents.
+
+    Raises:
+        OutputError: If that is refused, or as for `require_path`.
+    """
+    require_path(path)
+    with writing(path):
+        try:
+            os.makedirs(path, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            msg = f"{path}: expected a folder or nothing, got a file in its place; move it away"
+            raise OutputError(msg) from error
+
+
+def remove_if_present(path: str) -> None:
+    """Remove a file (idempotent).
+
+    Raises:
+        OutputError: If that is refused.
+    """
+    with writing(path), contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def nearest_folder(path: str) -> str:
+    """Return a folder, or its nearest existing parent; an address as it is."""
+    if is_url(path):
+        return path
+    path = os.path.abspath(path)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def free_bytes(folder: str) -> int:
+    """Return the bytes that this user can still write in a folder, or in its nearest existing parent.
+
+    An object store has room for whatever is written.
+    """
+    return sys.maxsize if is_url(folder) else shutil.disk_usage(nearest_folder(folder)).free
+
+
+def holds_writes(folder: str) -> bool:
+    """Whether what tasks write below a folder is held in memory until it is sent, and checked as it arrives."""
+    return is_url(folder)
+
+
+class LocalStore:
+    """The file systems of this machine."""
+
+    def head(self, path: str) -> InputStatus:
+        """Return size and modification time; OSError if there is no file."""
+        return _status(path, os.stat(path))
+
+    def open(self, path: str, known: InputStatus | None = None) -> LocalFile:  # noqa: ARG002 - the file says it
+        """Open a file; OSError if it cannot be opened, or is no file."""
+        return LocalFile(path)
+
+    def read(self, path: str) -> tuple[bytes, str] | None:
+        """Return a small file; None if there is no file."""
+        with contextlib.suppress(OSError), open_file(path) as file:
+            return file.read(), ""
+        return None
+
+    def put(self, path: str, data: Bytes) -> None:
+        """Write a file and replace what has its name."""
+        write_whole(path, data)
+
+    def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
+        """Return the files in a folder, or below it; links are not followed."""
+        found = []
+        for top, folders, names in os.walk(folder):
+            if not recursive:
+                folders.clear()
+            for path in (os.path.join(top, name) for name in names):
+                with contextlib.suppress(OSError):
+                    found.append(_status(path, os.lstat(path)))
+        return sorted(found, key=lambda each: os.fsencode(each.path))
+
+    def delete(self, paths: Iterable[str]) -> Sequence[str]:
+        """Remove files; return those that cannot be removed."""
+        left = []
+        for path in paths:
+            try:
+                remove_if_present(path)
+            except OutputError:
+                left.append(path)
+        return left
+
+    def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - a file grows
+        """Open a file for writing; it appears complete and synced, or not at all."""
+        return atomic_writer(path)
+
+
+def _status(path: str, status: os.stat_result) -> InputStatus:
+    modified = status.st_mtime_ns
+    return InputStatus(path=path, size_bytes=status.st_size, version=str(modified), modified_ns=modified)
+
+
+LOCAL = LocalStore()

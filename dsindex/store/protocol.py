@@ -1,0 +1,87 @@
+"""What a store is: one interface to read, write, list and delete by a whole path or address."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from dsindex.errors import MissingObjectError
+from dsindex.store.local import LOCAL
+from dsindex.store.urls import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from contextlib import AbstractContextManager
+
+    from dsindex.store.local import Bytes, DigestingWriter, InputStatus, Readable
+
+
+class Store(Protocol):
+    """What stores paths. Reads raise InputError or a file's OSError, writes OutputError."""
+
+    def head(self, path: str) -> InputStatus:
+        """Return size and version; MissingObjectError or FileNotFoundError if there is nothing."""
+        ...
+
+    def open(self, path: str, known: InputStatus | None = None) -> Readable:
+        """Open for reading; `known` says what an object is, so that it is not looked at, and which version is read."""
+        ...
+
+    def read(self, path: str) -> tuple[bytes, str] | None:
+        """Return the content of what is small, and an object's version; None if absent."""
+        ...
+
+    def put(self, path: str, data: Bytes) -> None:
+        """Write or replace at once."""
+        ...
+
+    def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
+        """Return what is in a folder, or below it, sorted by the bytes of the paths."""
+        ...
+
+    def delete(self, paths: Iterable[str]) -> Sequence[str]:
+        """Delete (idempotent); return those that are refused."""
+        ...
+
+    def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:
+        """Open for writing; it appears complete when the block ends, or not at all.
+
+        Args:
+            path: The final path.
+            size_bytes: Upper bound of the size; needed beyond 150 GB, where it determines the parts of an upload.
+        """
+        ...
+
+
+def store_of(path: str) -> Store:
+    """Return the store of a path or an address."""
+    if is_url(path):
+        from dsindex.store.objects import OBJECTS  # obstore is slow to import
+
+        return OBJECTS
+    return LOCAL
+
+
+def find(path: str) -> InputStatus | None:
+    """Return what `head` does; None if there is nothing."""
+    try:
+        return store_of(path).head(path)
+    except (MissingObjectError, FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def replace_file(path: str, data: Bytes) -> None:
+    """Write a small file or an object at once, replacing what is there.
+
+    Raises:
+        OutputError: If the folder, the disk or the store refuses.
+    """
+    store_of(path).put(path, data)
+
+
+def open_output(path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:
+    """Open a file or an object for sequential writing; it appears complete when the block ends, or not at all.
+
+    Raises:
+        OutputError: If the folder, the disk or the store refuses.
+    """
+    return store_of(path).writer(path, size_bytes=size_bytes)

@@ -1,0 +1,303 @@
+"""What reads inputs and datasets, wherever they are: sizes, versions, digests, fingerprints, ranges and arrays."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import tempfile
+from collections import deque
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import xxhash
+
+from dsindex.errors import InputError
+from dsindex.store.errors import unreadable
+from dsindex.store.local import BlockDigester, InputStatus, combine_digests, open_file
+from dsindex.store.protocol import find, store_of
+from dsindex.store.urls import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from dsindex.store.local import Readable
+
+_BUFFER_BYTES = 256 << 10
+_COPY_BYTES = 8 << 20
+
+
+def input_status(path: str) -> InputStatus:
+    """Return size and version of a file or an object.
+
+    Raises:
+        OSError: If a local file cannot be read.
+        InputError: If an object cannot be read.
+    """
+    return store_of(path).head(path)
+
+
+def is_stored(path: str) -> bool:
+    """Whether a file or an object exists; an object takes a request.
+
+    Raises:
+        InputError: If an object store does not answer, or refuses.
+    """
+    return find(path) is not None if is_url(path) else os.path.isfile(path)
+
+
+def version_number(status: InputStatus) -> int:
+    """Return the version of a file or an object as a number: a time in ns, or a hash of the ETag."""
+    return xxhash.xxh3_64_intdigest(status.version.encode()) >> 1 if is_url(status.path) else int(status.version)
+
+
+def open_readable(path: str) -> Readable:
+    """Open an input for reading ranges.
+
+    Raises:
+        OSError: If a local file cannot be opened, or is no file.
+        InputError: If an object cannot be read.
+    """
+    return store_of(path).open(path)
+
+
+def open_stored(path: str) -> io.BufferedReader:
+    """Open a file or an object for reading in binary mode; raises as `open_readable`."""
+    return io.BufferedReader(open_readable(path), _BUFFER_BYTES) if is_url(path) else open_file(path)
+
+
+def digest_file(path: str, *, begin: int = 0, end: int | None = None, chunk_bytes: int = 4 << 20) -> str:
+    """Read a file or an object, or its bytes [begin, end), once and return the digest.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
+    return combine_digests(digest_blocks(path, begin=begin, end=end, chunk_bytes=chunk_bytes))
+
+
+def digest_blocks(path: str, *, begin: int = 0, end: int | None = None, chunk_bytes: int = 4 << 20) -> list[bytes]:
+    """Read a file or an object, or its bytes [begin, end), once and return the digests of its blocks.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
+    digester = BlockDigester()
+    buffer = memoryview(bytearray(chunk_bytes))
+    offset = begin
+    try:
+        with open_readable(path) as file:
+            end = file.size_bytes if end is None else end
+            file.expect_forwards(begin, end)
+            while count := file.read_into(buffer[: end - offset], offset):
+                digester.update(buffer[:count])
+                offset += count
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return digester.blocks()
+
+
+# Arrays.
+
+
+def map_file(path: str) -> mmap.mmap | bytes:
+    """Map a file into memory, read-only; an object is fetched into an unnamed temporary file.
+
+    Raises:
+        OSError: If a local file cannot be read, or there is no room for an object.
+        InputError: If an object cannot be read.
+    """
+    if not is_url(path):
+        with open_file(path) as file:
+            # An empty file cannot be mapped.
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
+    with open_readable(path) as source, tempfile.TemporaryFile(prefix="dsindex-") as copy:
+        source.expect_forwards(0, source.size_bytes)
+        for offset in range(0, source.size_bytes, _COPY_BYTES):
+            copy.write(source.read_at(_COPY_BYTES, offset))
+        copy.flush()
+        return mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ) if source.size_bytes else b""
+
+
+class ObjectArray:
+    """The items of an object, read-only; those of a slice are requested when they are asked for, and are copies."""
+
+    def __init__(self, file: Readable, dtype: np.dtype[Any], offset: int, count: int | None) -> None:
+        room = max(0, file.size_bytes - offset) // dtype.itemsize
+        self.size = room if count is None else count
+        """The number of items."""
+        self.dtype = dtype
+        self._file, self._offset = file, offset
+        if self.size > room:
+            raise ValueError(f"expected {count} items of {dtype} from byte {offset} on, got {room}")
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return self.size
+
+    def __getitem__(self, items: slice) -> NDArray[Any]:
+        """Return the items of a slice without a step."""
+        begin, end, _ = items.indices(self.size)
+        num_bytes = max(0, end - begin) * self.dtype.itemsize
+        return np.frombuffer(self._file.read_at(num_bytes, self._offset + begin * self.dtype.itemsize), self.dtype)
+
+
+Items: TypeAlias = "NDArray[Any] | ObjectArray"
+"""Items of a file, mapped, or of an object."""
+
+
+def open_items(path: str, dtype: np.dtype[Any], *, offset: int = 0, count: int | None = None) -> Items:
+    """Open a file or an object as a read-only array.
+
+    Args:
+        path: The file.
+        dtype: Type of an item.
+        offset: Byte at which the first item begins.
+        count: Number of items; None: all whole ones up to the end.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If it is shorter.
+        InputError: If an object cannot be read.
+    """
+    if is_url(path):
+        return ObjectArray(open_readable(path), dtype, offset, count)
+    buffer = map_file(path)
+    count = (len(buffer) - offset) // dtype.itemsize if count is None else count
+    return np.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
+
+
+# Inputs as they were planned.
+
+FINGERPRINT_SAMPLES = 16
+FINGERPRINT_SAMPLE_BYTES = 16 << 10
+SPOOLED = "/inputs/stdin"
+"""End of the path of standard input in a work folder, whose fingerprint does not depend on where that is."""
+
+
+def fingerprint_input(path: str) -> str:
+    """Return the fingerprint of a file or an object; raises InputError if it cannot be read."""
+    try:
+        with open_readable(path) as file:
+            return fingerprint(file)
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def fingerprint(file: Readable) -> str:
+    """Fingerprint an input by its size and 16 samples of its bytes, including the first and the last.
+
+    Returns:
+        XXH3-128, hexadecimal; independent of the file's path and time. For an object its version, such as its ETag.
+
+    Raises:
+        OSError: If it cannot be read; of an object InputError.
+    """
+    if is_url(file.path) and not file.path.endswith(SPOOLED):
+        return file.version
+    digest = xxhash.xxh3_128(file.size_bytes.to_bytes(8, "big"))
+    if file.size_bytes <= FINGERPRINT_SAMPLE_BYTES:  # every sample is all of it
+        digest.update(file.read_at(FINGERPRINT_SAMPLE_BYTES, 0) * FINGERPRINT_SAMPLES)
+        return digest.hexdigest()
+    last = file.size_bytes - FINGERPRINT_SAMPLE_BYTES
+    for sample in range(FINGERPRINT_SAMPLES):
+        digest.update(file.read_at(FINGERPRINT_SAMPLE_BYTES, last * sample // (FINGERPRINT_SAMPLES - 1)))
+    return digest.hexdigest()
+
+
+@contextmanager
+def opened_input(planned: InputStatus) -> Iterator[Readable]:
+    """Open an input that must be as it was planned, also on closing; of an object, every read checks that.
+
+    Raises:
+        InputError: If it cannot be read, or changed.
+    """
+    try:
+        file = store_of(planned.path).open(planned.path, planned)
+    except OSError as error:
+        raise unreadable(planned.path, error) from error
+    with closing(file), unchanged(file, planned):
+        yield file
+
+
+@contextmanager
+def unchanged(file: Readable, planned: InputStatus) -> Iterator[None]:
+    """Check before and after a block that a file is as planned; an error of the block may be due to a change.
+
+    Raises:
+        InputError: If it cannot be read, or changed.
+    """
+    size = file.size_bytes
+    if (size, file.version) != (planned.size_bytes, planned.version):
+        raise _changed(planned, size)
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(planned.path, error) from error
+    except InputError as error:
+        if (now := file.size_if_changed()) is not None:
+            raise _changed(planned, now) from error
+        raise
+    if (now := file.size_if_changed()) is not None:
+        raise _changed(planned, now)
+
+
+def _changed(planned: InputStatus, now: int) -> InputError:
+    return InputError(
+        f"{planned.path}: changed while the build was running (expected {planned.size_bytes} bytes as planned, got "
+        f"{now}, or a newer version); leave inputs alone, and run the same command again"
+    )
+
+
+# Ranges of many files, one after another.
+
+AHEAD = 32
+"""Most files that are open before their turn."""
+BYTES_AHEAD = 64 << 20
+"""Their bytes, beyond which no further file is opened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """Bytes [begin, end) of a file or an object, which are read forwards."""
+
+    path: str
+    begin: int
+    end: int
+    version: str = ""
+    """The version of an object that is read; if it is empty, any will do."""
+
+
+def open_in_order(extents: Iterable[Extent]) -> Iterator[Readable]:
+    """Yield each extent's file, open until the next one is requested; the bytes of objects are requested ahead.
+
+    Raises:
+        InputError: If a file cannot be opened, or is not a regular one.
+    """
+    left = iter(extents)
+    opened: deque[tuple[Readable, int]] = deque()
+    opened_bytes = 0
+    try:
+        while True:
+            while len(opened) < AHEAD and opened_bytes < BYTES_AHEAD and (each := next(left, None)):
+                # It is known to exist, and nothing behind the extent is read: no request looks at an object.
+                known = InputStatus(path=each.path, size_bytes=each.end, version=each.version)
+                try:
+                    file = store_of(each.path).open(each.path, known)
+                except OSError as error:
+                    raise unreadable(each.path, error) from error
+                opened.append((file, each.end - each.begin))
+                opened_bytes += each.end - each.begin
+                file.expect_forwards(each.begin, each.end)
+            if not opened:
+                return
+            first, size = opened.popleft()
+            opened_bytes -= size
+            with closing(first) as file:
+                yield file
+    finally:
+        for file, _ in opened:
+            file.close()

@@ -1,0 +1,120 @@
+"""How an input stores its records: the compression around it, and the format inside; tables are told by content."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from dsindex.errors import InputError
+from dsindex.store.local import InputStatus
+from dsindex.text.compressed import HEAD_BYTES, SUFFIXES, detect_container, require_known
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dsindex.store.local import Readable
+    from dsindex.text.compressed import Container
+
+TableFormat: TypeAlias = Literal["parquet", "arrow-file", "arrow-stream"]
+Format: TypeAlias = Literal["jsonl", "lines", "document"] | TableFormat
+"""JSON lines; plain text with a document per line or per file; tables."""
+InputFormat: TypeAlias = Literal["auto", "jsonl", "lines", "document"]
+"""The formats that can be asked for; Parquet and Arrow are told by content."""
+Columns: TypeAlias = "Mapping[str, tuple[str, ...]]"
+"""Names of the fields that lead to each wanted column of a table, by its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputForm:
+    """Compression and format of an input."""
+
+    container: Container = "plain"
+    format: Format = "jsonl"
+
+    @property
+    def is_table(self) -> bool:
+        """Whether its records are rows."""
+        return self.format in TABLES
+
+    @property
+    def can_seek(self) -> bool:
+        """Whether it can be cut anywhere, by bytes."""
+        return self.container == "plain" and self.format in ("jsonl", "lines")
+
+
+JSON_LINES = InputForm()
+TABLES: frozenset[Format] = frozenset({"parquet", "arrow-file", "arrow-stream"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPart(InputStatus):
+    """A part of a file as it was looked at, which is read by itself: the lines that begin in it, or some row groups."""
+
+    form: InputForm = JSON_LINES
+    begin: int = 0
+    """First byte of the part; in a table, the first row group. A compressed file has one part."""
+    end: int
+    stored_bytes: int = 0
+    """Size of the part in the file, or of the first records that are wanted of it."""
+    text_bytes: int = 0
+    """Size of its text, which is an estimate if it is compressed; of a table, of the wanted columns."""
+
+    @classmethod
+    def of(cls, file: InputStatus, form: InputForm = JSON_LINES) -> TextPart:
+        """Return the whole of a file, by its bytes."""
+        size = file.size_bytes
+        return cls(path=file.path, size_bytes=size, version=file.version, form=form, end=size, stored_bytes=size)
+
+
+_TAIL_BYTES = 8
+_PARQUET = (b"PAR1", b"PARE")
+"""Plain and encrypted; reading the latter says what is wrong."""
+_OTHER_SUFFIXES = {
+    ".txt": "choose --input-format lines (each line is a document) or --input-format document (each file is one)",
+    **dict.fromkeys((".csv", ".tsv"), "write it as Parquet"),
+    **dict.fromkeys((".parquet", ".arrow", ".feather"), "unpack it, or fetch it again"),
+}
+"""Suffixes of files of other kinds → what to do with one that is no table."""
+
+
+def detect_form(file: Readable, *, shown_as: str, wanted: InputFormat = "auto") -> InputForm:
+    """Return the form of a file: compression and tables by content, else the format that is wanted, or JSON lines.
+
+    Args:
+        file: The file or the object.
+        shown_as: Its name, for messages.
+        wanted: The format of what is no table.
+
+    Raises:
+        InputError: If it is of a kind that is not supported, or its name promises another.
+        OSError: If it cannot be read.
+    """
+    head = file.read_at(HEAD_BYTES, 0)
+    container = detect_container(head)
+    require_known(shown_as, head, container)
+    table = _detect_table(file, head) if container == "plain" else None
+    if table is not None:
+        return InputForm(format=table)
+    stem, suffix = os.path.splitext(shown_as.lower())
+    if suffix in SUFFIXES:
+        suffix = os.path.splitext(stem)[1]
+    if wanted == "auto" and suffix in _OTHER_SUFFIXES:
+        got = "other data" if container == "plain" else f"{container} data"
+        msg = f"{shown_as}: expected JSON lines, Parquet or Arrow, got {got} whose name ends in {suffix}"
+        raise InputError(f"{msg}; {_OTHER_SUFFIXES[suffix]}")
+    form = InputForm(container=container, format="jsonl" if wanted == "auto" else wanted)
+    return JSON_LINES if form == JSON_LINES else form
+
+
+def _detect_table(file: Readable, head: bytes) -> TableFormat | None:
+    """Tell the format of a table by its content, also of one that is cut off: reading it says what is wrong."""
+    if head.startswith(_PARQUET):
+        # 0x15 begins a page header or footer, which tells a Parquet file that is cut off from text.
+        tail = file.read_at(_TAIL_BYTES, max(0, file.size_bytes - _TAIL_BYTES))
+        return "parquet" if tail.endswith(_PARQUET) or head[4:5] == b"\x15" else None
+    if head.startswith(b"ARROW1\0\0"):
+        return "arrow-file"
+    if head.startswith(b"\xff\xff\xff\xff") and 0 < int.from_bytes(head[4:8], "little") < 2**31:
+        return "arrow-stream"
+    return None

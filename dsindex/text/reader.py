@@ -1,0 +1,144 @@
+"""Read a part of an input of any form, or a list of whole small ones: as blocks of records, or as lines of JSON."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from dsindex.store.read import Extent, fingerprint, open_in_order, opened_input, unchanged
+from dsindex.text.blocks import RecordBlock
+from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_block
+from dsindex.text.streams import LARGEST_RECORD_BYTES, LineBlock, read_lines, read_text_file, read_text_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dsindex.store.local import Readable
+    from dsindex.text.input_format import TextPart
+    from dsindex.text.selection import Selection
+    from dsindex.text.streams import LongLine
+
+Block = TypeVar("Block", bound="RecordBlock | LineBlock | LongLine")
+
+JOINED_LINES, JOINED_BYTES = 1024, 512 << 10
+"""Small files are joined until they have so many lines, or bytes of text."""
+FILE_COUNTS = np.dtype([("lines", "<i8"), ("blank", "<i8"), ("text_bytes", "<i8")])
+"""The counts of a part."""
+
+
+class TaskReader:
+    """One pass over the parts of a task.
+
+    Args:
+        parts: A part of any file, or small files as a whole.
+    """
+
+    def __init__(self, parts: Sequence[TextPart]) -> None:
+        self._parts = parts
+        self.counts = np.zeros(len(parts), FILE_COUNTS)
+        """The counts of each part, shape [parts], once all records were read."""
+        self.fingerprints = [""] * len(parts)
+        """The fingerprint of each part's file, once it was read."""
+
+    def records(
+        self,
+        selection: Selection,
+        *,
+        block_bytes: int = DEFAULT_BLOCK_BYTES,
+        max_record_bytes: int = LARGEST_RECORD_BYTES,
+    ) -> Iterator[RecordBlock]:
+        """Yield the records, in order, with the number of each one's part.
+
+        Lines end at newline bytes. A UTF-8 byte order mark at the start of a file is skipped. A line of JSON whitespace
+        is counted but is no record. Rows of tables are records whose keys are the columns; a document of plain text has
+        the key `text`. Bad records are returned, not raised.
+
+        Args:
+            selection: The records to keep and the values to read.
+            block_bytes: Bytes parsed at a time.
+            max_record_bytes: A longer line (without newline) is bad.
+
+        Returns:
+            Blocks of any number of records; the same records for any cut into parts and blocks.
+
+        Raises:
+            InputError: If a file cannot be read, has changed or is damaged, or does not have the wanted columns.
+        """
+        read = partial(_read_blocks, selection=selection, block_bytes=block_bytes, limit=max_record_bytes)
+        for number, block in self._join(self._read(read)):
+            records = block if isinstance(block, RecordBlock) else parse_block(block, selection, max_record_bytes)
+            records = _numbered(selection.finish(records), number)
+            np.add.at(self.counts["blank"], records.blank, 1)
+            yield records
+
+    def _join(self, numbered: Iterator[tuple[int, Block]]) -> Iterator[tuple[int, Block | LineBlock]]:
+        """Join the lines of small files, which are then parsed and encoded together."""
+        held: list[tuple[int, LineBlock]] = []
+        num_lines = num_bytes = 0
+        for number, block in numbered:
+            if isinstance(block, LineBlock):
+                held.append((number, block))
+                num_lines, num_bytes = num_lines + block.num_lines, num_bytes + block.text_bytes
+                if len(self._parts) > 1 and num_lines < JOINED_LINES and num_bytes < JOINED_BYTES:
+                    continue
+            if held:
+                yield 0, LineBlock.join(held)
+                held, num_lines, num_bytes = [], 0, 0
+            if not isinstance(block, LineBlock):
+                yield number, block
+        if held:
+            yield 0, LineBlock.join(held)
+
+    def lines(self, *, block_bytes: int, max_line_bytes: int) -> Iterator[tuple[int, LineBlock | LongLine]]:
+        """Yield the records as lines of JSON, with the number of each block's part; raises as `records`."""
+        return self._read(partial(_read_lines, block_bytes=block_bytes, limit=max_line_bytes))
+
+    def _read(self, read: Callable[[TextPart, Readable], Iterator[Block]]) -> Iterator[tuple[int, Block]]:
+        if len(self._parts) == 1:
+            [part] = self._parts
+            with opened_input(part) as file:
+                yield from self._count(0, read(part, file))
+                self.fingerprints[0] = fingerprint(file)
+            return
+        whole = (Extent(path=each.path, begin=0, end=each.size_bytes, version=each.version) for each in self._parts)
+        for number, (part, file) in enumerate(zip(self._parts, open_in_order(whole), strict=True)):
+            with unchanged(file, part):
+                yield from self._count(number, read(part, file))
+                self.fingerprints[number] = fingerprint(file)
+
+    def _count(self, number: int, blocks: Iterator[Block]) -> Iterator[tuple[int, Block]]:
+        counts = self.counts[number]
+        for block in blocks:
+            counts["lines"] += block.num_lines
+            counts["text_bytes"] += block.text_bytes
+            yield number, block
+
+
+def _read_blocks(
+    part: TextPart, file: Readable, *, selection: Selection, block_bytes: int, limit: int
+) -> Iterator[LineBlock | LongLine | RecordBlock]:
+    if not part.form.is_table or selection.paths is None:
+        return _read_lines(part, file, block_bytes=block_bytes, limit=limit)
+    from dsindex.text.tables import read_table_records  # loads more of pyarrow
+
+    return read_table_records(part, file, selection, block_bytes=block_bytes, max_record_bytes=limit)
+
+
+def _read_lines(part: TextPart, file: Readable, *, block_bytes: int, limit: int) -> Iterator[LineBlock | LongLine]:
+    if part.form.is_table:
+        from dsindex.text.tables import read_table_lines
+
+        return read_table_lines(part, file, block_bytes=block_bytes)
+    read = {"jsonl": read_lines, "lines": read_text_lines, "document": read_text_file}[part.form.format]
+    return read(part, file, block_bytes=block_bytes, max_line_bytes=limit)
+
+
+def _numbered(block: RecordBlock, part: int) -> RecordBlock:
+    """Return a block of part 0 with another number."""
+    if not part:
+        return block
+    bad = tuple(replace(record, part=part) for record in block.bad)
+    return replace(block, parts=block.parts + part, blank=block.blank + part, bad=bad)

@@ -1,1 +1,0 @@
-"""Jobs that read datasets: verify, compare, inspect, trace, mix, report."""

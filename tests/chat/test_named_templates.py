@@ -1,0 +1,118 @@
+"""The templates that dsindex has: small conversations, written by hand as each family's documentation has them."""
+
+import datetime
+
+import pytest
+import xxhash
+
+from dsindex.chat.config import parse_config, read_template, template_names
+from dsindex.chat.conversations import ConversationReader
+from dsindex.chat.encode import InstructionEncoder
+from dsindex.chat.rendering import ChatTemplate
+from dsindex.errors import InputError, RecordProblem, TokenizerError
+from tests.support.chat_tokenizers import train
+from tests.support.drawn_chats import NUM_CONVERSATIONS, draw
+
+DATE = datetime.date(2026, 1, 31)
+SYSTEM, USER = {"role": "system", "content": "S"}, {"role": "user", "content": "U"}
+REPLY = {"role": "assistant", "content": "R"}
+AGAIN = [{"role": "user", "content": "V"}, {"role": "assistant", "content": "T"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+CALL = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]}
+OSS_SYSTEM = (
+    "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\n"
+    "Current date: 2026-01-31\n\nReasoning: medium\n\n# Valid channels: analysis, commentary, final. Channel must be "
+    "included for every message.<|end|>"
+)
+
+
+def shown(name, messages, **variables):
+    """The text, with « and » around what is learnt."""
+    constants = {"bos_token": "<s>", "eos_token": "</s>"}
+    template = ChatTemplate(read_template(name), constants=constants, date=DATE)
+    text, spans = template.render(messages, **variables)
+    for begin, end, _ in reversed(spans):
+        text = f"{text[:begin]}«{text[begin:end]}»{text[end:]}"
+    return text
+
+
+EXPECTED = {
+    "qwen3": (
+        [USER, REPLY, *AGAIN[:1], {**REPLY, "reasoning_content": "think"}],
+        (
+            "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n«R<|im_end|>\n»<|im_start|>user\nV<|im_end|>\n"
+            "<|im_start|>assistant\n«<think>\nthink\n</think>\n\nR<|im_end|>\n»"
+        ),
+    ),
+    "mistral": ([USER, REPLY, *AGAIN], ("<s>[INST] U[/INST]« R</s>»[INST] V[/INST]« T</s>»")),
+    "gemma3": (
+        [SYSTEM, {"role": "user", "content": [{"type": "text", "text": " U "}]}, REPLY],
+        ("<s><start_of_turn>user\nS\n\nU<end_of_turn>\n<start_of_turn>model\n«R<end_of_turn>\n»"),
+    ),
+    "gpt-oss": (
+        [SYSTEM, USER, REPLY, AGAIN[0], {**AGAIN[1], "thinking": "think"}],
+        (
+            f"{OSS_SYSTEM}<|start|>developer<|message|># Instructions\n\nS\n\n<|end|><|start|>user<|message|>U<|end|>"
+            "<|start|>assistant«<|channel|>final<|message|>R»<|end|><|start|>user<|message|>V<|end|><|start|>assistant"
+            "«<|channel|>analysis<|message|>think<|end|><|start|>assistant<|channel|>final<|message|>T<|return|>»"
+        ),
+    ),
+}
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("name", EXPECTED)
+def test_named_template_is_the_format_of_its_family(name):
+    messages, expected = EXPECTED[name]
+    assert shown(name, messages) == expected
+
+
+DIGESTS = {
+    "chatml": ("c9308e5bdbf2decf", 72),
+    "gemma3": ("e436e015c5e260d2", 108),
+    "gpt-oss": ("aeee20cf2e4f2e0e", 36),
+    "llama3.1": ("ac4cdacca6a3f6b6", 0),
+    "mistral": ("2ea25c95995b0d12", 158),
+    "phi4": ("1f22a8fa8dc7f1c1", 72),
+    "qwen2.5": ("6f53574d534adad9", 0),
+    "qwen3": ("687357c0ed20d4d0", 0),
+}
+"""Of the drawn conversations as tests/peers compares them with transformers: the digest, and how many are refused."""
+
+
+@pytest.mark.parametrize("name", template_names())
+def test_drawn_conversations_are_written_as_they_were_compared_with_transformers(name):
+    template = ChatTemplate(read_template(name), constants={"bos_token": "<s>", "eos_token": "</s>"}, date=DATE)
+    digest, num_refused = xxhash.xxh3_64(), 0
+    for seed in range(NUM_CONVERSATIONS):
+        conversation = ConversationReader().read(draw(seed))
+        try:
+            text, spans = template.render(conversation.messages, **conversation.variables)
+        except RecordProblem:
+            num_refused += 1
+        else:
+            digest.update(repr((text, [tuple(span) for span in spans])).encode())
+    assert (digest.hexdigest(), num_refused) == DIGESTS[name]
+
+
+CALLS = {**CALL, "tool_calls": CALL["tool_calls"] * 2}
+
+
+def test_qwen3_without_thinking_does_not_learn_the_empty_block():
+    text = shown("qwen3", [USER, REPLY], enable_thinking=False)
+    assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n«R<|im_end|>\n»")
+
+
+def test_name_is_replaced_by_the_text_when_the_configuration_is_read():
+    assert parse_config("chat_template: llama3.1").chat_template == read_template("llama3.1")
+    with pytest.raises(InputError, match=r"chat_template: expected .* got 'lama3'; did you mean llama3.1\?"):
+        parse_config("chat_template: lama3")
+
+
+def test_a_template_whose_control_tokens_the_tokenizer_splits_is_refused() -> None:
+    tokenizer = train("bytes")
+    with pytest.raises(TokenizerError, match=r"no single ids for .* tokens <\|end_header_id\|>, <\|eot_id\|>, "):
+        InstructionEncoder(parse_config("chat_template: llama3.1"), tokenizer)
+    InstructionEncoder(parse_config("chat_template: llama3.1\ncontrol_tokens: allow"), tokenizer)
+    own = parse_config("chat_template: '<|eot_id|>{% generation %}{{ messages[0].content }}{% endgeneration %}'")
+    InstructionEncoder(own, tokenizer)

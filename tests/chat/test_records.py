@@ -1,0 +1,272 @@
+"""Records as they come: each shape, and what becomes of it."""
+
+import json
+
+import pytest
+
+from dsindex.chat.conversations import (
+    LEARN_KEYS,
+    LEARNT_QUESTION,
+    ConversationReader,
+    parse_record,
+    read_flag,
+)
+from dsindex.errors import RecordProblem
+
+USER, REPLY, SYSTEM = (
+    {"role": role, "content": text} for role, text in (("user", "Hi"), ("assistant", "Yo"), ("system", "S"))
+)
+CITY = {"city": "Oslo"}
+TURNS = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]
+PARTS = [{"type": "text", "text": "a", "image_url": None}, {"type": "text", "text": "b"}]
+THOUGHT = {"reasoning_content": "t", "thinking": "t", "reasoning": "t"}
+
+
+def call(arguments=CITY, **more):
+    return {**more, "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+def calling(*calls, **more):
+    return {"role": "assistant", **more, "tool_calls": list(calls)}
+
+
+def read(record, **options):
+    return ConversationReader(**options).read(record)
+
+
+SHAPES = {
+    "messages": ({"messages": [USER, REPLY]}, [USER, REPLY]),
+    "ShareGPT": ({"conversations": TURNS}, [USER, REPLY]),
+    "ShareGPT with system": ({"conversations": TURNS, "system_prompt": "S"}, [SYSTEM, USER, REPLY]),
+    "system twice": ({"messages": [SYSTEM, USER], "system": "other"}, [SYSTEM, USER]),
+    "empty media": ({"messages": [USER], "images": [], "videos": None}, [USER]),
+    "null messages": ({"messages": None, "conversations": TURNS}, [USER, REPLY]),
+    "JSON in a text": ({"messages": json.dumps([USER, REPLY])}, [USER, REPLY]),
+    "list of JSON": ({"messages": [json.dumps(USER), json.dumps(REPLY)]}, [USER, REPLY]),
+    "object of lists": ({"messages": {"role": ["user", "assistant"], "content": ["Hi", "Yo"]}}, [USER, REPLY]),
+    "both role keys": ({"messages": [{"role": None, "from": "Human", "content": None, "value": "Hi"}]}, [USER]),
+    "pairs of ms-swift": ({"conversation": [{"human": "Hi", "assistant": "Yo"}] * 2}, [USER, REPLY] * 2),
+    "pairs of xtuner": ({"conversation": [{"system": "S", "input": "Hi", "output": "Yo"}]}, [SYSTEM, USER, REPLY]),
+    "lists of TRL": ({"prompt": [SYSTEM, USER], "completion": [REPLY]}, [SYSTEM, USER, REPLY]),
+    "prompt and response": ({"prompt": "Hi", "response": "Yo"}, [USER, REPLY]),
+    "query and response": ({"query": "Hi", "response": "Yo", "history": [["Hi", "Yo"]]}, [USER, REPLY] * 2),
+    "question and answer": ({"question": "Hi", "answer": "Yo"}, [USER, REPLY]),
+    "Alpaca with input": ({"instruction": "Add", "input": "1+1", "output": "Yo", "system": "S"},
+                          [SYSTEM, {"role": "user", "content": "Add\n\n1+1"}, REPLY]),
+    "Dolly": ({"instruction": "Hi", "context": "c", "response": "Yo"}, [{"role": "user", "content": "Hi\n\nc"}, REPLY]),
+    "input and output": ({"input": "Hi", "output": "Yo"}, [USER, REPLY]),
+    "parts": ({"messages": [{"role": "user", "content": PARTS}]},
+              [{"role": "user", "content": [{"type": "text", "text": text} for text in "ab"]}]),
+    "nulls": ({"messages": [{**USER, "name": None, "tool_calls": None}]}, [USER]),
+    "name": ({"messages": [{**USER, "name": "Al"}]}, [{**USER, "name": "Al"}]),
+    "tool_response": ({"messages": [{"role": "tool_response", "content": "4"}]}, [{"role": "tool", "content": "4"}]),
+    "reasoning": ({"messages": [{**REPLY, "reasoning": "t"}]}, [{**REPLY, **THOUGHT}]),
+    "two names of reasoning": ({"messages": [{"role": "assistant", "thinking": "b", "reasoning_content": "t"}]},
+                               [{"role": "assistant", **THOUGHT, "thinking": "b"}]),
+    "calls of JSON": ({"messages": [{"role": "assistant", "tool_calls": [json.dumps(call())]}]}, [calling(call())]),
+    "null argument": ({"messages": [calling(call({"a": None}))]}, [calling(call({"a": None}))]),
+    "former function_call": ({"messages": [{"role": "assistant", "content": None,
+                                            "function_call": {"name": "f", "arguments": json.dumps(CITY)}}]},
+                             [calling(call())]),
+}  # fmt: skip
+"""Shape -> record, messages."""
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shape_becomes_messages(shape):
+    record, expected = SHAPES[shape]
+    assert read(record).messages == expected
+
+
+CALLS = {
+    "object": ('{"name": "f", "arguments": {"city": "Oslo"}}', [CITY]),
+    "parameters": ('{"name": "f", "parameters": {"city": "Oslo"}}', [CITY]),
+    "arguments in a text": ('{"name": "f", "arguments": "{\\"city\\": \\"Oslo\\"}"}', [CITY]),
+    "OpenAI's form": ('[{"type": "function", "function": {"name": "f"}}]', [{}]),
+    "single quotes": ("""{"name": "f", "arguments": '{"city": "Oslo"}'}""", [CITY]),
+    "lines": ('{"name": "f", "arguments": {}}\n{"name": "f", "arguments": {"city": "Oslo"}}', [{}, CITY]),
+    "tags": ('<tool_call>\n{"name": "f", "arguments": {"city": "Oslo"}}\n</tool_call>', [CITY]),
+}
+
+
+@pytest.mark.parametrize("role", ["function_call", "tool_call"])
+@pytest.mark.parametrize("form", CALLS)
+def test_turn_of_a_call_is_a_call(form, role):
+    text, arguments = CALLS[form]
+    record = {"conversations": [{"from": "human", "value": "Hi"}, {"from": role, "value": text}]}
+    assert read(record).messages == [USER, calling(*map(call, arguments))]
+    mapped = {**ConversationReader().roles, role: "assistant"}
+    assert read(record, roles=mapped).messages == [USER, calling(*map(call, arguments))]
+
+
+@pytest.mark.parametrize("text", ["f()", "", '{"arguments": {}}', "[]", '{"name": "f"} and more', '"f"'])
+def test_turn_of_a_call_that_is_none_is_bad(text):
+    with pytest.raises(RecordProblem, match=r"message 1: expected (a call|calls)") as caught:
+        read({"messages": [{"role": "tool_call", "content": text}]})
+    assert caught.value.kind == "bad-call"
+
+
+def test_a_thought_before_a_call_stays_with_it():
+    text = '<think>\nLook.\n</think>\n\n{"name": "f", "arguments": {"city": "Oslo"}}'
+    [message] = read({"messages": [{"role": "function_call", "content": text}]}).messages
+    assert message == calling(call(), content="<think>\nLook.\n</think>")
+
+
+def test_calls_in_a_row_are_one_message():
+    turn = {"role": "tool_call", "content": '{"name": "f", "arguments": {"city": "Oslo"}}', "loss": False}
+    found = read({"messages": [USER, REPLY, turn, turn, {"role": "tool_response", "content": "4"}, turn, REPLY]})
+    assert [message["role"] for message in found.messages] == ["user", "assistant", "tool", "assistant", "assistant"]
+    assert len(found.messages[1]["tool_calls"]) == 2
+    assert found.learnt == {1, 4}
+
+
+@pytest.mark.parametrize("key", LEARN_KEYS)
+@pytest.mark.parametrize("spelt", [bool, int, float])
+def test_a_turn_that_says_that_it_is_not_learnt_is_not(key, spelt):
+    wrong, right = (spelt(is_learnt is LEARN_KEYS[key]) for is_learnt in (False, True))
+    turns = [{**USER, key: None}, {**REPLY, key: wrong}, USER, {**REPLY, key: right}]
+    found = read({"messages": turns})
+    assert (found.messages, found.learnt) == ([USER, REPLY] * 2, {3})
+    with pytest.raises(RecordProblem, match="a key of it says that it is not") as caught:
+        read({"messages": [USER, REPLY], key: wrong})
+    assert caught.value.kind == "nothing-learnt"
+
+
+@pytest.mark.parametrize("value", ["no", 0.5, 2, [0], {"a": 1}])
+@pytest.mark.parametrize("key", ["weight", "loss", "masked"])
+def test_a_key_that_steers_what_is_learnt_must_be_readable(key, value):
+    for record in ({"messages": [{**REPLY, key: value}]}, {"messages": [REPLY], key: value}):
+        with pytest.raises(RecordProblem, match=f"expected `{key}` to be true or false, 1 or 0, got"):
+            read(record)
+
+
+def test_keys_must_agree_that_a_turn_is_learnt():
+    assert read({"messages": [{**USER, "train": True}, REPLY]}).notes == (LEARNT_QUESTION,)
+    assert read_flag({"weight": 1, "train": False}, "") is False
+    assert read_flag({"weight": 1.0, "masked": False, "loss": None}, "") is True
+    with pytest.raises(RecordProblem, match="message 1: expected `loss_mask` or `masked`, got `mask`"):
+        read({"messages": [{**REPLY, "mask": 1}]})
+
+
+def test_a_record_may_mask_a_role_as_in_nemo():
+    turns = [{"from": "User", "value": "Hi"}, {"from": "Assistant", "value": "Yo"}]
+    assert read({"mask": "User", "system": "", "conversations": turns}).learnt is None
+    assert read({"mask": "Assistant", "conversations": turns}).learnt == frozenset()
+    for mask in ("Robot", [0, 1]):
+        with pytest.raises(RecordProblem, match=r"expected (a role among|`mask` to be a role)"):
+            read({"mask": mask, "conversations": turns})
+
+
+def test_learnt_replies_need_the_role_of_replies():
+    assert read({"prompt": [USER, REPLY, USER], "completion": [REPLY]}).learnt == {3}
+    bot, roles = {"role": "bot", "content": "x"}, {"user": "user", "bot": "Bot"}
+    with pytest.raises(RecordProblem, match=r"message 2: expected a reply .* got the role 'Bot'; name the role"):
+        read({"messages": [USER, {**bot, "weight": 0}]}, roles=roles)
+    with pytest.raises(RecordProblem, match="none of its messages has the role 'assistant'; `assistant_role` names"):
+        read({"messages": [USER, bot]}, roles=roles, learn="last_turn")
+    assert read({"messages": [USER, bot] * 2}, roles=roles, learn="last_turn", assistant_role="Bot").learnt == {3}
+
+
+SPANS = {
+    "axolotl": {"train_detail": [{"begin_offset": 0, "end_offset": 1, "train": False},
+                                 {"begin_offset": 2, "end_offset": 3, "train": True}]},
+    "Fast-LLM": {"loss_masking_spans": [[0, 1]]},
+    "JSON": {"training_detail": '[{"begin_offset": 0, "end_offset": 1, "train": false}]'},
+    "parts": {"content": [{"type": "text", "text": "ab", "train": False}, {"type": "text", "text": "cd", "weight": 1}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", SPANS)
+def test_spans_of_a_turn_are_not_learnt(form):
+    found = read({"messages": [USER, {"role": "assistant", "content": "abcd", **SPANS[form]}]})
+    assert found.hidden == {1: [(0, 2)]}
+    assert found.messages[1].keys() == {"role", "content"}
+
+
+@pytest.mark.parametrize("spans", [[[0, 4]], [[1, -1]], ["ab"], [{"begin_offset": 0, "end_offset": 1}], 5, "x"])
+def test_spans_that_are_none_of_the_text_are_bad(spans):
+    with pytest.raises(RecordProblem, match="message 1: `train_detail`: expected spans of the text"):
+        read({"messages": [{"role": "assistant", "content": "abcd", "train_detail": spans}]})
+
+
+BAD = {
+    "no conversation": ({"text": "x"}, "missing-field", "the record has: text"),
+    "no turns": ({"messages": []}, "no-turns", "empty list"),
+    "no list": ({"messages": {}}, "bad-field", "got an object"),
+    "no object": ({"messages": ["x"]}, "bad-field", "message 1: expected an object"),
+    "no role": ({"messages": [{"content": "x"}]}, "missing-field", "message 1: .*role"),
+    "unknown role": ({"messages": [{"role": "bard", "content": ""}]}, "unknown-role", "got 'bard'; add it to `role_m"),
+    "no content": ({"messages": [USER, {"role": "user"}]}, "missing-field", "message 2: .*content"),
+    "no calls": ({"messages": [{"role": "assistant", "content": None, "tool_calls": []}]}, "missing-field", "content"),
+    "a number": ({"messages": [{"role": "user", "content": 5}]}, "bad-field", "got a number"),
+    "an image": ({"messages": [{"role": "user", "content": [PARTS[0], {"type": "image_url"}]}]}, "bad-field",
+                 "message 1, part 2: expected a part of type 'text', got 'image_url'"),
+    "bare text": ({"messages": [{"role": "user", "content": ["x"]}]}, "bad-field", "part 1: expected an object"),
+    "thoughts": ({"messages": [{**REPLY, "reasoning": ["x"]}]}, "bad-field", "`reasoning` to be a text"),
+    "one call": ({"messages": [{"role": "assistant", "tool_calls": {"name": "f"}}]}, "bad-field", "expected a list"),
+    "system": ({"system": 5, "messages": [USER]}, "bad-field", "`system`"),
+    "history": ({"query": "q", "response": "r", "history": ["x"]}, "bad-field", "`history`, round 1"),
+    "an answer": ({"instruction": "x", "output": 1}, "bad-field", "`output` to be a text"),
+    **{key: ({"messages": [USER], key: ["x.jpg"]}, "bad-field", f"got `{key}`; only text is encoded")
+       for key in ("images", "image", "videos", "audios")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_what_cannot_be_read_is_named(fault):
+    record, kind, match = BAD[fault]
+    with pytest.raises(RecordProblem, match=match) as caught:
+        read(record)
+    assert caught.value.kind == kind
+
+
+def test_turns_may_have_a_key_of_their_own():
+    assert read({"dialog": TURNS, "messages": 1}, turns_key="dialog").messages == [USER, REPLY]
+    with pytest.raises(RecordProblem, match="expected the keys dialog; the record has: prompt, completion"):
+        read({"prompt": "Hi", "completion": "Yo"}, turns_key="dialog")
+
+
+@pytest.mark.parametrize(("line", "match"), [
+    (b"\xff{}", "."),
+    (b'{"a": ' + b"1" * 5000 + b"}", "."),
+    (b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}", "at most 900 objects and lists"),
+    (b'  {"messages": [', r"does not end on this line .* `jq -c \. FILE`"),
+    (b'[{"messages": []}]', r"expected a JSON object, got a list; write each record .*jq -c '\.\[\]'"),
+    (b'"role": "user",', "Extra data"),
+], ids=range(6))  # fmt: skip
+def test_parse_record_refuses_what_is_no_object(line, match):
+    with pytest.raises(RecordProblem, match=match) as caught:
+        parse_record(line)
+    assert caught.value.kind == "bad-json"
+
+
+def test_lone_surrogates_are_bad():
+    text = '[{"type": "text", "text": "\\ud800"}]'
+    with pytest.raises(RecordProblem, match="lone surrogate") as caught:
+        ConversationReader().read_line(b'{"messages": [{"role": "user", "content": %b}]}' % text.encode())
+    assert caught.value.kind == "bad-text"
+
+
+def test_variables_of_a_record_are_those_of_its_template():
+    tools, documents = [{"name": "f"}], [{"title": "t"}]
+    record = {"messages": [USER, REPLY], "tools": json.dumps(tools), "documents": documents}
+    record["chat_template_kwargs"] = {"enable_thinking": False, "date_string": None, "tools": None}
+    assert read(record).variables == {"enable_thinking": False, "tools": tools, "documents": documents}
+    given = {"messages": [USER], "tools": " ", "documents": None, "chat_template_kwargs": '{"a": 1}'}
+    assert read(given).variables == {"a": 1}
+    assert read({"messages": [USER], "tools": []}).variables == {"tools": []}
+    functions = [{"type": "function", "function": tools[0]}]
+    assert read({"messages": [USER], "functions": tools}).variables == {"tools": functions}
+
+
+@pytest.mark.parametrize(("field", "match"), [
+    ({"tools": "f(x)"}, "`tools`: expected a list of objects, got a string"),
+    ({"tools": ["f"]}, "`tools`: expected item 1 to be an object, got a string"),
+    ({"chat_template_kwargs": "{"}, "`chat_template_kwargs` to be an object, got a string"),
+    ({"chat_template_kwargs": {"messages": []}}, "cannot set 'messages'"),
+])  # fmt: skip
+def test_variables_of_a_wrong_shape_are_refused(field, match):
+    with pytest.raises(RecordProblem, match=match) as caught:
+        read({"messages": [USER, REPLY], **field})
+    assert caught.value.kind == "bad-field"

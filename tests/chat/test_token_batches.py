@@ -1,0 +1,143 @@
+import functools
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from dsindex.chat import tokens as token_batches
+from dsindex.chat.config import check_config
+from dsindex.chat.encode import InstructionEncoder, make_instruction_encoder, make_recipe
+from dsindex.chat.tokens import ChatTokenizer, FastTexts, MarkedText, encode_with_reference
+from dsindex.errors import TokenizerError
+from dsindex.text.engines import PATTERNS, choose_engine
+from tests.support.chat_tokenizers import LINES, SPECIAL
+from tests.support.conversations import CONVERSATIONS
+from tests.support.golden import OWN
+from tests.support.text_tokenizers import as_tokenizer
+
+PLACED = ("gpt2", "llama3", "qwen2", "strips")
+KINDS = (*PLACED, "prefix-space", "space-marks")
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{% if message.role == 'assistant' %}"
+    "{% generation %}{{ message.content }}<|im_end|>{% endgeneration %}{% else %}{{ message.content }}<|im_end|>"
+    "{% endif %}\n{% endfor %}"
+)
+
+MARKED = CHATML.replace("{% generation %}", "<s>").replace("{% endgeneration %}", "</s>")
+
+
+def make(kind):
+    """Return a tokenizer of a kind: byte-level ones as GPT-2, Llama 3 and Qwen 2 have them, and others."""
+    byte_fallback = kind == "space-marks"
+    tokenizer = Tokenizer(models.BPE(byte_fallback=byte_fallback, ignore_merges=kind == "llama3"))
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    if byte_fallback:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        alphabet = []
+    elif kind in {"gpt2", "strips", "prefix-space"}:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=kind == "prefix-space")
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    else:
+        [pattern] = PATTERNS[kind]
+        split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+        if kind == "qwen2":
+            tokenizer.normalizer = normalizers.NFC()
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(LINES, trainer)
+    strips = kind == "strips"
+    added = [AddedToken(text, lstrip=strips, rstrip=strips, normalized=False) for text in SPECIAL]
+    tokenizer.add_special_tokens(added)
+    if kind == "llama3":
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 700)])
+    return tokenizer
+
+
+@functools.cache
+def data_of(kind):
+    return as_tokenizer(make(kind).to_str().encode())
+
+
+@functools.cache
+def fast_of(kind):
+    data = data_of(kind)
+    engine = choose_engine(data, "gigatoken", add_special_tokens=False)
+    return FastTexts(data, engine, reference_of(kind))
+
+
+@functools.cache
+def reference_of(kind):
+    return ChatTokenizer(data_of(kind).content.decode())
+
+
+each_kind = pytest.mark.parametrize("kind", KINDS)
+PIECES = [*SPECIAL, *LINES, " ", "  ", "\n\n", "\r\n", "\t", "é", "e\u0301", "\u212b", "👩‍👩‍👧", "日本", "\u0600"]
+texts = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=8)), max_size=12).map("".join)
+
+
+@st.composite
+def marked_texts(draw):
+    text = draw(texts)
+    places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    return text, list(zip(places[::2], places[1::2], strict=False))
+
+
+@pytest.mark.parametrize("kind", PLACED)
+@settings(max_examples=30)
+@given(marked=st.lists(marked_texts(), max_size=8))
+def test_masks_are_those_of_the_reference(kind, marked):
+    fast, reference = fast_of(kind), reference_of(kind)
+    found = fast.encode_spans([MarkedText.of(*each) for each in marked])
+    for (text, spans), got in zip(marked, found, strict=True):
+        wanted = encode_with_reference(reference, MarkedText.of(text, spans))
+        assert (got.tokens.tolist(), got.mask.tolist()) == (wanted.tokens.tolist(), wanted.mask.tolist())
+
+
+@each_kind
+@settings(max_examples=15)
+@given(drawn=st.lists(texts, max_size=8))
+def test_tokens_are_those_of_the_reference(kind, drawn):
+    reference = reference_of(kind)
+    got, wanted = fast_of(kind).encode_ids(drawn), reference.encode_ids(drawn)
+    assert (got.tokens.tolist(), got.lengths.tolist()) == (wanted.tokens.tolist(), wanted.lengths.tolist())
+    assert got.tokens.tolist() == [token for text in drawn for token in reference.encode(text).ids.tolist()]
+
+
+def test_an_audited_text_with_other_tokens_stops_the_job(monkeypatch):
+    monkeypatch.setattr(token_batches, "AUDITED_SHARE", 1)
+    fast = pickle.loads(pickle.dumps(fast_of("gpt2")))  # noqa: S301 - ours
+    assert fast.encode_spans([MarkedText.of("Hello", [(0, 2)])])[0].mask.any()
+    engine = choose_engine(data_of("gpt2"), "gigatoken", add_special_tokens=False)
+    other = FastTexts(data_of("gpt2"), engine, reference_of("llama3"))
+    with pytest.raises(TokenizerError, match="expected the same tokens from gigatoken and tokenizers"):
+        other.encode_spans([MarkedText.of(LINES[2], [(0, 2)])])
+    with pytest.raises(TokenizerError, match="--engine reference"):
+        other.encode_ids([LINES[2]])
+
+
+@pytest.mark.quick(2)
+@each_kind
+def test_recipe_names_the_reference_where_the_fast_engine_cannot_make_masks(kind):
+    """Markers need no places; tokens and masks do not depend on the engine."""
+    engine = choose_engine(data_of(kind), "auto", add_special_tokens=False)
+    assert engine.name == "gigatoken"
+    config = check_config({"chat_template": CHATML}, source="test")
+    recipe = make_recipe(config, data_of(kind), str(OWN.plain_tokenizer), engine=engine)
+    assert recipe.engine.name == ("gigatoken" if kind in PLACED else "tokenizers")
+    if kind not in PLACED:
+        assert "masks need" in str(recipe.engine.describe_fallback())
+    encoder, slow = make_instruction_encoder(recipe), InstructionEncoder(config, reference_of(kind))
+    for line in CONVERSATIONS.read_bytes().splitlines()[:20]:
+        [[got], [wanted]] = encoder.encode_lines([line]), slow.encode_lines([line])
+        assert (got.tokens.tolist(), got.mask.tolist()) == (wanted.tokens.tolist(), wanted.mask.tolist())
+        assert got.fingerprint == wanted.fingerprint
+    marked = {"chat_template": MARKED, "b_include_to_loss_token": "<s>", "e_include_to_loss_token": "</s>"}
+    recipe = make_recipe(check_config(marked, source="test"), data_of(kind), str(OWN.plain_tokenizer), engine=engine)
+    assert recipe.engine.name == "gigatoken"

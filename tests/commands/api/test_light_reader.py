@@ -1,0 +1,104 @@
+"""What a training image needs: numpy, msgspec and xxhash, in a real environment with nothing else."""
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import msgspec
+import numpy
+import pytest
+import xxhash
+
+import dsindex
+from tests.commands.api.calls import TOKENIZER, build
+from tests.support.golden import OWN
+
+READ = """
+import hashlib, json, pickle, sys
+import dsindex
+from dsindex.datasets import GPTDataset, IndexedDataset, SampleOptions
+
+def digest(arrays):
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+
+documents = dsindex.open("out/docs_text_document")
+train = dsindex.open("cache")
+assert type(documents) is IndexedDataset and type(train) is GPTDataset
+order = list(range(len(train)))[::-1]
+padded = dsindex.open("cache", split="valid", options=SampleOptions(pad_token=0))
+lines, packed = dsindex.open("docs.idx"), dsindex.open("x.pbin", block_size=16)
+print(json.dumps({
+    "documents": digest(documents),
+    "taken": digest(documents.take([5, 1, -1, 5])),
+    "none": digest(documents.take([])),
+    "batch": digest([train.batch(order)]),
+    "samples": digest(array for k in order for array in pickle.loads(pickle.dumps(train))[k].values()),
+    "padded": digest([padded.batch(range(len(padded)))]),
+    "parts": [[part.sequence for part in train.parts(k)] for k in order[:5]],
+    "lines": [len(line) for line in lines],
+    "blocks": len(packed),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """The Python of an environment that has three packages, and dsindex as `pip install --no-deps` leaves it."""
+    folder = tmp_path_factory.mktemp("light")
+    venv.create(folder, symlinks=True)
+    [site] = folder.glob("lib/python*/site-packages")
+    for package in (numpy, msgspec, xxhash, dsindex):
+        here = Path(str(package.__file__)).parent
+        for found in (here, here.with_name(f"{here.name}.libs")):
+            if found.exists():
+                (site / found.name).symlink_to(found)
+    return str(folder / "bin" / "python")
+
+
+def run(*command, **variables):
+    known = {"PATH": "/usr/bin:/bin", **variables}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=known)
+
+
+def read(python):
+    ended = run(python, "-c", READ)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+@pytest.fixture
+def built():
+    made = build()
+    dsindex.build_index(
+        made, seq_length=16, epochs=2.5, split="90,9,1", keep_partial_validation=True, data_cache_path="cache"
+    )
+    dsindex.convert(made, "x.pbin")
+    Path("docs.jsonl").write_text('{"text": "a"}\n{"text": "and more"}\n')
+    dsindex.raw_index("docs.jsonl")
+
+
+@pytest.mark.usefixtures("built")
+def test_four_packages_read_what_all_packages_read(python):
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        exec(READ, {})
+    assert read(python) == json.loads(shown.getvalue())
+
+
+@pytest.mark.parametrize(("package", "words"), [
+    ("ray", ["--executor", "ray"]),
+    ("pyarrow", []),
+])  # fmt: skip
+def test_a_build_names_the_package_that_it_misses(package, words):
+    absent = Path("absent", f"{package}.py")  # found before the one that is installed, also by other processes
+    absent.parent.mkdir()
+    absent.write_text(f"""raise ModuleNotFoundError("No module named '{package}'", name='{package}')""")
+    given = ["--input", str(OWN.docs), "--tokenizer-model", str(TOKENIZER), "--append-eod", "--output-prefix", "out/x"]
+    ended = run(sys.executable, "-m", "dsindex", "build", *given, *words, PYTHONPATH="absent")
+    said = f"dsindex build: this needs the package {package!r}, which is not installed; install all that dsindex needs"
+    assert (ended.returncode, f"{said}: pip install dsindex" in ended.stderr) == (1, True), ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,18 @@
+"""Two datasets to index."""
+
+import json
+
+import pytest
+
+from tests.commands.index.index_jobs import IDENTIFIERS
+from tests.support.datasets import write_dataset
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Two datasets `web` and `books`, and a tokenizer's identifiers, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    write_dataset(tmp_path / "web", [[[1] * length] for length in [20, 50, 60, 30, 100, 5] * 40])
+    write_dataset(tmp_path / "books", [[[1] * length] for length in [500, 0, 1] * 20])
+    (tmp_path / "identifiers.json").write_text(json.dumps(IDENTIFIERS))
+    return tmp_path

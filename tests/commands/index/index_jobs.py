@@ -1,0 +1,37 @@
+"""Index jobs of the tests, with the usual options."""
+
+import json
+
+from dsindex.commands.index import run_index
+from dsindex.options.index import IndexConfig
+from dsindex.runtime.dispatch import make_executor
+
+
+def index(**options):
+    config = IndexConfig(**{"executor": "local", "workers": 2, **options})
+    executor = make_executor(config)
+    try:
+        return run_index(config, executor=executor)
+    finally:
+        executor.close()
+
+
+IDENTIFIERS = {"class": "tests.Tokenizer", "tokenizer_path": ["gpt2"]}
+
+
+def options(**changes):
+    """Options of a small job; a change to None leaves an option out."""
+    chosen = {
+        "data_path": ["web"], "seq_length": 30, "epochs": "2.5", "data_cache_path": "cache",
+        "tokenizer_identifiers": "identifiers.json", **changes,
+    }  # fmt: skip
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def described(folder):
+    return [json.loads(path.read_bytes()) for path in sorted(folder.glob("*description.txt"))]
+
+
+def indexed(**changes):
+    """Run a small job with these changes."""
+    return index(**options(**changes))

@@ -1,0 +1,186 @@
+"""The caches of a job, byte for byte: names, descriptions and records, for every release, program and kind of job."""
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dsindex.errors import InputError
+from tests.commands.index.index_jobs import IDENTIFIERS, described, index, indexed, options
+from tests.support.datasets import write_dataset
+from tests.support.golden import GOLDEN, SHARED_GOLDEN
+
+
+def golden_cases():
+    for folder, owner in ((GOLDEN, "own"), (SHARED_GOLDEN, "shared")):
+        path = folder / "gpt_index_cases.json"
+        for case in json.loads(path.read_bytes()) if path.exists() else []:
+            yield pytest.param(folder, case, id=f"{owner}-{case['name']}")
+
+
+@pytest.mark.parametrize(("folder", "case"), list(golden_cases()))
+def test_golden_caches_come_out_byte_for_byte(folder, case, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)  # dataset_path is the prefix as typed
+    build_golden(folder, case, tmp_path, "local")
+    assert written_to(tmp_path) == golden_files(folder, case)
+
+
+def build_golden(folder, case, tmp_path, executor):
+    weights = case.get("weights")
+    words = case["prefixes"]
+    if weights:
+        words = [str(word) for pair in zip(weights, words, strict=True) for word in pair]
+    like = next(name for name in sorted(case["files"]) if name.endswith("description.txt"))
+    return index(
+        executor=executor, data_path=words, seq_length=case["sequence_length"],
+        num_samples=["none" if count is None else count for count in case["num_samples"]], split=case["split"],
+        seed=case["seed"], data_cache_path=str(tmp_path), like=str(folder / "cache" / case["name"] / like),
+        no_extra_token=not case.get("add_extra_token", True),
+        keep_partial_validation=not case.get("drop_last_partial_validation_sequence", True),
+    )  # fmt: skip
+
+
+def written_to(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith("-dsindex.json")}
+
+
+def golden_files(folder, case):
+    return {name: (folder / "cache" / case["name"] / name).read_bytes() for name in case["files"]}
+
+
+def test_epochs_become_a_number_of_samples_in_the_description(folder):
+    report = indexed(split="1")
+    (description,) = described(folder / "cache")
+    assert description["num_samples"] == (265 * 40 * 5 // 2 - 1) // 30
+    assert description["tokenizer"] == IDENTIFIERS
+    assert description["random_seed"] == 1234
+    (result,) = report.results
+    assert result.num_epochs == 3
+    assert all(map(os.path.isfile, result.paths))
+    assert Path(result.paths[0]).name.endswith("-GPTDataset-train-description.txt")
+
+
+def test_blend_without_cache_folder_goes_beside_each_dataset_and_the_blend_is_not_written(folder):
+    report = indexed(data_path=["web", "books"], epochs=None, num_samples="none", data_cache_path=None, split="1")
+    for name in ("web", "books"):
+        assert len(list((folder / name / "cache" / "GPTDataset_indices").glob("*.npy"))) == 3
+    assert not list(folder.rglob("*Blended*"))
+    assert any("caches blends only with --data-cache-path" in note for note in report.notes)
+
+
+def test_paths_per_split_have_no_split_in_the_description(folder):
+    indexed(
+        data_path=None, train_data_path=["0.5", "web", "0.5", "books"], valid_data_path=["1", "books"], epochs=None,
+        num_samples="100,9",
+    )  # fmt: skip
+    descriptions = described(folder / "cache")
+    # A single weighted prefix is no blend with a path for each split.
+    assert Counter(d["class"] for d in descriptions) == {"GPTDataset": 3, "BlendedDataset": 1}
+    assert all(d["split"] is d["split_matrix"] is None for d in descriptions if d["class"] == "GPTDataset")
+
+
+def test_dataset_path_as_is_what_the_job_types(folder):
+    given = ["we=/scratch/we"]
+    indexed(data_path=["1", "web", "1", "books"], dataset_path_as=given, epochs=None, num_samples="50", split="1")
+    paths = {d["dataset_path"] for d in described(folder / "cache") if d["class"] == "GPTDataset"}
+    assert paths == {"/scratch/web", "books"}
+
+
+def test_like_takes_settings_from_a_description_and_flags_win(folder):
+    indexed(seed=7, split="3,1", epochs=None, num_samples="40,none,none")
+    (like,) = (folder / "cache").glob("*train-description.txt")
+    indexed(
+        like=str(like), seq_length=None, seed=8, tokenizer_identifiers=None, epochs=None, num_samples="40",
+        data_cache_path="other",
+    )  # fmt: skip
+    assert {d["random_seed"] for d in described(folder / "other")} == {8}
+    assert {d["sequence_length"] for d in described(folder / "other")} == {30}
+
+
+def test_same_job_again_leaves_its_caches_alone_until_the_lengths_change(folder):
+    indexed(split="1")
+    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in (folder / "cache").iterdir()}
+    assert all(result.reused for result in indexed(split="1").results)
+    assert {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in (folder / "cache").iterdir()} == before
+    write_dataset(folder / "web", [[[1] * length] for length in [50, 20, 60, 30, 100, 5] * 40])
+    (result,) = indexed(split="1").results
+    assert not result.reused, "the description, and so every name, is the same"
+    changed = [n for n, (_, content) in before.items() if (folder / "cache" / n).read_bytes() != content]
+    assert any("sample_index" in name for name in changed)
+
+
+def test_caches_that_do_not_fit_into_memory_together_are_built_one_after_the_other(folder, monkeypatch):
+    monkeypatch.setattr("dsindex.commands.index.available_memory", lambda: 200 << 20)
+    assert len(indexed().results) == 3
+    assert len(list((folder / "cache").glob("*description.txt"))) == 3
+
+
+RELEASED = {
+    "tokenizer_identifiers": None,
+    "job_tokenizer": {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "gpt2"},
+}
+
+
+def test_flags_of_the_jobs_tokenizer_name_the_caches_of_its_release(folder):
+    indexed(split="1", megatron_release="0.17", **RELEASED)
+    (old,) = described(folder / "cache")
+    assert list(old["tokenizer"])[2] == "vocab_file"
+    wanted = options(split="1", **RELEASED)
+    report = index(**wanted, megatron_release="0.19", explain=True)
+    [finding] = report.findings
+    assert any("chat_template is absent in the cache" in sentence for sentence in finding.sentences)
+    index(**wanted, megatron_release="0.19")
+    assert index(**wanted, megatron_release="0.18", explain=True).ok, "0.18 and 0.19 have the same names"
+
+
+def test_paths_are_read_from_the_files_that_megatron_reads(folder):
+    (folder / "words.txt").write_text("0.9 web\n 0.1  books\n")
+    together = options(data_path=None, data_args_path="words.txt", split="9,1", num_samples="100,10,0", epochs=None)
+    written = {result.paths for result in index(**together).results}
+    again = indexed(data_path=["0.9", "web", "0.1", "books"], split="9,1", num_samples="100,10,0", epochs=None)
+    assert {result.paths for result in again.results} == written
+    assert all(result.reused for result in again.results)
+    splits = {"train": [0.5, "web", 0.5, "books"], "valid": "books", "test": None}
+    (folder / "splits.json").write_text(json.dumps(splits))
+    apart = options(data_path=None, per_split_data_args_path="splits.json", num_samples="100,10,0", epochs=None)
+    written = {result.paths for result in index(**apart).results}
+    flags = {"data_path": None, "train_data_path": [0.5, "web", 0.5, "books"], "valid_data_path": ["books"]}
+    again = indexed(**flags, num_samples="100,10,0", epochs=None)
+    assert {result.paths for result in again.results} == written
+
+
+@pytest.mark.parametrize(("option", "content", "message"), [
+    ("data_args_path", b" \n", "got an empty file"),
+    ("data_args_path", b"\xff", "cannot be read as the words of --data-path .*invalid start byte"),
+    ("per_split_data_args_path", b'{"train": ["web"]}', "expected paths of train, .*missing required field `valid`"),
+    ("per_split_data_args_path", b'{"train": [[]], "valid": null, "test": null}', r"expected paths of train, .*got"),
+])  # fmt: skip
+def test_bad_file_of_paths_is_refused(folder, option, content, message):
+    (folder / "given").write_bytes(content)
+    split = {"split": "1"} if option == "data_args_path" else {}
+    with pytest.raises(InputError, match=rf"^given: .*{message}"):
+        indexed(data_path=None, **{option: "given"}, **split)
+
+
+def test_several_validation_sets_stay_apart(folder):
+    paths = {"data_path": None, "train_data_path": ["web"], "valid_data_path": ["web", "books"]}
+    job = options(**paths, epochs=None, train_iters=4, global_batch_size=2, multiple_validation_sets=True)
+    index(**{**job, "full_validation": True, "data_cache_path": str(folder / "all")})
+    assert [(d["index_split"], d["num_samples"]) for d in described(folder / "all")].count(("valid", None)) == 2
+    index(**{**job, "eval_interval": 2, "eval_iters": 1, "data_cache_path": str(folder / "some")})
+    assert [(d["index_split"], d["num_samples"]) for d in described(folder / "some")].count(("valid", 6)) == 2
+    assert not list(folder.glob("*/*Blended*"))
+
+
+def test_fim_job_has_the_same_arrays_under_another_name(folder):
+    indexed()
+    indexed(fim_data=True, data_cache_path=str(folder / "fim"))
+    [ours] = (folder / "fim").glob("*-GPTFIMDataset-train-sample_index.npy")
+    [plain] = (folder / "cache").glob("*-GPTDataset-train-sample_index.npy")
+    assert ours.read_bytes() == plain.read_bytes()
+    assert indexed(fim_data=True, data_cache_path=str(folder / "fim"), explain=True).ok
+    assert not indexed(fim_data=True, explain=True).ok
+    indexed(fim_data=True, data_cache_path=None)
+    assert list(folder.glob("web/cache/GPTFIMDataset_indices/*-description.txt"))

@@ -1,0 +1,126 @@
+"""What `dsindex index` refuses, and why a job would not find its caches."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dsindex.cli.render import describe
+from dsindex.errors import DsindexError, InputError, LimitError, OutputError, UsageError
+from dsindex.options.index import IndexConfig
+from tests.commands.index.index_jobs import index, indexed, options
+from tests.support.datasets import write_dataset
+
+REFUSED = {
+    "no-file": ({"data_path": ["nowhere"]}, InputError,
+     r"/nowhere.idx: no such file; give the prefix of a .bin and .idx"),
+    "no-length": ({"epochs": None}, UsageError, "give one of --epochs, --num-samples"),
+    "weight-alone": ({"data_path": ["0.5", "web", "books"]}, InputError,
+     r"/0.5.idx: no such file; give the prefix of a .bin and .idx, after each weight"),
+    "empty-part": ({"split": "1000000,1,1", "epochs": None, "num_samples": "9,9,9"}, LimitError,
+     r"web, split valid: 9 samples were requested, but the part has no tokens"),
+    "weighted-none": ({"data_path": ["1", "web", "1", "books"]}, LimitError,
+     "split valid: a weighted blend needs a number of samples, got none"),
+    "more-than-exist": ({"data_path": ["web", "books"], "epochs": None, "num_samples": "99999", "split": "1"},
+     LimitError, r"split train: 99999 samples were requested and the datasets have 6\d\d, each drawn once"),
+    "no-sample": ({"data_path": ["web", "books"], "epochs": None, "num_samples": "none", "split": "998,1,1"},
+     LimitError, "web, split valid: expected at least one sample, got none, at which Megatron stops"),
+    "memory": ({"epochs": None, "num_samples": str(10**11)}, LimitError,
+     r"web, split train: the index takes \d+\.\d TB of memory and .* are available; use a machine"),
+    "split": ({"split": "no"}, InputError, "--split: expected one to three shares"),
+    "paths": ({"dataset_path_as": ["a"]}, InputError, "--dataset-path-as: expected HERE=THERE, .*got a"),
+    "not-json": ({"tokenizer_identifiers": "web.idx"}, InputError,
+     "web.idx: expected a JSON object, got a file that is not JSON"),
+    "no-json": ({"tokenizer_identifiers": "none.json"}, InputError, "none.json: cannot be read"),
+    "like": ({"tokenizer_identifiers": None, "like": "identifiers.json"}, DsindexError,
+     "identifiers.json: expected the description of a GPTDataset or BlendedDataset"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_refusal(folder, changes, error, message):
+    with pytest.raises(error, match=message):
+        indexed(**changes)
+    assert not (folder / "cache").exists()
+
+
+def test_caches_that_do_not_fit_on_the_disk_are_refused(folder, monkeypatch):
+    monkeypatch.setattr("dsindex.commands.index.free_bytes", lambda _: 1000)
+    with pytest.raises(OutputError, match=r"cache: the caches need .* kB, but 1.0 kB are free; make room, or choose"):
+        indexed()
+    assert not (folder / "cache").exists()
+
+
+def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder):
+    write_dataset(folder / "tight", [[[1] * 121]])  # just the 4 samples that its weight asks for
+    with pytest.raises(LimitError, match="draws 5 samples from tight, which has only 4; raise --mid-level-dataset-su"):
+        indexed(
+            data_path=["2", "web", "7", "tight", "2", "books"], epochs=None, num_samples="6", split="1",
+            mid_level_dataset_surplus=0,
+        )  # fmt: skip
+    assert not list((folder / "cache").glob("*Blended*"))
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"data_path": None, "train_data_path": ["web"], "split": "1"}, "give either --split or --train-data-path"),
+    ({"epochs": "zero"}, "positive number of epochs"),
+    ({"epochs": None, "num_samples": "1,2,3,4"}, "one to three numbers of samples"),
+])  # fmt: skip
+def test_options_that_make_no_sense_together(changes, message):
+    with pytest.raises(ValueError, match=message):
+        IndexConfig(**options(**changes))
+
+
+def explained(**changes):
+    report = indexed(explain=True, **changes)
+    return ["\n".join(describe(report)), *(sentence for finding in report.findings for sentence in finding.sentences)]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"seed": 1}, "random_seed is 1234 in the cache and 1 in the job: --seed"),
+    ({"split": "969,30,1"}, "split is '969, 30, 1' in the cache and '969,30,1' in the job: --split, as typed"),
+    ({"dataset_path_as": ["web=/lustre/web"]}, "dataset_path is 'web' in the cache and '/lustre/web' in the job"),
+])  # fmt: skip
+def test_explain_names_the_settings_that_differ(changes, sentence):
+    indexed(epochs="2.5")
+    shown, *sentences = explained(**changes)
+    assert "NOT found" in shown
+    assert any(sentence in said for said in sentences), sentences
+
+
+def test_explain_tells_that_the_data_changed(folder):
+    indexed(split="1")
+    os.utime(folder / "web.idx")
+    assert indexed(split="1", explain=True).ok, "the same lengths, only touched"
+    write_dataset(folder / "web", [[[1] * length] for length in [50, 20, 60, 30, 100, 5] * 40])
+    report = indexed(split="1", explain=True)
+    assert not report.ok
+    shown = "\n".join(describe(report))
+    assert "web.idx changed since the cache was built (its sequences 0 to 240 have other lengths" in shown
+
+
+def test_explain_tells_of_missing_files_and_edited_descriptions(folder):
+    (result,) = indexed(split="1").results
+    shuffle = Path(result.paths[-1])
+    shuffle.unlink()
+    said = f"the cache is incomplete, so the job builds it again: {shuffle.name} is missing"
+    assert said in explained(split="1")[0]
+    shutil.rmtree(folder / "cache")
+    assert "there is no folder " in explained(split="1")[0]
+    (folder / "cache").mkdir()
+    assert "contains no cache of a GPTDataset for split train" in explained(split="1")[0]
+
+
+def test_explain_compares_a_jobs_description_with_the_folder(folder):
+    indexed(data_path=["1", "web", "1", "books"], split="1", epochs=None, num_samples="50")
+    indexed(
+        data_path=["2", "web", "1", "books"], split="1", seed=5, epochs=None, num_samples="50", data_cache_path="job"
+    )
+    (like,) = (folder / "job").glob("*Blended*description.txt")
+    report = index(explain=True, like=str(like), data_cache_path="cache")
+    shown = "\n".join(describe(report))
+    assert "weights is [0.5, 0.5] in the cache and [0.66" in shown
+    assert "in every dataset, random_seed is 1234 in the cache and 5 in the job" in shown
+    assert index(explain=True, like=str(like), data_cache_path="job").ok

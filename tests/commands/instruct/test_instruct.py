@@ -1,0 +1,315 @@
+"""Instruction data: the one law, datasets and blocks, records of all shapes and bad ones, and other plans."""
+
+import contextlib
+import json
+import os
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import dsindex
+from dsindex.chat.config import check_config, parse_config
+from dsindex.chat.conversations import parse_record
+from dsindex.chat.encode import InstructionEncoder
+from dsindex.chat.statistics import split_by_hash
+from dsindex.chat.tokens import ChatTokenizer
+from dsindex.cli.main import main
+from dsindex.cli.render import describe
+from dsindex.commands import instruct
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.instruction import PackedInstructionDataset
+from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, RecordProblem
+from dsindex.formats.provenance import read_rows
+from dsindex.runtime import job as engine_job
+from tests.commands.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
+from tests.support.chat_tokenizers import train
+from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, SPEC_YAML
+from tests.support.golden import OWN
+from tests.support.jobs import run_config
+from tests.support.killed import run_until_killed
+
+WITH_VARIABLE = {"chat_template": "{{ greeting }}" + CHATML, "max_length": 150, "too_long": "split"}
+"""A template that writes a variable of the record."""
+TEMPLATED = check_config(WITH_VARIABLE, source="test")
+WAYS = [
+    ("construction", {"shard_size": "3KiB", "workers": 3}),
+    ("template", {"shard_size": "9KiB", "workers": 1}),
+    ("template", {"executor": "processes", "shard_size": "40KiB"}),
+    pytest.param("template", {"executor": "ray", "shard_size": "20KiB"}, marks=[pytest.mark.ray]),
+]
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    """Conversations with every kind of bad record among them."""
+    path = tmp_path_factory.mktemp("inputs") / "broken.jsonl"
+    lines = CONVERSATIONS.read_bytes().splitlines()[:120]
+    path.write_bytes(b"\n".join([*lines[:50], *BAD, b"", *lines[50:]]) + b"\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def unusual(tmp_path_factory):
+    """Conversations with weights, of which 2 is refused, parts and variables of their own."""
+    lines = []
+    for number, line in enumerate(CONVERSATIONS.read_bytes().splitlines()[:90]):
+        record = json.loads(line)
+        record["conversations"][1]["weight"] = number % 3
+        record["conversations"][0]["value"] = [{"type": "text", "text": record["conversations"][0]["value"]}]
+        lines.append(json.dumps({**record, "chat_template_kwargs": {"greeting": str(number % 5)}}).encode())
+    path = tmp_path_factory.mktemp("unusual") / "in.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory, broken, unusual):
+    """Name → input, configuration, and what every way of encoding it has to give."""
+    found = {}
+    for name, source, instruction in (("construction", broken, SPLIT_IN_PARTS), ("template", unusual, TEMPLATED)):
+        folder = tmp_path_factory.mktemp(name)
+        report = run_config(job(folder / "chat", input=(str(source),), shard_size="64MiB", workers=1), instruction)
+        assert any(split.statistics.sequences > split.statistics.conversations for split in report.splits)
+        found[name] = source, instruction, published(folder)
+    assert report.bad_records["bad-field"] == 30
+    return found
+
+
+@pytest.fixture(scope="module")
+def way(request):
+    """The options of a job; Ray is started before the test begins."""
+    if request.param.get("executor") == "ray":
+        request.getfixturevalue("ray_instance")
+    return request.param
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(("name", "way"), WAYS, ids=str, indirect=["way"])
+def test_same_bytes_for_any_shard_size_and_executor(tmp_path, expected, name, way):
+    source, instruction, files = expected[name]
+    run_config(job(tmp_path / "chat", input=(str(source),), **way), instruction)
+    assert published(tmp_path) == files
+    assert len(files) == 3 * (3 * 3 + 2)  # per split three datasets, provenance and quarantine
+
+
+def test_same_bytes_after_publishing_was_cut_off(tmp_path, broken, expected, monkeypatch):
+    """Tokens go last: where their .idx stands, the mask is whole. Blocks are made of what is published."""
+    config = job(tmp_path / "chat", input=(str(broken),))
+    publish, calls = engine_job._rename_all, []
+
+    def fail_second(output, *others):
+        calls.append(os.path.basename(output.prefix))
+        if len(calls) == 2:
+            raise InputError("the storage went away")
+        publish(output, *others)
+
+    monkeypatch.setattr(engine_job, "_rename_all", fail_second)
+    with pytest.raises(InputError, match="the storage went away"):
+        run_config(config, SPLIT_IN_PARTS)
+    assert calls == ["chat_test_loss_mask", "chat_test_text_document"]
+    assert not (tmp_path / "chat_test_text_document.idx").exists()
+    monkeypatch.setattr(engine_job, "_rename_all", publish)
+    run_config(config, SPLIT_IN_PARTS)
+    assert published(tmp_path) == expected["construction"][2]
+
+
+def test_same_bytes_after_a_kill(tmp_path, broken, expected):
+    """The command, killed once some shards are committed; the same command again."""
+    out = tmp_path / "out"
+    config = tmp_path / "chat.yaml"
+    config.write_text(yaml.safe_dump({**SPEC, "max_length": 768, "too_long": "split"}))
+    command = ["instruct", str(config), "--input", str(broken)]
+    command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(out / "chat")]
+    command += ["--seq-length", "768", "--split", "8,1,1", "--on-bad-record", "quarantine"]
+    command += ["--shard-size", "1KiB", "--executor", "local", "--workers", "1"]
+    run_until_killed(command, num_shards=3)
+    assert published(out) == {}
+    assert main(command) == 0
+    assert published(out) == expected["construction"][2]
+
+
+def test_datasets_are_what_the_encoder_gives(tmp_path):
+    """Read with the package's own readers: tokens and masks by split, every sequence in one block, provenance."""
+    report = run_config(job(tmp_path / "chat", shard_size=None), SPLIT_IN_PARTS)
+    encoder = InstructionEncoder(SPLIT_IN_PARTS, ChatTokenizer.from_path(OWN.plain_tokenizer))
+    encoded = []
+    for line, text in enumerate(CONVERSATIONS.read_bytes().splitlines(), 1):
+        with contextlib.suppress(RecordProblem):
+            encoded.append((line, encoder.encode(parse_record(text))))
+    for split in report.splits:
+        name = split.prefix.rpartition("_")[2]
+        own = [entry for entry in encoded if split_by_hash(entry[1].fingerprint, fractions=(8, 1, 1)) == name]
+        texts, masks = (IndexedDataset(f"{split.prefix}_{what}") for what in ("text_document", "loss_mask"))
+        assert (texts.dtype, masks.dtype) == (np.uint16, np.uint8)
+        assert np.array_equal(texts.document_indices, masks.document_indices)
+        assert np.array_equal(np.concatenate(list(texts)), np.concatenate([item.tokens for _, item in own]))
+        assert np.array_equal(np.concatenate(list(masks)), np.concatenate([item.mask for _, item in own]))
+        blocks = PackedInstructionDataset(split.prefix, sequence_length=768, pad_id=0)
+        statistics = split.statistics
+        # A first token is nobody's target, and the BOS is never trained on: nothing is lost between mask and loss mask.
+        assert sum(int(block.loss_mask.sum()) for block in blocks) == statistics.learnt  # type: ignore[attr-defined]
+        assert len(blocks) == split.packing.blocks  # type: ignore[union-attr]
+        assert blocks.plan.num_padding == split.packing.padding  # type: ignore[union-attr]
+        assert sorted(blocks.plan.conversations.tolist()) == list(range(statistics.sequences))
+        last = len(own) - 1
+        assert read_rows(f"{split.prefix}_text_document.provenance.parquet", last, last + 1)[2] == own[last][0]
+    assert sum(split.statistics.conversations for split in report.splits) == report.counts.kept == len(encoded)
+
+
+def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path, cli):
+    tokenizer = train("bytes")
+    (tmp_path / "tokenizer.json").write_text(tokenizer._json)
+    (tmp_path / "spec.yaml").write_text(SPEC_YAML)
+    (tmp_path / "spec.jsonl").write_text(json.dumps(SPEC_RECORD) + "\n")
+    given = ["--input", str(tmp_path / "spec.jsonl"), "--tokenizer-model", str(tmp_path / "tokenizer.json")]
+    command = ["instruct", str(tmp_path / "spec.yaml"), *given, "--output-prefix", str(tmp_path / "out" / "spec")]
+    shown = cli([*command, "--executor", "local"]).out
+    expected = InstructionEncoder(parse_config(SPEC_YAML), tokenizer).encode(SPEC_RECORD)
+    assert "1 line = 1 kept + 0 quarantined + 0 blank" in shown
+    assert f"1 conversation, 1 sequence, {len(expected.tokens)} tokens, {expected.mask.sum()} trainable" in shown
+    assert "already complete: the same plan was carried out before, nothing was done" in cli(command).out
+    for name in ("text_document", "loss_mask"):
+        assert main(["verify", f"{tmp_path}/out/spec_{name}"]) == 0
+
+
+def test_the_job_can_stand_in_the_configuration(tmp_path):
+    options = {"input": str(CONVERSATIONS), "output-prefix": str(tmp_path / "out" / "chat"), "executor": "local"}
+    options |= {"tokenizer_model": str(OWN.plain_tokenizer), "on_bad_record": "quarantine"}
+    (tmp_path / "chat.yaml").write_text(yaml.safe_dump({**SPEC, "job": options}))
+    assert main(["instruct", str(tmp_path / "chat.yaml")]) == 0
+    assert main(["verify", str(tmp_path / "out" / "chat_loss_mask")]) == 0
+
+
+def test_first_bad_record_is_named_with_file_and_line(tmp_path):
+    good, (line, kind) = CONVERSATIONS.read_bytes().splitlines(), next(iter(BAD.items()))
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*good[:5], line, *good[5:9], line]))
+    config = job(tmp_path / "out" / "chat", input=(str(tmp_path / "a.jsonl"),), on_bad_record="fail", shard_size="700B")
+    with pytest.raises(BadRecordError, match=rf"a\.jsonl, line 6: .* \({kind}\)"):
+        run_config(config, SPLIT_IN_PARTS)
+
+
+def test_another_plan_is_refused_and_replacing_removes_the_packs_of_earlier_tokens(tmp_path):
+    """Not the datasets of like names."""
+    options = {"split": None, "shard_size": None, "workers": 1}
+    for name in ("chat", "chat_packing_v2", "chat_packing_7"):
+        run_config(job(tmp_path / name, **options), SPLIT_IN_PARTS)
+    before, shorter = published(tmp_path), msgspec.structs.replace(SPLIT_IN_PARTS, max_length=512)
+    with pytest.raises(PlanError, match="max_length was 768 and is 512"):
+        run_config(job(tmp_path / "chat", **options), shorter)
+    run_config(job(tmp_path / "chat", **options, seq_length=1024, replace=True), shorter)
+    after = published(tmp_path)
+    assert before.keys() - after.keys() == {name for name in before if name.startswith("chat_packing_768.")}
+    others = [name for name in before if name.startswith(("chat_packing_v2", "chat_packing_7_"))]
+    assert [after[name] for name in others] == [before[name] for name in others]
+
+
+def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path, monkeypatch):
+    """Also after a crash between their files; somebody else's file is never replaced."""
+    instruction = check_config({**SPEC, "max_length": 768, "too_long": "truncate"}, source="test")
+    config = job(tmp_path / "chat", split=None, on_bad_record="fail", shard_size=None)
+    learnt = run_config(config, instruction).splits[0].statistics.learnt
+    before = published(tmp_path)
+    monkeypatch.setattr(instruct, "encode_shard", None)
+    padded = config.replaced(seq_length=1024, pad_to_multiple=16)
+    foreign = tmp_path / "chat_packing_1024_pad16.idx"
+    foreign.write_bytes(b"mine")
+    with pytest.raises(OutputError, match=r"_pad16\.idx: expected packs that dsindex wrote, got a file of which no"):
+        run_config(padded, instruction)
+    foreign.unlink()
+    report = run_config(padded, instruction)
+    assert next(describe(report)) == "already complete: the same plan was carried out before, only packs were made"
+    assert {name: published(tmp_path)[name] for name in before} == before
+    dataset = dsindex.open(tmp_path / "chat", sequence_length=1024, pad_to_multiple=16)
+    lengths = IndexedDataset(tmp_path / "chat_text_document").sequence_lengths
+    assert len(dataset) == report.splits[0].packing.blocks
+    assert sum(int(block.loss_mask.sum()) for block in dataset) == learnt
+    for number, block in enumerate(dataset):
+        own = lengths[dataset.plan.block(number)]
+        assert np.diff(block.cu_seqlens_unpadded)[: len(own)].tolist() == own.tolist()
+        assert np.diff(block.cu_seqlens)[: len(own)].tolist() == (-(-own // 16) * 16).tolist()
+
+
+LONG = [{"role": "user", "content": "a " * 130}, {"role": "assistant", "content": "b " * 130}]
+SHORT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+LONGER = {
+    "refuse": ("too-long 1", (1, 1), 0, None),
+    "drop": (None, (2, 2), 0, 1),
+    "truncate": (None, (2, 2), 1, None),
+    "split-turns": (None, (2, 3), 0, None),
+}
+"""What is said, the conversations and sequences, whether tokens are cut off, and what is left out of the packs."""
+
+
+@pytest.mark.parametrize("longer", LONGER)
+def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer):
+    said, counts, is_cut, dropped = LONGER[longer]
+    records = [{"messages": [*SHORT, *LONG, *LONG]}, {"messages": SHORT}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (tmp_path / "chat.yaml").write_text(yaml.safe_dump({"chat_template": CHATML}))
+    command = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / "in.jsonl"), "--executor", "local"]
+    command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "chat")]
+    command += ["--seq-length", "512", "--on-bad-record", "quarantine", "--longer-than-pack", longer]
+    shown = cli(command).out
+    statistics = json.loads((tmp_path / "chat_text_document.manifest.json").read_bytes())["content"]["statistics"]
+    packing = json.loads((tmp_path / "chat_packing_512.manifest.json").read_bytes())["content"]["packing"]
+    assert (statistics["conversations"], statistics["sequences"]) == counts
+    assert (statistics["cut"] > 0) == bool(is_cut)
+    assert statistics["shortened"] == (longer in {"truncate", "split-turns"})
+    assert packing.get("dropped") == dropped
+    assert said is None or f"quarantined: {said}" in shown
+    assert ("1 longer sequence with" in shown) == (dropped == 1)
+
+
+@pytest.mark.parametrize(("text", "options", "code", "message"), [
+    ("message_construction: [role]", ["--seq-length", "1"], 2, "expected an integer from 2 to 134217728, got '1'"),
+    ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a block"),
+    ("{message_construction: [role]}", ["--seq-length", "64", "--pad-to-multiple", "12"], 2, "such as 60, got 64"),
+    ("{message_construction: [role], too_long: split, max_length: 9}",
+     ["--seq-length", "64", "--longer-than-pack", "truncate"], 2, "got both; leave out one"),
+    ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
+    ("message_construction: [role", [], 1, "expected YAML"),
+])  # fmt: skip
+def test_wrong_options_are_said_in_one_sentence(tmp_path, capsys, text, options, code, message):
+    (tmp_path / "chat.yaml").write_text(text)
+    given = ["--input", str(CONVERSATIONS), "--tokenizer-model", str(OWN.plain_tokenizer)]
+    command = ["instruct", str(tmp_path / "chat.yaml"), *given, "--output-prefix", str(tmp_path / "out" / "x")]
+    assert main([*command, *options, "--executor", "local"]) == code
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+CALLS = [
+    {"messages": [
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": "", "reasoning_content": "Look.", "tool_calls": [
+            {"type": "function", "function": {"name": name, "arguments": arguments}}]},
+        {"role": "tool", "name": name, "content": "5"},
+        {"role": "assistant", "content": "It is 5."},
+    ], "tools": [{"type": "function", "function": {"name": name, "parameters": {"properties": {
+        key: {"type": "number"} for key in arguments}}}}]}
+    for question, name, arguments in (("Weather?", "weather", {"city": "Oslo"}), ("2 + 3?", "add", {"a": 2, "b": 3}))
+]  # fmt: skip
+
+
+def test_tables_give_the_tokens_of_json_and_what_is_not_written_is_said(tmp_path, cli):
+    """Arrow fills the fields of structs that other rows have; datasets' type Json is JSON in texts."""
+    (tmp_path / "json.jsonl").write_text("".join(json.dumps(record) + "\n" for record in CALLS))
+    pq.write_table(pa.Table.from_pylist(CALLS), tmp_path / "nulls.parquet")
+    columns = {key: pa.array([json.dumps(record[key]) for record in CALLS], pa.json_()) for key in CALLS[0]}
+    pq.write_table(pa.table(columns), tmp_path / "texts.parquet")
+    (tmp_path / "chat.yaml").write_text("chat_template: qwen2.5\ncontrol_tokens: allow\n")
+    found = set()
+    for name in ("json.jsonl", "nulls.parquet", "texts.parquet"):
+        words = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / name)]
+        words += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / name)]
+        said = cli(words).out
+        assert "  note: reasoning_content in 2 of 2 conversations: the template does not write it" in said
+        found.add((tmp_path / f"{name}_text_document.bin").read_bytes())
+    assert len(found) == 1
+    assert "reasoning" not in cli([*words[:-1], f"{words[-1]}-dropped", "--reasoning", "drop"]).out
+    refused = cli([*words[:-1], f"{words[-1]}-refused", "--unwritten", "refuse"], 1).err
+    assert "the template does not write reasoning_content; see `unwritten` (not-written)" in refused

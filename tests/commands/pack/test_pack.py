@@ -1,0 +1,186 @@
+"""`dsindex pack`: its bytes, patterns, refusals, resuming and Modalities' own configuration."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+
+from dsindex.cli.main import main
+from dsindex.commands.pack import choose_token_bytes, run_pack
+from dsindex.errors import TokenizerError
+from dsindex.formats.pbin import PBIN_VERSIONS
+from dsindex.options.pack import PackConfig
+from dsindex.runtime.progress import Reporter
+from dsindex.store.read import digest_file
+from dsindex.text.tokenizer import load_tokenizer
+from tests.support.golden import MODALITIES, OWN
+from tests.support.jobs import run_config
+from tests.support.pbin_files import VERSION_NAMES, pbin_bytes, write_pbin
+from tests.support.published import published
+
+
+def words(folder, size, *, added=()):
+    """A tokenizer with `size` words, the first of which are those of the golden text, and <eod> as its last one."""
+    known = dict.fromkeys(["[UNK]", *" ".join(golden_texts()).split(), *(f"<{number}>" for number in range(size))])
+    vocabulary = [*list(known)[: size - 1], "<eod>"]
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: number for number, word in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["<eod>"])
+    tokenizer.add_tokens(list(added))
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eod>"}))
+    return str(folder)
+
+
+def packed_by_hand(texts, tokenizer, *, version, token_bytes):
+    """What must come out, told as plainly as possible."""
+    loaded = tokenizers.Tokenizer.from_file(os.path.join(tokenizer, "tokenizer.json"))
+    eod = load_tokenizer(tokenizer).eod_id
+    documents = [loaded.encode(text).ids for text in texts]
+    closed = [ids if ids[-1] == eod else [*ids, eod] for ids in documents if ids]
+    return pbin_bytes(closed, version=version, token_bytes=token_bytes)
+
+
+def golden_texts():
+    return [json.loads(line)["text"] for line in OWN.docs.read_text("utf-8").split("\n") if line]
+
+
+# The command line.
+
+
+def said(capsys, *arguments):
+    code = main(["pack", *map(str, arguments)])
+    shown = capsys.readouterr()
+    return code, shown.out + shown.err
+
+
+INPUT = ("--input", OWN.docs)
+
+TOKENIZER = ("--tokenizer-model", OWN.plain_tokenizer)
+
+
+WAYS = [
+    {"executor": "local", "shard_size": "1KiB", "engine": "gigatoken"},
+    {"executor": "local", "shard_size": "64KiB", "engine": "tokenizers"},
+    {"executor": "local", "shard_size": "64MiB", "engine": "gigatoken", "jq_pattern": '.["text"]'},
+    {"executor": "processes", "shard_size": "64KiB", "engine": "tokenizers", "jq_pattern": ".text | ."},
+]
+
+RAY_WAY = {"executor": "ray", "shard_size": "64KiB", "engine": "gigatoken", "jq_pattern": "[.text] | first"}
+
+
+def pack_nonempty(way, folder, reporter):
+    config = PackConfig(
+        input=(str(MODALITIES / "nonempty.jsonl"),), tokenizer_model=str(MODALITIES / "gpt2"),
+        eod_token="<|endoftext|>", output=str(folder / "x.pbin"), workers=2, **way,
+    )  # fmt: skip
+    run_pack(config, reporter=reporter)
+    return (folder / "x.pbin").read_bytes()
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_pack_equals_modalities(way, tmp_path):
+    assert pack_nonempty(way, tmp_path, Reporter()) == (MODALITIES / "nonempty.pbin").read_bytes()
+
+
+@pytest.mark.quick(1)
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_pack_on_ray_equals_modalities(tmp_path):
+    assert pack_nonempty(RAY_WAY, tmp_path, Reporter()) == (MODALITIES / "nonempty.pbin").read_bytes()
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("version", VERSION_NAMES)
+@pytest.mark.parametrize(("num_words", "token_bytes"), [(256, 1), (257, 2), (70_000, 4)])
+def test_every_era_and_token_size_is_what_is_packed_by_hand(version, num_words, token_bytes, tmp_path, make_pack):
+    tokenizer = words(tmp_path / "words", num_words)
+    report = run_config(make_pack(tokenizer_model=tokenizer, pbin_era=version, shard_size="30KiB"))
+    size = 4 if version == "spec" else token_bytes
+    packed = packed_by_hand(golden_texts(), tokenizer, version=version, token_bytes=size)
+    [made] = report.datasets
+    assert Path(made.prefix).read_bytes() == packed
+    assert made.token_dtype == {1: "uint8", 2: "uint16", 4: "uint32"}[size]
+    assert made.num_documents + report.counts.empty_documents == len(golden_texts())
+    assert made.files["pbin"].digest == digest_file(made.prefix)
+
+
+def test_every_file_is_the_same_for_any_cut(make_pack, tmp_path):
+    (tmp_path / "in.jsonl").write_bytes(OWN.docs.read_bytes() + b'\n{"text": 1}\n' + OWN.docs.read_bytes())
+    outputs = []
+    for size in ("3KiB", "31KiB", "64MiB"):
+        out = tmp_path / size
+        inputs = (str(tmp_path / "in.jsonl"), str(OWN.docs))
+        config = make_pack(input=inputs, output=str(out / "x.pbin"), shard_size=size, on_bad_record="quarantine")
+        run_config(config)
+        outputs.append(published(out))
+    names = {f"x.{suffix}" for suffix in ("pbin", "manifest.json", "provenance.parquet", "quarantine.jsonl.zst")}
+    assert outputs[0].keys() == names
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+def test_added_token_that_does_not_fit_is_refused_by_name(make_pack, tmp_path):
+    tokenizer = words(tmp_path / "words", 256, added=["<new>"])
+    with pytest.raises(TokenizerError, match=r"expected ids that fit 1 bytes.*256 entries.*got 256 for '<new>'"):
+        run_config(make_pack(tokenizer_model=tokenizer))
+    assert not (tmp_path / "out").exists()
+    run_config(make_pack(tokenizer_model=tokenizer, pbin_era="spec"))
+    choose_token_bytes(load_tokenizer(words(tmp_path / "fits", 255, added=["<new>"])), PBIN_VERSIONS["current"])
+
+
+REFUSED = {
+    "no output": ((*INPUT, *TOKENIZER), 2, "dsindex pack: --output is required\n"),
+    "output of another kind": ((*INPUT, *TOKENIZER, "--output", "x.bin"), 2,
+     "--output: expected the name of a .pbin file, got 'x.bin'"),
+    "jq that sees the clock": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".text + (now | tostring)"),
+     1, "'now' is not allowed, since output must depend on the record alone"),
+    "merge with text": (("--merge", "a.pbin", "--output", "b.pbin", *INPUT), 2, "there is no option 'input'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), REFUSED.values(), ids=REFUSED)
+def test_wrong_options_are_named(arguments, code, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    got, shown = said(capsys, *arguments)
+    assert got == code
+    assert message in shown
+    assert "Traceback" not in shown
+    assert os.listdir(tmp_path) == []
+
+
+def test_command_packs_and_merges(tmp_path, capsys):
+    one = tmp_path / "one.pbin"
+    code, shown = said(capsys, *INPUT, *TOKENIZER, "--output", one, "--executor", "local")
+    assert code == 0
+    assert f"{one}: {len(golden_texts()) - 2} documents" in shown
+    assert "2 texts without tokens\n" in shown
+    assert "already complete" in said(capsys, *INPUT, *TOKENIZER, "--output", one, "--executor", "local")[1]
+    write_pbin(tmp_path / "two.pbin", [[7, 8]], version="spec", token_bytes=4)
+    code, shown = said(capsys, "--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin")
+    assert (code, "files of different vocabularies" in shown) == (1, True)
+    write_pbin(tmp_path / "two.pbin", [[7, 8]], version="2024-01-30", token_bytes=2)
+    merged = ("--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin")
+    assert said(capsys, *merged)[0] == 0
+    texts = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), version="current", token_bytes=2)
+    tokens = np.frombuffer(texts, "<u2", int.from_bytes(texts[:8], "little") // 2, 12)
+    both = (tmp_path / "both.pbin").read_bytes()
+    assert both[12 : 12 + tokens.nbytes + 4] == tokens.tobytes() + bytes([7, 0, 8, 0])
+
+
+# What is done twice, cut off, or asked for differently.
+
+
+def test_files_of_others_beside_the_output_stay(make_pack, tmp_path):
+    (tmp_path / "out").mkdir()
+    for suffix in ("bin", "idx"):
+        (tmp_path / "out" / f"docs.{suffix}").write_bytes(b"an index of lines, or Megatron's")
+    run_config(make_pack())
+    assert (tmp_path / "out" / "docs.idx").read_bytes() == b"an index of lines, or Megatron's"
+    assert (tmp_path / "out" / "docs.bin").exists()

@@ -1,0 +1,103 @@
+"""The functions of `import dsindex`: cheap to import, with the options of their commands as typed keyword arguments."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import dsindex
+from dsindex.cli.render import VIEWS
+from dsindex.options.build import BuildConfig
+from dsindex.options.datasets import ConvertCommand, InspectConfig, TraceConfig, VerifyConfig
+from dsindex.options.index import IndexConfig
+from dsindex.options.instruct import InstructConfig
+from dsindex.options.merge import MergeConfig
+from dsindex.options.mix import MixConfig
+from dsindex.options.model import options_of
+from dsindex.options.pack import PackConfig
+
+MODELS = {
+    "build": BuildConfig, "merge": MergeConfig, "build_index": IndexConfig, "mix": MixConfig, "pack": PackConfig,
+    "instruct": InstructConfig, "verify": VerifyConfig, "convert": ConvertCommand, "inspect": InspectConfig,
+    "trace": TraceConfig,
+}  # fmt: skip
+"""Function to the model of its options."""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_function_takes_the_options_of_its_command(name):
+    signature = inspect.signature(getattr(dsindex, name))
+    known = options_of(MODELS[name])
+    assert signature.parameters.keys() == {each.alias or option for option, each in known.items()}
+    documented = inspect.getdoc(getattr(dsindex, name))
+    assert all(f"{each.alias or option}: " in documented for option, each in known.items() if each.help)
+    assert sum(bool(each.help) for each in known.values()) >= len(known) - 3
+    positional = [each.name for each in signature.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
+    assert len(positional) == {"convert": 2, "instruct": 1}.get(name, 1)
+
+
+CALLS = """
+import dsindex
+from pathlib import Path
+built = dsindex.build(["a"], tokenizer="t", output_prefix=Path("o"), epochs=2.5, seq_length=8, shard_size="1MiB")
+built.prefixes.index("o")
+caches = dsindex.build_index([0.5, built, 0.5, "b"], seq_length=8, epochs="2.5", num_samples=[1, None, 2])
+dsindex.verify(built, cache=caches, progress=True).findings
+dsindex.build("a", tokenizer="t", output_prefix="o", shard_sise=1)
+dsindex.build("a", tokenizer="t", output_prefix="o", workers="two")
+dsindex.build("a", tokenizer="t")
+dsindex.build_index("a", seq_length="8")
+dsindex.merge(built, output_prefix="o", executor="dask")
+"""
+
+
+@pytest.mark.exhaustive
+def test_type_checker_refuses_wrong_calls(tmp_path):
+    pytest.importorskip("mypy")
+    (tmp_path / "calls.py").write_text(CALLS)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "--no-error-summary"]
+    shown = subprocess.run([*command, "calls.py"], capture_output=True, text=True, check=False, cwd=tmp_path).stdout
+    assert [line.split(":")[1] for line in shown.splitlines() if ": error:" in line] == ["8", "9", "10", "11", "12"], (
+        shown
+    )
+
+
+@pytest.mark.parametrize(("use", "watched", "loaded"), [
+    ("pass", "'dsindex', 'dsindex.commands.api', 'numpy', 'pydantic'", "['dsindex']"),
+    ("dsindex.open", "'dsindex.commands.api', 'pydantic', 'ray', 'numba', 'pyarrow', 'tokenizers', 'yaml'", "[]"),
+])  # fmt: skip
+def test_import_is_as_cheap_as_what_is_used(use, watched, loaded):
+    code = f"import sys, dsindex; {use}; print(sorted({{{watched}}} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == loaded
+
+
+GIVEN = {"tokenizer": "t", "output_prefix": "o"}
+
+
+@pytest.mark.parametrize(("name", "arguments", "options", "message"), [
+    ("build", ["a"], {"output_prefix": "o"}, "--tokenizer-model is required"),
+    ("build", ["a"], {**GIVEN, "shard_sise": 1}, "there is no option 'shard_sise' .did you mean 'shard_size'"),
+    ("build", ["a"], {**GIVEN, "workers": True}, "--workers: expected an integer from 1 to 1048576, got True"),
+    ("build", ["a"], {**GIVEN, "workers": 0, "join": 3}, "--workers: expected .* from 1 to .*, got 0; --join: "),
+    ("build", [3], GIVEN, "--input: expected text that can be typed, got 3"),
+    ("build", ["a", "b"], GIVEN, "expected at most 1 arguments without a name, got 2"),
+    ("build", ["a"], {**GIVEN, "epochs": 2}, "give --seq-length, or --like with"),
+    ("build", ["a"], {**GIVEN, "progress": 3}, "progress: expected True, False or a function"),
+    ("build", [], GIVEN, "--input is required"),
+    ("merge", [[]], {"output_prefix": "o"}, "--input: expected at least one dataset, got none"),
+    ("merge", [["a", 3]], {"output_prefix": "o"}, "--input: expected str, bytes or os.PathLike object, not int"),
+    ("mix", [{"a": 3}], {}, "a: expected 40% of the tokens"),
+    ("trace", ["a"], {"sample": 1, "consumed": 1}, "give either --sample or --consumed"),
+])  # fmt: skip
+def test_misuse_is_told_in_one_sentence(name, arguments, options, message):
+    with pytest.raises(dsindex.UsageError, match=message) as raised:
+        getattr(dsindex, name)(*arguments, **options)
+    assert "\n" not in str(raised.value)
+    assert isinstance(raised.value, ValueError)
+
+
+def test_every_result_is_shown():
+    results = [inspect.signature(getattr(dsindex, name)).return_annotation for name in (*MODELS, "raw_index", "report")]
+    assert {name for result in results for name in result.split(" | ")} <= VIEWS.keys()

@@ -1,0 +1,129 @@
+"""Compressed inputs: the same records, the same files, however they are compressed, cut, and built."""
+
+import contextlib
+import gzip
+import json
+import random
+import tracemalloc
+
+import pytest
+
+from dsindex.commands.api import verify
+from dsindex.errors import BadRecordError, InputError
+from dsindex.options.build import BuildConfig
+from dsindex.text.input_format import InputForm
+from dsindex.text.selection import open_selection
+from tests.faults.corpus import BROKEN, write_corpus
+from tests.support.compressed import COMPRESSORS
+from tests.support.datasets import part_of, read_part
+from tests.support.golden import OWN
+from tests.support.jobs import config_of, run_config
+from tests.support.published import published
+
+NUM_LINES = 400
+BROKEN_LINES = {
+    line: BROKEN[kind] for line, kind in zip(sorted(random.Random(5).sample(range(NUM_LINES), 8)), BROKEN, strict=False)
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
+    write_corpus(path, num_lines=NUM_LINES, broken=BROKEN_LINES)
+    return path.read_bytes()
+
+
+def build(source, out, **options):
+    own = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
+    own["output_prefix"] = str(out / "x")
+    with contextlib.chdir(source.parent):  # the quarantine names inputs as they were given
+        return run_config(config_of(BuildConfig, source.name, **{**own, **options}))
+
+
+def outputs(folder):
+    """All published files; of the manifests all but what the compression changes."""
+    files = dict(published(folder))
+    for name in files:
+        if name.endswith("manifest.json"):
+            content = json.loads(files[name])
+            for entry in content["inputs"]:
+                for key in ("size_bytes", "fingerprint", "compression", "text_bytes"):
+                    entry.pop(key, None)
+            files[name] = content
+    return files
+
+
+@pytest.fixture(scope="module")
+def expected(text, tmp_path_factory):
+    """What a build of the plain text publishes. Every input has the same name: it is told by its content."""
+    folder = tmp_path_factory.mktemp("plain")
+    source = folder / "text"
+    source.write_bytes(text)
+    (folder / "out").mkdir()
+    build(source, folder / "out")
+    return outputs(folder / "out")
+
+
+def compressed(text, name, folder):
+    source = folder / "text"
+    source.write_bytes(COMPRESSORS[name](text))
+    (folder / "out").mkdir()
+    return source
+
+
+WAYS = [{}, {"shard_size": "1KiB", "workers": 3}, {"shard_size": "20KiB", "executor": "processes"}]
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize(("name", "way"), [(name, WAYS[n % 3]) for n, name in enumerate(COMPRESSORS)], ids=str)
+def test_a_compressed_input_gives_the_files_of_its_text(text, expected, tmp_path, name, way):
+    source = compressed(text, name, tmp_path)
+    report = build(source, tmp_path / "out", **way)
+    assert outputs(tmp_path / "out") == expected
+    assert not (tmp_path / "out" / "x.build").exists()
+    assert report.run.shards == 1
+    verified = verify(tmp_path / "out/x_text_document", against_source=True, tokenizer=OWN.plain_tokenizer)
+    assert verified, verified.findings
+    with pytest.raises(BadRecordError, match=rf"text, line {min(BROKEN_LINES) + 1}: "):
+        build(source, tmp_path / "out", on_bad_record="fail", output_prefix=str(tmp_path / "out" / "y"))
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("name", ["members.gz", "one.zst", "one.xz", "one.bz2"])
+def test_a_damaged_input_is_named_and_nothing_published(text, tmp_path, name):
+    source = compressed(text, name, tmp_path)
+    content = source.read_bytes()
+    place = len(content) * 3 // 4
+    for damaged in (content[:-30], content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]):
+        source.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"text: expected \w+ data, but the \w+ that begins at byte \d+ is "):
+            build(source, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} <= {"x.build", "x.progress.json"}
+    source.write_bytes(content)
+    build(source, tmp_path / "out", replace=True)
+
+
+def test_damage_is_told_before_the_bad_records_that_it_makes(text, tmp_path):
+    lines = [line for number, line in enumerate(text.splitlines(keepends=True)) if number not in BROKEN_LINES]
+    source = compressed(b"".join(lines), "frames.zst", tmp_path)
+    whole = source.read_bytes()
+    for place in range(len(whole) // 3, len(whole), len(whole) // 3):
+        source.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
+        with pytest.raises(InputError, match=r"text: expected zstd data, but the frame that begins at byte \d+"):
+            build(source, tmp_path / f"out{place}", on_bad_record="fail")
+
+
+def test_a_bomb_of_one_line_is_a_bad_record(tmp_path):
+    source = tmp_path / "text"
+    source.write_bytes(gzip.compress(b'{"text": "a", "title": "b"}\n' + bytes(100 << 20)))
+    part = part_of(source, form=InputForm(container="gzip"))
+    tracemalloc.start()
+    blocks = list(read_part(part, open_selection(["text", "title"]), max_record_bytes=8 << 20))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [(block.num_lines, len(block.bad)) for block in blocks] == [(1, 0), (1, 1)]
+    assert peak < 40 << 20
+    report = build(source, tmp_path / "out", workers=1, max_record_size="8MiB")
+    assert (report.counts.kept, report.counts.quarantined) == (1, 1)
+    with pytest.raises(BadRecordError, match=r"text, line 2: record of 104857600 bytes is larger than the limit"):
+        build(source, tmp_path / "out", on_bad_record="fail", max_record_size="1MiB", replace=True)

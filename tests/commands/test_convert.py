@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsindex.commands.convert import convert_to_indexed, convert_to_pbin, convert_version
+from dsindex.errors import FormatError, OutputError
+from dsindex.formats.pbin import PBIN_VERSIONS
+from tests.support.datasets import write_dataset
+from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin
+
+SEQUENCES = [[[1, 2, 3]], [], [[250, 9]], [[4]], [], []]
+
+
+def pair(prefix):
+    return Path(f"{prefix}.bin").read_bytes(), Path(f"{prefix}.idx").read_bytes()
+
+
+@pytest.mark.parametrize("version", VERSION_NAMES)
+@pytest.mark.parametrize("other", VERSION_NAMES)
+def test_every_era_turns_into_every_other(tmp_path, version, other):
+    source = write_pbin(tmp_path / "x.pbin", DOCUMENTS, version=version)
+    conversion = convert_version(source, str(tmp_path / "y.pbin"), version=PBIN_VERSIONS[other])
+    assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes(DOCUMENTS, version=other)
+    [made] = conversion.datasets
+    assert (made.num_documents, made.num_tokens) == (6, 6)
+
+
+@pytest.mark.parametrize(("documents", "options", "message"), [
+    ([[[1], [2]]], {}, "expected documents of one sequence, got several in document 0; .* --flatten"),
+    ([[[1]], [[]]], {}, "expected sequences with tokens, got none in sequence 1, .* --flatten"),
+    ([[[1]]], {"dtype": "int64"}, r"a type that can be restored from a \.pbin \(uint8, uint16, int32\), got int64"),
+    ([[[1]]], {"modes": [1]}, "expected a dataset without sequence modes"),
+    ([[[1, -1]]], {"dtype": "int32"}, "token id -1 does not fit uint32"),
+])  # fmt: skip
+def test_what_a_pbin_cannot_say_is_refused(tmp_path, documents, options, message):
+    source = write_dataset(tmp_path / "x", documents, **options)
+    with pytest.raises(FormatError, match=message):
+        convert_to_pbin(source, str(tmp_path / "x.pbin"))
+    assert {file.name for file in tmp_path.iterdir()} == {"x.bin", "x.idx"}
+
+
+def test_flatten_joins_the_sequences_of_a_document(tmp_path):
+    source = write_dataset(tmp_path / "x", [[[1], [2, 3]], [[], [4]], [[]], []])
+    convert_to_pbin(source, str(tmp_path / "x.pbin"), flatten=True)
+    expected = pbin_bytes([[1, 2, 3], [4], [], []], version="current", token_bytes=2)
+    assert (tmp_path / "x.pbin").read_bytes() == expected
+
+
+def test_ids_that_do_not_fit_are_refused(tmp_path):
+    packed = write_pbin(tmp_path / "x.pbin", [[2**31]])
+    with pytest.raises(FormatError, match="token id 2147483648 does not fit int32"):
+        convert_to_indexed(packed, str(tmp_path / "y"))
+    assert {file.name for file in tmp_path.iterdir()} == {"x.pbin"}
+
+
+def test_missing_sources_and_existing_outputs_are_named(tmp_path):
+    with pytest.raises(FormatError, match=r"none\.idx: cannot be read"):
+        convert_to_pbin(str(tmp_path / "none"), str(tmp_path / "x.pbin"))
+    source = write_dataset(tmp_path / "x", SEQUENCES)
+    with pytest.raises(OutputError, match="expected a file that does not exist yet"):
+        convert_to_indexed(write_pbin(tmp_path / "y.pbin", [[1]]), source)
+    (tmp_path / "x.bin").unlink()
+    with pytest.raises(FormatError, match=r"x\.bin: cannot be read"):
+        convert_to_pbin(source, str(tmp_path / "z.pbin"))
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.lists(st.integers(0, 255), max_size=5), max_size=12),
+    st.sampled_from(VERSION_NAMES),
+    st.sampled_from(["uint8", "uint16", "int32"]),
+)
+def test_any_documents_come_back(tmp_path_factory, documents, version, dtype):
+    folder = tmp_path_factory.mktemp("convert")
+    source = write_dataset(folder / "x", [[document] if document else [] for document in documents], dtype=dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dsindex.commands.convert.COPY_TOKENS", 3)
+        convert_to_pbin(source, str(folder / "x.pbin"), version=PBIN_VERSIONS[version])
+        size = 4 if version == "spec" else np.dtype(dtype).itemsize
+        assert (folder / "x.pbin").read_bytes() == pbin_bytes(documents, version=version, token_bytes=size)
+        named = np.dtype(dtype) if version == "spec" else None
+        conversion = convert_to_indexed(str(folder / "x.pbin"), str(folder / "y"), dtype=named)
+    assert pair(folder / "y") == pair(source)
+    [made] = conversion.datasets
+    assert (made.num_documents, made.token_dtype) == (len(documents), np.dtype(dtype).name)

@@ -1,0 +1,190 @@
+"""Paths and patterns of `--json-keys`, `--join`, `--where` and `--token-ids`: what is stored, counted, refused."""
+
+import json
+import random
+import re
+from itertools import pairwise
+
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.commands.verify import verify_dataset
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.errors import PlanError, UsageError
+from dsindex.options.build import BuildConfig
+from dsindex.options.datasets import VerifyConfig
+from dsindex.runtime.progress import Reporter
+from dsindex.text.tokenizer import load_tokenizer, shared_tokenizer
+from tests.support import jobs
+from tests.support.golden import OWN
+from tests.support.jobs import run_config
+from tests.support.published import published
+
+NUM_LINES = 400
+TOKENIZER = load_tokenizer(str(OWN.plain_tokenizer))
+
+KINDS = {
+    "path": {"json_keys": (".meta.text", "title=.meta.more.title")},
+    "jq": {"json_keys": ("text", "both=.text + .meta.text", "list=. | [.text, .meta.text]")},
+    "join": {"json_keys": ("text", ".meta.text", ".meta.tags"), "join": r"\n"},
+    "join and where": {"json_keys": ("text", ".n | tostring"), "join": "\n\t", "where": ".meta.tags | length"},
+    "token ids": {"token_ids": ".meta.ids", "append_eod": True},
+    "token ids where": {"token_ids": "own=.lists", "where": ".n > 7"},
+}
+
+
+def record_of(number, rng):
+    words = " ".join(rng.choices(["alpha", "Größe", "x\ny", "\U0001f600", '"q"', "<|endoftext|>"], k=rng.randrange(30)))
+    ids = [rng.randrange(TOKENIZER.vocabulary_size) for _ in range(rng.randrange(8))]
+    return {
+        "text": f"top {number} {words}",
+        "n": number,
+        "lang": rng.choice(["en", "de"]),
+        "meta": {
+            "text": words,
+            "tags": rng.choices(["a", "b c"], k=rng.randrange(3)),
+            "ids": ids,
+            "more": {"title": f"t {number}"},
+        },
+        "lists": [ids, [], ids[:2]],
+    }
+
+
+def config_of(source, folder, **options):
+    own = {"append_eod": True, "on_bad_record": "quarantine", "output_prefix": str(folder / "x"), "workers": None}
+    return jobs.config_of(BuildConfig, (str(source / "a.jsonl"), str(source / "b.jsonl")), **{**own, **options})
+
+
+def good_records(source):
+    lines = [line for name in "ab" for line in (source / f"{name}.jsonl").read_text().split("\n")]
+    records = [json.loads(line) for line in lines if line.startswith("{")]
+    return [record for record in records if isinstance(record["text"], str) and isinstance(record["n"], int)]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Records in two files, with blank and bad lines; each kind of build has bad records of its own."""
+    folder = tmp_path_factory.mktemp("fields")
+    rng = random.Random(7)
+    for name in ("a", "b"):
+        lines = [json.dumps(record_of(number, rng), ensure_ascii=number % 2 == 0) for number in range(NUM_LINES // 2)]
+        lines[20] = ""
+        lines[30] = "no JSON"
+        lines[40] = '{"text": "a", "n": "x", "lang": "en", "meta": {"text": 5, "ids": [1.5]}, "lists": [[1], [-1]]}'
+        lines[50] = '{"text": 5, "n": 1, "lang": "en", "meta": null, "lists": null}'
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def documents(prefix, name):
+    """The sequences of each document."""
+    dataset = IndexedDataset(str(prefix.with_name(f"{prefix.name}_{name}_document")))
+    stops = dataset.document_indices.tolist()
+    return [[dataset[sequence].tolist() for sequence in range(begin, end)] for begin, end in pairwise(stops)]
+
+
+def encode(text):
+    return shared_tokenizer(TOKENIZER).encode(text).ids
+
+
+def closed(sequences):
+    """A document as it is stored: without empty sequences, and with EOD at its end."""
+    kept = [ids for ids in sequences if ids]
+    return [*kept[:-1], [*kept[-1], TOKENIZER.eod_id]] if kept else []
+
+
+def test_joined_texts_are_one_document(source, tmp_path):
+    run_config(config_of(source, tmp_path, **KINDS["join"]))
+    assert documents(tmp_path / "x", "text") == [
+        closed([encode("\n".join([r["text"], r["meta"]["text"], "\n".join(r["meta"]["tags"])]))])
+        for r in good_records(source)
+    ]
+
+
+def test_token_ids_are_stored_as_they_are(source, tmp_path):
+    run_config(config_of(source, tmp_path, token_ids=".meta.ids"))
+    assert documents(tmp_path / "x", "meta.ids") == [closed([r["meta"]["ids"]]) for r in good_records(source)]
+    report = run_config(config_of(source, tmp_path / "lists", token_ids="lists", append_eod=False))
+    assert documents(tmp_path / "lists" / "x", "lists") == [
+        [ids for ids in r["lists"] if ids] for r in good_records(source)
+    ]
+    assert report.run.engine is None
+
+
+def test_filtered_records_are_counted(source, tmp_path, capsys):
+    options = ("--input", source / "a.jsonl", "--tokenizer-model", OWN.plain_tokenizer, "--append-eod")
+    words = ("build", *options, "--output-prefix", tmp_path / "x", "--where", ".n < 100", "--workers", 1)
+    assert main([*map(str, words), "--on-bad-record", "quarantine", "--executor", "local"]) == 0
+    assert "200 lines = 96 kept + 101 filtered + 2 quarantined + 1 blank" in capsys.readouterr().out
+    content = json.loads((tmp_path / "x_text_document.manifest.json").read_bytes())["content"]
+    assert content["account"]["filtered"] == content["inputs"][0]["filtered"] == 101
+    assert content["options"]["where"] == ".n < 100"
+
+
+def verify(prefix):
+    config = VerifyConfig(
+        prefix, against_source=True, tokenizer_model=str(OWN.plain_tokenizer), executor="local", workers=2
+    )
+    return verify_dataset(prefix, config, reporter=Reporter())
+
+
+@pytest.fixture(scope="module")
+def expected(source, tmp_path_factory):
+    """What a build of each kind publishes, made once in one shard."""
+    made = {}
+
+    def of_kind(kind):
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("expected")
+            run_config(config_of(source, folder, **KINDS[kind], shard_size="64MiB", workers=1))
+            made[kind] = published(folder)
+        return made[kind]
+
+    return of_kind
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("kind", KINDS)
+def test_output_does_not_depend_on_the_way(kind, source, expected, tmp_path):
+    run_config(config_of(source, tmp_path, **KINDS[kind], shard_size="5KiB", workers=3))
+    assert published(tmp_path) == expected(kind)
+
+
+@pytest.mark.parametrize("executor", ["processes", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
+def test_output_of_other_executors_is_the_same(executor, source, expected, tmp_path):
+    run_config(config_of(source, tmp_path, **KINDS["join and where"], executor=executor, shard_size="9KiB", workers=2))
+    assert published(tmp_path) == expected("join and where")
+
+
+def test_other_fields_are_another_plan(source, tmp_path):
+    run_config(config_of(source, tmp_path))
+    assert run_config(config_of(source, tmp_path)).already_complete
+    with pytest.raises(PlanError, match=r'where was not set and is "\.n"'):
+        run_config(config_of(source, tmp_path, where=".n"))
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"json_keys": (".a | .b",)}, r"a file name, got '\.a \| \.b'; name the output, as in NAME=\.a \| \.b"),
+    ({"json_keys": ('.["a/b"]',)}, r"can be part of a file name, got 'a/b'; name the output, as in NAME="),
+    ({"json_keys": ("text", ".text")}, r"expected outputs of different names, got text text"),
+    ({"token_ids": "x=.a[0]"}, r"--token-ids: expected a name or a path .*, got the jq pattern 'x=\.a\[0\]'"),
+    ({"join": "\\x"}, "expected a backslash to be part of"),
+])  # fmt: skip
+def test_options_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        BuildConfig(input=("a",), tokenizer_model="t", output_prefix="o", **options)
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (("--where", ".n |"), r"jq pattern '\.n \|': syntax error"),
+    (("--where", ".n + {}"), r"a\.jsonl, line 1: pattern `\.n \+ \{\}` fails"),
+    (("--token-ids", "text"), r"line 1: expected a list of token ids from 0 to \d+ under the key 'text', got a s"),
+])  # fmt: skip
+def test_bad_fields_get_one_sentence(flags, message, tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text('{"n": 1, "text": "a", "meta": {"x": 1, "big": [1, 9999999]}}\n')
+    words = ("build", "--input", tmp_path / "a.jsonl", "--tokenizer-model", OWN.plain_tokenizer, *flags)
+    assert main([*map(str, words), "--output-prefix", str(tmp_path / "out" / "x"), "--executor", "local"]) == 1
+    shown = capsys.readouterr().err.splitlines()[-1]
+    assert shown.startswith("dsindex build: ")
+    assert re.search(message, shown), shown
+    assert not list(tmp_path.glob("out/*.bin"))

@@ -1,0 +1,132 @@
+"""A plan is the ordered list of its inputs, repetitions included, and their bytes: nothing else continues it."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from dsindex.cli.main import main
+from tests.support.golden import OWN
+
+TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
+LINES = OWN.docs.read_bytes().splitlines(keepends=True)
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    """Three inputs in a working folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate("abc"):
+        Path(f"{name}.jsonl").write_bytes(b"".join(LINES[20 * number : 20 * number + 20]))
+
+
+def build(names, prefix="out/x", options=()):
+    inputs = [f"{name}.jsonl" for name in names.split()]
+    return main(["build", "--input", *inputs, *TOKENIZER, "--output-prefix", prefix, *options])
+
+
+def datasets(prefix):
+    """Every file of a dataset but the manifest, by suffix."""
+    folder, name = os.path.split(prefix)
+    files = Path(folder).glob(f"{name}_*")
+    return {
+        path.name.removeprefix(name): path.read_bytes() for path in files if path.is_file() and path.suffix != ".json"
+    }
+
+
+OTHER_INPUTS = [
+    ("a a", "a", "the input .*/a.jsonl is gone or changed"),
+    ("a b a", "a a b", "the inputs are in another order"),
+    ("a", "a a", "the input .*/a.jsonl is new or changed"),
+    ("a b", "c a a b", "the input .*/[ca].jsonl and 1 more are new or changed"),
+    ("a b", "b c", "the input .*/a.jsonl is gone or changed; the input .*/c.jsonl is new"),
+]
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize(("before", "now", "reason"), OTHER_INPUTS, ids=[f"{a} then {b}" for a, b, _ in OTHER_INPUTS])
+@pytest.mark.parametrize("is_kept", [False, True], ids=["published", "kept"])
+def test_other_inputs_are_another_plan(before, now, reason, is_kept, capsys):
+    assert build(before, options=["--keep-shards"] if is_kept else []) == 0
+    was = datasets("out/x")
+    capsys.readouterr()
+    assert build(now) == 1
+    error = capsys.readouterr().err
+    assert re.search(f"another plan .*here: {reason}", error), error
+    assert datasets("out/x") == was
+    if is_kept:  # what a bad record or a kill leaves: shards, and no output
+        for path in Path("out").glob("x_text_document.*"):
+            path.unlink()
+    assert build(now, options=[] if is_kept else ["--replace"]) == 0
+    assert build(now, "other/x") == 0
+    assert datasets("out/x") == datasets("other/x")
+
+
+def test_publishing_of_another_plan_goes_on_where_it_was(monkeypatch):
+    """Also in a work folder in which a plan was finished before."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    assert build("a", options=["--keep-shards"]) == 0
+    for path in Path("out").glob("x_text_document.*"):
+        path.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr("dsindex.formats.manifest.Manifest.encode", stop)  # the manifest is what comes last
+        assert build("a b", options=["--keep-shards"]) == 130
+    assert datasets("out/x")
+    assert build("a b") == 0
+    assert build("a b", "other/x") == 0
+    assert datasets("out/x") == datasets("other/x")
+
+
+def test_what_another_plan_published_is_not_replaced_unasked(monkeypatch, capsys):
+    """Its records are in the same work folder, and the plan that stopped had been allowed to."""
+    assert build("a", options=["--keep-shards"]) == 0
+    published = datasets("out/x")
+    with monkeypatch.context() as patch:
+        patch.setattr("dsindex.runtime.job.Job.assemble", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert build("a b", options=["--keep-shards", "--replace"]) == 130
+    assert build("a b") == 1
+    assert "--replace" in capsys.readouterr().err
+    assert datasets("out/x") == published
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("finished", [True, False], ids=["finished", "stopped"])
+@pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
+def test_only_changed_inputs_are_tokenized_again(executor, finished, capsys, monkeypatch):
+    """One is mended, one left out, one added, and the one that stays has another place."""
+    for name in "abcd":
+        count = "abcd".index(name) * 7 + 10
+        Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:count] * 3))
+    options = ["--executor", executor, "--shard-size", "3KiB", "--keep-shards"]
+    with monkeypatch.context() as patch:
+        if not finished:
+            patch.setattr("dsindex.runtime.job.Job.assemble", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert build("c a b", options=options) == (0 if finished else 130)
+    before = tokenized()
+    Path("b.jsonl").write_bytes(b"".join(LINES[5:50]))
+    capsys.readouterr()
+    assert build("d b a", options=[*options, *(["--replace"] if finished else [])]) == 0
+    told = capsys.readouterr().err
+    made = tokenized()[len(before) :]
+    assert re.search(
+        r"/[bc].jsonl and 1 more are gone or changed; the input .*/[bd].jsonl and 1 more are new or changed", told
+    )
+    assert f"{before.count('a.jsonl')} of {before.count('a.jsonl') + len(made)} shards kept, {len(made)} to be" in told
+    assert set(made) == {"b.jsonl", "d.jsonl"}
+    assert build("d b a", "other/x", options) == 0
+    assert datasets("out/x") == datasets("other/x")
+
+
+def tokenized():
+    """The input of each shard that was made, in order."""
+    lines = Path("out/x.build/ledger.jsonl").read_bytes().splitlines()
+    return [
+        os.path.basename(line.split(b'"task":"')[1].split(b"\\u0000")[0]).decode() for line in lines if SHARD in line
+    ]
+
+
+SHARD = b'{"kind":"shard"'

@@ -1,0 +1,170 @@
+"""The same records in every format give the same data, in every job: JSON lines, tables, plain text."""
+
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dsindex.cli.render import describe
+from dsindex.commands.api import verify
+from dsindex.errors import BadRecordError, InputError
+from dsindex.formats.provenance import read_rows
+from dsindex.options.build import BuildConfig
+from dsindex.runtime.estimate import estimate_build
+from tests.support.golden import OWN
+from tests.support.jobs import config_of, run_config
+
+WORDS = 'naïve 水 \u2028 words, "quoted" '
+RECORDS = [
+    {"text": f"Record {number}: {WORDS * (number % 7)}", "title": f"T{number % 5}", "n": number}
+    for number in range(500)
+]
+RECORDS[17]["text"] = ""
+RECORDS[18]["text"] = "two\nlines\r\nand a half"
+
+
+def build(source, out, **options):
+    own = {} if "token_ids" in options else {"json_keys": ("text", "title")}
+    own |= {"append_eod": True, "output_prefix": str(out / "x")}
+    out.mkdir(exist_ok=True)
+    given = tuple(source) if isinstance(source, list) else source
+    return run_config(config_of(BuildConfig, given, **{**own, **options}))
+
+
+def data(out):
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".bin", ".idx")}
+
+
+def table():
+    return pa.Table.from_pylist(RECORDS)
+
+
+def write_parquet(path, **options):
+    pq.write_table(table(), path, row_group_size=60, **options)
+
+
+def write_dictionary(path):
+    encoded = table().set_column(1, "title", table()["title"].dictionary_encode())
+    pq.write_table(encoded, path, row_group_size=33)
+
+
+def write_arrow_file(path):
+    with pa.ipc.new_file(path, table().schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table(), max_chunksize=70)
+
+
+def write_arrow_stream(path):
+    with pa.ipc.new_stream(path, table().schema) as writer:
+        writer.write_table(table(), max_chunksize=41)
+
+
+FORMATS = {
+    "dictionary.parquet": write_dictionary, "parquet-by-content": write_parquet, "file.arrow": write_arrow_file,
+    "stream.arrow": write_arrow_stream,
+}  # fmt: skip
+WAYS = [{"shard_size": "1KiB", "workers": 3}, {"shard_size": "9KiB", "executor": "processes"}]
+
+
+@pytest.fixture(scope="module")
+def jsonl(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lines") / "x.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(jsonl):
+    build(jsonl, jsonl.parent / "out")
+    return data(jsonl.parent / "out")
+
+
+@pytest.mark.parametrize(("name", "way"), [(name, WAYS[n % 2]) for n, name in enumerate(FORMATS)], ids=str)
+def test_a_table_gives_the_data_of_its_rows_as_lines(expected, tmp_path, name, way):
+    FORMATS[name](tmp_path / name)
+    report = build(tmp_path / name, tmp_path / "out", **way)
+    assert data(tmp_path / "out") == expected
+    assert report.counts.lines == report.counts.kept == len(RECORDS)
+    if way.get("shard_size") == "1KiB":
+        assert report.run.shards > 3
+
+
+def test_provenance_of_a_table_names_row_groups_and_rows(tmp_path):
+    write_parquet(tmp_path / "x.parquet")
+    build(tmp_path / "x.parquet", tmp_path / "out", shard_size="1KiB")
+    inputs, groups, rows = read_rows(str(tmp_path / "out/x_text_document.provenance.parquet"), 0, len(RECORDS))
+    assert set(inputs.tolist()) == {0}
+    assert groups.tolist() == [number // 60 for number in range(len(RECORDS))]
+    assert rows.tolist() == list(range(1, len(RECORDS) + 1))
+    report = verify(tmp_path / "out/x_text_document", against_source=True, tokenizer=OWN.plain_tokenizer)
+    assert report, report.findings
+    assert "against the source" in report.reports[0].checks[-1].name
+
+
+def test_paths_and_patterns_read_tables_like_lines(tmp_path):
+    rows = [{"meta": {"text": record["text"], "tags": ["a", record["title"]]}, "n": record["n"]} for record in RECORDS]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=77)
+    keys = (".meta.text", "tags=.meta.tags")
+    ways = {
+        "jq": {"json_keys": (*keys, "both=.meta.tags[1] + .meta.text"), "where": ".n % 3 != 1"},
+        "join": {"json_keys": keys, "join": r"\n"},
+    }
+    for way, options in ways.items():
+        for name in ("x.jsonl", "x.parquet"):
+            build(tmp_path / name, tmp_path / f"{way}-{name}", **options)
+        assert data(tmp_path / f"{way}-x.jsonl") == data(tmp_path / f"{way}-x.parquet")
+
+
+def test_plain_text_has_a_document_per_line_or_per_file(tmp_path):
+    texts = [text for record in RECORDS[:100] if (text := " ".join(record["text"].split()))]
+    options = {"json_keys": ("text",), "shard_size": "9KiB"}
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    build(tmp_path / "x.jsonl", tmp_path / "expected", **options)
+    (tmp_path / "x.txt").write_bytes("\r\n\n".join(texts).encode())
+    report = build(tmp_path / "x.txt", tmp_path / "lines", input_format="lines", **options)
+    assert report.counts.blank == len(texts) - 1
+    files = []
+    for number, text in enumerate(texts):
+        files.append(tmp_path / f"{number:03d}.txt")
+        files[-1].write_bytes(text.encode() if number % 2 else gzip.compress(text.encode()))
+    build(list(map(str, files)), tmp_path / "files", input_format="document", **options)
+    for name in ("lines", "files"):
+        assert data(tmp_path / name) == data(tmp_path / "expected")
+    report = verify(tmp_path / "lines/x_text_document", against_source=True, tokenizer=OWN.plain_tokenizer)
+    assert report, report.findings
+
+
+def test_bad_rows_are_set_aside_with_their_place(tmp_path):
+    rows = [{"text": None if number == 23 else f"row {number}", "title": "t"} for number in range(50)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=10)
+    with pytest.raises(BadRecordError, match=r"x\.parquet, row 24: expected a string .*, got null"):
+        build(tmp_path / "x.parquet", tmp_path / "out", shard_size="1B")
+    report = build(tmp_path / "x.parquet", tmp_path / "out", on_bad_record="quarantine", shard_size="1B", replace=True)
+    assert (report.counts.kept, report.counts.quarantined) == (49, 1)
+    assert "50 lines = 49 kept + 1 quarantined" in "\n".join(describe(report))
+    stored = pa.input_stream(str(tmp_path / "out/x_text_document.quarantine.jsonl.zst"), compression="zstd").read()
+    entry = json.loads(stored)
+    assert (entry["offset"], entry["line"]) == (2, 24)
+    assert json.loads(entry["raw"]) == {"text": None, "title": "t"}
+
+
+def test_a_table_is_estimated_and_a_column_that_is_missing_or_of_another_type_is_named(tmp_path):
+    write_parquet(tmp_path / "x.parquet")
+    estimate = estimate_build(config_of(BuildConfig, tmp_path / "x.parquet", output_prefix=str(tmp_path / "x")))
+    assert estimate.estimate.documents == pytest.approx(len(RECORDS), rel=0.3)
+    for key, said in (("body", r"x\.parquet: expected .*body.*text"), ("n", r"x\.parquet: expected .*'n'.*int64")):
+        with pytest.raises(InputError, match=said):
+            build(tmp_path / "x.parquet", tmp_path / "out", json_keys=(key,))
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("x.txt", r"x\.txt: expected JSON lines, .*--input-format lines .*--input-format document"),
+    ("x.parquet", r"x\.parquet: expected .*, got other data whose name ends in \.parquet; unpack it"),
+])  # fmt: skip
+def test_a_name_is_held_to_what_it_promises(tmp_path, name, said):
+    (tmp_path / name).write_text('{"text": "a"}\n')
+    with pytest.raises(InputError, match=said):
+        build(tmp_path / name, tmp_path / "out")

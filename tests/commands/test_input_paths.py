@@ -1,0 +1,213 @@
+"""Files, patterns, folders and lists: which inputs they are, in which order, and what is refused by name."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsindex.errors import InputError
+from dsindex.runtime.input_paths import find_paths, find_split, require_all_parts
+from dsindex.runtime.inputs import look_at_inputs
+from dsindex.runtime.work_folder import MARKER_FILE
+from tests.support.golden import OWN
+from tests.support.published import published
+
+TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
+LINES = OWN.docs.read_bytes().splitlines(keepends=True)
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(*paths, content=b"{}\n"):
+    for path in paths:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(content)
+
+
+def found(*patterns, lists=(), split=None):
+    return [path.path for path in find_paths(patterns, lists=lists, split=split)]
+
+
+def refusal(*patterns, lists=(), split=None):
+    with pytest.raises(InputError) as raised:
+        look_at_inputs(find_paths(patterns, lists=lists, split=split))
+    return str(raised.value)
+
+
+PART = st.text("ab.-_/é\udcff😀", min_size=1, max_size=6).filter(lambda text: "/" not in text and text[0] != ".")
+
+
+@given(st.lists(st.lists(PART, min_size=1, max_size=3), min_size=1, max_size=12))
+def test_order_of_a_folder_is_that_of_the_bytes_of_its_names(tmp_path_factory, paths):
+    folder = tmp_path_factory.mktemp("in")
+    made = set()
+    for *folders, name in paths:
+        path = folder.joinpath(*(f"{part}-" for part in folders), f"{name}.jsonl")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"{}\n")
+        made.add(path)
+    expected = sorted(made, key=lambda path: [os.fsencode(part) for part in path.relative_to(folder).parts])
+    assert found(str(folder)) == [str(path) for path in expected]
+
+
+def test_folder_takes_what_is_data():
+    names = ["A.JSON", "b.ndjson.zst", "c.json.xz", "d.parquet", "e.jsonl.bgz", "f.arrow"]
+    write(*(f"data/{name}" for name in names))
+    assert found("data") == [f"data/{name}" for name in names]
+    write("in/.hidden.jsonl", "in/.cache/x.jsonl", "in/notes.txt", "in/README.md", "in/dataset_infos.json")
+    write("in/x_text_document.manifest.json", "in/x_text_document.provenance.parquet", "in/x.quarantine.jsonl.zst")
+    write("in/c-GPTDataset-train-dsindex.json", "in/x.progress.json")
+    write(f"in/x.build/{MARKER_FILE}", "in/x.build/plan.json", "in/x.build/ledger.jsonl", "elsewhere/far.jsonl")
+    Path("in/loop").symlink_to(".")
+    Path("in/linked").symlink_to("../elsewhere")
+    assert refusal("in") == (
+        "in: expected files with records (.jsonl, .ndjson, .json, .parquet, .arrow, also compressed) in "
+        "this folder, found .json (6), .jsonl (3), .md (1), .txt (1), .zst (1); name files of another kind by a "
+        "pattern"
+    )
+    Path("in/near.jsonl").symlink_to("../elsewhere/far.jsonl")
+    assert found("in") == ["in/near.jsonl"]
+
+
+def test_patterns_follow_links_but_not_in_circles():
+    write("in/a.jsonl", "in/sub/b.jsonl", "elsewhere/c.jsonl")
+    Path("in/far").symlink_to("../elsewhere")
+    Path("in/near").symlink_to("sub")
+    names = ["in/a.jsonl", "in/far/c.jsonl", "in/near/b.jsonl", "in/sub/b.jsonl"]
+    assert found("in/**/*.jsonl") == names
+    Path("elsewhere/back").symlink_to("../in")
+    assert refusal("i*/**").startswith("i*/**: expected folders without links that lead in circles, got in/far/")
+    assert found("in") == ["in/a.jsonl", "in/sub/b.jsonl"]
+
+
+def test_file_in_two_formats_is_refused():
+    write("in/a.jsonl", "in/a.jsonl.gz", "in/b.ndjson", "in/sub/a.parquet")
+    message = refusal("in")
+    assert "a.jsonl.gz" in message
+    assert "its records would count twice" in message
+    assert found("in/*.jsonl", "in/b.ndjson") == ["in/a.jsonl", "in/b.ndjson"]
+
+
+@pytest.mark.parametrize(("path", "split"), [
+    ("data/books-00000-of-00012-0123456789abcdef.parquet", "books"),
+    ("books-00000-of-00012.parquet", None), ("default/val/0000.parquet", "validation"), ("en/Test/x.jsonl", "test"),
+    ("train/test_notes.jsonl", "train"), ("dev.jsonl", "validation"), ("wiki_evaluation2.jsonl.gz", "test"),
+    ("my-training/0.csv", "train"), ("latest.jsonl", None), ("devices/trainer.jsonl", None),
+])  # fmt: skip
+def test_split_is_told_by_names(path, split):
+    assert find_split(path.split("/")) == split
+
+
+def test_several_splits_need_a_choice():
+    write(*(f"in/data/train-{n:05}-of-00003.parquet" for n in range(3)), "in/data/test-00000-of-00001.parquet")
+    write("in/data/extra.jsonl")
+    assert refusal("in") == (
+        "in: expected files of one split, found no split (1), test (1), train (3); choose with --input-split NAME, or "
+        "take them all with --input-split all"
+    )
+    assert found("in", split="train") == [f"in/data/train-{n:05}-of-00003.parquet" for n in range(3)]
+    assert len(found("in", split="all")) == 5
+    assert refusal("in", split="val").startswith("in: expected files of the split 'val', found no split (1), test (1)")
+
+
+@pytest.mark.parametrize(("numbers", "missing"), [
+    ([1, 2, 3, 4], None), ([0, 1, 3], "x-00002-of-00004.jsonl"), ([1, 2, 3], "x-00000-of-00004.jsonl"),
+    ([0, 1, 2, 3, 7], None),
+])  # fmt: skip
+def test_missing_part_is_named(numbers, missing):
+    write("in/whole.jsonl", *(f"in/x-{number:05}-of-00004.jsonl" for number in numbers))
+    if missing is None:
+        assert len(found("in")) == len(numbers) + 1
+    else:
+        assert refusal("in").startswith(f"in/{missing}: this part is missing, 3 of 4 are there; get it, or name")
+    assert len(found("in/x-*.jsonl")) == len(numbers)
+
+
+def test_claimed_number_of_parts_takes_no_time_or_memory():
+    with pytest.raises(InputError, match="000000001-of-999999999"):
+        require_all_parts(["in/x-0-of-999999999.jsonl"])
+
+
+def test_saved_datasets_are_taken_as_their_files_say():
+    names = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"]
+    write(*(f"in/one/{name}" for name in [*names, "dataset_info.json", "cache-0123456789abcdef.arrow"]))
+    Path("in/one/state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    assert found("in/one") == [f"in/one/{name}" for name in names]
+    write("in/a.jsonl", "in/two.jsonl")
+    assert found("in") == ["in/a.jsonl", *found("in/one"), "in/two.jsonl"]
+    write("both/dataset_dict.json", "both/en/data.arrow", "both/de/data.arrow")
+    assert found("both", split="de") == ["both/de/data.arrow"]
+
+
+@pytest.mark.parametrize(("state", "message"), [
+    ({"_data_files": [{"filename": "a.arrow"}], "_indices_data_files": [{}]}, "call flatten_indices"),
+    ("[", "save the dataset again with datasets.save_to_disk"),
+], ids=["indices", "syntax"])  # fmt: skip
+def test_state_is_not_trusted(state, message):
+    write("in/a.arrow")
+    Path("in/state.json").write_text(state if isinstance(state, str) else json.dumps(state))
+    assert message in refusal("in")
+    assert refusal("in").startswith("in/state.json: ")
+
+
+def test_cache_of_the_hub_is_taken_by_its_snapshot():
+    write("hub/blobs/0a1b", "hub/refs/main")
+    Path("hub/snapshots/rev1/data").mkdir(parents=True)
+    Path("hub/snapshots/rev1/data/train-00000-of-00001.parquet").symlink_to("../../../blobs/0a1b")
+    assert found("hub") == ["hub/snapshots/rev1/data/train-00000-of-00001.parquet"]
+    write("hub/snapshots/rev2/README.md")
+    assert refusal("hub").startswith("hub: expected one revision in snapshots, found 2 (rev1, rev2); name the folder")
+
+
+@pytest.mark.parametrize("content", [
+    b"# mine\n\nb.jsonl\n  \na [1].jsonl\n#b.jsonl\nb.jsonl",
+    b"\xef\xbb\xbfb.jsonl\r\na [1].jsonl\r\n\r\nb.jsonl\r\n",
+    b"b.jsonl\0a [1].jsonl\0b.jsonl\0",
+], ids=["lines", "windows", "print0"])  # fmt: skip
+def test_list_names_files_literally(content):
+    write("b.jsonl", "a [1].jsonl", "first.jsonl", "a 1.jsonl")
+    write("list", content=content)
+    assert found("first.jsonl", lists=["list"]) == ["first.jsonl", "b.jsonl", "a [1].jsonl", "b.jsonl"]
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"good.jsonl\n\n*.jsonl\n", "list, line 3: *.jsonl: cannot be read (No such file or directory)"),
+    (b"# nothing\n\n", "list: expected a list with at least one path, got none"),
+    (b"x" * 5000, "list, line 1: expected a path, got 5000 bytes; give a file with records to --input"),
+    (b"-\n", "list, line 1: -: cannot be read (No such file or directory)"),
+], ids=["pattern", "empty", "data", "dash"])  # fmt: skip
+def test_wrong_list_is_named_with_its_line(content, message):
+    write("good.jsonl")
+    write("list", content=content)
+    assert refusal(lists=["list"]).startswith(message)
+
+
+def build(cli, prefix, *words):
+    return cli(["build", *words, *TOKENIZER, "--output-prefix", f"out-{prefix}/x", "--shard-size", "4KiB"])
+
+
+def test_folder_list_pattern_and_files_make_the_same_bytes_and_plan(cli):
+    write("in/a/2.jsonl", content=b"".join(LINES[:30]))
+    write("in/b.jsonl", content=b"".join(LINES[30:70]))
+    write("list", content=b"in/a/2.jsonl\nin/b.jsonl\n")
+    build(cli, "files", "--input", "in/a/2.jsonl", "in/b.jsonl")
+    build(cli, "folder", "--input", "in")
+    assert published(Path("out-folder")) == published(Path("out-files"))
+    for words in (["--input", "in"], ["--input-list", "list"], ["--input", "in/a", "--input", "in/*.jsonl"]):
+        assert build(cli, "files", *words).out.startswith("already complete")
+
+
+def test_repeated_inputs_are_told(cli):
+    for name in "abc":
+        write(f"{name}.jsonl", content=LINES[0])
+    paths = ["a.jsonl", "b.jsonl", "c.jsonl", "./a.jsonl"]
+    said = build(cli, "twice", "--input", *paths).out
+    assert re.search(r"inputs that are given more than once: .*/a\.jsonl \(2 times\)\n", said)
+    assert "more than once" not in build(cli, "once", "--input", *paths[:3]).out

@@ -1,0 +1,168 @@
+"""`dsindex inspect` shows what there is, says what is missing, and never ends in a traceback."""
+
+import contextlib
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import dsindex
+from dsindex.cli.main import main
+from dsindex.commands.inspect import run_inspect
+from dsindex.errors import BadRecordError
+from dsindex.options.datasets import InspectConfig
+from dsindex.store.lock import hold_lock
+from tests.support.datasets import write_dataset
+from tests.support.golden import OWN
+from tests.support.jobs import run_config
+
+TOKENIZER = str(OWN.plain_tokenizer)
+TEXTS = ["The river is old. The river is slow.", "\x1b[2Jevil\x9b31m \u202etext", "No such thing."]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """The folder of a small build whose text and tokenizer are in it, too, all named by relative paths."""
+    folder = tmp_path_factory.mktemp("built")
+    (folder / "source.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    shutil.copytree(TOKENIZER, folder / "tokenizer")
+    with contextlib.chdir(folder):
+        dsindex.build("source.jsonl", tokenizer="tokenizer", append_eod=True, output_prefix="docs")
+    return folder
+
+
+@pytest.fixture
+def built(original, tmp_path, monkeypatch):
+    """The prefix of a copy of it, whose files a test may change."""
+    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    manifest = tmp_path / "docs_text_document.manifest.json"
+    manifest.write_text(manifest.read_text().replace(str(original), str(tmp_path)))
+    return str(tmp_path / "docs_text_document")
+
+
+def inspect(cli, *arguments, code=0):
+    return json.loads(cli(["inspect", *arguments, "--json"], code).out)
+
+
+def texts_of(seen):
+    return ["".join(piece["text"] or "?" for piece in excerpt["pieces"]) for excerpt in seen["excerpts"]]
+
+
+def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
+    seen = inspect(cli, built)
+    assert (seen["kind"], seen["facts"]["documents"], seen["findings"]) == ("MMIDIDX", 3, [])
+    assert [text.removesuffix("<|endoftext|>") for text in texts_of(seen)] == TEXTS
+    assert [excerpt["origin"]["source"]["line"] for excerpt in seen["excerpts"]] == [1, 2, 3]
+    assert seen["lengths"]["documents"]["total"] == seen["facts"]["tokens"]
+    found, shown = dsindex.inspect(built), io.StringIO()
+    dsindex.show(found, shown)
+    assert shown.getvalue() == cli(["inspect", built]).out
+    assert (repr(found), found.ok) == (f"InspectResult(path='{built}', kind='MMIDIDX', notes=[], findings=[])", True)
+
+
+def test_a_source_of_other_content_is_told(built, tmp_path):
+    source = tmp_path / "source.jsonl"
+    source.write_bytes(source.read_bytes().replace(b"river", b"RIVER"))
+    seen = run_inspect(InspectConfig(path=built, document=0))
+    [note] = seen.notes
+    assert "has changed: it has the same size and other content" in note
+    assert seen.excerpts[0].pieces
+
+
+def test_another_tokenizer_is_told_and_never_taken_in_silence(built, tmp_path):
+    other = str(OWN.plain_tokenizer.parent / "bos")
+    seen = run_inspect(InspectConfig(path=built, document=0, tokenizer_model=other))
+    assert any("another tokenizer" in note for note in seen.notes)
+    shutil.rmtree(tmp_path / "tokenizer")
+    shutil.copytree(other, tmp_path / "tokenizer")
+    seen = run_inspect(InspectConfig(path=built, document=0))
+    assert all(piece.text is None for piece in seen.excerpts[0].pieces)
+    assert any("that the dataset was made with" in note for note in seen.notes)
+
+
+@pytest.mark.parametrize("suffix", ["idx", "bin", "manifest.json", "provenance.parquet"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "zeros"])
+def test_damage_is_a_finding_and_no_traceback(built, suffix, damage, cli):
+    path = Path(f"{built}.{suffix}")
+    content = path.read_bytes()
+    if damage == "zeros":
+        path.write_bytes(content[:10] + bytes(len(content) - 10))
+    else:
+        path.write_bytes(b"" if damage == "empty" else content[: len(content) // 2])
+    is_seen = (suffix, damage) != ("bin", "zeros")  # other tokens are no damage that a look can see
+    shown = cli(["inspect", built], int(is_seen))
+    assert "internal error" not in shown.err
+    assert ("FOUND: " in shown.out) is is_seen
+
+
+def test_a_sample_of_a_cache_shows_where_its_tokens_come_from(built, tmp_path, cli):
+    cache = str(tmp_path / "cache")
+    settings = ["--seq-length", "8", "--split", "1,0,0", "--epochs", "1", "--data-cache-path", cache]
+    assert main(["index", "--data-path", built, *settings]) == 0
+    seen = inspect(cli, cache, "--sample", "0")
+    assert sum(excerpt["num_tokens"] for excerpt in seen["excerpts"]) == 9
+    assert {excerpt["origin"]["source"]["line"] for excerpt in seen["excerpts"]} <= {1, 2, 3}
+
+
+def test_a_blend_shows_its_weights_and_documents_of_all_of_a_dataset(tmp_path, cli, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_dataset(tmp_path / "a", [[[number] * 9] for number in range(12)])
+    write_dataset(tmp_path / "b", [[[7] * 90]])
+    words = ["--seq-length", "8", "--num-samples", "16", "--split", "1,0,0", "--data-cache-path", "cache"]
+    cli(["index", "--data-path", "3", "a", "1", "b", *words])
+    assert inspect(cli, "cache")["facts"]["caches"][:3] == [
+        "train: a blend of 2, 16 samples",
+        "  a: weight 0.75, 12 samples (75.0%)",
+        "  b: weight 0.25, 4 samples (25.0%)",
+    ]
+    assert [excerpt["document"] for excerpt in inspect(cli, "a")["excerpts"]] == [2, 6, 10]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), [
+    (["--document", "3"], 1, "from 0 to 2, got 3"),
+    (["--sample", "0"], 1, "--sample, which does not apply"),
+])  # fmt: skip
+def test_a_wrong_choice_is_one_sentence(arguments, code, message, built, cli):
+    assert message in cli(["inspect", built, *arguments], code).err
+
+
+def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli):
+    write_dataset(tmp_path / "chat_text_document", [[[5, 6, 7]], [[8]]])
+    write_dataset(tmp_path / "chat_loss_mask", [[[0, 1, 1]], [[0]]], dtype="u1")
+    write_dataset(tmp_path / "chat_packing_8", [[[0, 1]]], dtype="i4")
+    seen = inspect(cli, str(tmp_path / "chat"))
+    facts = seen["facts"]
+    assert (facts["trainable tokens"], facts["block layouts"]) == ("2 of 4", ["chat_packing_8"])
+    assert [excerpt["mask"] for excerpt in seen["excerpts"]] == [[0, 1, 1], [0]]
+    shown = cli(["inspect", str(tmp_path / "chat"), "--document", "0", "--tokens", "2"]).out
+    assert "\n    5│[6]│ … 1 more token\n" in shown
+    write_dataset(tmp_path / "chat_loss_mask", [[[0, 1]]], dtype="u1")
+    assert any("expected 4 masks" in found for found in inspect(cli, str(tmp_path / "chat"), code=1)["findings"])
+
+
+def test_a_work_folder_says_how_far_its_job_is(make_config, tmp_path, cli):
+    """A build that failed; and, as its files say later, one that runs and one whose driver was killed."""
+    (tmp_path / "a").write_bytes(OWN.docs.read_bytes() + b"\n{bad")
+    config = make_config(input=(str(tmp_path / "a"),), shard_size="16KiB", workers=1)
+    with pytest.raises(BadRecordError):
+        run_config(config)
+    folder, beside = Path(f"{config.output_prefix}.build"), Path(f"{config.output_prefix}.progress.json")
+    seen = inspect(cli, str(folder))
+    assert seen["kind"] == "work folder"
+    assert seen == inspect(cli, f"{config.output_prefix}_text_document")  # a dataset that is not there yet
+    assert (seen["facts"]["state"], seen["facts"]["stage"].partition(":")[0]) == ("failed", "tokenize")
+    assert seen["facts"]["inputs"] == [str(tmp_path / "a")]
+    stage = {"stage": "tokenize", "unit": "bytes", "done": 900, "total": 2000, "tasks": "shards"}
+    stage |= {"tasks_done": 11, "tasks_total": 20, "eta_seconds": 3.0}
+    beside.write_text(json.dumps({**json.loads(beside.read_bytes()), "state": "running", "stage": stage}))
+    lock = folder / "owner.json"
+    with hold_lock(str(lock), what="this"):
+        owner = lock.read_bytes()
+        facts = inspect(cli, str(folder))["facts"]
+    assert (facts["state"], facts["stage"]) == ("running", "tokenize: 45%, 11/20 shards, ETA 3.0 s")
+    lock.write_bytes(owner)  # its process holds no lock any more
+    assert inspect(cli, str(folder))["facts"]["state"] == "running when it ended: its driver is gone"
+    assert lock.read_bytes() == owner

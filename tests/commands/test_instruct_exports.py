@@ -1,0 +1,214 @@
+"""`dsindex instruct --export`: the one law for folders in formats of other trainers, and what is in them."""
+
+import itertools
+import json
+import os
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dsindex.chat import exports as row_plans
+from dsindex.chat.exports import EXPORT_MANIFEST
+from dsindex.cli.main import main
+from dsindex.commands import instruct
+from dsindex.commands import instruct_exports as exports
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.errors import InputError, OutputError
+from tests.commands.instruct import instruct_jobs
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.golden import OWN
+from tests.support.jobs import run_config
+
+CONFIG = instruct_jobs.SPLIT_IN_PARTS
+FOLDERS = ("chat_parquet_768", "chat_bridge_768")
+SPLITS = {"train": "train", "valid": "validation", "test": "test"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_files():
+    """Several files and row groups for each split; the tasks have their sizes, so other processes need no change."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_plans, "TOKENS_PER_FILE", 768 * 20)
+        patch.setattr(row_plans, "ROWS_PER_GROUP", 5)
+        yield
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory):
+    """Conversations, and a bad record among them."""
+    path = tmp_path_factory.mktemp("inputs") / "chats.jsonl"
+    lines = CONVERSATIONS.read_bytes().splitlines()[:160]
+    path.write_bytes(b"\n".join([*lines[:50], b"{broken", *lines[50:]]))
+    return path
+
+
+@pytest.fixture(scope="module", params=[1, 16])
+def made(request, tmp_path_factory, chats):
+    """A finished job with all exports, and the multiple to which conversations are padded."""
+    folder = tmp_path_factory.mktemp("made")
+    run_config(job(folder, chats, shard_size="64MiB", workers=1, pad_to_multiple=request.param), CONFIG)
+    return folder, request.param
+
+
+def job(folder, chats, **options):
+    given = {"input": (str(chats),), "export": ("parquet", "bridge"), **options}
+    return instruct_jobs.job(folder / "chat", **given)
+
+
+def exported(folder):
+    """All files of exports; of the manifests, the part that is under the law."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("chat_[pb]*[0-9]/*")}
+    manifests = {name: json.loads(data) | {"plan": None} for name, data in files.items() if EXPORT_MANIFEST in name}
+    return files | manifests
+
+
+def folders_in(folder):
+    return {path.name for path in folder.iterdir() if path.is_dir()}
+
+
+def rows_of(folder, split):
+    return pa.concat_tables([pq.read_table(path) for path in sorted(folder.glob(f"{split}-*.parquet"))]).to_pylist()
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("way", [{"shard_size": "3KiB", "workers": 3}, {"executor": "processes"}], ids=str)
+def test_same_bytes_for_any_shard_size_and_executor(tmp_path, chats, made, way):
+    folder, multiple = made
+    run_config(job(tmp_path, chats, pad_to_multiple=multiple, **way), CONFIG)
+    assert exported(tmp_path) == exported(folder)
+    assert folders_in(tmp_path) == folders_in(folder)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_packs_have_every_conversation_once_with_its_mask(made, split):
+    folder, multiple = made
+    texts, masks = (IndexedDataset(folder / f"chat_{split}_{what}") for what in ("text_document", "loss_mask"))
+    padded = f"_pad{multiple}" if multiple > 1 else ""
+    for kind in ("parquet", "bridge"):
+        seen = []
+        for row in rows_of(folder / f"chat_{kind}_768{padded}", SPLITS[split]):
+            lengths = row.get("seq_lengths") or np.diff([*row.get("seq_start_id", []), len(row["input_ids"])]).tolist()
+            begins = [0, *itertools.accumulate(lengths)]
+            assert sum(lengths) - (kind == "bridge") * len(lengths) <= 768
+            for begin, places, number in zip(begins, lengths, row["sequences"], strict=False):
+                tokens, mask = texts[number].tolist(), masks[number].tolist()
+                end = begin + len(tokens)
+                assert (places - (kind == "bridge")) % multiple == 0
+                assert row["input_ids"][begin:end] == tokens
+                assert row["input_ids"][end : begin + places] == [0] * (places - len(tokens))
+                if kind == "bridge":
+                    assert row["loss_mask"][begin : begin + places] == [*mask[1:], 0] + [0] * (places - len(tokens))
+                else:
+                    labels = [-100, *(t if m else -100 for t, m in zip(tokens[1:], mask[1:], strict=True))]
+                    assert row["labels"][begin : begin + places] == labels + [-100] * (places - len(tokens))
+                    assert row["position_ids"][begin : begin + places] == list(range(places))
+                    assert row["attention_mask"] == [1] * len(row["input_ids"])
+                seen.append(number)
+        assert sorted(seen) == list(range(len(texts)))
+
+
+def test_bridge_gets_the_facts_of_its_own_packer(made):
+    folder, multiple = made
+    path = folder / ("chat_bridge_768" + (f"_pad{multiple}" if multiple > 1 else ""))
+    for split, found in zip(SPLITS.values(), json.loads((path / exports.METADATA_FILE).read_bytes()), strict=True):
+        rows = rows_of(path, split)
+        assert found["max_samples_per_bin"] == max(len(row["sequences"]) for row in rows)
+        assert found["pack_size"] == 768
+        places = [len(row["input_ids"]) - len(row["sequences"]) for row in rows]
+        assert found["min_packed_seqlen"] == min(places)
+        assert found["packing_efficiency"] == round(sum(places) / len(rows) / 768 * 100, 2)
+
+
+def test_without_packs_a_row_is_a_conversation(tmp_path, chats):
+    report = run_config(job(tmp_path, chats, export=("parquet",), seq_length=None), CONFIG)
+    for split, name in SPLITS.items():
+        texts, masks = (IndexedDataset(tmp_path / f"chat_{split}_{what}") for what in ("text_document", "loss_mask"))
+        rows = rows_of(tmp_path / "chat_parquet", name)
+        assert len(rows) == len(texts) == report.exports[0].splits[name]["rows"]
+        for row, tokens, mask in zip(rows, texts, masks, strict=True):
+            labels = np.where(mask, tokens.astype(int), -100).tolist()
+            assert row == {"input_ids": tokens.tolist(), "attention_mask": [1] * len(tokens), "labels": labels}
+    assert len(list((tmp_path / "chat_parquet").glob("train-*"))) > 1
+    metadata = pq.read_metadata(min((tmp_path / "chat_parquet").glob("train-*")))
+    assert metadata.row_group(0).num_rows == row_plans.ROWS_PER_GROUP
+
+
+def test_exports_are_added_to_a_finished_job_without_doing_it_again(tmp_path, chats, monkeypatch):
+    run_config(job(tmp_path, chats, export=()), CONFIG)
+    assert folders_in(tmp_path) == set()
+    monkeypatch.setattr(instruct, "encode_shard", None)
+    first = run_config(job(tmp_path, chats), CONFIG)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
+    again = run_config(job(tmp_path, chats), CONFIG)
+    assert [each.already_complete for report in (first, again) for each in report.exports] == [False] * 2 + [True] * 2
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")} == before
+    (tmp_path / "chat_parquet_768" / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"notes\.txt: expected an export of dsindex and nothing else"):
+        run_config(job(tmp_path, chats, replace=True, split_seed=5), CONFIG)
+
+
+def test_an_export_that_was_cut_off_is_made_again(tmp_path, chats, monkeypatch):
+    """While its files are written; and when the earlier folder is moved aside, and the new one is not there yet."""
+    run_config(job(tmp_path, chats), CONFIG)
+    before = exported(tmp_path)
+    config = job(tmp_path, CONVERSATIONS, replace=True, workers=1)
+    write, rename = exports.write_file, os.rename
+
+    def fail_to_write(task):
+        if "train-00001" in task.path:
+            raise InputError("the storage went away")
+        return write(task)
+
+    def fail(source, target):
+        if target.endswith("chat_bridge_768"):
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exports, "write_file", fail_to_write)
+        with pytest.raises(InputError, match="the storage went away"):
+            run_config(config, CONFIG)
+        assert exported(tmp_path) == before
+        patch.setattr(exports, "write_file", write)
+        patch.setattr(exports.os, "rename", fail)
+        with pytest.raises(KeyboardInterrupt):
+            run_config(config, CONFIG)
+    assert not (tmp_path / "chat_bridge_768").exists()
+    run_config(config, CONFIG)
+    (tmp_path / "whole").mkdir()
+    run_config(job(tmp_path / "whole", CONVERSATIONS), CONFIG)
+    assert exported(tmp_path) == exported(tmp_path / "whole")
+    assert set(FOLDERS) == folders_in(tmp_path) - {"whole"}
+
+
+@pytest.mark.parametrize("name", ["chat_parquet_768", "chat_parquet_768/train-00000-of-00001.parquet"])
+def test_somebody_elses_file_is_never_replaced(tmp_path, chats, name):
+    """With the name of an export, or in its folder without a manifest."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(OutputError, match=r"chat_parquet_768\S*: expected an export of dsindex and nothing else"):
+        run_config(job(tmp_path, chats), CONFIG)
+
+
+def test_the_command_and_inspect_know_exports(tmp_path, chats, cli):
+    config = tmp_path / "chat.json"
+    config.write_text(json.dumps({**SPEC, "job": {"export": "bridge"}}))
+    command = ["instruct", str(config), "--input", str(chats), "--tokenizer-model", str(OWN.plain_tokenizer)]
+    command += ["--output-prefix", str(tmp_path / "chat"), "--executor", "local", "--on-bad-record", "quarantine"]
+    assert "--export bridge needs --seq-length" in cli(command, 2).err
+    said = cli([*command, "--seq-length", "768", "--split", "8,1,1", "--longer-than-pack", "split-turns"]).out
+    assert "chat_bridge_768/: export bridge" in said
+    assert re.search(r"train: \d+ rows, ", said)
+    folder = tmp_path / "chat_bridge_768"
+    targets = sum(int(mask[1:].sum()) for mask in IndexedDataset(tmp_path / "chat_train_loss_mask"))
+    said = cli(["inspect", str(folder)]).out
+    assert "export: bridge" in said
+    assert re.search(rf"train: \d+ rows, [\d,]+ tokens, [\d,]+ trainable, {targets:,} targets", said)
+    files = sorted(folder.glob("train-*.parquet"))
+    assert "got export" in cli(["verify", str(folder)], 1).err
+    files[0].write_bytes(files[0].read_bytes()[:100])
+    assert "as in the manifest, got 100 bytes" in cli(["inspect", str(folder)], 1).out
+    assert main(["inspect", str(files[0])]) == 1

@@ -1,0 +1,72 @@
+"""Signals: a stop that compiled code swallows or changes is raised all the same, and a second one ends the process."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dsindex.runtime.interrupts import StoppedError, raise_missed_stop, stop_on_signals
+
+
+@pytest.fixture(autouse=True)
+def hang_up_by_default():
+    """Whatever started the tests may ignore SIGHUP, as nohup does."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(("number", "how", "code"), [
+    (signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143), (signal.SIGHUP, "terminated", 129),
+], ids=["Ctrl-C", "SIGTERM", "SIGHUP"])  # fmt: skip
+def test_first_signal_is_raised(number, how, code):
+    with pytest.raises(KeyboardInterrupt, match=how) as raised, stop_on_signals("x"):
+        os.kill(os.getpid(), number)
+    assert raised.value.exit_code == code
+
+
+PROGRAM = """
+import importlib.abc, os, signal, sys
+
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "dsindex.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["dsindex", "--version"]
+from dsindex.__main__ import program
+program()
+"""
+
+
+@pytest.mark.parametrize(("handling", "code"), [("default_int_handler", -signal.SIGINT), ("SIG_IGN", 0)])
+def test_an_interrupt_while_modules_are_imported(handling, code):
+    begin = f"import signal; signal.signal(signal.SIGINT, signal.{handling})"
+    ended = subprocess.run([sys.executable, "-c", begin + PROGRAM], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (code, "")
+
+
+def wait_in_compiled_code():
+    """End as Ray's compiled code does when a signal arrives in it."""
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except StoppedError as stop:
+        msg = "CoreWorker.wait returned a result with an exception set"
+        raise SystemError(msg) from stop
+
+
+def test_stop_that_became_another_error_is_raised_itself():
+    with pytest.raises(StoppedError), stop_on_signals("x"):
+        wait_in_compiled_code()
+
+
+def test_stop_that_was_swallowed_is_raised_later():
+    with stop_on_signals("x"):
+        raise_missed_stop()  # there is none yet
+        with pytest.raises(StoppedError):
+            os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(StoppedError):
+            raise_missed_stop()

@@ -1,0 +1,183 @@
+"""What a person sees: one sentence, the right exit code, nothing under a final name."""
+
+import os
+import re
+
+import pytest
+
+from dsindex.errors import OutputError
+from tests.support.golden import OWN
+from tests.support.text_tokenizers import word_piece
+
+TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer))
+
+
+def write(path, data):
+    path.write_bytes(data)
+    return str(path)
+
+
+GOOD = b'{"text": "good"}\n'
+
+BAD_INPUT = {
+    "not JSON": (
+        GOOD + b'{"text": "x" y}\n' + b"the next one\n",
+        r"in\.jsonl, line 2: .*column 14.*; . of . shards are kept: mend it and .* or add --on-bad-record quarantine",
+    ),
+    "key missing": (GOOD + b'{"body": "x"}\n', r"in\.jsonl, line 2: .*'text'.*body.* kept: mend it"),
+    "empty file": (b"", r"in\.jsonl: expected at least one record, got an empty file"),
+}
+
+
+@pytest.mark.quick(6)
+@pytest.mark.parametrize(("data", "message"), BAD_INPUT.values(), ids=BAD_INPUT)
+@pytest.mark.parametrize("shard_size", ["8B", "64MiB"])
+def test_bad_input_is_named_by_file_and_line(tmp_path, cli, data, message, shard_size):
+    arguments = ["build", "--input", write(tmp_path / "in.jsonl", data), *TOKENIZER]
+    shown = cli([*arguments, "--output-prefix", str(tmp_path / "out" / "x"), "--shard-size", shard_size], 1)
+    assert_one_sentence(shown, message)
+    assert_nothing_published(tmp_path / "out")
+
+
+def assert_one_sentence(printed, message):
+    shown = printed.err.strip().splitlines()
+    assert re.search(message, shown[-1]), shown[-1]
+    assert shown[-1].startswith("dsindex ")
+    assert not any("Traceback" in line for line in shown)
+
+
+def assert_nothing_published(folder):
+    names = os.listdir(folder) if folder.exists() else []
+    assert not [name for name in names if name.endswith((".bin", ".idx", "manifest.json", ".parquet"))]
+
+
+def case(message, *arguments, code=1):
+    return pytest.param(arguments, message, code)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "code"),
+    [
+        case(r"\*\.none: expected at least one file to match", "--input", "{tmp}/*.none", *TOKENIZER),
+        case("notes: expected files with records .* found nothing; name", "--input", "{tmp}/notes", *TOKENIZER),
+        case(r"got no gzip data, as its name says", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
+        case("tokenizer.json", "--input", "{good}", "--tokenizer-model", "{tmp}"),
+        case("<eod>", "--input", "{good}", *TOKENIZER, "--append-eod", "--eod-token", "<eod>"),
+        case("--input is required", *TOKENIZER, code=2),
+        case(
+            "expected keys that can be part of a file name",
+            "--input",
+            "{good}",
+            *TOKENIZER,
+            "--json-keys",
+            "../x",
+            code=2,
+        ),
+        case(
+            "--max-bad-records: expected a number such as 100, or a share",
+            *TOKENIZER,
+            "--max-bad-records",
+            "200%",
+            code=2,
+        ),
+        case(r"build\.yaml: cannot be read .*; check the path", "--config", "{tmp}/build.yaml", code=1),
+        case("ambiguous option: --tok could match", "--tok", "x", code=2),
+        case(r"column 4$", "--input", "{good}", *TOKENIZER, "--where", ".x ="),
+    ],
+)
+def test_wrong_options_and_places_are_named(tmp_path, cli, arguments, message, code):
+    places = {
+        "tmp": str(tmp_path),
+        "good": write(tmp_path / "good.jsonl", GOOD),
+        "bare": write(tmp_path / "tokenizer.json", (OWN.plain_tokenizer / "tokenizer.json").read_bytes()),
+    }
+    (tmp_path / "in.jsonl.gz").write_bytes(b"x")
+    (tmp_path / "notes").mkdir()
+    if "{tmp}" in arguments and "--tokenizer-model" in arguments:
+        (tmp_path / "tokenizer.json").unlink()
+    filled = [argument.format(**places) for argument in arguments]
+    assert_one_sentence(cli(["build", *filled, "--output-prefix", str(tmp_path / "out" / "x")], code), message)
+    assert_nothing_published(tmp_path / "out")
+
+
+def test_values_of_a_file_are_explained_in_sentences(tmp_path, cli):
+    values = {
+        "shard_deadline: [1]": "--shard-deadline: expected a number from 0.001 to 1000000000, got [1]",
+        "append_eod: maybe": "--append-eod: expected true or false, got 'maybe'",
+        "engine: fast": "--engine: expected one of auto, gigatoken, reference or tokenizers, got 'fast'",
+        "max_record_size: 0": "--max-record-size: expected an integer from 1 to 9223372036854775807, got 0",
+        "eod_token: 5": "--eod-token: expected text that can be typed, got 5",
+        "vocab_size: 2147483648": "--vocab-size: expected an integer from 1 to 2147483647, got 2147483648",
+    }
+    (tmp_path / "c.yaml").write_text("\n".join(values))
+    shown = cli(["build", "--config", str(tmp_path / "c.yaml"), "--input", "x", *TOKENIZER], 2).err
+    for sentence in values.values():
+        assert sentence in shown
+    assert "should" not in shown
+
+
+@pytest.mark.parametrize(("words", "code", "message"), [
+    (["build", "--config", "empty.yaml"], 2, "--input: expected text that can be typed, got ['']"),
+    (["build", "--input", str(OWN.docs), "--tokenizer-model", "/dev/null", "--output-prefix", "x"], 1,
+     "/dev/null: the tokenizer cannot be read (a device in place of a file)"),
+    (["instruct", "template.yaml"], 1, "none.jinja: the chat template cannot be read (No such file or directory)"),
+    (["instruct", "date.yaml"], 1, "template_date: expected a date such as 2026-01-31"),
+], ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "")  # fmt: skip
+def test_messages_are_sentences_about_what_was_given(words, code, message, tmp_path, monkeypatch, cli):
+    monkeypatch.chdir(tmp_path)
+    job = f"job: {{input: [x], tokenizer_model: {OWN.plain_tokenizer}, output_prefix: x}}"
+    (tmp_path / "empty.yaml").write_text(f"input: ['']\ntokenizer_model: {OWN.plain_tokenizer}\noutput_prefix: x\n")
+    (tmp_path / "nothing.yaml").write_text("")
+    (tmp_path / "template.yaml").write_text(f"chat_template_file: none.jinja\n{job}\n")
+    (tmp_path / "date.yaml").write_text(f"template_date: x\n{job}\n")
+    assert message in cli(words, code).err.splitlines()[-1]
+
+
+def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path, cli):
+    good = write(tmp_path / "good.jsonl", GOOD)
+    tokenizer = write(tmp_path / "tokenizer.json", word_piece())
+    given = ["build", "--input", good, good, "--tokenizer-model", tokenizer, "--output-prefix", str(tmp_path / "x")]
+    shown = cli(given).err.splitlines()
+    [slow] = [line for line in shown if "not gigatoken" in line]
+    assert slow.startswith("tokenizers encodes, and not gigatoken, which is up to fifty times as fast: ")
+    [twice] = [line for line in shown if "given more than once" in line]
+    [begun] = [line for line in shown if line.startswith("tokenize: ")]
+    assert shown.index(slow) < shown.index(twice) < shown.index(begun)
+    assert "which takes" not in cli([*given, "--replace", "--engine", "reference"]).err
+
+
+def test_too_little_room_is_said_before_work_starts(tmp_path, cli, monkeypatch):
+    monkeypatch.setattr("dsindex.runtime.estimate.free_bytes", lambda _folder: 10)
+    shown = cli(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")], 1)
+    assert_one_sentence(shown, r"kB are needed for shards and output, 10 B are free; make room")
+    assert not (tmp_path / "out" / "x.build").exists()
+
+
+@pytest.mark.parametrize(("error", "code", "message"), [
+    (KeyboardInterrupt(), 130, "interrupted; finished shards are kept.*same command again"),
+    (OutputError("full"), 1, "dsindex build: full"),
+    (ZeroDivisionError("division"), 1, "internal error: ZeroDivisionError.*--debug"),
+], ids=["Ctrl-C", "ours", "fault"])  # fmt: skip
+def test_how_a_build_ends(tmp_path, cli, monkeypatch, error, code, message):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("dsindex.commands.build.run_build", fail)
+    shown = cli(["build", "--input", "x", *TOKENIZER, "--output-prefix", str(tmp_path / "x")], code)
+    assert_one_sentence(shown, message)
+
+
+@pytest.mark.parametrize(("text", "message", "code"), [
+    ("input: [a\n", "expected YAML", 1),
+    ("colour: red\n", "there is no option 'colour'", 2),
+    ("outptu_prefix: x\n", r"build: there is no option 'outptu_prefix' \(did you mean 'output_prefix'\?\); --", 2),
+    ("input: a\ninput: b\n", r"c\.yaml, line 2: expected YAML, got what is none .input again", 1),
+    ("append-eod: true\nappend_eod: false\n", r"c\.yaml: expected each option once, got append_eod in two", 1),
+    ("a: &a [*a]\n", r"c\.yaml, line 1: expected YAML, .*the alias \*a", 1),
+], ids=["syntax", "unknown", "mistyped", "key-twice", "two-spellings", "endless"])  # fmt: skip
+def test_wrong_config_files_are_named(tmp_path, cli, text, message, code):
+    (tmp_path / "c.yaml").write_text(text)
+    assert_one_sentence(cli(["build", "--config", str(tmp_path / "c.yaml"), "--output-prefix", "x"], code), message)
+
+
+UNFOLDING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))

@@ -1,0 +1,106 @@
+"""Names that are not UTF-8: shown as escapes, written so that they can be read back, and found again on disk."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.store.json_text import decode_json
+from tests.support.golden import OWN
+
+INPUT = os.fsdecode(b"caf\xe9.jsonl")
+TOKENIZER = os.fsdecode(b"tok\xe7")
+PREFIX = os.fsdecode(b"out\xff")
+DATASET = f"{PREFIX}_text_document"
+GOOD = b'{"text": "one document"}\n{"text": "another", "\\ud800": 1}\n'
+BAD = b'{"text": "x" y}\n{"\\udcff": "no text"}\n{"text": "\\ud800"}\n'
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder to stand in, with an input and a tokenizer of such names."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / INPUT).write_bytes(GOOD * 5)
+    shutil.copytree(OWN.plain_tokenizer, tmp_path / TOKENIZER)
+    return tmp_path
+
+
+def build(*words, executor="local"):
+    given = ["--input", INPUT, "--tokenizer-model", TOKENIZER, "--executor", executor, "--workers", "2"]
+    return main(["build", *given, "--output-prefix", PREFIX, *words])
+
+
+def read_manifest(prefix):
+    with open(f"{prefix}.manifest.json", "rb") as file:
+        content = file.read()
+    assert json.loads(content) == decode_json(content)
+    return decode_json(content)["content"]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("executor", ["local", "processes"])
+def test_build_is_made_found_again_and_verified(capsys, executor):
+    assert build("--shard-size", "40B", executor=executor) == 0
+    assert "10 lines = 10 kept" in capsys.readouterr().out  # another key may be any text
+    assert os.path.exists(os.fsencode(DATASET) + b".bin")
+    inputs = read_manifest(DATASET)["inputs"]
+    assert isinstance(inputs, list)
+    assert [entry["path"] for entry in inputs] == [INPUT]
+    assert build("--shard-size", "40B", executor=executor) == 0
+    assert "already complete" in capsys.readouterr().out
+    assert main(["verify", DATASET, "--against-source", "--tokenizer-model", TOKENIZER]) == 0
+    assert r"out\udcff_text_document: intact" in capsys.readouterr().out
+    assert main(["verify", DATASET, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["reports"][0]["path"] == DATASET
+
+
+def test_bad_records_are_named_and_set_aside(folder, capsys):
+    with open(folder / INPUT, "ab") as file:
+        file.write(BAD)
+    assert build() == 1
+    assert r"caf\udce9.jsonl, line 11: expected JSON" in capsys.readouterr().err
+    assert build("--on-bad-record", "quarantine", "--replace") == 0
+    assert "13 lines = 10 kept + 3 quarantined" in capsys.readouterr().out
+    import pyarrow as pa
+
+    with open(f"{DATASET}.quarantine.jsonl.zst", "rb") as file, pa.input_stream(file, compression="zstd") as stream:
+        entries = [json.loads(line) for line in stream.read().splitlines()]
+    assert [(entry["file"], entry["line"]) for entry in entries] == [(INPUT, 11), (INPUT, 12), (INPUT, 13)]
+    assert "got only '\\udcff'" in entries[1]["reason"]
+    assert main(["verify", DATASET]) == 0
+
+
+FORGED = "x\nFOUND: forged\x1b[2J"
+"""A name of several lines, the last of which another command could have written."""
+
+
+def test_names_forge_no_line_of_output(tmp_path, monkeypatch, cli):
+    monkeypatch.chdir(tmp_path)
+    source, prefix = f"{FORGED}.jsonl", f"{FORGED}_text_document"
+    (tmp_path / source).write_bytes(GOOD * 5)
+    shutil.copytree(OWN.plain_tokenizer, tmp_path / f"{FORGED}t")
+    given = ["--input", source, source, "--tokenizer-model", f"{FORGED}t", "--output-prefix", FORGED]
+    cache = ["--seq-length", "2", "--epochs", "1", "--data-cache-path", f"{FORGED}c"]
+    (tmp_path / "empty.bin").write_bytes(b"")
+    commands = [
+        (0, ["build", *given, *cache]), (0, ["build", *given]), (1, ["build", *given, "--append-eod"]),
+        (1, ["build", "--input", f"{FORGED}none", *given[3:]]),
+        (0, ["build", *given, "--dry-run"]),
+        (0, ["merge", "--input", prefix, prefix, "--output-prefix", f"{FORGED}m"]),
+        (0, ["verify", prefix, "--cache", f"{FORGED}c"]), (1, ["verify", FORGED]),
+        (1, ["verify", prefix, "--same-as", f"{FORGED}m"]), (0, ["inspect", prefix]), (0, ["inspect", f"{FORGED}c"]),
+        (0, ["mix", prefix, "--seq-length", "2"]), (0, ["trace", f"{FORGED}c", "--sample", "0"]),
+        (0, ["report", prefix, "--output", f"{FORGED}.html"]),
+        (0, ["convert", prefix, f"{FORGED}.pbin"]), (0, ["raw-index", source]),
+        (2, ["build", f"--{FORGED}"]), (2, ["build", *given, "--engine", FORGED]),
+    ]  # fmt: skip
+    lines = []
+    for code, command in commands:
+        shown = cli(command, code)
+        lines += [line for line in (shown.out + shown.err).splitlines() if FORGED.splitlines()[1][:5] in line]
+        assert "\x1b" not in shown.out + shown.err, command
+        forged = [line for line in (shown.out + shown.err).splitlines() if line.startswith("FOUND: forged")]
+        assert not forged, command
+    assert len(lines) > len(commands), "the name is shown"

@@ -1,0 +1,102 @@
+"""Progress: what displays and the progress file are told, and how often."""
+
+import contextlib
+import io
+import json
+import re
+import sys
+
+import pytest
+
+from dsindex.errors import InputError
+from dsindex.runtime import progress
+from dsindex.runtime.executors import ThreadExecutor
+from dsindex.runtime.progress import PlainDisplay, ProgressFile, Reporter
+
+MB = 10**6
+
+
+class Clock:
+    """Plays time.monotonic()."""
+
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(progress.time, "monotonic", clock)
+    return clock
+
+
+def test_log_gets_a_line_every_few_seconds(clock, capsys):
+    executor = ThreadExecutor(1)
+    with Reporter().showing(PlainDisplay()) as reporter:
+        reporter.follow(executor)
+        reporter.stage("tokenize", total=11 * MB, unit="bytes", tasks=11)
+        for second in range(11):
+            clock.now += 1
+            executor.retries += second == 7
+            executor.lost_workers += second == 10
+            reporter.advance(1 * MB, documents=1234, tokens=2 * MB)
+    assert capsys.readouterr().err.splitlines() == [
+        "tokenize: 45%, 5/11 shards, 1.0 MB/s, 2.0 M tokens/s, ETA 6.0 s, 6,170 documents",
+        "tokenize: 91%, 10/11 shards, 1.0 MB/s, 2.0 M tokens/s, ETA 1.0 s, 1 retry, 12,340 documents",
+        "tokenize: done in 11.0 s, 11/11 shards, 1.0 MB/s, 2.0 M tokens/s, 1 retry, 1 lost worker, 13,574 documents",
+    ]
+
+
+class Terminal(io.StringIO):
+    """Standard error of a person."""
+
+    def isatty(self):
+        return True
+
+
+def test_terminal_gets_a_bar(monkeypatch, clock):
+    for name, value in {"TERM": "xterm", "COLUMNS": "80"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "BAR_SECONDS", 0.0)
+    with Reporter().showing(progress.standard_display()) as reporter:
+        reporter.say("a [word] first")
+        reporter.stage("tokenize", total=4000, unit="bytes", tasks=2)
+        clock.now += 2
+        reporter.advance(1000, tokens=1000)
+        reporter.stage("merge", total=0, unit="bytes")
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", sys.stderr.getvalue())
+    bar = r"tokenize ━+╸?━+ 25%, 1/2 shards, 500 B/s, 500 tokens/s "
+    assert re.search(rf"a \[word\] first.*{bar}.*merge.* done in", shown, re.DOTALL)
+
+
+@pytest.fixture
+def beside(tmp_path):
+    """The path of a progress file beside an output x."""
+    return tmp_path / "x.progress.json"
+
+
+def show(path):
+    return Reporter().showing(ProgressFile(str(path).removesuffix(".progress.json")))
+
+
+def ended_by(error, note):
+    error.add_note(note)
+    return error
+
+
+@pytest.mark.parametrize(("error", "state", "reason"), [
+    (None, "done", None),
+    (InputError("a.jsonl: gone"), "failed", "a.jsonl: gone"),
+    (KeyError("x"), "failed", "KeyError: 'x'"),
+    (ended_by(KeyboardInterrupt(), "2 shards are kept"), "stopped", "interrupted; 2 shards are kept"),
+], ids=["done", "failed", "bug", "interrupted"])  # fmt: skip
+def test_file_says_how_the_job_ended(beside, error, state, reason):
+    with contextlib.suppress(BaseException), show(beside):
+        assert json.loads(beside.read_bytes())["state"] == "running"
+        if error is not None:
+            raise error
+    entry = json.loads(beside.read_bytes())
+    assert (entry["state"], entry["error"], f"{entry['output']}.progress.json") == (state, reason, str(beside))

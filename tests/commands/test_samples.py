@@ -1,0 +1,116 @@
+"""Sampled and held-out documents under the one law, and what `verify` says of them."""
+
+import contextlib
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from dsindex.commands.api import verify
+from dsindex.datasets import IndexedDataset
+from dsindex.errors import InputError, UsageError
+from dsindex.options.build import BuildConfig
+from tests.faults.corpus import BROKEN, write_corpus
+from tests.support.golden import OWN
+from tests.support.jobs import config_of, run_config
+from tests.support.published import published
+
+FILES = {"a": 150, "b": 90, "c": 40}
+"""Name and number of lines of each input."""
+
+
+def build(folder, out, **options):
+    own = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
+    own |= {"output_prefix": str(out / "x"), "shard_size": "4KiB"}
+    out.mkdir(exist_ok=True)
+    with contextlib.chdir(folder):
+        return run_config(config_of(BuildConfig, tuple(FILES), **{**own, **options}))
+
+
+def documents(out, key="text"):
+    dataset = IndexedDataset(str(out / f"x_{key}_document"))
+    return [tuple(dataset.document(number).tolist()) for number in range(len(dataset.document_indices) - 1)]
+
+
+def origins(out):
+    rows = pq.read_table(out / "x_text_document.provenance.parquet").to_pylist()
+    return [(row["input"], row["offset"], row["line"]) for row in rows]
+
+
+def content(out, key="text"):
+    return json.loads((out / f"x_{key}_document.manifest.json").read_bytes())["content"]
+
+
+def require_whole(prefix, folder):
+    with contextlib.chdir(folder):
+        report = verify(prefix, against_source=True, tokenizer=OWN.plain_tokenizer)
+    assert report.ok, report.findings
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    for seed, (name, num_lines) in enumerate(FILES.items()):
+        broken = {7: BROKEN["not JSON"], 20: BROKEN["null"]} if name == "b" else {}
+        write_corpus(folder / name, num_lines=num_lines, broken=broken, seed=seed)
+    return folder
+
+
+def test_a_sample_keeps_the_same_records_everywhere(texts, tmp_path):
+    build(texts, tmp_path / "all")
+    build(texts, tmp_path / "out", sample="40%")
+    build(texts, tmp_path / "small", sample=0.2, shard_size="1KiB")
+    every, kept, few = (set(origins(tmp_path / name)) for name in ("all", "out", "small"))
+    assert few < kept < every
+    assert 0.3 * len(every) < len(kept) < 0.5 * len(every)
+    found = content(tmp_path / "out")
+    assert found["options"]["sample"] == 0.4
+    account = found["account"]
+    assert (account["kept"], account["filtered"]) == (len(kept), len(every) - len(kept))
+    assert (account["lines"], account["quarantined"]) == (sum(FILES.values()), 2)
+    assert account["records"] == account["kept"] + account["filtered"] + account["quarantined"]
+    assert sum(each["filtered"] for each in found["inputs"]) == account["filtered"]
+    assert "filtered" not in content(tmp_path / "all")["account"]
+    require_whole(tmp_path / "out/x_text_document", texts)
+
+
+HELD_OUT = {
+    "small shards": {"shard_size": "2KiB", "workers": 3},
+    "one key": {"json_keys": ("text",), "no_provenance": True},
+    "with a sample": {"sample": "80%", "executor": "processes"},
+}
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("way", HELD_OUT.values(), ids=HELD_OUT)
+def test_what_is_held_out_is_what_the_sample_has(texts, tmp_path, way):
+    """The held-out dataset is that of a build of these records alone, manifest included; the other has the others."""
+    build(texts, tmp_path / "out", hold_out="20%", **way)
+    same = {name: value for name, value in way.items() if name not in {"executor", "shard_size"}}
+    build(texts, tmp_path / "all", **same)
+    build(texts, tmp_path / "valid", **{**same, "sample": 0.2})
+    valid = {name.replace("x_", "x_valid_"): data for name, data in published(tmp_path / "valid").items()}
+    out = published(tmp_path / "out")
+    assert valid.items() <= out.items()
+    assert len(out) == 2 * len(valid)
+    train, held, every = (documents(tmp_path / name) for name in ("out", "valid", "all"))
+    assert sorted(train + held) == sorted(every)
+    if "no_provenance" not in way:
+        require_whole(tmp_path / "out/x_text_document", texts)
+        require_whole(tmp_path / "out/x_valid_text_document", texts)
+
+
+def test_a_sample_without_records_is_refused(texts, tmp_path):
+    with pytest.raises(InputError, match="got none: of 272, 2 are bad and 270 are left out"):
+        build(texts, tmp_path / "out", sample=1e-12)
+    assert not list((tmp_path / "out").glob("*.bin"))
+
+
+@pytest.mark.parametrize("options", [
+    {"hold_out": 0.5, "sample": 0.5},
+    {"hold_out": 0.1, "json_keys": ("text", "valid_text")},
+    *({"sample": share} for share in ("101%", "10 percent", float("nan"))),
+], ids=str)  # fmt: skip
+def test_options_that_cannot_be_are_refused(options):
+    with pytest.raises(UsageError):
+        BuildConfig(input=("a",), tokenizer_model="t", output_prefix="o", **options)

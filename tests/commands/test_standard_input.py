@@ -1,0 +1,98 @@
+"""Standard input as an input: the same bytes as a file, resumed without being read again, and never half stored."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsindex.cli.main import main
+from tests.support.golden import OWN
+from tests.support.processes import wait_until
+from tests.support.published import published
+
+ROOT = Path(__file__).parents[2]
+TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
+LINES = OWN.docs.read_bytes().splitlines(keepends=True)
+TEXT = b"".join(LINES[:60])
+OTHER = b"".join(LINES[60:90])
+STORED = Path("out/x.build/inputs/stdin")
+WORDS = ("build", "--input", "-", *TOKENIZER, "--output-prefix", "out/x", "--shard-size", "4KiB")
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def interrupt(monkeypatch):
+    """End the next build after its shards, before anything is published."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dsindex.runtime.job.Job.assemble", stop)
+        assert main([*WORDS]) == 130
+
+
+def test_bytes_are_those_of_a_file_and_nothing_is_left(pipe):
+    Path("in.jsonl").write_bytes(TEXT)
+    assert main(["build", "--input", "in.jsonl", *TOKENIZER, "--output-prefix", "file/x", "--shard-size", "9KiB"]) == 0
+    pipe(TEXT)
+    assert main([*WORDS]) == 0
+    expected, got = published(Path("file")), published(Path("out"))
+    for files in (expected, got):
+        manifest = files.pop("x_text_document.manifest.json").replace(b'"path": "in.jsonl"', b'"path": "-"')
+        files["content"] = manifest
+    assert got == expected
+    assert not STORED.parent.parent.exists()
+
+
+def test_interrupted_build_continues_without_reading_again(pipe, monkeypatch, cli):
+    pipe(TEXT)
+    assert main([*WORDS[:3], *TOKENIZER, "--output-prefix", "whole/x"]) == 0
+    pipe(TEXT)
+    interrupt(monkeypatch)
+    assert STORED.read_bytes() == TEXT
+    piped = pipe(OTHER)
+    said = cli(WORDS).err
+    assert piped.tell() == 0
+    assert f"standard input is not read: the interrupted run stored {len(TEXT):,} bytes of it in " in said
+    assert published(Path("out")) == published(Path("whole"))
+    assert not STORED.parent.parent.exists()
+
+
+@pytest.mark.parametrize(("words", "message", "code"), [
+    (("build", "--input", "-", "-"), "expected standard input (-) once", 2),
+    (("build", "--dry-run", "--input", "-"), "-: expected files, got standard input, which a later build could not", 1),
+])  # fmt: skip
+def test_uses_that_make_no_sense_are_refused(words, message, code, pipe, cli):
+    piped = pipe(TEXT)
+    assert message in cli([*words, *TOKENIZER, "--output-prefix", "out/x"], code).err
+    assert piped.tell() == 0
+    assert os.listdir() == []
+
+
+def test_nothing_is_read_before_the_options_are_known_to_be_right(pipe):
+    piped = pipe(TEXT)
+    assert main([*WORDS[:3], "--tokenizer-model", "nowhere", "--output-prefix", "out/x"]) == 1
+    assert main([*WORDS, "--input", "missing.jsonl"]) == 1
+    assert piped.tell() == 0
+    assert os.listdir() == []
+
+
+def test_kill_while_reading_leaves_nothing_that_is_taken_for_the_whole(pipe):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "dsindex", *WORDS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as running:
+        assert running.stdin is not None
+        running.stdin.write(TEXT * 30)
+        running.stdin.flush()
+        wait_until(lambda: bool(list(STORED.parent.glob("stdin.*.tmp"))), "the input is being stored")
+        running.kill()
+    assert not STORED.exists()
+    pipe(TEXT)
+    assert main([*WORDS, "--keep-shards"]) == 0
+    assert os.listdir(STORED.parent) == ["stdin"]

@@ -1,0 +1,224 @@
+"""Verification of what a build published: against its manifest, and against its source down to the line."""
+
+import json
+import os
+import re
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsindex.chat.config import check_config
+from dsindex.commands import verify_tokens
+from dsindex.datasets.detect import Subject
+from dsindex.datasets.documents import open_documents
+from dsindex.errors import InputError, TokenizerError
+from dsindex.formats.manifest import manifest_path
+from dsindex.options.build import BuildConfig
+from dsindex.options.instruct import InstructConfig
+from dsindex.store.read import digest_file
+from tests.commands.pack.verifying import all_findings, edit_manifest, passed, verify
+from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.datasets import write_dataset
+from tests.support.golden import GOLDEN, OWN
+from tests.support.jobs import config_of, run_config
+from tests.support.pbin_files import write_pbin
+from tests.support.published import move_tokenizer_away
+
+TOKENIZER = str(OWN.plain_tokenizer)
+TRUSTED = f"gigatoken {version('gigatoken')}, and with tokenizers {version('tokenizers')} where the two can differ"
+
+
+def build(make_config, **options):
+    config = make_config(**options)
+    run_config(config)
+    return f"{config.output_prefix}_text_document"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("built")
+    run_config(config_of(BuildConfig, OWN.docs, append_eod=True, output_prefix=str(folder / "docs")))
+    return folder
+
+
+@pytest.fixture
+def built(original, tmp_path):
+    """The prefix of a copy of a build of the golden text, whose files a test may change."""
+    shutil.copytree(original, tmp_path / "copy")
+    return str(tmp_path / "copy" / "docs_text_document")
+
+
+def change_token(prefix, token, value):
+    tokens = np.memmap(f"{prefix}.bin", "<u2", mode="r+")
+    tokens[token] = value
+    tokens.flush()
+
+
+def forge_digest(prefix):
+    """Make the manifest agree with changed tokens."""
+    edit_manifest(prefix, lambda m: m["content"]["digests"]["bin"].update(xxh3_128=digest_file(f"{prefix}.bin")))
+
+
+@pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
+def test_build_is_intact_and_equals_its_source(engine, built):
+    report = verify(built, against_source=True, engine=engine)
+    assert (report.findings, report.verdict) == ((), "intact")
+    trusted = TRUSTED if engine == "gigatoken" else f"tokenizers {version('tokenizers')}, the reference"
+    assert report.checks[-1].name == f"against the source: 1 of 1 shards tokenized again with {trusted}"
+
+
+def test_without_provenance_there_is_another_way(built):
+    Path(f"{built}.provenance.parquet").unlink()
+    with pytest.raises(InputError, match="build the dataset again and compare: dsindex verify A --same-as B"):
+        verify(built, against_source=True)
+
+
+def test_first_document_that_differs_is_named_with_its_line(built, monkeypatch):
+    monkeypatch.setattr(verify_tokens, "SHARD_BYTES", 5000)
+    change_token(built, 10000, 7)
+    forge_digest(built)
+    [finding] = verify(built, against_source=True).findings
+    document = open_documents(Subject(kind="MMIDIDX", path=built)).at(10000)
+    assert f"document {document} differs from its source, {OWN.docs}, line {document + 1}: its token" in finding
+    assert "is 7 and " in finding
+
+
+@pytest.mark.parametrize(("share", "num"), [(0.01, 1), (0.5, 7)])
+def test_a_sample_of_the_shards_is_compared(share, num, built, monkeypatch):
+    monkeypatch.setattr(verify_tokens, "SHARD_BYTES", 5000)
+    name = verify(built, against_source=True, sample=share).checks[-1].name
+    assert name.startswith(f"against the source: {num} of 13 shards")
+
+
+EDITS = {
+    "size": (lambda m: m["content"]["digests"]["idx"].update(size_bytes=1), ".idx: expected a regular file of 1 bytes"),
+    "type": (lambda m: m["content"].update(documents="x"), "at `$.content.documents`"),
+    "digest": (lambda m: m["content"]["digests"]["bin"].update(xxh3_128="0" * 32), "expected the digest 0000"),
+    "escape": (lambda m: m["content"]["digests"].update({"/../../x": None}), "matching regex '^[a-z0-9]"),
+}
+
+
+@pytest.mark.parametrize(("edit", "message"), EDITS.values(), ids=EDITS)
+def test_manifest_that_lies_is_found(edit, message, built):
+    edit_manifest(built, edit)
+    assert message in all_findings(verify(built))
+
+
+def test_id_outside_the_given_vocabulary_is_named_with_its_document(tmp_path, monkeypatch):
+    """Of a dataset of another program; the first of each piece."""
+    monkeypatch.setattr("dsindex.commands.verify.PIECE_TOKENS", 2)
+    prefix = write_dataset(tmp_path / "d", [[[5, 6]], [[7], [8, 60000, 9]], [[60001]]])
+    report = verify(prefix)
+    finding, _ = report.findings
+    assert report.verdict == "damaged"
+    assert f"{prefix}.bin: expected ids from 0 to 799 in document 1, got 60000" in finding
+
+
+def test_manifest_of_the_other_kind_is_not_gone_by(built):
+    """An MMIDIDX pair and a .pbin may share a prefix."""
+    report = verify(write_pbin(Path(f"{built}.pbin"), [[1], [2]]))
+    assert (report.findings, report.verdict) == ((), "sound")
+    assert report.notes[0].startswith(f"{built}.manifest.json belongs to a dataset of another format")
+
+
+def test_damaged_files_are_found(built):
+    path = Path(f"{built}.provenance.parquet")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "provenance.parquet: expected " in all_findings(verify(built))
+    path.unlink()
+    assert "bytes as in the manifest, got none" in all_findings(verify(built))
+    Path(f"{built}.idx").unlink()
+    report = verify(built)
+    assert "digest of the .bin" in passed(report)  # what is left is still checked
+    assert f"{built}.idx: is missing beside its .bin" in report.findings[0]
+
+
+def test_source_that_changed_is_named(make_config, tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(OWN.docs.read_bytes())
+    prefix = build(make_config, input=(str(source),))
+    source.write_bytes(OWN.docs.read_bytes() + b"\n")
+    with pytest.raises(InputError, match=f"{source}: expected the input of 64460 bytes"):
+        verify(prefix, against_source=True)
+    source.unlink()
+    with pytest.raises(InputError, match=f"{source}: cannot be read"):
+        verify(prefix, against_source=True)
+
+
+def test_source_needs_the_same_tokenizer(built):
+    move_tokenizer_away(built)
+    with pytest.raises(TokenizerError, match="give its path with --tokenizer-model"):
+        verify(built, against_source=True, tokenizer_model=None)
+    with pytest.raises(TokenizerError, match=r"expected the tokenizer 'plain' with sha256 112cf"):
+        verify(built, against_source=True, tokenizer_model=str(OWN.bos_tokenizer))
+    Path(manifest_path(built)).unlink()
+    with pytest.raises(InputError, match="expected the manifest of a build"):
+        verify(built, against_source=True)
+
+
+def test_instruction_data_refuses_its_source_and_says_what_is_possible(tmp_path):
+    prefix = str(tmp_path / "chat")
+    config = config_of(InstructConfig, CONVERSATIONS, output_prefix=prefix, seq_length=4096)
+    run_config(config, check_config(SPEC, source="test"))
+    for name in ("text_document", "loss_mask", "packing_4096"):
+        assert not verify(f"{prefix}_{name}").findings
+        message = f"{prefix}_{name}: expected a dataset of texts, got one of `dsindex instruct`.*compare: --same-as"
+        with pytest.raises(InputError, match=message):
+            verify(f"{prefix}_{name}", against_source=True)
+
+
+def test_cache_is_checked_against_the_data():
+    case = OWN.index_case("one_epoch")
+    prefix = str(case.folder / case.prefixes[0])
+    report = verify(prefix, cache=str(case.cache))
+    assert report.findings == ()
+    assert "1 index cache against the data" in passed(report)
+    with pytest.raises(InputError, match="expected an index cache of eod_text_document, found none"):
+        verify(prefix, cache=str(OWN.docs.parent / "tokenizers"))
+    with pytest.raises(InputError, match="check --cache"):
+        verify(prefix, cache="/nowhere")
+
+
+def test_command_says_what_was_found(built, cli):
+    shown = cli(["verify", f"{built}.bin", "--executor", "local"]).out
+    assert f"{built}: intact\n  102 documents (2 empty), 100 sequences" in shown
+    change_token(built, 5, 799)
+    [report] = json.loads(cli(["verify", built, "--executor", "local", "--json"], 1).out)["reports"]
+    assert "expected the digest" in report["findings"][0]
+    assert "--sample needs --against-source" in cli(["verify", built, "--sample", "1%"], 2).err
+    assert "expected a share above 0" in cli(["verify", built, "--sample", "much", "--against-source"], 2).err
+
+
+def test_dataset_that_is_not_there_is_called_that(tmp_path, cli):
+    nope = str(tmp_path / "nope")
+    shown = cli(["verify", nope, f"{nope}.pbin"], 1).out
+    assert f"\nmissing  {nope}" in shown
+    assert f"{nope}: MISSING\n  FAILED: the dataset is there\n  FOUND: {nope}: there is no dataset" in shown
+    [report] = json.loads(cli(["verify", str(tmp_path), "--json"], 1).out)["reports"]
+    assert report["verdict"] == "missing"
+    assert "got a folder" in report["findings"][0]
+
+
+@pytest.mark.parametrize("suffix", ["bin", "idx", "manifest.json", "provenance.parquet"])
+def test_pipe_in_a_files_place_is_found(built, suffix):
+    """It is not opened: whoever opens a pipe waits for a writer."""
+    Path(f"{built}.{suffix}").unlink()
+    os.mkfifo(f"{built}.{suffix}")
+    assert re.search(rf"{built}\.{suffix}: .*(a pipe|regular file)", all_findings(verify(built)))
+
+
+def test_same_as_another_names_the_line(make_config, tmp_path, cli):
+    [built] = run_config(make_config(output_prefix=str(tmp_path / "ours"))).datasets
+    cli(["verify", built.prefix, "--same-as", f"{GOLDEN}/eod_text_document"])
+    records = OWN.docs.read_bytes().splitlines()
+    records[7] = json.dumps({"text": "other"}).encode()
+    (tmp_path / "changed.jsonl").write_bytes(b"\n".join(records))
+    config = make_config(output_prefix=str(tmp_path / "b"), input=(str(tmp_path / "changed.jsonl"),))
+    [changed] = run_config(config).datasets
+    report = verify(built.prefix, same_as=changed.prefix)
+    [finding] = report.findings
+    assert report.verdict == "different"
+    assert f"{OWN.docs}, line 8; {changed.prefix} has it from {tmp_path}/changed.jsonl, line 8" in finding

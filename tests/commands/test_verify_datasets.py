@@ -1,0 +1,66 @@
+"""Verification finds damage in caches, and none in whole ones; and where two datasets differ."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from dsindex.commands.verify_caches import find_caches, verify_cache
+from tests.support.golden import GOLDEN_SETS
+
+CASES = {f"{golden.name}-{case.name}": case for golden in GOLDEN_SETS for case in golden.index_cases}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_caches_of_megatron_are_whole(case):
+    prefixes = [str(case.folder / prefix) for prefix in case.prefixes]
+    tasks = [(each, prefix) for prefix in prefixes for each in find_caches(str(case.cache), prefix)]
+    assert tasks
+    assert [sentence for task in tasks for sentence in verify_cache(*task)] == []
+
+
+def swap_ends(array):
+    array[0], array[-1] = array[-1].copy(), array[0].copy()
+
+
+def repeat_first(array):
+    array[-1] = array[0]
+
+
+def point_outside(array):
+    array[1] = 10**6
+
+
+def move_token(array):
+    array[5, 1] += 1
+
+
+CACHE_DAMAGE = [
+    ("document-twice", "document_index", repeat_first, "every sequence once per epoch"),
+    ("document-outside", "document_index", point_outside, "expected sequences from 0 to 99, got 1000000"),
+    ("documents-swapped", "document_index", swap_ends, "of the sample index"),
+    ("sample-moved", "sample_index", move_token, "expected row 5 of the sample index at token 320, got 321"),
+    ("row-outside", "sample_index", point_outside, "of the sample index"),
+    ("shuffle-twice", "shuffle_index", repeat_first, "expected every sample once per epoch"),
+    ("shuffle-outside", "shuffle_index", point_outside, "expected samples from 0 to 317, got 1000000"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"), [case[1:] for case in CACHE_DAMAGE], ids=[case[0] for case in CACHE_DAMAGE]
+)
+def test_damaged_cache_is_found(name, damage, message, tmp_path):
+    case = CASES["own-one_epoch"]
+    shutil.copytree(case.cache, tmp_path / "cache")
+    [path] = (tmp_path / "cache").glob(f"*{name}.npy")
+    array = np.load(path)
+    damage(array)
+    np.save(path, array)
+    prefix = str(case.folder / case.prefixes[0])
+    [cache] = find_caches(str(tmp_path / "cache"), prefix)
+    findings = verify_cache(cache, prefix)
+    assert message in findings[0]
+    assert "move its files away and build the cache again" in findings[0]
+
+
+SEQUENCES = [[[1, 2]], [], [[3], [4, 5]], [[6]], [[7, 8, 9]]]

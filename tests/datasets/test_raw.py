@@ -1,0 +1,81 @@
+"""Lines of a file, their kept index, and the tokens of their texts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dsindex.datasets.instruction import InstructionDataset
+from dsindex.datasets.raw import MemMapDataset, RawLines
+from dsindex.errors import BadRecordError, FormatError, InputError
+from dsindex.text.tokenizer import load_tokenizer
+from tests.support.chat_tokenizers import train
+
+TOKENIZERS = Path(__file__).parents[1] / "golden" / "tokenizers"
+TEXTS = ["The mill stood by the river.", "", "Où est l'été?", "水車は回る"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer(str(min(path.parent for path in TOKENIZERS.glob("*/tokenizer.json"))))
+
+
+def write_lines(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+def test_dataset_builds_a_missing_index_and_takes_a_jq_pattern(tmp_path, tokenizer):
+    path = write_lines(tmp_path / "x.jsonl", [{"meta": {"body": [text]}} for text in TEXTS])
+    dataset = MemMapDataset(path, tokenizer=tokenizer, index_path=tmp_path / "own.idx", jq_pattern=".meta.body[0]")
+    assert (tmp_path / "own.idx").exists()
+    assert not (tmp_path / "x.idx").exists()
+    assert [dataset.text(number) for number in range(4)] == TEXTS
+
+
+@pytest.mark.parametrize(("line", "message"), [
+    (b'{"text": 1}', "got int; change the pattern"),
+    (b'{"body": "x"}', "expected a string from the jq pattern '.text', got nothing"),
+    (b"[]", "expected JSON that the jq pattern '.text' can read"),
+    (b'{"text": "\xed\xa0\x80"}', "expected JSON that the jq pattern '.text' can read"),
+], ids=str)  # fmt: skip
+def test_a_line_without_a_text_is_named(tmp_path, tokenizer, line, message):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"text": "x"}\n' + line + b"\n")
+    dataset = MemMapDataset(path, tokenizer=tokenizer)
+    with pytest.raises(BadRecordError, match=rf"x\.jsonl, line at byte 14: .*{message}"):
+        dataset[1]
+    assert dataset.text(0) == "x"
+
+
+def test_lines_are_those_of_the_file(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf{}\r\n  [1]\nNaN")
+    lines = RawLines(path)
+    assert [lines[number] for number in range(len(lines))] == [b"\xef\xbb\xbf{}\r", b"  [1]", b"NaN"]
+    assert [lines.offset(number) for number in (0, 1, -1)] == [0, 7, 13]
+    with pytest.raises(IndexError, match="expected a line below 3, got 3"):
+        lines[3]
+
+
+def test_a_file_that_changed_is_noticed(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"{}\n[1]\n")
+    lines = RawLines(path)
+    path.write_bytes(b"{}\n")
+    with pytest.raises(InputError, match="but it has changed; open it again"):
+        lines[1]
+    with pytest.raises(FormatError, match="the file changed since it was indexed"):
+        RawLines(path)
+    path.write_bytes(b"{ }\n[]\n")
+    with pytest.raises(InputError, match="it has changed; open it again"):
+        lines[1]
+    with pytest.raises(FormatError, match=r"expected the index of .* as it is now"):
+        RawLines(path)
+
+
+def test_without_an_index_lines_are_found_and_nothing_is_written(tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", [{"text": text} for text in TEXTS])
+    dataset = InstructionDataset(path, tokenizer=train("bytes"), jq_patterns=[".text"], special_tokens={})
+    assert [dataset[number]["text"]["value"] for number in range(4)] == TEXTS
+    assert [str(file) for file in tmp_path.iterdir()] == [str(path)]

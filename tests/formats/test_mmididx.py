@@ -1,0 +1,161 @@
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsindex.errors import FormatError
+from dsindex.formats.dtypes import TOKEN_DTYPES
+from dsindex.formats.mmididx import (
+    HEADER_BYTES,
+    IndexBuilder,
+    check_index,
+    read_header,
+    read_index,
+)
+from dsindex.store.local import atomic_writer
+from tests.support.datasets import write_dataset
+from tests.support.golden import DATASETS, dataset_name
+
+DOCUMENTS = [[[1, 2, 3]], [], [[4, 5, 6, 7], [8, 9]], [[10]]]
+LENGTHS, BOUNDARIES = [3, 4, 2, 1], [0, 1, 1, 3, 4]
+
+
+def index_bytes(*, lengths=LENGTHS, pointers=None, boundaries=BOUNDARIES, modes=None, code=8, magic=b"MMIDIDX\0\0",
+                version=1, counts=None):  # fmt: skip
+    """The format spelled out, independently of the code under test."""
+    item = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 4, 8: 2}.get(code, 1)
+    if pointers is None:
+        pointers = [item * sum(lengths[:k]) for k in range(len(lengths))]
+    parts = [magic, struct.pack("<QBQQ", version, code, *(counts or (len(lengths), len(boundaries))))]
+    for kind, values in (("i", lengths), ("q", pointers), ("q", boundaries), ("b", modes or [])):
+        parts.append(struct.pack(f"<{len(values)}{kind}", *values))
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("code", TOKEN_DTYPES, ids=lambda code: TOKEN_DTYPES[code].name)
+@pytest.mark.parametrize("modes", [None, [0, 1, 0, -3]], ids=["plain", "modes"])
+def test_writer_gives_the_bytes_of_the_format(tmp_path, code, modes):
+    prefix = write_dataset(tmp_path / "d", DOCUMENTS, dtype=TOKEN_DTYPES[code], modes=modes)
+    assert (tmp_path / "d.idx").read_bytes() == index_bytes(code=code, modes=modes)
+    index = read_index(f"{prefix}.idx")
+    assert index.dtype == TOKEN_DTYPES[code]
+    assert index.sequence_lengths.tolist() == LENGTHS
+    assert index.document_indices.tolist() == BOUNDARIES
+    assert (index.sequence_modes is None) == (modes is None)
+    assert modes is None or (index.sequence_modes is not None and index.sequence_modes.tolist() == modes)
+    assert index.header.num_documents == len(DOCUMENTS)
+    check_index("d.idx", index, bin_size_bytes=(tmp_path / "d.bin").stat().st_size)
+
+
+@pytest.mark.parametrize("prefix", DATASETS, ids=dataset_name)
+def test_golden_index_is_rewritten_byte_for_byte(tmp_path, prefix):
+    index = read_index(f"{prefix}.idx")
+    check_index(f"{prefix}.idx", index, bin_size_bytes=prefix.with_suffix(".bin").stat().st_size)
+    builder = IndexBuilder(index.dtype, folder=str(tmp_path))
+    # In two runs, so that the second one's boundaries have to be moved.
+    half = index.header.num_documents // 2
+    for begin, end in ((0, half), (half, index.header.num_documents)):
+        boundaries = index.document_indices[begin : end + 1]
+        builder.add_documents(index.sequence_lengths[boundaries[0] : boundaries[-1]], np.diff(boundaries))
+    with atomic_writer(str(tmp_path / "again.idx")) as file:
+        builder.write(file)
+        file.write(b"" if index.sequence_modes is None else index.sequence_modes.tobytes())
+    builder.close()
+    assert (tmp_path / "again.idx").read_bytes() == prefix.with_suffix(".idx").read_bytes()
+
+
+@pytest.mark.parametrize(("data", "message"), [
+    (index_bytes(magic=b"TNTIDX\0\0\0"), "got the TNTIDX index of fairseq"),
+    (index_bytes()[:20], "expected a header of 34 bytes, got 20"),
+    (index_bytes(version=2), "expected MMIDIDX version 1, got 2"),
+    (index_bytes(code=9), "token type code from 1 to 8, got 9"),
+    (index_bytes()[:-1], "the file is damaged or cut off"),
+    (index_bytes(counts=(1 << 63, 1 << 63)), "the file is damaged or cut off"),
+], ids=["other-magic", "half-a-header", "version", "code", "cut-off", "huge-counts"])  # fmt: skip
+def test_read_header_refuses_what_is_no_index(tmp_path, data, message):
+    path = tmp_path / "d.idx"
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match=message) as caught:
+        read_header(str(path))
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(("changes", "at_the_ends", "message"), [
+    ({"boundaries": [1, 1, 1, 3, 4]}, True, "first document boundary to be 0, got 1"),
+    ({"boundaries": [0, 1, 1, 3, 5]}, True, "last document boundary to be 4, got 5"),
+    ({"boundaries": [0, 3, 1, 3, 4]}, False, "document 1 ends at sequence 1, before it begins"),
+    ({"lengths": [3, -4, 10, 1]}, False, "no length below 0, got -4 for sequence 1"),
+    ({"pointers": [2, 6, 14, 18]}, True, "sequence 0 to begin at byte 0 of the .bin, got 2"),
+    ({"pointers": [0, 6, 12, 18]}, False, "sequence 2 to begin at byte 14 of the .bin, got 12"),
+    ({"lengths": [3, 4, 2, 2]}, True, "expected a .bin of 22 bytes, got 20"),
+])  # fmt: skip
+def test_check_names_the_wrong_entry(tmp_path, monkeypatch, changes, at_the_ends, message):
+    monkeypatch.setattr("dsindex.formats.mmididx.CHUNK_ITEMS", 2)
+    path = tmp_path / "d.idx"
+    path.write_bytes(index_bytes(**changes))
+    with pytest.raises(FormatError, match=message):
+        check_index(str(path), read_index(str(path)), bin_size_bytes=20)
+    if at_the_ends:
+        with pytest.raises(FormatError, match=message):
+            check_index(str(path), read_index(str(path)), bin_size_bytes=20, every_entry=False)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_damaged_index_is_a_format_error_and_nothing_else(tmp_path, data):
+    sound = bytearray(index_bytes(modes=data.draw(st.sampled_from([None, [0, 1, 2, 3]]))))
+    size = data.draw(st.integers(0, len(sound) + 8))
+    damaged = (sound + bytes(8))[:size]
+    for _ in range(data.draw(st.integers(0, 4))):
+        if damaged:
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path / "d.idx"
+    path.write_bytes(damaged)
+    tracemalloc.start()
+    try:
+        index = read_index(str(path))
+        check_index(str(path), index, bin_size_bytes=20)
+    except FormatError:
+        pass
+    else:
+        assert index.sequence_lengths.sum() * index.dtype.itemsize == 20
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_pointers_pass_2_gib_and_2_to_the_31_tokens(tmp_path):
+    builder = IndexBuilder(np.dtype("<i4"), folder=str(tmp_path))
+    longest = (1 << 31) - 1
+    builder.add_documents(np.array([longest, longest, 5], np.int32), np.array([1, 1, 1]))
+    with atomic_writer(str(tmp_path / "d.idx")) as file:
+        builder.write(file)
+    builder.close()
+    index = read_index(str(tmp_path / "d.idx"))
+    assert index.sequence_pointers.tolist() == [0, 4 * longest, 8 * longest]
+    assert builder.num_tokens == 2 * longest + 5
+    check_index("d.idx", index, bin_size_bytes=8 * longest + 20)
+
+
+def test_writer_memory_does_not_grow_with_documents(tmp_path):
+    def peak_of(batches):
+        lengths, documents = np.full(1 << 16, 7, np.int32), np.ones(1 << 16, np.int64)
+        tracemalloc.start()
+        builder = IndexBuilder(np.dtype("<u2"), folder=str(tmp_path))
+        for _ in range(batches):
+            builder.add_documents(lengths, documents)
+        with atomic_writer(str(tmp_path / "d.idx")) as file:
+            builder.write(file)
+        builder.close()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert read_header(str(tmp_path / "d.idx")).num_sequences == batches << 16
+        return peak
+
+    few, many = peak_of(8), peak_of(48)
+    assert many < 1.1 * few + (1 << 20)
+    assert (tmp_path / "d.idx").stat().st_size == HEADER_BYTES + 20 * (48 << 16) + 8

@@ -1,0 +1,111 @@
+import contextlib
+import pickle
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsindex.commands.convert import join_pbin_files
+from dsindex.errors import FormatError, LimitError, OutputError
+from dsindex.formats.pbin import (
+    PBIN_VERSIONS,
+    PbinHeader,
+    open_tokens,
+    read_document_lengths,
+    read_pbin_header,
+)
+from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin
+
+SHAPES = [(version, size) for version in VERSION_NAMES for size in ([4] if version == "spec" else [1, 2, 4])]
+
+
+def documents_of(path, **options):
+    header = read_pbin_header(path, **options)
+    lengths = read_document_lengths(path, header)
+    tokens = open_tokens(path, header)
+    assert len(tokens) == lengths.sum()
+    ends = np.cumsum(lengths)
+    return [tokens[end - length : end].tolist() for end, length in zip(ends, lengths, strict=True)]
+
+
+@pytest.mark.parametrize(("version", "token_bytes"), SHAPES)
+@pytest.mark.parametrize("documents", [DOCUMENTS, [[]], [[], [1]]], ids=str)
+def test_the_era_is_told_from_the_file(tmp_path, version, token_bytes, documents):
+    path = write_pbin(tmp_path / "x.pbin", documents, version=version, token_bytes=token_bytes)
+    header = read_pbin_header(path)
+    assert (header.version.name, header.token_bytes) == (version, token_bytes)
+    assert documents_of(path) == documents
+    assert documents_of(path, version=PBIN_VERSIONS[version]) == documents
+
+
+def test_header_refuses_sizes_that_an_era_lacks():
+    with pytest.raises(LimitError, match=r"tokens of 4 bytes for a \.pbin of version spec, got 2"):
+        PbinHeader(version=PBIN_VERSIONS["spec"], token_bytes=2, data_bytes=0).to_bytes()
+    with pytest.raises(LimitError, match="1, 2 or 4 bytes"):
+        PbinHeader(version=PBIN_VERSIONS["current"], token_bytes=3, data_bytes=0).to_bytes()
+
+
+def test_another_era_than_the_named_one_is_refused(tmp_path):
+    path = write_pbin(tmp_path / "x.pbin", DOCUMENTS, version="current")
+    with pytest.raises(FormatError, match="of version spec, got version current; leave out --pbin-era"):
+        read_pbin_header(path, version=PBIN_VERSIONS["spec"])
+
+
+@pytest.mark.parametrize("version", VERSION_NAMES)
+def test_a_cut_file_is_refused_everywhere(tmp_path, version):
+    data = pbin_bytes(DOCUMENTS, version=version)
+    path = tmp_path / "x.pbin"
+    for end in range(len(data)):
+        path.write_bytes(data[:end])
+        with pytest.raises(FormatError, match=r"x\.pbin: expected a"):
+            documents_of(str(path))
+
+
+@pytest.mark.parametrize(("index", "message"), [
+    ([(0, 4), (5, 4)], "expected document 1 at offset 4, got 5; if Modalities joined"),
+    ([(0, 3), (3, 5)], "expected document 0 to be whole tokens within 8 bytes, got 3 bytes"),
+    ([(0, 12)], "expected document 0 to be whole tokens within 8 bytes, got 12 bytes"),
+    ([(0, 4)], "expected documents of 8 bytes, got 4"),
+])  # fmt: skip
+def test_an_index_that_is_not_the_tokens_is_refused(tmp_path, index, message):
+    path = tmp_path / "x.pbin"
+    path.write_bytes(pbin_bytes([[1, 2]], version="current")[:20] + pickle.dumps(index, protocol=4))
+    with pytest.raises(FormatError, match=message):
+        documents_of(str(path))
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_damaged_files_give_format_errors_or_whole_documents(tmp_path_factory, data):
+    content = bytearray(pbin_bytes(DOCUMENTS, version=data.draw(st.sampled_from(VERSION_NAMES))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    path = tmp_path_factory.getbasetemp() / "damaged.pbin"
+    path.write_bytes(content)
+    num_tokens = 0
+    with contextlib.suppress(FormatError):
+        num_tokens = sum(map(len, documents_of(str(path))))
+    assert num_tokens < len(content)
+
+
+@pytest.mark.parametrize("version", VERSION_NAMES)
+def test_merge_gives_the_file_of_all_documents(tmp_path, version):
+    parts = [DOCUMENTS, [], [[7, 8]], [[]]]
+    paths = [write_pbin(tmp_path / f"{n}", part, version=VERSION_NAMES[n]) for n, part in enumerate(parts)]
+    join_pbin_files(paths, str(tmp_path / "merged"), version=PBIN_VERSIONS[version])
+    assert (tmp_path / "merged").read_bytes() == pbin_bytes(list(chain.from_iterable(parts)), version=version)
+
+
+def test_merge_refuses_different_token_sizes_and_existing_files(tmp_path):
+    two = write_pbin(tmp_path / "two", [[1]], token_bytes=2)
+    four = write_pbin(tmp_path / "four", [[1]], token_bytes=4)
+    with pytest.raises(FormatError, match=r"expected tokens of 2 bytes as in .*two, got 4"):
+        join_pbin_files([two, four], str(tmp_path / "x"))
+    with pytest.raises(OutputError, match="expected a file that does not exist yet"):
+        join_pbin_files([two], four)
+    with pytest.raises(ValueError, match="at least one"):
+        join_pbin_files([], str(tmp_path / "x"))
+    assert {file.name for file in tmp_path.iterdir()} == {"two", "four"}

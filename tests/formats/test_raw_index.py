@@ -1,0 +1,110 @@
+import json
+import os
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
+from dsindex.formats.raw_index import read_raw_index
+from dsindex.text.line_index import create_raw_index, is_json
+from tests.support.golden import MODALITIES
+
+
+def reference(data):
+    """What Modalities writes with faulty entries dropped."""
+    pairs, offset = [], 0
+    lines = data.split(b"\n")
+    for line in lines if lines[-1] else lines[:-1]:
+        try:
+            json.loads(line)
+            pairs.append((offset, len(line)))
+        except ValueError:
+            pass
+        offset += len(line) + 1
+    return pairs
+
+
+def index_of(tmp_path, data, *, drop=False):
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(data)
+    (tmp_path / "lines.idx").unlink(missing_ok=True)
+    create_raw_index(str(path), drop_faulty_entries=drop)
+    return (tmp_path / "lines.idx").read_bytes()
+
+
+def test_create_raw_index_gives_the_bytes_of_modalities(tmp_path):
+    target = tmp_path / "x.idx"
+    account = create_raw_index(str(MODALITIES / "nonempty.jsonl"), str(target))
+    assert target.read_bytes() == (MODALITIES / "nonempty.idx").read_bytes()
+    assert (account.num_entries, account.num_dropped) == (216, 0)
+
+
+@given(
+    st.lists(st.sampled_from([b"{}", b"", b" ", b"{", b'{"a": "\xff"}', b"\r", b'{"text": "x"}'])),
+    st.booleans(),
+)
+def test_create_raw_index_drops_what_modalities_drops(tmp_path_factory, lines, newline):
+    data = b"\n".join(lines) + (b"\n" if newline and lines else b"")
+    index = index_of(tmp_path_factory.getbasetemp(), data, drop=True)
+    assert index == pickle.dumps(reference(data), protocol=4)
+
+
+LINES = [
+    b'{"a": 1}', b"[]", b"{}", b" [ ] ", b'{ "a" : [ 1 , { } , "x" ] }\r', b"1", b"-0", b"0.5e-7", b"1E+9", b'""',
+    b"true", b"null", b"false", b'"\\u00e9\\n\\"\\\\\\/"', b'"\\ud800"', b"NaN", b"-Infinity", b"Infinity",
+    b'"\xc3\xa9"', b"\xef\xbb\xbf{}", "1".encode("utf-16"), b"[" * 60 + b"]" * 60, b"[" * 90 + b"]" * 90,
+    b'{"a": 1, "a": 2}', b"1" * 4100, b'"\x7f"', b'"' + b"a" * 100 + b'"', b"", b" ", b"\r", b"{", b"}", b"[1,]",
+    b'{"a":1,}', b"{a: 1}", b"{'a': 1}", b"01", b"-", b"1.", b".5", b"1e", b"+1", b"1 2", b"{} {}", b'"', b'"\\',
+    b'"\\u12', b'"\\u12g4"', b'"\\x"', b'"a\tb"', b'"\x00"', b"Inf", b"-NaN", b"nul", b"truex", b'"\xc3"', b'"\xff"',
+    b"[1 2]", b"]", b"[}", b"{]", b'{"a"}', b'{"a":}', b'{"a" 1}', b"{1: 2}", b",", b"[,1]", b"1" * 5000, b"{}\x02",
+    b'{"a": 1}]', b"[" * 100_000, b'"' + b"a" * 100, b'"' + b"a" * 20 + b'\x01"', b'"' + b"a" * 9 + b"\\q" + b'"',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
+def test_lines_are_judged_as_json_loads_does(line):
+    try:
+        json.loads(line)
+        expected = True
+    except (ValueError, RecursionError):
+        expected = False
+    assert is_json(line) == expected
+
+
+@pytest.mark.parametrize(("data", "message"), [
+    (b"{}\n{\n[\n", "lines.jsonl, line 2: expected JSON, got something else; correct it, .* --drop-faulty-entries"),
+    (b"{}\n{}\n\r\n", "lines.jsonl, line 3: expected JSON, got a blank line"),
+])  # fmt: skip
+@pytest.mark.parametrize("block_bytes", [3, 4 << 20])
+def test_the_first_faulty_line_is_an_error_and_nothing_is_left(tmp_path, monkeypatch, data, message, block_bytes):
+    monkeypatch.setattr("dsindex.formats.raw_index.BLOCK_BYTES", block_bytes)
+    with pytest.raises(BadRecordError, match=message):
+        index_of(tmp_path, data)
+    assert [file.name for file in tmp_path.iterdir()] == ["lines.jsonl"]
+
+
+def test_an_empty_file_is_refused_unless_lines_may_be_dropped(tmp_path):
+    with pytest.raises(InputError, match="at least one line, got an empty file"):
+        index_of(tmp_path, b"")
+    assert index_of(tmp_path, b"", drop=True) == pickle.dumps([], protocol=4)
+
+
+@pytest.mark.parametrize("content", [b"MMIDIDX\0\0", pickle.dumps([(0, 1)], protocol=4), b"{}\n"])
+def test_file_that_is_there_is_never_replaced(tmp_path, content):
+    source, target = tmp_path / "lines.jsonl", tmp_path / "lines.idx"
+    source.write_bytes(b"{}\n")
+    target.write_bytes(content)
+    with pytest.raises(OutputError, match=r"lines\.idx: expected no file or the same index; remove it if"):
+        create_raw_index(str(source))
+    assert target.read_bytes() == content
+    assert sorted(os.listdir(tmp_path)) == ["lines.idx", "lines.jsonl"]
+
+
+@pytest.mark.parametrize("pair", [(0, 8), (8, 0), (2**62, 2**63 - 1)])
+def test_read_raw_index_refuses_lines_outside_of_the_file(tmp_path, pair):
+    path = tmp_path / "x.idx"
+    path.write_bytes(pickle.dumps([(0, 7), pair], protocol=4))
+    with pytest.raises(FormatError, match="expected lines within the file's 7 bytes, got entry 1 at byte"):
+        read_raw_index(str(path), size_bytes=7)

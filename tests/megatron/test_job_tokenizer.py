@@ -1,0 +1,78 @@
+"""The tokenizer's identifiers of each release: golden ones, made by the releases themselves, and what is refused."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from dsindex.cli.parser import make_parser, read_values
+from dsindex.errors import InputError, UsageError
+from dsindex.megatron.explain import describe_differences
+from dsindex.megatron.flags import RELEASES, JobTokenizer, find_identifiers
+from dsindex.options.index import IndexConfig
+from tests.support.golden import GOLDEN
+
+GOLDEN_BLOCKS = json.loads((GOLDEN / "tokenizer_identifiers.json").read_bytes())
+
+
+def from_flags(flags, release):
+    """Return the tokenizer of a job's flags, as `dsindex index -- COMMAND` reads them."""
+    words = ["--data-path", "x", "--seq-length", "8", "--epochs", "1", "--megatron-release", release]
+    values = read_values(make_parser("index").parse_args(["index", *words]))
+    config = IndexConfig(**values, command=["pretrain_gpt.py", *flags])
+    assert config.job_tokenizer is not None
+    return config.job_tokenizer
+
+
+def test_golden_identifiers_come_out_as_each_release_writes_them():
+    for case in GOLDEN_BLOCKS:
+        ours = find_identifiers(from_flags(case["flags"], case["release"]), case["release"])
+        assert json.dumps(ours, indent=4) == json.dumps(case["identifiers"], indent=4), case["flags"]
+    counted = Counter(case["release"] for case in GOLDEN_BLOCKS)
+    assert set(counted) == set(RELEASES)
+    assert min(counted.values()) > 10
+
+
+def block(release, **flags):
+    tokenizer = JobTokenizer(**{"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "m", **flags})
+    return find_identifiers(tokenizer, release)
+
+
+@pytest.mark.parametrize(("there", "wanted", "expected"), [
+    (block("0.17"), block("0.19"),
+     ["chat_template is absent in the cache and 'None' in the job: releases of Megatron differ in it"]),
+    (block("0.18", tokenizer_model="n"), block("0.19", trust_remote_code=True),
+     ["tokenizer_path is 'n' in the cache and 'm' in the job: a flag of the job's tokenizer",
+      "trust_remote_code is 'False' in the cache and 'True' in the job: a flag of the job's tokenizer"]),
+])  # fmt: skip
+def test_differences_are_named(there, wanted, expected):
+    found = describe_differences(*({"class": "GPTDataset", "tokenizer": each} for each in (there, wanted)))
+    assert len(found) == len(expected)
+    assert all(said.startswith(f"the tokenizer's {start}") for said, start in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(("release", "flags", "message"), [
+    ("main", {"tokenizer_type": "Other"}, "expected one of BertWordPieceLowerCase, .*, got 'Other'"),
+    ("main", {"tokenizer_type": "NullTokenizer"}, "NullTokenizer needs --vocab-size"),
+    ("main", {"tiktoken_pattern": "v3"}, "expected v1 or v2, got 'v3'"),
+    ("0.16", {"tokenizer_type": "GPT2BPETokenizer", "legacy_tokenizer": True}, "GPT2BPETokenizer needs --vocab-file"),
+])  # fmt: skip
+def test_tokenizer_that_a_release_cannot_make_is_refused(release, flags, message):
+    with pytest.raises(UsageError, match=message):
+        block(release, **flags)
+
+
+@pytest.mark.parametrize(("release", "metadata", "name"), [
+    ("0.16", {"model_type": "gpt"}, "models.gpt_tokenizer.GPTTokenizer"),
+    ("0.19", {"model_type": None}, "models.default_tokenizer.DefaultTokenizerText"),
+    ("main", {"class_name": "Mine", "class_path": "megatron.core.tokenizers.text.own"}, "own.Mine"),
+    ("main", {"model_type": "gpt"}, "text_tokenizer.MegatronTokenizerText"),
+])  # fmt: skip
+def test_metadata_names_the_class(release, metadata, name, tmp_path):
+    (tmp_path / "metadata.json").write_text(json.dumps(metadata))
+    tokenizer = {"tokenizer_type": "Llama2Tokenizer", "tokenizer_metadata": str(tmp_path / "metadata.json")}
+    assert block(release, **tokenizer)["class"] == f"megatron.core.tokenizers.text.{name}"
+    (tmp_path / "metadata.json").write_text('{"model_type": "another"}')
+    if release != "main":
+        with pytest.raises(InputError, match=r"expects a model_type of default.*, gpt, .*, got 'another'"):
+            block(release, **tokenizer)

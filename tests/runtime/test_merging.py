@@ -1,0 +1,64 @@
+import os
+
+import numpy as np
+import pytest
+
+from dsindex.commands.merge import open_part, refuse_mixture
+from dsindex.errors import FormatError, InputError
+from dsindex.formats.mmididx import IndexBuilder, check_index, read_index
+from dsindex.runtime import worker
+from dsindex.runtime.tasks import MergeRange
+from dsindex.runtime.worker import make_index, merge_range
+from dsindex.store.local import atomic_writer
+
+
+def write_part(prefix, documents, *, dtype="<u2", modes=False, seed=0):
+    """Write a dataset of random tokens: each document is a list of sequence lengths."""
+    lengths = np.array([length for document in documents for length in document], np.int64)
+    tokens = np.random.default_rng(seed).integers(0, 1000, int(lengths.sum())).astype(dtype)
+    tokens.tofile(f"{prefix}.bin")
+    index = IndexBuilder(np.dtype(dtype), folder=str(prefix.parent))
+    index.add_documents(lengths, np.array([len(document) for document in documents], np.int64))
+    with atomic_writer(f"{prefix}.idx") as file:
+        index.write(file)
+        file.write((np.arange(len(lengths)) % 3).astype(np.int8).tobytes() if modes else b"")
+    index.close()
+    return open_part(str(prefix))
+
+
+def range_of(parts, output):
+    pieces = [(part.bin, 0, part.bin.size_bytes) for part in parts]
+    return MergeRange(number=0, begin=0, output=str(output), pieces=tuple(pieces))
+
+
+@pytest.mark.parametrize("modes", [False, True], ids=["text", "modes"])
+def test_merge_equals_concatenation(tmp_path, monkeypatch, modes):
+    monkeypatch.setattr(worker, "CHUNK_ITEMS", 8)
+    shapes = [[], [[3, 4], [], [100]], [[]], [[1]] * 50, [[200]], [[0, 5, 0]]]
+    parts = [write_part(tmp_path / f"p{n}", shape, modes=modes, seed=n) for n, shape in enumerate(shapes)]
+    output = tmp_path / "out.bin"
+    output.write_bytes(b"")
+    merge_range(range_of(parts, output))
+    make_index(parts, str(tmp_path / "out.idx"))
+
+    assert output.read_bytes() == b"".join((tmp_path / f"p{n}.bin").read_bytes() for n in range(len(shapes)))
+    index = read_index(str(tmp_path / "out.idx"))
+    check_index("out.idx", index, bin_size_bytes=output.stat().st_size)
+    assert np.diff(index.document_indices).tolist() == [len(document) for shape in shapes for document in shape]
+    if modes:
+        expected = [n % 3 for shape in shapes for n in range(sum(len(document) for document in shape))]
+        assert index.sequence_modes.tolist() == expected
+
+
+def test_merge_refuses_other_token_types_by_name(tmp_path):
+    parts = [write_part(tmp_path / "a", [[1]]), write_part(tmp_path / "b", [[1]], dtype="<i4")]
+    with pytest.raises(FormatError, match=r"b\.idx: expected tokens of type uint16 .*a\.idx, got tokens of type int32"):
+        refuse_mixture(parts)
+
+
+def test_merge_range_of_a_shortened_part_is_an_input_error(tmp_path):
+    part = write_part(tmp_path / "p", [[5], [6]])
+    (tmp_path / "out").write_bytes(b"")
+    os.truncate(tmp_path / "p.bin", 7)
+    with pytest.raises(InputError, match=r"p\.bin: ends at byte 7.*changed during the copy"):
+        merge_range(range_of([part], tmp_path / "out"))

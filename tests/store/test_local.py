@@ -1,0 +1,67 @@
+import errno
+import os
+
+import pytest
+import xxhash
+
+from dsindex.errors import OutputError
+from dsindex.store import local as storage
+from dsindex.store.errors import output_error
+
+
+def test_digest_of_known_bytes_is_pinned():
+    """Changing it would make every manifest ever written a lie."""
+    digester = storage.BlockDigester()
+    digester.update(b"abc")
+    assert digester.hexdigest() == xxhash.xxh3_128_hexdigest(xxhash.xxh3_128_digest(b"abc"))
+    assert storage.combine_digests([]) == "99aa06d3014798d86001c324468d497f"
+
+
+def test_atomic_writer_leaves_the_old_file_when_the_disk_is_full(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match=r"f: cannot be written \(No space left on device\); make room"):
+        storage.write_whole(str(path), b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_short_writes_and_reads_are_continued(tmp_path, monkeypatch):
+    pwrite, preadv = os.pwrite, os.preadv
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:3], offset))
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: preadv(fd, [buffers[0][:2]], offset))
+    descriptor = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
+    try:
+        storage.write_at(descriptor, b"0123456789", 5)
+    finally:
+        os.close(descriptor)
+    with storage.LocalFile(str(tmp_path / "f")) as file:
+        assert file.read_at(99, 5) == b"0123456789"
+
+
+@pytest.mark.parametrize(("number", "remedy", "transient"), [
+    (errno.EDQUOT, "make room", False), (errno.EROFS, "choose a folder that you may write to", False),
+    (errno.EIO, "run the same command again", True),
+], ids=["EDQUOT", "EROFS", "EIO"])  # fmt: skip
+def test_output_error_says_what_to_do(number, remedy, transient):
+    error = output_error("out.bin", OSError(number, os.strerror(number)))
+    assert str(error).startswith(f"out.bin: cannot be written ({os.strerror(number)}); ")
+    assert remedy in str(error)
+    assert error.transient is transient
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO], ids=["EINVAL", "EIO"])
+def test_sync_folder_forgives_only_what_the_file_system_cannot_do(tmp_path, monkeypatch, number):
+    def refuse(_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    if number == errno.EIO:
+        with pytest.raises(OSError, match="Input/output error"):
+            storage.sync_folder(str(tmp_path))
+    else:
+        storage.sync_folder(str(tmp_path))

@@ -1,0 +1,195 @@
+"""SentencePiece models, files of ranks and GPT-2 files: the same tokens as their own libraries, with every engine."""
+
+import json
+
+import pytest
+import sentencepiece
+import tiktoken
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from dsindex.errors import TokenizerError, UnencodableError
+from dsindex.text.encoders import make_encoder
+from dsindex.text.engines import PATTERNS, choose_engine
+from dsindex.text.tiktoken_files import (
+    CL100K_PATTERN,
+    MEGATRON_PATTERNS,
+    R50K_PATTERN,
+    TokenizerOptions,
+    read_definition,
+)
+from dsindex.text.tokenizer import decode, describe_folder, load_tokenizer, shared_tokenizer
+from tests.support import text_tokenizers as trained
+from tests.support.foreign_tokenizers import (
+    SENTENCEPIECE_SHAPES,
+    rank_entries,
+    ranks,
+    sentencepiece_model,
+    tiktoken_file,
+)
+from tests.support.golden import TOKENIZERS
+
+
+def loaded(tmp_path, shape):
+    (tmp_path / "tokenizer.model").write_bytes(sentencepiece_model(shape))
+    return load_tokenizer(str(tmp_path / "tokenizer.model"))
+
+
+TEXTS = [*trained.NASTY, *trained.mixed_texts(100, seed=1)]
+
+
+def encoded(tokenizer, texts):
+    """Ids of each text, with the engine that is chosen."""
+    engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
+    batch = make_encoder(tokenizer, engine).encode(texts)
+    return [own.tolist() for own in batch.split()]
+
+
+@pytest.mark.parametrize("shape", SENTENCEPIECE_SHAPES)
+def test_tokens_are_those_of_the_library(tmp_path, shape):
+    tokenizer = loaded(tmp_path, shape)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.content)
+    texts = [*TEXTS, *(processor.id_to_piece(number) for number in range(100))]
+    assert encoded(tokenizer, texts) == processor.encode(texts, num_threads=1)
+
+
+MEGATRON = TokenizerOptions(tokenizer_type="TikTokenizer", vocab_size=580, tiktoken_num_special_tokens=20)
+
+
+def loaded_ranks(tmp_path, family):
+    path = tmp_path / f"{family}.tiktoken"
+    path.write_bytes(tiktoken_file())
+    return load_tokenizer(str(path))
+
+
+@pytest.mark.parametrize(("family", "pattern", "ids", "size"), [
+    ("gpt2", R50K_PATTERN, {"<|endoftext|>": 50256}, 50257),
+    ("cl100k_base", CL100K_PATTERN, {"<|endoftext|>": 100257, "<|endofprompt|>": 100276}, 100277),
+    ("o200k_base", PATTERNS["o200k"][0], {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}, 200019),
+    ("llama3", PATTERNS["llama3"][0], {"<|eot_id|>": 569, "<|reserved_special_token_250|>": 815}, 816),
+    ("llama3.1", PATTERNS["llama3"][0], {"<|python_tag|>": 570, "<|reserved_special_token_245|>": 815}, 816),
+])  # fmt: skip
+def test_ranks_are_encoded_as_tiktoken_does_with_the_published_special_tokens(tmp_path, family, pattern, ids, size):
+    tokenizer = loaded_ranks(tmp_path, family)
+    special = dict(read_definition(tokenizer.content).special_tokens)
+    library = tiktoken.Encoding(name="x", pat_str=pattern, mergeable_ranks=ranks(), special_tokens=special)
+    texts = [*TEXTS, *special, *(token.decode(errors="ignore") for token in ranks())]
+    assert encoded(tokenizer, texts) == [library.encode(text, allowed_special="all") for text in texts]
+    assert {token: special[token] for token in ids} == ids
+    eod = "<|end_of_text|>" if family.startswith("llama") else "<|endoftext|>"
+    assert (tokenizer.vocabulary_size, tokenizer.eod_id) == (size, special[eod])
+    assert decode(tokenizer, [ranks()[b"a"], special[eod]]) == f"a{eod}"
+    with pytest.raises(TokenizerError, match=r"expected a tokenizer\.json for --engine tokenizers, got tiktoken"):
+        choose_engine(tokenizer, "tokenizers", add_special_tokens=True)
+
+
+@pytest.mark.parametrize("name", ["v1", "v2"])
+def test_ranks_of_megatron_are_read_as_its_class_does(tmp_path, name):
+    path = tmp_path / "ranks.json"
+    path.write_text(json.dumps(rank_entries()))
+    options = TokenizerOptions(
+        tokenizer_type="TikTokenizer", vocab_size=520, tiktoken_num_special_tokens=20, tiktoken_pattern=name
+    )
+    tokenizer = load_tokenizer(str(path), options=options)
+    names = ["<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>", *(f"<SPECIAL_{n}>" for n in range(7, 20))]
+    special = {token: number for number, token in enumerate(names)}
+    kept = {token: rank + 20 for token, rank in ranks().items() if rank < 500}
+    library = tiktoken.Encoding(
+        name="x", pat_str=MEGATRON_PATTERNS[name], mergeable_ranks=kept, special_tokens=special, explicit_n_vocab=520
+    )
+    assert (tokenizer.vocabulary_size, tokenizer.eod_id, tokenizer.special_tokens) == (520, 2, tuple(names))
+    texts = [*TEXTS, *names]
+    assert encoded(tokenizer, texts) == [library.encode(text, allowed_special="all") for text in texts]
+
+
+@pytest.mark.parametrize(("content", "options", "message"), [
+    (rank_entries(), TokenizerOptions(), r"expected 130072 ranks for a vocabulary of 131072, got 560"),
+    (rank_entries(), TokenizerOptions(vocab_size=10), "fewer than the 10 of the vocabulary"),
+    (rank_entries(), TokenizerOptions(tokenizer_special_tokens=("<s>",)), "with <unk> <s> </s> <mask>"),
+    ([{**rank_entries()[0], "token_bytes": "?"}], MEGATRON, "token 0: expected a token in base64"),
+    ([rank_entries()[0]] * 2, MEGATRON, "token 1: expected an object with rank 1"),
+])  # fmt: skip
+def test_other_ranks_are_refused(tmp_path, content, options, message):
+    path = tmp_path / "ranks.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(TokenizerError, match=f"ranks.json: .*{message}"):
+        load_tokenizer(str(path), options=options)
+
+
+def test_text_that_tiktoken_cannot_split_is_named(tmp_path):
+    tokenizer = loaded_ranks(tmp_path, "llama3")
+    encoder = make_encoder(tokenizer, choose_engine(tokenizer, "reference", add_special_tokens=True))
+    with pytest.raises(UnencodableError, match=r"expected a text that tiktoken can encode, .*of length 2,000,001"):
+        encoder.encode(["a" + " " * 2_000_000])
+
+
+GPT2 = json.loads((TOKENIZERS["gpt2"] / "tokenizer.json").read_bytes())["model"]
+MERGES = "#version: 0.2\n" + "".join(
+    f"{merge if isinstance(merge, str) else ' '.join(merge)}\n" for merge in GPT2["merges"]
+)
+
+
+def options(folder, vocabulary, merges):
+    (folder / "gpt2-vocab.json").write_text(vocabulary)
+    (folder / "gpt2-merges.txt").write_text(merges)
+    return TokenizerOptions(
+        tokenizer_type="GPT2BPETokenizer",
+        vocab_file=str(folder / "gpt2-vocab.json"),
+        merge_file=str(folder / "gpt2-merges.txt"),
+    )
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_two_files_are_the_tokenizer_of_gpt2(tmp_path, newline):
+    given = options(tmp_path, json.dumps(GPT2["vocab"]), MERGES.replace("\n", newline))
+    tokenizer = load_tokenizer(given.vocab_file or "", options=given)
+    assert (tokenizer.name, tokenizer.vocabulary_size, tokenizer.eod_id) == ("gpt2-vocab.json", 50257, 50256)
+    assert choose_engine(tokenizer, "auto", add_special_tokens=True).name == "gigatoken"
+    texts = [*TEXTS, "a<|endoftext|>b"]
+    whole = shared_tokenizer(load_tokenizer(str(TOKENIZERS["gpt2"])))
+    assert [e.ids for e in shared_tokenizer(tokenizer).encode_batch(texts)] == [
+        e.ids for e in whole.encode_batch(texts)
+    ]
+
+
+@pytest.mark.parametrize(("vocabulary", "merges", "message"), [
+    ('{"a": "b"}', "", "they have no tokens"),
+    ('{"a": 0, "b": 1}', "a b\n", "but they cannot be read"),
+    ('{"a": 0, "b": 1, "ab": 2}', "#version: 0.2\na b\nab\n", "invalid at line 2"),
+    ("{", "", "gpt2-vocab.json and .* cannot be read"),
+])  # fmt: skip
+def test_other_files_are_refused(tmp_path, vocabulary, merges, message):
+    with pytest.raises(TokenizerError, match=message):
+        load_tokenizer("", options=options(tmp_path, vocabulary, merges))
+
+
+def test_folder_that_contradicts_itself_leads_to_its_tokenizer_json(tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes(trained.byte_level())
+    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "<pad>"}')
+    with pytest.raises(TokenizerError, match=f"use --tokenizer-model {tmp_path}/tokenizer.json for the tokenizer.json"):
+        load_tokenizer(str(tmp_path))
+    assert load_tokenizer(f"{tmp_path}/tokenizer.json").content == trained.byte_level()
+
+
+def metaspace(prepend):
+    """A tokenizer.json in the shape of Llama's, with or without a space before every text."""
+    pieces = ["<unk>", "<s>", "</s>", "\u2581", "a", "t", "e", "x"]
+    made = tokenizers.Tokenizer(models.BPE({piece: n for n, piece in enumerate(pieces)}, [], unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend, split=False)
+    return made.to_str().encode()
+
+
+@pytest.mark.parametrize(("content", "config", "wanted"), [
+    (metaspace("never"), {"tokenizer_class": "LlamaTokenizerFast"}, "adds a space"),
+    (metaspace("always"), {"tokenizer_class": "LlamaTokenizer"}, None),
+    (metaspace("always"), {"tokenizer_class": "GemmaTokenizer", "add_prefix_space": True}, "adds no space"),
+    (trained.byte_level(), {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}, "adds a space"),
+    (trained.byte_level(), {"tokenizer_class": "LlamaTokenizer"}, None),
+])  # fmt: skip
+def test_class_that_changes_texts_is_told(tmp_path, content, config, wanted):
+    """The cases are those that were tried with transformers 5.23."""
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    note = describe_folder(str(tmp_path), load_tokenizer(str(tmp_path)))
+    assert note is None if wanted is None else f"with which transformers {wanted}" in note

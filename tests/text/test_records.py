@@ -1,0 +1,169 @@
+"""Ranges of files give each line once, as json.loads reads it; what cannot be read is said."""
+
+import json
+import os
+import tracemalloc
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsindex.errors import InputError
+from dsindex.text.input_format import InputForm
+from dsindex.text.reader import TaskReader
+from dsindex.text.selection import MAX_PATH_KEYS, open_selection
+from tests.support.compressed import COMPRESSORS
+from tests.support.datasets import part_of, read_part
+from tests.text.nasty_lines import GOOD, GOOD_LIST, NASTY, contents
+from tests.text.readings import SELECTION, as_reading, parse, read_ranges, reference
+
+
+@pytest.mark.quick(60)
+@pytest.mark.parametrize("good", [GOOD, GOOD_LIST], ids=["string", "list"])
+@pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
+def test_a_nasty_line_is_read_as_json_loads_reads_it(nasty, good):
+    for lines in ([good, nasty, good], [nasty, nasty], [good, nasty, b"", nasty, b""]):
+        content = b"\n".join(lines)
+        assert as_reading(parse(content)) == reference(content)
+
+
+def test_lines_of_later_blocks_have_their_numbers(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(content := b"\n".join([GOOD] * 9))
+    assert read_ranges(path, [0, len(content)], block_bytes=3 * len(GOOD) + 3) == reference(content)
+
+
+@given(content=contents(), data=st.data())
+@settings(max_examples=150)
+def test_any_ranges_and_blocks_equal_json_loads(tmp_path_factory, content, data):
+    path = tmp_path_factory.getbasetemp() / "any.jsonl"
+    path.write_bytes(content)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=5)))
+    block_bytes = data.draw(st.sampled_from([1, 2, 7, 64, 300, 1 << 20]))
+    limit = data.draw(st.just(1 << 30) | st.integers(1, 60))
+    found = read_ranges(path, [0, *cuts, len(content)], block_bytes=block_bytes, max_record_bytes=limit)
+    assert found == reference(content, limit=limit)
+
+
+@pytest.mark.parametrize("change", ["shorter", "longer", "touched"])
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, change):
+    path = tmp_path / "changing.jsonl"
+    content = (GOOD + b"\n") * 1000
+    path.write_bytes(content)
+    blocks = read_part(part_of(path), SELECTION, block_bytes=256)
+    next(blocks)
+    if change == "shorter":
+        os.truncate(path, 1000)
+    elif change == "longer":
+        with path.open("ab") as file:
+            file.write(GOOD)
+    else:
+        os.utime(path, ns=(1, 1))
+    with pytest.raises(InputError, match=r"changing\.jsonl: changed while the build was running"):
+        list(blocks)
+
+
+def test_unsuitable_files_are_named(tmp_path):
+    path = tmp_path / "small.jsonl"
+    path.write_bytes(GOOD)
+    with pytest.raises(
+        InputError, match=r"small\.jsonl: changed while the build was running \(expected 35 bytes as planned, got 34"
+    ):
+        list(read_part(part_of(path, size_bytes=35), SELECTION))
+    with pytest.raises(InputError, match=r"none\.jsonl: cannot be read \(No such file or directory\)"):
+        list(read_part(replace(part_of(path), path=str(tmp_path / "none.jsonl")), SELECTION))
+
+
+@pytest.mark.parametrize(("suffix", "container"), [("", "plain"), ("one.zst", "zstd")])
+def test_a_long_line_takes_little_more_memory_than_the_limit(tmp_path, suffix, container):
+    """A compressed file is decoded in pieces: a small one can hold all of the line."""
+    limit, size_bytes = 16 << 20, 40_000_000
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(COMPRESSORS[suffix](b"x" * size_bytes) if suffix else b"x" * size_bytes)
+    part = part_of(path, form=InputForm(container=container))
+    tracemalloc.start()
+    try:
+        [(_, line)] = TaskReader([part]).lines(block_bytes=1 << 16, max_line_bytes=limit)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (line.num_bytes, len(line.head)) == (size_bytes, 1 << 20)
+    assert peak < 1.4 * limit
+
+
+PATHS = (".meta.text", ".meta.deep.title", "text")
+
+
+def nested_line(text="a"):
+    return json.dumps({"meta": {"text": text, "deep": {"title": "t", "x": [1]}}, "text": "top", "n": 5}).encode()
+
+
+FAULTY = {
+    "missing": b'{"meta": {"deep": {"title": "t"}}, "text": "a"}',
+    "null inside": b'{"meta": {"text": "a", "deep": null}, "text": "a"}',
+    "same key above": b'{"text": "a", "deep": {"title": "t"}, "meta": {}}',
+    "last object wins": b'{"meta": {"text": "a", "deep": {"title": "t"}}, "text": "a", "meta": {}}',
+    "escaped key": rb'{"m\u0065ta": {"text": "a", "deep": {"title": "t"}}, "text": "a"}',
+    "surrogate": rb'{"meta": {"text": "\ud800", "deep": {"title": "t"}}, "text": "a"}',
+    "lists": b'{"meta": {"text": ["a", "b"], "deep": {"title": []}}, "text": "a"}',
+    "extra bracket": b'{"meta": {"text": "a", "deep": {"title": "t"}}}, "text": "a"}',
+    "spaces": b' { "meta" : { "deep" : { "title" : "t" } , "text" : "a" } , "text" : "b" } ',
+    "NaN inside": b'{"meta": {"text": "a", "deep": {"title": "t", "x": NaN}}, "text": "b"}',
+    "lists throughout": b'{"meta": {"text": ["a", "b"], "deep": {"title": "t"}}, "text": ["c"]}',
+}
+
+
+@pytest.mark.parametrize("line", FAULTY.values(), ids=FAULTY)
+def test_every_parser_gives_what_json_loads_gives(line):
+    for lines in ([line], [nested_line(), line, nested_line("b")], [line, line], [line, nested_line(), nested_line()]):
+        content = b"\n".join(lines)
+        assert as_reading(parse(content, open_selection(PATHS))) == reference(content, PATHS)
+
+
+@pytest.mark.parametrize("depth", [MAX_PATH_KEYS + 1, 5000])
+def test_long_paths_are_followed_as_deep_as_records_go(depth):
+    selection = open_selection(["x=" + ".a" * depth])
+    line = b'{"a":' * depth + b'"deep"' + b"}" * depth
+    read = as_reading(parse(line + b"\n" + line, selection))
+    assert [values for _, _, values in read.records] == ([] if depth > 900 else [[["deep"]]] * 2)
+    assert len(read.bad) == 2 - len(read.records)
+
+
+@pytest.mark.parametrize(("line", "reason"), [
+    (b'{"meta": {"x": 1}}', "expected the key 'text' at .meta, got only 'x'"),
+    (b'{"meta": [1]}', "expected an object at .meta, got a list"),
+    (b'{"meta.text": 1}', "expected the key 'meta', got only 'meta.text'"),
+    (b'{"meta": {"text": 5}}', "expected a string or a list of strings at .meta.text, got a number"),
+])  # fmt: skip
+def test_reason_names_the_place(line, reason):
+    assert open_selection([".meta.text"]).read_line(line) == reason
+
+
+NUM_IDS = 100
+ID_SELECTION = open_selection(["ids"], vocabulary_size=NUM_IDS)
+
+
+def line_of(value):
+    return b'{"x": 1, "ids": %s}' % value.encode()
+
+
+EXPECTED_IDS = "expected a list of token ids from 0 to 99 under the key 'ids', got "
+BAD_IDS = {
+    "[1, 100]": "a list with 100 as item 2",
+    "[1.0]": "a list with 1.0 as item 1",
+    "[true]": "a list with true as item 1",
+    "[[1], 2]": "a list of lists with 2 as item 2",
+    "[[1], [2, 100]]": "a list with 100 as item 2 of list 2",
+    "[[1], [[2]]]": "a list with a list as item 1 of list 2",
+    f"[{'9' * 50}]": f"a list with {'9' * 40}… as item 1",
+    "null": "null",
+}
+
+
+@pytest.mark.parametrize(("value", "reason"), BAD_IDS.items(), ids=BAD_IDS)
+def test_what_is_no_id_is_a_bad_record_with_its_place(value, reason):
+    for lines in ([value], ["[1]", value, "[2]"], ["[[1]]", value]):
+        read = parse(b"\n".join(map(line_of, lines)), ID_SELECTION)
+        assert [bad.reason for bad in read.bad] == [EXPECTED_IDS + reason]
+        assert len(read.offsets) == len(lines) - 1

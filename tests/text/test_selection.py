@@ -1,0 +1,126 @@
+"""Keys, paths, programs and conditions: what is read from a record, and what is said of a bad one."""
+
+import pytest
+
+from dsindex.errors import InputError
+from dsindex.text.fields import MAX_NESTING, decode_separator, show_path
+from dsindex.text.selection import open_selection, parse_key
+from tests.text.readings import read_fields
+
+ARRAY = "; if the file is one array, `jq -c '.[]'` writes each of its records on a line"
+
+
+def judge(selection, *lines):
+    return list(map(selection.read_line, lines))
+
+
+def test_names_paths_and_programs_are_read_from_one_line():
+    selection = open_selection(["text", ".meta.text", "both=.text + .meta.text", "list=. | [.text, .text]"])
+    line = b'{"text": "a", "meta": {"text": "b"}}'
+    assert judge(selection, line, line) == [["a", "b", "ab", ["a", "a"]]] * 2
+    assert selection.outputs == ("text", "meta.text", "both", "list")
+
+
+def test_condition_is_evaluated_before_keys_are_read():
+    selection = open_selection(["text", "x=.b + 1 | tostring"], where=".keep")
+    found = judge(selection, b'{"keep": false, "b": "no number"}', b"no JSON", b"[1]", b'{"keep": true}', b'{"b": {}}')
+    assert found == [
+        None,
+        "expected JSON, got an error at column 1: Expecting value",
+        "expected a JSON object, got a list" + ARRAY,
+        "expected the key 'text', got only 'keep'",
+        None,
+    ]
+
+
+@pytest.mark.parametrize("where", [".a |", ".a)] | any, [(.b", "$holds"])
+def test_condition_that_is_no_jq_is_refused(where):
+    with pytest.raises(InputError, match="jq pattern"):
+        open_selection(["text"], where=where)
+
+
+@pytest.mark.parametrize(("keys", "join"), [(["a", ".a"], None), (["a", "a"], " ")])
+def test_keys_of_one_name_are_refused(keys, join):
+    with pytest.raises(InputError, match="expected keys of different names, got a"):
+        open_selection(keys, join=join)
+
+
+def test_escapes_of_a_separator():
+    assert decode_separator("\\t|\\\\n\né") == "\t|\\n\né"
+    for written in ("\\x", "a\\", "\ud800"):
+        with pytest.raises(ValueError, match="expected"):
+            decode_separator(written)
+
+
+@pytest.mark.parametrize(("text", "name", "path"), [
+    ("text", "text", ("text",)),
+    ("a=b=.c", "a=b=.c", ("a=b=.c",)),
+    (".meta.text", "meta.text", ("meta", "text")),
+    ('."my key".x', "my key.x", ("my key", "x")),
+    ('.["a b"]', "a b", ("a b",)),
+    ('.a.["b.c"]', "a.b.c", ("a", "b.c")),
+    (r'."\u0041\"".b', 'A".b', ('A"', "b")),
+    ('body=."a=.b"', "body", ("a=.b",)),
+])  # fmt: skip
+def test_names_and_paths(text, name, path):
+    key = parse_key(text)
+    assert (key.name, key.path, key.program) == (name, path, None)
+
+
+@pytest.mark.parametrize(
+    "program", [".", ".a[0]", ".a[]", ".a?", ".a | .b", ".a.b // .c", r'."\(.a)"', ".a .b | .", ".größe?", ". as $x|$x"]
+)
+def test_anything_else_that_begins_with_a_dot_is_a_program(program):
+    assert (parse_key(program).name, parse_key(program).program) == (program, program)
+    assert (parse_key(f"x={program}").name, parse_key(f"x={program}").program) == ("x", program)
+
+
+@pytest.mark.parametrize("path", [("a",), ("a", "b c"), ("", "\n"), ('"', "é"), ("1a", "_b1")])
+def test_shown_path_is_the_path(path):
+    assert parse_key(show_path(path)).path == path
+
+
+EXPECTED = "expected a string or a list of strings under the key 'text', got "
+
+
+@pytest.mark.parametrize(("line", "reason"), [
+    (b'{"text": null}', EXPECTED + "null"),
+    (b'{"text": true}', EXPECTED + "a boolean"),
+    (b'{"text": -1.5}', EXPECTED + "a number"),
+    (b'{"text": {}}', EXPECTED + "an object"),
+    (b'{"text": ["a", ["b"]]}', EXPECTED + "a list with a list as item 2"),
+    (rb'{"text": "ab\udc00"}', EXPECTED + r"a string with the lone surrogate \udc00 at character 3"),
+    (
+        rb'{"text": ["\ud800"]}',
+        EXPECTED + r"a list with a string with the lone surrogate \ud800 at character 1 as item 1",
+    ),
+    (b"{}", "expected the key 'text', got an object without keys"),
+    (b'{"Text": "a", "x": 1}', "expected the key 'text', got only 'Text', 'x'"),
+    (rb'{"\ud800": 1}', r"expected the key 'text', got only '\ud800'"),
+    (
+        b'{"1":1,"2":1,"3":1,"4":1,"5":1,"6":1,"7":1}',
+        "expected the key 'text', got only '1', '2', '3', '4', '5' and 2 more",
+    ),
+    (b'{"' + b"k" * 50 + b'":1}', f"expected the key 'text', got only '{'k' * 40}…'"),
+    (b'["text"]', "expected a JSON object, got a list" + ARRAY),
+    (b"[", "expected JSON, got an error at column 2: Expecting value" + ARRAY),
+    (b"17", "expected a JSON object, got a number"),
+    ('{"é": "a" "b"}'.encode(), "expected JSON, got an error at column 11: Expecting ',' delimiter"),
+    (b'{"text": "a", "x": Inf}', "expected JSON, got an error at column 20: Expecting value"),
+    (b'{"text": "\xff"}', "expected UTF-8, got byte 0xff at byte 11 of the line: invalid start byte"),
+    (b'\xef\xbb\xbf{"text": "a"}', "expected JSON, got a byte order mark, which only a file's start may have"),
+])  # fmt: skip
+def test_read_fields_says_what_is_wrong(line, reason):
+    assert read_fields(line, ["text"]) == reason
+
+
+def nested(depth):
+    """A record that nests `depth` deep in all."""
+    half = (depth - 1) // 2
+    rest = depth - 1 - 2 * half
+    return b'{"text": "a", "x": ' + b"[" * rest + b'{"":[' * half + b"]}" * half + b"]" * rest + b"}"
+
+
+def test_read_fields_limits_nesting():
+    result = [read_fields(nested(depth), ["text"]) for depth in (MAX_NESTING, MAX_NESTING + 1)]
+    assert result == [["a"], "expected at most 900 objects and lists inside each other, got more"]

@@ -1,0 +1,267 @@
+"""Parquet and Arrow: rows are read like the same rows as JSON; what is damaged, encrypted or something else is said."""
+
+import base64
+import datetime
+import decimal
+import json
+import os
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsindex.errors import InputError
+from dsindex.store.read import open_readable
+from dsindex.text.input_format import InputForm, detect_form
+from dsindex.text.reader import TaskReader
+from dsindex.text.records import parse_block
+from dsindex.text.selection import open_selection
+from dsindex.text.tables import measure_table
+from tests.support.datasets import part_of, read_part
+
+STORED = ("parquet", "arrow-file", "arrow-stream")
+TEXT = {"text": ("text",)}
+TABLE = pa.table({
+    "text": [f"text {number}é" * 3 for number in range(40)],
+    "list": [["a", f"b{number}"] for number in range(40)],
+    "kind": pa.array(["p", "q"] * 20).dictionary_encode(),
+    "pair": pa.array([["x", "y"]] * 40, pa.list_(pa.string(), 2)),
+})  # fmt: skip
+
+
+def write_table(path, table, format, *, group_rows=2, compression=None):
+    """Write a table with `group_rows` rows in a row group or record batch; return the path."""
+    if format == "parquet":
+        pq.write_table(table, path, row_group_size=group_rows, compression=compression or "none")
+        return str(path)
+    write = pa.ipc.IpcWriteOptions(compression=compression)
+    new = pa.ipc.new_file if format == "arrow-file" else pa.ipc.new_stream
+    with pa.OSFile(str(path), "wb") as file, new(file, table.schema, options=write) as writer:
+        writer.write_table(table, max_chunksize=group_rows)
+    return str(path)
+
+
+def content(folder, table, format, **options):
+    write_table(folder / "whole", table, format, **options)
+    return (folder / "whole").read_bytes()
+
+
+def measure(path, format, columns=None):
+    return measure_table(part_of(path, form=InputForm(format=format)), columns)
+
+
+def table_part(path, format):
+    return part_of(path, end=len(measure(path, format)), form=InputForm(format=format))
+
+
+def read_lines(path, format, block_bytes):
+    blocks = TaskReader([table_part(path, format)]).lines(block_bytes=block_bytes, max_line_bytes=1 << 30)
+    return (block for _, block in blocks)
+
+
+def collect(blocks):
+    """Texts by row, and the rows and reasons of bad records."""
+    texts, bad, num_lines = {}, {}, 0
+    for block in blocks:
+        assert block.num_lines == len(block.offsets) + len(block.bad)
+        columns = [map(list, c.by_record()) for c in block.columns.values()]
+        texts |= dict(zip(block.lines.tolist(), zip(*columns, strict=True), strict=True))
+        bad |= {record.line: (record.reason, record.line_bytes) for record in block.bad}
+        num_lines += block.num_lines
+    return texts, bad, num_lines
+
+
+def read(path, format, keys=("text",), **options):
+    return collect(read_part(table_part(path, format), open_selection(keys), **options))
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20) | st.sampled_from(["", "é" * 30, "a\0b", "\r\n", '"'])
+STRINGS = st.none() | TEXTS
+LISTS = st.none() | st.lists(st.none() | TEXTS, max_size=3)
+ENCODED = pa.dictionary(pa.int32(), pa.string())
+KINDS = [
+    (pa.string(), STRINGS), (pa.large_string(), STRINGS), (pa.string_view(), STRINGS), (ENCODED, STRINGS),
+    (pa.list_(pa.string()), LISTS), (pa.large_list(pa.large_string()), LISTS), (pa.list_(ENCODED), LISTS),
+    (pa.list_(pa.string_view()), LISTS),
+    (pa.list_(pa.string(), 2), st.none() | st.lists(TEXTS, min_size=2, max_size=2)),
+    (pa.null(), st.none()),
+]  # fmt: skip
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("format", STORED)
+@given(
+    data=st.data(), group_rows=st.integers(1, 5), limit=st.sampled_from([1, 9, 40, 1 << 30]), block=st.integers(1, 60)
+)
+@settings(max_examples=60)
+def test_rows_are_read_like_the_same_rows_in_json(data, group_rows, limit, block, format, tmp_path):
+    kinds = [pair for pair in KINDS if not (format == "parquet" and "view" in str(pair[0]))]
+    (kind, values), (inner_kind, inner_values) = data.draw(st.tuples(st.sampled_from(kinds), st.sampled_from(kinds)))
+    rows = data.draw(st.lists(st.tuples(values, st.none() | inner_values), max_size=12))
+    fields = [pa.field("n", pa.int64()), pa.field("text", inner_kind)]
+    inner = pa.array([row[1] for row in rows], inner_kind)
+    meta = pa.StructArray.from_arrays([pa.array(range(len(rows)), pa.int64()), inner], fields=fields)
+    path = write_table(
+        tmp_path / "table", pa.table({"text": pa.array([row[0] for row in rows], kind), "meta": meta}), format,
+        group_rows=group_rows,
+    )  # fmt: skip
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("".join(json.dumps({"text": row[0], "meta": {"text": row[1]}}) + "\n" for row in rows))
+    keys = ["text", ".meta.text"]
+    part = part_of(lines)
+    texts, bad, _ = collect(read_part(part, open_selection(keys)))
+    too_large = {number for number, own in texts.items() if text_bytes(own) > limit}
+
+    found, found_bad, num_lines = read(path, format, keys, max_record_bytes=limit, block_bytes=block)
+
+    assert num_lines == len(rows)
+    assert found == {number: own for number, own in texts.items() if number not in too_large}
+    assert found_bad.keys() == bad.keys() | too_large
+    for number, (reason, _) in found_bad.items():
+        size = text_bytes(texts[number]) if number in too_large else 0
+        expected = f"record of {size} bytes is larger than the limit of {limit} bytes"
+        assert reason == (expected if number in too_large else bad[number][0])
+
+
+def text_bytes(columns):
+    return sum(len(text.encode()) for own in columns for text in own)
+
+
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("format", STORED)
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_binary(), pa.list_(pa.binary())], ids=str)
+def test_binary_values_are_utf8_or_bad(format, kind, tmp_path):
+    values = [b"good", b"\xff\n", "fine é".encode()]
+    stored = pa.binary() if kind == pa.string() else kind
+    array = pa.array([[value] for value in values] if pa.types.is_list(kind) else values, stored).view(kind)
+    path = write_table(tmp_path / "table", pa.table({"text": array, "id": [1, 2, 3]}), format)
+    assert read(path, format)[0] == {0: (["good"],), 2: (["fine é"],)}
+    [(number, (reason, _))] = read(path, format)[1].items()
+    assert (number, reason) == (1, "expected UTF-8 under the key 'text', got other bytes")
+    selection = open_selection(['x=.text | if type == "array" then .[0] else . end'])
+    texts, bad, _ = collect(parse_block(block, selection, 1 << 30) for block in read_lines(path, format, 1))
+    assert list(texts.values()) == [(["good"],), (["fine é"],)]
+    assert [number for number, (reason, _) in bad.items() if "expected UTF-8" in reason] == [1]
+
+
+def test_rows_have_a_form_in_json(tmp_path):
+    when = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
+    rows = {
+        "time": pa.array([when, None], pa.timestamp("ns", "UTC")),
+        "date": [when.date(), None],
+        "cost": [decimal.Decimal("1.50"), None],
+        "took": pa.array([1500, None], pa.duration("ms")),
+        "pairs": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
+        "deep": [{"x": [b"y"], "z": None}, None],
+        "n": [0.5, 7.0],
+    }
+    path = write_table(tmp_path / "table", pa.table(rows), "arrow-file")
+    [block] = read_lines(path, "arrow-file", 1 << 20)
+    assert json.loads(block.text(0)) == {
+        "time": "2026-01-31T12:00:00Z", "date": "2026-01-31", "cost": "1.50", "took": 1.5, "pairs": [["a", 1]],
+        "deep": {"x": ["y"]}, "n": 0.5,
+    }  # fmt: skip
+    assert json.loads(block.text(1)) == dict.fromkeys(rows, None) | {"n": 7.0}
+
+
+@pytest.mark.parametrize("format", STORED)
+def test_token_ids_are_taken_from_lists(format, tmp_path):
+    table = pa.table({"ids": [[1, 2], [], [100], None, [3]], "deep": [[[1], [2, 3]], [[4]], [], [[5]], [[100]]]})
+    path = write_table(tmp_path / "table", table, format)
+    for key, expected in (("ids", [1, 2, 3]), ("deep", [1, 2, 3, 4, 5])):
+        selection = open_selection([key], vocabulary_size=100)
+        blocks = list(read_part(table_part(path, format), selection))
+        assert [token for block in blocks for ids in block.columns[key].items for token in ids] == expected
+    assert "a list with 100 as item 1" in blocks[-1].bad[0].reason
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("format", STORED)
+def test_a_table_with_damaged_bytes_is_read_or_refused(format, compression, tmp_path):
+    """Whatever the offsets, sizes and pages claim: no crash, and every refusal names the file."""
+    columns = TABLE.append_column("deep", pa.StructArray.from_arrays([TABLE["list"].combine_chunks()], ["x"]))
+    data = content(tmp_path, columns, format, group_rows=15, compression=compression)
+    path, chance, refused = tmp_path / "damaged", random.Random(7), 0
+    keys = ["text", "list", "kind", "pair", ".deep.x"]
+    for _ in range(int(os.environ.get("DAMAGED_TABLES", "40"))):
+        damaged = bytearray(data)
+        for _ in range(chance.choice([1, 1, 3])):
+            damaged[chance.randrange(len(data))] = chance.choice([0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+        path.write_bytes(damaged)
+        refused += refusal(str(path), format, keys).startswith(str(path))
+    assert refused > 3
+
+
+def refusal(path, format, keys):
+    try:
+        read(path, format, keys)
+        list(read_lines(path, format, 1000))
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("format", STORED)
+def test_a_table_that_is_cut_off_is_refused(format, tmp_path):
+    data = content(tmp_path, TABLE, format, group_rows=15)
+    path = tmp_path / "cut"
+    for size in [0, 3, 12, 100, len(data) - 20]:
+        path.write_bytes(data[:size])
+        with pytest.raises(InputError, match="cut: expected "):
+            read(str(path), format)
+
+
+@pytest.mark.parametrize("plain_footer", [True, False])
+def test_encryption_is_named(plain_footer, tmp_path):
+    encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):
+        """Wraps keys in nothing."""
+
+        def __init__(self, _config):
+            super().__init__()
+
+        def wrap_key(self, key, _master):
+            return base64.b64encode(key).decode()
+
+    factory = encryption.CryptoFactory(Keys)
+    how = encryption.EncryptionConfiguration("footer", column_keys={"key": ["text"]}, plaintext_footer=plain_footer)
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), how)
+    path = str(tmp_path / "a.parquet")
+    pq.write_table(TABLE.select(["text", "kind"]), path, encryption_properties=properties)
+    with pytest.raises(InputError, match=r"a\.parquet: expected a table .*crypt.*; decrypt it into a new file"):
+        measure(path, "parquet", TEXT)
+    if plain_footer:
+        assert len(measure(path, "parquet", {"kind": ("kind",)})) == 1
+
+
+@pytest.mark.parametrize("format", STORED)
+def test_changed_files_are_refused(format, tmp_path):
+    path = write_table(tmp_path / "table", TABLE, format, group_rows=20)
+    blocks = read_part(table_part(path, format), open_selection(["text"]), block_bytes=1)
+    next(blocks)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(InputError, match="changed while the build was running"):
+        list(blocks)
+
+
+def test_columns_of_one_name_are_refused_if_all_are_read(tmp_path):
+    table = pa.Table.from_arrays([pa.array(["a"])] * 3, names=["text", "id", "text"])
+    path = write_table(tmp_path / "table", table, "parquet")
+    with pytest.raises(InputError, match="table: expected columns of different names, got 2 of the name 'text'"):
+        measure(path, "parquet")
+    with pytest.raises(InputError, match=r"table: expected the column 'text', .* got 2 columns of that name"):
+        measure(path, "parquet", TEXT)
+
+
+@pytest.mark.parametrize("format", STORED)
+def test_a_table_is_told_by_its_content_even_if_it_is_cut_off(format, tmp_path):
+    data = content(tmp_path, TABLE, format)
+    path = tmp_path / "x.jsonl"
+    for whole in (data, data[:-1]):
+        path.write_bytes(whole)
+        with open_readable(str(path)) as file:
+            assert detect_form(file, shown_as="x.jsonl").format == format
