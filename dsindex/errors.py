@@ -50,6 +50,11 @@ class DsindexError(Exception):
     def __str__(self) -> str:
         return "\n".join(map(str, self.args))
 
+    @property
+    def one_line(self) -> str:
+        """The message and the hint on one line, for a list of findings or a cell of a table."""
+        return "; ".join(line.removeprefix("hint: ") for line in str(self).splitlines())
+
 
 class InputError(DsindexError):
     """An input is missing, empty, unreadable, or changed while it was read."""
