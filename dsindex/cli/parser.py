@@ -38,7 +38,8 @@ COMMANDS = {
 COMMON = frozenset({
     *("input", "output_prefix", "output", "tokenizer_model", "json_keys", "where", "append_eod", "on_bad_record"),
     *("config", "jq_pattern", "data_path", "seq_length", "split", "seed", "train_iters", "global_batch_size", "epochs"),
-    *("help", "data_cache_path", "megatron_release", "explain", "export", "workers", "address", "dry_run", "config_file"),
+    *("data_cache_path", "megatron_release", "explain", "export", "workers", "address", "dry_run"),
+    *("config_file", "help"),
 })  # fmt: skip
 """Options that `-h` lists for commands with more than a screenful; fields of any of the models."""
 SCREENFUL = 12
