@@ -50,6 +50,11 @@ class DsindexError(Exception):
     def __str__(self) -> str:
         return "\n".join(map(str, self.args))
 
+    @property
+    def sentence(self) -> str:
+        """The error and its hint on one line, for findings and notes."""
+        return "; ".join(str(line).removeprefix("hint: ") for line in self.args)
+
 
 class InputError(DsindexError):
     """An input is missing, empty, unreadable, or changed while it was read."""
