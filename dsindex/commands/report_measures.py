@@ -306,7 +306,7 @@ def read_drawn(folder: str, lengths_of: Callable[[str], Any]) -> tuple[list[Draw
             elif (lengths := lengths_of(str(described["dataset_path"]))) is not None:
                 single[_key(described)] = _read_split(path, described, lengths)
         except DsindexError as error:
-            findings.append(str(error))
+            findings.append(error.sentence)
     found = []
     alone = dict(single)
     for described, drawn, weights in blends:

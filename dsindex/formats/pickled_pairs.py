@@ -1,9 +1,8 @@
 """Pickled lists of pairs of integers: raw indices, and the indices of `.pbin` files.
 
-Modalities writes `pickle.dumps(pairs, protocol=4)`. The reader unpickles nothing: it parses the opcodes that such a list
-consists of and refuses all others, so a stranger's file runs no code, and memory and time are proportional to its size.
-
-    protocol 4 · list · { mark · pairs · append all }* · stop      a pair: integer · integer · tuple of two
+Modalities writes `pickle.dumps(pairs, protocol=4)`. The reader unpickles nothing: it parses the opcodes that such a
+list consists of and refuses all others, so a stranger's file runs no code, and time and memory are proportional to its
+size.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from dsindex.errors import FormatError
 from dsindex.store.read import open_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from io import BufferedReader
 
     from _typeshed import SupportsWrite
@@ -41,6 +39,16 @@ _PAIR = re.compile(rb"(" + _INTEGER + rb")(" + _INTEGER + rb")\x86\x94", re.DOTA
 _PAIRS = re.compile(rb"(?:(?:" + _INTEGER + rb"){2}\x86\x94)*+", re.DOTALL)
 _HEAD = re.compile(rb"\x80[\x04\x05](?:\x95(.{8}))?\]\x94", re.DOTALL)
 _OPCODE = re.compile(rb"(?P<integer>" + _INTEGER + rb")|\x95(?P<frame>.{8})|\x86\x94|[(ea.]", re.DOTALL)
+_GRAMMAR = {
+    "list": {"(": "batch", "integer": "1 alone", ".": "end"},
+    "batch": {"integer": "1 in batch", "e": "list"},
+    "1 in batch": {"integer": "2 in batch"},
+    "2 in batch": {"\x86\x94": "batch"},
+    "1 alone": {"integer": "2 alone"},
+    "2 alone": {"\x86\x94": "pair alone"},
+    "pair alone": {"a": "list"},
+}
+"""What was read before → the next opcode → what was read then. Frames may be anywhere."""
 
 
 def write_pairs(file: SupportsWrite[bytes], pairs: NDArray[np.int64]) -> None:
@@ -77,13 +85,11 @@ def read_pairs(path: str, *, offset: int = 0) -> NDArray[np.int64]:
     Raises:
         FormatError: If it is anything else.
     """
-    numbers = array("q")
     try:
         with open_stored(path) as file:
             size_bytes = file.seek(0, os.SEEK_END) - offset
             file.seek(offset)
-            for block in _parse_numbers(file, size_bytes):
-                numbers.extend(block)
+            numbers = _parse_numbers(file, size_bytes)
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
@@ -104,57 +110,39 @@ def first_number(head: bytes) -> int | None:
     return None if first is None or first["integer"] is None else _decode(first["integer"])
 
 
-def _parse_numbers(file: BufferedReader, size_bytes: int) -> Iterator[list[int]]:
-    """Yield the numbers of all pairs, those of a chunk of the file at a time.
+def _parse_numbers(file: BufferedReader, size_bytes: int) -> array[int]:
+    """Return the numbers of all pairs.
 
     Raises:
         ValueError: If the bytes are not those of such a list.
     """
-    content = file.read(CHUNK_BYTES)
-    left_bytes = size_bytes - len(content)
-    head = _HEAD.match(content)
+    numbers, state, content = array("q"), "list", file.read(CHUNK_BYTES)
+    begin, head = 0, _HEAD.match(content)  # where the content begins in the pickle
     if head is None or int.from_bytes(head[1] or b"", "little") > size_bytes - head.end() + len(b"]\x94"):
         raise ValueError("it does not begin as one")
-    position, waiting = head.end(), list[int]()
-    is_batch = is_single = is_end = False
-    while not is_end:
-        if len(content) - position < _LONGEST_OPCODE and left_bytes > 0:
-            more = file.read(CHUNK_BYTES)
-            left_bytes = left_bytes - len(more) if more else 0
-            content, position = content[position:] + more, 0
-        if is_batch and not waiting:
-            end = _PAIRS.match(content, position).end()  # type: ignore[union-attr]  # it matches nothing, too
-            yield [_decode(number) for pair in _PAIR.findall(content, position, end) for number in pair]
-            position = end
+    position = head.end()
+    while state != "end":
+        if len(content) - position < _LONGEST_OPCODE and begin + len(content) < size_bytes:
+            begin, content, position = begin + position, content[position:] + file.read(CHUNK_BYTES), 0
+        run = _PAIRS.match(content, position) if state == "batch" else None
+        if run is not None and run.end() > position:
+            for pair in _PAIR.findall(content, position, run.end()):
+                numbers.extend(map(_decode, pair))
+            position = run.end()
+            continue
         opcode = _OPCODE.match(content, position)
         if opcode is None:
-            if len(content) - position < _LONGEST_OPCODE and left_bytes > 0:
-                continue
-            raise ValueError(f"byte {size_bytes - left_bytes - len(content) + position:,} is damaged or cut off")
-        position = opcode.end()
-        match opcode[0][:1]:
-            case b"\x95":
-                fits = int.from_bytes(opcode["frame"], "little") <= len(content) - position + left_bytes
-            case b"\x86":
-                fits, is_single = len(waiting) == 2 and not is_single, not is_batch
-                if is_batch and fits:
-                    yield waiting
-                    waiting = []
-            case b"(":
-                fits, is_batch = not (is_batch or waiting), True
-            case b"e":
-                fits, is_batch = is_batch and not waiting, False
-            case b"a":
-                fits, is_single = is_single and len(waiting) == 2, False
-                yield waiting
-                waiting = []
-            case b".":
-                fits, is_end = not (is_batch or waiting) and position == len(content) and left_bytes <= 0, True
-            case _:
-                fits = len(waiting) < 2
-                waiting = [*waiting, _decode(opcode[0])]
-        if not fits:
-            raise ValueError(f"byte {size_bytes - left_bytes - len(content) + position:,} does not belong there")
+            raise ValueError(f"byte {begin + position:,} is damaged or cut off")
+        kind, position = opcode.lastgroup or opcode[0].decode("latin-1"), opcode.end()
+        if kind == "frame" and int.from_bytes(opcode[kind], "little") <= size_bytes - begin - position:
+            continue
+        following = _GRAMMAR[state].get(kind)
+        if following is None or (following == "end" and begin + position < size_bytes):
+            raise ValueError(f"{opcode[0]!r} does not belong before byte {begin + position:,}")
+        if kind == "integer":
+            numbers.append(_decode(opcode[0]))
+        state = following
+    return numbers
 
 
 def _decode(integer: bytes) -> int:
