@@ -202,7 +202,7 @@ def _describe(opened: TokenData, *, advance: Callable[[int], None]) -> Section:
         sources = _sources(origin.prefix, documents, content)
         found = measure(documents, sources, masks=opened.masks, threads=available_cpus(), on_progress=advance)
     except FormatError as error:
-        return replace(section, findings=(*findings, str(error)))
+        return replace(section, findings=(*findings, error.sentence))
     recorded = content.tokenizer if content is not None and origin.tokenizer is None else origin.tokenizer
     size = None if recorded is None else recorded.vocabulary_size
     beyond = found.others + (0 if size is None else int(found.counts[size:].sum()))

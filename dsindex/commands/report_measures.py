@@ -306,7 +306,7 @@ def read_drawn(folder: str, lengths_of: Callable[[str, bool], Any]) -> tuple[lis
             elif (lengths := lengths_of(str(described["dataset_path"]), is_maxtext(described))) is not None:
                 single[_key(described)] = _read_split(path, described, lengths)
         except DsindexError as error:
-            findings.append(str(error))
+            findings.append(error.sentence)
     found = []
     alone = dict(single)
     for described, drawn, weights in blends:

@@ -90,7 +90,7 @@ def verify_cache(description: str, prefix: str) -> list[str]:
     try:
         return [f"{description}: {sentence}; {remedy}" for sentence in _findings(description, prefix)]
     except FormatError as error:
-        return [f"{error}; {remedy}"]
+        return [f"{error.sentence}; {remedy}"]
 
 
 def _leads_to(path: str, prefix: str) -> bool:

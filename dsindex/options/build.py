@@ -206,5 +206,7 @@ class BuildFlags(BuildConfig):
         **dict.fromkeys(("--no-pad-vocab-size", "--disable-pad-vocab-size"), 0),
     }
     """Flags of Megatron's preprocess_data.py that change no output here, with the number of values that follow."""
+    last_group: ClassVar = ("index caches (optional)", IndexBasics)
+    """Title and model of the options at the end of the help."""
     dry_run: bool = option(default=False, group="input and output")
     """Build nothing: say the sizes, tokens, memory and disk space that it would take."""

@@ -197,12 +197,12 @@ class Options:
         Raises:
             UsageError: In one sentence on all that is wrong.
         """
-        known, problems = options_of(type(self)), []
+        known, problems, hints = options_of(type(self)), list[str](), list[str]()
         values = type(self).prepare(_by_name(type(self), arguments, values))
         own = self.__dict__
         for name in values.keys() - known.keys():
-            close = difflib.get_close_matches(name, known, n=1)
-            problems.append(f"there is no option {name!r}" + (f" (did you mean {close[0]!r}?)" if close else ""))
+            problems.append(f"there is no option {name!r}")
+            hints += [f"did you mean {close!r}?" for close in difflib.get_close_matches(name, known, n=1)]
         for name, each in known.items():
             try:
                 if name in values:
@@ -212,9 +212,11 @@ class Options:
                 else:
                     own[name] = each.default
             except (ValueError, TypeError, InputError) as error:
-                problems.append(f"{flag_of(name, each)}: {error}")
+                problem, *more = map(str, error.args)
+                problems.append(f"{flag_of(name, each)}: {problem}")
+                hints += [line.removeprefix("hint: ") for line in more]
         if problems:
-            raise UsageError("; ".join(problems))
+            raise UsageError("; ".join(problems), hint="; ".join(hints) or None)
         own["given"] = frozenset(values)
         try:
             self._check_given(known)
@@ -222,7 +224,7 @@ class Options:
                 if "_agree" in vars(kind):
                     vars(kind)["_agree"](self)
         except (ValueError, InputError) as error:
-            raise UsageError(str(error)) from error
+            raise UsageError(*error.args) from error
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:

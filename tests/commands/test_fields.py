@@ -185,6 +185,6 @@ def test_bad_fields_get_one_sentence(flags, message, tmp_path, capsys):
     words = ("build", "--input", tmp_path / "a.jsonl", "--tokenizer-model", OWN.plain_tokenizer, *flags)
     assert main([*map(str, words), "--output-prefix", str(tmp_path / "out" / "x"), "--executor", "local"]) == 1
     shown = capsys.readouterr().err.splitlines()[-1]
-    assert shown.startswith("dsindex build: ")
+    assert shown.startswith("error: ")
     assert re.search(message, shown), shown
     assert not list(tmp_path.glob("out/*.bin"))

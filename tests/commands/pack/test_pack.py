@@ -136,7 +136,7 @@ def test_added_token_that_does_not_fit_is_refused_by_name(make_pack, tmp_path):
 
 
 REFUSED = {
-    "no output": ((*INPUT, *TOKENIZER), 2, "dsindex pack: --output is required\n"),
+    "no output": ((*INPUT, *TOKENIZER), 2, "error: --output is required\n"),
     "output of another kind": ((*INPUT, *TOKENIZER, "--output", "x.bin"), 2,
      "--output: expected the name of a .pbin file, got 'x.bin'"),
     "jq that sees the clock": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".text + (now | tostring)"),
