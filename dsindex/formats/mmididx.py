@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.errors import FormatError
+from dsindex.errors import FormatError, LimitError
 from dsindex.formats.dtypes import TOKEN_DTYPES, dtype_code, starts_of
 from dsindex.store.read import map_file, open_readable
 
@@ -107,6 +107,26 @@ class SequenceIndex:
     def dtype(self) -> np.dtype[Any]:
         """The token type of the `.bin`."""
         return self.header.dtype
+
+    def by_documents(self) -> SequenceIndex:
+        """Return the index of a dataset in which each document is one sequence.
+
+        Raises:
+            LimitError: If a document is too long for the int32 of a sequence length.
+        """
+        bounds = self.document_indices
+        is_filled, lengths = np.diff(bounds) > 0, np.zeros(len(bounds) - 1, np.int64)
+        if len(lengths) == len(self.sequence_lengths) and is_filled.all():
+            return self
+        if is_filled.any():
+            lengths[is_filled] = np.add.reduceat(self.sequence_lengths, bounds[:-1][is_filled], dtype=np.int64)
+        if lengths.max(initial=0) > np.iinfo(np.int32).max:
+            raise LimitError(f"document {lengths.argmax()} has {lengths.max()} tokens, more than 2**31 - 1")
+        pointers = starts_of(lengths)[:-1] * self.dtype.itemsize
+        numbers = np.arange(len(bounds))
+        return replace(
+            self, sequence_lengths=lengths.astype(np.int32), sequence_pointers=pointers, document_indices=numbers
+        )
 
 
 def read_header(idx_path: str) -> IndexHeader:
