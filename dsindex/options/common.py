@@ -81,7 +81,8 @@ class ExecutorConfig(Reported):
     workers: int | None = option("N", default=None, ge=1, le=1 << 20)
     """Tasks that run at once (default: all CPUs)."""
     shard_deadline: float = option("SECONDS", default=3600.0, ge=0.001, le=10**9)
-    """End a task that takes longer, and try it again elsewhere with twice the time (default: 3600)."""
+    """End a worker process whose task takes longer, and try the task again elsewhere with twice the time; threads
+    (--executor local) cannot be ended (default: 3600)."""
 
 
 class TrainingLength(Options):
