@@ -184,8 +184,7 @@ def _say(label: str, message: str, *details: str) -> None:
     """Write a message to standard error: its label in colour, and wrapped between words, if it is a terminal."""
     is_terminal = sys.stderr.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else 0
-    first, *hints = "\n".join([f"{label}: {message}", *details]).split("\nhint: ")
-    for text in (*first.split("\n"), *(f"hint: {hint}" for hint in hints)):
+    for text in (f"{label}: {message}", *details):
         lines = [show_name(without_secrets(text))]
         if 0 < width < len(lines[0]):
             lines = textwrap.wrap(lines[0], width, break_long_words=False, break_on_hyphens=False)

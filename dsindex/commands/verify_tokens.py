@@ -59,7 +59,7 @@ def find_difference(path: str, other_path: str) -> list[str]:
     try:
         one, other = (open_documents(subject, check=True) for subject in subjects)
     except FormatError as error:
-        return [str(error)]
+        return [error.sentence]
     found = first_difference(one, other)
     if found is None:
         return []

@@ -212,9 +212,9 @@ class Options:
                 else:
                     own[name] = each.default
             except (ValueError, TypeError, InputError) as error:
-                problem, *own_hints = str(error).split("\nhint: ")
+                problem, *more = map(str, error.args)
                 problems.append(f"{flag_of(name, each)}: {problem}")
-                hints += own_hints
+                hints += [line.removeprefix("hint: ") for line in more]
         if problems:
             raise UsageError("; ".join(problems), hint="; ".join(hints) or None)
         own["given"] = frozenset(values)
@@ -224,7 +224,7 @@ class Options:
                 if "_agree" in vars(kind):
                     vars(kind)["_agree"](self)
         except (ValueError, InputError) as error:
-            raise UsageError(str(error)) from error
+            raise UsageError(*error.args) from error
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def test_a_file_that_changed_is_noticed(tmp_path):
     path.write_bytes(b"{}\n")
     with pytest.raises(InputError, match="but it has changed; open it again"):
         lines[1]
-    with pytest.raises(FormatError, match="the file changed since it was indexed"):
+    with pytest.raises(FormatError, match="the file has changed since it was indexed"):
         RawLines(path)
     path.write_bytes(b"{ }\n[]\n")
     with pytest.raises(InputError, match="it has changed; open it again"):

@@ -210,8 +210,8 @@ WRONG = [
     ("out/docs_text_document", {"block_size": 8}, InputError, "does not take the option block_size; omit it"),
     ("/dev/null", {}, InputError, "expected a dataset, got a device"),
     ("no-index.jsonl", {}, InputError, "got text without its raw index no-index.idx"),
-    ("cut.idx", {}, FormatError, "cut.idx: expected a header of 34 bytes"),
-    ("cut.pbin", {}, FormatError, "cut.pbin: expected a .pbin that fits one of the versions"),
+    ("cut.idx", {}, FormatError, "cut.idx: cut off: it has"),
+    ("cut.pbin", {}, FormatError, "cut.pbin: not a .pbin of any version"),
     ("evil.idx", {}, FormatError, "evil.idx"),
     ("x-description.txt", {}, FormatError, "expected the description of a GPTDataset or BlendedDataset"),
 ]
