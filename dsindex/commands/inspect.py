@@ -92,7 +92,7 @@ def run_inspect(options: InspectConfig) -> InspectResult:
     except IndexError as error:
         raise InputError(str(error)) from error
     except FormatError as error:
-        seen.findings.append(str(error))
+        seen.findings.append(error.sentence)
     if options.document is not None or options.sample is not None:
         seen.facts.clear()
     return seen
@@ -133,7 +133,7 @@ def _look_at_documents(seen: InspectResult, documents: Documents, data: TokenDat
         try:
             lines = data.origin.lines_of(numbers, num_documents=documents.num_documents)
         except FormatError as error:
-            seen.findings.append(str(error))
+            seen.findings.append(error.sentence)
     if not is_chosen:
         seen.lengths = {"documents": summarize_lengths(documents.lengths()), **seen.lengths}
     most = options.tokens if options.tokens is not None else CHOSEN_TOKENS if is_chosen else FIRST_TOKENS
@@ -214,7 +214,7 @@ def _look_at_cache(seen: InspectResult, options: InspectConfig) -> None:
     except DsindexError as error:
         if options.split is not None and isinstance(error, InputError):
             raise
-        seen.findings.append(str(error))
+        seen.findings.append(error.sentence)
 
 
 def _look_at_sample(seen: InspectResult, dataset: SampleDataset[Any], options: InspectConfig) -> None:

@@ -83,7 +83,7 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
     try:
         subject = tell_kind(path)
     except (InputError, FormatError) as error:
-        missing = CheckResult(name="the dataset is there", findings=(str(error),))
+        missing = CheckResult(name="the dataset is there", findings=(error.sentence,))
         return VerifyReport(path=path, kind=None, checks=(missing,))
     if subject.kind not in _SUFFIXES:
         got = f"{subject.kind}{_HINTS.get(subject.kind, '')}"
@@ -119,7 +119,7 @@ def _read_manifest(subject: Subject, results: list[CheckResult], notes: list[str
     try:
         manifest = read_manifest(subject.prefix)
     except FormatError as error:
-        results.append(CheckResult(name="the manifest", findings=(str(error),)))
+        results.append(CheckResult(name="the manifest", findings=(error.sentence,)))
         return None
     if manifest is not None and ("pbin" in manifest.content.digests) != (subject.kind == "pbin"):
         notes.append(f"{manifest_path(subject.prefix)} belongs to a dataset of another format with the same name")
@@ -141,7 +141,7 @@ def _read_structure(subject: Subject, manifest: Manifest | None, results: list[C
             dataset = IndexedDataset(subject.path)
             counts = _count(dataset, token_type=str(dataset.dtype), version=None)
     except (FormatError, InputError) as error:
-        findings.append(f"{error}; {REMEDY}")
+        findings.append(f"{error.sentence}; {REMEDY}")
     results.append(CheckResult(name=STRUCTURE, findings=tuple(findings)))
     return counts
 
