@@ -167,7 +167,10 @@ def _indexed(result: IndexResult) -> Iterator[Line]:
         if each.seconds is not None:
             done = "was there already" if each.reused else f"{disk}, {each.seconds:.1f} s"
         yield f"{each.name}: {count(each.num_samples, 'sample')}{epochs}; {done}"
-        yield f"  {each.paths[0].removesuffix('-description.txt')}"
+    if result.results and result.results[0].seconds is not None:
+        reused = sum(each.reused for each in result.results)
+        there = f", {reused:,} of which {'was' if reused == 1 else 'were'} there already" if reused else ""
+        yield f"{count(len(result.results), 'index cache')} in {', '.join(result.folders)}{there}"
     for finding in result.findings:
         yield f"{finding.name}: {'found' if finding.found else 'NOT found'}"
         yield from (f"  {sentence}" for sentence in finding.sentences)
@@ -314,6 +317,8 @@ def _verified(result: VerifyResult) -> Iterator[Line]:
         rows.append((each.verdict, each.path, *sizes, len(each.checks)))
     yield _table(rows, ("verdict", "dataset", "documents", "tokens", "checks"), num_texts=2)
     yield from _noted(dict.fromkeys(note for report in result.reports for note in report.notes))
+    checks = [check for report in result.reports for check in report.checks if not check.findings]
+    yield from dict.fromkeys(f"checked: {check.name}" for check in checks if check.name.startswith("index cache "))
     for report in result.reports:
         if report.findings:
             yield from ("", f"{report.path}: {VERDICTS[report.verdict]}", *_failures(report))
