@@ -168,7 +168,7 @@ def _count(dataset: IndexedDataset | PbinDocuments, *, token_type: str, version:
 def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, place: str) -> Iterator[CheckResult]:
     """Run checks, the pieces of each side by side."""
     if total := sum(len(check.pieces) for check in checks):
-        reporter.stage("verify", total=total, unit="pieces")
+        reporter.stage("verify", total=total, unit="blocks")
 
     def results_of(check: Check) -> Iterator[Any]:
         name = check.function.__name__
