@@ -187,7 +187,7 @@ def test_spans_of_a_turn_are_not_learnt(form):
 
 @pytest.mark.parametrize("spans", [[[0, 4]], [[1, -1]], ["ab"], [{"begin_offset": 0, "end_offset": 1}], 5, "x"])
 def test_spans_that_are_none_of_the_text_are_bad(spans):
-    with pytest.raises(RecordProblem, match="message 1: `train_detail`: .* is not a span of the text"):
+    with pytest.raises(RecordProblem, match=r"message 1: `train_detail`: .* is not a span of the text"):
         read({"messages": [{"role": "assistant", "content": "abcd", "train_detail": spans}]})
 
 
@@ -205,7 +205,7 @@ BAD = {
                  "message 1, part 2: its type is 'image_url'"),
     "bare text": ({"messages": [{"role": "user", "content": ["x"]}]}, "bad-field", "part 1 is a string, not an object"),
     "thoughts": ({"messages": [{**REPLY, "reasoning": ["x"]}]}, "bad-field", "`reasoning` is a list, not a text"),
-    "one call": ({"messages": [{"role": "assistant", "tool_calls": {"name": "f"}}]}, "bad-field", "an object, not a list"),
+    "one call": ({"messages": [{"role": "assistant", "tool_calls": {"name": "f"}}]}, "bad-field", "an object, not"),
     "system": ({"system": 5, "messages": [USER]}, "bad-field", "`system`"),
     "history": ({"query": "q", "response": "r", "history": ["x"]}, "bad-field", "`history`: round 1"),
     "an answer": ({"instruction": "x", "output": 1}, "bad-field", "`output` is a number, not a text"),
