@@ -143,7 +143,7 @@ def require_eod(tokenizer: Tokenizer) -> int:
         known = ", ".join(repr(token) for token in tokenizer.special_tokens[:8])
         shown = f"; its special tokens are {known}" if known else ""
         raise TokenizerError(
-            f"{tokenizer.name}: the tokenizer names no eos_token", hint=f"choose one with --eod-token{shown}"
+            f"{tokenizer.name}: the tokenizer names no eos_token{shown}", hint="choose one with --eod-token"
         )
     return tokenizer.eod_id
 

@@ -41,7 +41,7 @@ def test_eod_is_the_argument_or_the_folders(tmp_path, others, argument, expected
 
 def test_missing_eod_is_told_with_those_that_may_be_meant(tmp_path):
     path = folder(tmp_path / "t", trained.byte_level())
-    with pytest.raises(TokenizerError, match=r"names no eos_token\nhint: .* --eod-token; .*'<\|eot\|>', '<\|bos\|>'"):
+    with pytest.raises(TokenizerError, match=r"names no eos_token; .*'<\|eot\|>', '<\|bos\|>'\nhint: .* --eod-token"):
         require_eod(load_tokenizer(path))
     with pytest.raises(
         TokenizerError, match=r"EOD token '<eot>' is not in .*\nhint: .* --eod-token, such as '<\|eot\|>'"
