@@ -408,7 +408,7 @@ class _Chat:
         hidden = self._conversation.hidden.get(number)
         if not hidden:
             return
-        content = self._conversation.messages[number]["content"]
+        content = self._conversation.messages[number].get("content", "")
         content = content if isinstance(content, str) else "".join(part["text"] for part in content)
         stripped = content.strip()
         place = text.find(stripped, begin, end) - content.find(stripped)

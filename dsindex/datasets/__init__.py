@@ -26,7 +26,7 @@ _MODULES = {
     "gpt": ("GPTDataset", "SampleOptions"),
     "indexed": ("IndexedDataset",),
     "instruction": ("InstructionDataset", "PackedInstructionDataset"),
-    "pbin": ("PackedMemMapDatasetContinuous", "PackedMemMapDatasetMegatron", "PbinDocuments"),
+    "packed": ("PackedMemMapDatasetContinuous", "PackedMemMapDatasetMegatron", "PbinDocuments"),
     "raw": ("MemMapDataset", "RawLines"),
     "samples": ("SamplePart",),
 }

@@ -253,6 +253,9 @@ def test_spans_of_a_reply_are_not_learnt():
     assert learnt_text("special_tokens: {eos_token: </s>}", record) == "who you</s>"
     with pytest.raises(RecordProblem, match="message 2: has spans that are not learnt, and the template changes its"):
         learnt_text("{}", record, PLAIN.replace("m.content + eos_token", "m.content | upper"))
+    record["messages"][1] |= {"content": None, "tool_calls": [{"function": {"name": "you", "arguments": {}}}]}
+    record["messages"][1]["train_detail"] = [{"begin_offset": 0, "end_offset": -1, "train": False}]
+    assert learnt_text("{}", record, PLAIN.replace("m.content + eos_token", "m.tool_calls[0].function.name")) == "you"
 
 
 def test_replies_that_share_a_block_cannot_be_left_out():
