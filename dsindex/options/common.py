@@ -82,7 +82,8 @@ class ExecutorConfig(Reported):
     workers: int | None = option("N", default=None, ge=1, le=1 << 20)
     """Number of tasks that run at the same time (default: one per CPU)."""
     shard_deadline: float = option("SECONDS", default=3600.0, ge=0.001, le=10**9)
-    """Time after which a task is stopped and retried elsewhere with twice the time (default: 3600)."""
+    """Time after which a worker process is stopped and its task is retried with twice the time; threads (--executor
+    local) are never stopped (default: 3600)."""
 
 
 class TrainingLength(Options):
