@@ -179,7 +179,7 @@ def _require_idx(prefix: str) -> None:
     is_there = is_stored(f"{prefix}.idx") or os.path.lexists(f"{prefix}.idx")
     if not is_there and is_stored(f"{prefix}.bin"):
         why = "preprocess_data.py of Megatron-LM left this of all --json-keys but the last until May 2026"
-        raise FormatError(f"{prefix}.idx: is missing beside its .bin: a writer was stopped before its end, or {why}")
+        raise FormatError(f"{prefix}.idx: is missing next to its .bin: a writer was stopped before its end, or {why}")
 
 
 def _count(dataset: IndexedDataset | PbinDocuments, *, token_type: str, version: str | None) -> DatasetCounts:
