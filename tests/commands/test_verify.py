@@ -137,7 +137,7 @@ def test_damaged_files_are_found(built):
     Path(f"{built}.idx").unlink()
     report = verify(built)
     assert "digest of the .bin" in passed(report)  # what is left is still checked
-    assert f"{built}.idx: is missing beside its .bin" in report.findings[0]
+    assert f"{built}.idx: is missing next to its .bin" in report.findings[0]
 
 
 def test_provenance_has_a_row_for_every_document(built, make_config, tmp_path):
@@ -249,7 +249,7 @@ def test_caches_that_were_checked_are_named(tmp_path, cli):
     index += ["--data-cache-path", str(tmp_path / "cache"), "--executor", "local"]
     built = cli(index).out.splitlines()
     assert sum(", split " in line for line in built) == 9
-    assert built[9] == f"9 index caches in {tmp_path}/cache"
+    assert built[9] == f"9 caches in {tmp_path}/cache"
     names = {path.name.removesuffix("-description.txt") for path in (tmp_path / "cache").glob("*-description.txt")}
     for chosen in (prefixes, prefixes[:1]):
         shown = cli(["verify", *chosen, "--cache", str(tmp_path / "cache"), "--executor", "local"]).out
