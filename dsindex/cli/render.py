@@ -133,7 +133,7 @@ def _text_job(result: TextResult, *, only: str = "", engine: str = "", bad: Sequ
     parts = [f"{counts.kept:,} kept", *filtered, f"{counts.quarantined:,} quarantined", f"{counts.blank:,} blank"]
     yield f"{count(counts.lines, 'line')} = {' + '.join(parts)}"
     yield from bad
-    yield from result.notes
+    yield from _noted(result.notes)
 
 
 def _dataset(dataset: MadeDataset) -> Iterator[str]:
