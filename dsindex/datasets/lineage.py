@@ -18,7 +18,7 @@ from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.formats.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.store.machine import available_cpus
 from dsindex.store.read import is_stored
-from dsindex.store.urls import is_url, require_confirmed
+from dsindex.store.urls import local_paths, require_confirmed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -184,7 +184,8 @@ def _merged_from(prefix: str) -> list[tuple[str, int]]:
     named = []
     for number, each in enumerate(inputs):
         given = each.path.removesuffix(".bin").removesuffix(".idx")
-        has_moved = len(places) == len(inputs) and not is_url(given) and not is_stored(f"{given}.idx")
+        is_here = all(is_stored(f"{path}.idx") for path in local_paths([given]))  # an address is not contacted
+        has_moved = len(places) == len(inputs) and not is_here
         named.append((places[number][0].removesuffix(".bin") if has_moved else given, each.documents or 0))
     return named
 
