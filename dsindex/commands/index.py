@@ -14,7 +14,15 @@ import msgspec
 from dsindex.datasets.tails import describe_data
 from dsindex.errors import InputError, LimitError, OutputError, UsageError
 from dsindex.megatron import maxtext
-from dsindex.megatron.building import BuiltCache, build_cache, count_parts, describe_cache
+from dsindex.megatron.building import (
+    BuiltCache,
+    build_cache,
+    count_parts,
+    describe_cache,
+    has_content,
+    sequence_counts,
+    write_sequence_counts,
+)
 from dsindex.megatron.cache import BLENDED_CLASS, GPT_CLASSES, cache_files, dataset_parts, is_maxtext, read_description
 from dsindex.megatron.continuation import plan_over_time
 from dsindex.megatron.epochs import (
@@ -49,7 +57,7 @@ from dsindex.store.read import digest_file
 from dsindex.store.urls import absolute, local_paths, refuse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dsindex.megatron.flags import Sizes
     from dsindex.megatron.plan import Blend, Cache, Counts
@@ -110,23 +118,12 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
         return IndexResult(results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
 
     counts = _count_parts(config, blends, settings, executor)
-    if settings.order.digest is not None and len(counts) > 1:
-        raise InputError(
-            f"--document-order {config.document_order}: expected one dataset, whose documents the file lists, got "
-            f"{len(counts)}; leave the order to `packed`, or index each dataset by itself"
-        )
-    if config.full_validation and settings.matrix is not None and any(blend and blend.weights for blend in blends):
-        raise LimitError(
-            "--full-validation: Megatron stops at a weighted --data-path, as one epoch of valid has no number of "
-            "samples; leave the weights out, or give valid a path of its own"
-        )
+    _check_blends(config, settings, blends)
     train = blends[0].prefixes if blends[0] is not None else ()
     parts = [counts[prefix][0] for prefix in dict.fromkeys(train)]
     sizes = _requested_sizes(config, settings, sum(part.tokens for part in parts if part is not None))
-    replacements = parse_replacements(config.dataset_path_as or ())
-    datasets, blended = find_needed_caches(
-        blends, sizes, settings=settings, counts=counts, job_path=partial(job_path, replacements=replacements)
-    )
+    job = partial(job_path, replacements=parse_replacements(config.dataset_path_as or ()))
+    datasets, blended = find_needed_caches(blends, sizes, settings=settings, counts=counts, job_path=job)
     notes: list[str] = []
     if config.is_over_time:
         datasets, blended, notes = plan_over_time(
@@ -137,19 +134,29 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
             schedule=config.blend_schedule,
             max_epochs=config.max_epochs,
         )
-    notes += _notes(config, settings, datasets, counts)
+    notes += _notes(config, settings, datasets, counts, job)
     caches: list[Cache] = [*datasets, *(blended if settings.folder is not None else ())]
     if blended and settings.folder is None:
         notes.append("blends are not written: Megatron caches blends only with --data-cache-path")
 
     results: list[BuiltCache] = []
     findings: tuple[Finding, ...] = ()
+    path = config.per_dataset_sequences_path
+    if path is not None:
+        content = sequence_counts({job(prefix): prefix for prefix in counts})
     if config.explain:
         findings = tuple(map(_explain, caches))
+        if path is not None:
+            is_right = has_content(path, content)
+            said = "it has the counts of the datasets" if is_right else "the file is missing or has other counts"
+            findings += (Finding(name=path, found=os.path.isfile(path), sound=is_right, sentences=(said,)),)
     elif config.dry_run:
         results = [describe_cache(cache) for cache in caches]
     else:
         results = _build(caches, executor)
+        if path is not None:
+            write_sequence_counts(path, content)
+            notes.append(f"{path} has the counts of the datasets: start the job with --per-dataset-sequences-path")
     return IndexResult(results=tuple(results), notes=tuple(notes), findings=findings, seconds=time.monotonic() - began)
 
 
@@ -313,6 +320,26 @@ def _requested_sizes(config: IndexConfig, settings: CacheSettings, train_tokens:
     return maxtext.samples_for_steps(length) if settings.is_maxtext else samples_for_training(length)
 
 
+def _check_blends(config: IndexConfig, settings: CacheSettings, blends: Sequence[Blend | None]) -> None:
+    """Refuse a file's order for several datasets, and a weighted blend without a number of samples.
+
+    Raises:
+        InputError: If there are several datasets.
+        LimitError: If Megatron would stop.
+    """
+    prefixes = {prefix for blend in blends if blend is not None for prefix in blend.prefixes}
+    if settings.order.digest is not None and len(prefixes) > 1:
+        raise InputError(
+            f"--document-order {config.document_order}: expected one dataset, whose documents the file lists, got "
+            f"{len(prefixes)}; leave the order to `packed`, or index each dataset by itself"
+        )
+    if config.full_validation and settings.matrix is not None and any(blend and blend.weights for blend in blends):
+        raise LimitError(
+            "--full-validation: Megatron stops at a weighted --data-path, as one epoch of valid has no number of "
+            "samples; leave the weights out, or give valid a path of its own"
+        )
+
+
 # The work.
 
 
@@ -389,10 +416,15 @@ def _explain(cache: Cache) -> Finding:
     return explain_cache(cache.identifiers, cache.files, prefix=prefix, settings=cache.settings)
 
 
-def _notes(config: IndexConfig, settings: CacheSettings, datasets: Sequence[GPTCache], counts: Counts) -> Iterator[str]:
+def _notes(
+    config: IndexConfig,
+    settings: CacheSettings,
+    datasets: Sequence[GPTCache],
+    counts: Counts,
+    job: Callable[[str], str],
+) -> Iterator[str]:
     """Yield what a job may have been meant otherwise, or has to know."""
     if settings.is_maxtext:
-        job = partial(job_path, replacements=parse_replacements(config.dataset_path_as or ()))
         blends = zip(maxtext.SPLITS_READ, _blends(config), strict=False)
         words = {name: (tuple(map(job, each.prefixes)), each.weights or (1.0,)) for name, each in blends if each}
         yield f"tell MaxText {maxtext.show_settings(job(config.data_cache_path or ''), words, config.split)}"

@@ -26,7 +26,7 @@ FILES = ("data_args_path", "per_split_data_args_path")
 LENGTHS = tuple(each.name for each in fields(TrainingLength) if each.name not in {"sequence_length", "release"})
 NAMES = (
     *(*PATHS, *FILES, "multiple_validation_sets", "seq_length", *LENGTHS, "split", "seed", "data_cache_path"),
-    *("mid_level_dataset_surplus", "fim_data", *TOKENIZER_NAMES),
+    *("per_dataset_sequences_path", "mid_level_dataset_surplus", "fim_data", *TOKENIZER_NAMES),
 )
 """The job's flags that are options of `dsindex index`, as names of options."""
 LISTS = (*PATHS, "rampup_batch_size", "tokenizer_special_tokens", "tiktoken_special_tokens")
@@ -90,7 +90,7 @@ def take_command(words: Sequence[str], *, local_path: Callable[[str], str] = str
         raise InputError("expected flags of pretrain_gpt.py after --, got none that its caches depend on")
     if "global_batch_size" not in command.options:
         _derive_batch_size(command, sizes)
-    for name in {*PATHS, *FILES, "data_cache_path"} & command.options.keys():
+    for name in {*PATHS, *FILES, "data_cache_path", "per_dataset_sequences_path"} & command.options.keys():
         value = command.options[name]
         command.options[name] = local_path(value) if isinstance(value, str) else list(map(local_path, value))
     return command
