@@ -83,14 +83,14 @@ def run(command: str, values: dict[str, Any]) -> object:
     """Return the result of a command."""
     from dsindex.commands import api as functions  # loads what a help text does not need
 
+    name = "build_index" if command == "index" else command.replace("-", "_")
     if command == "build" and values.pop("dry_run", False):
-        return functions.estimate(**values)
-    if command == "pack" and "merge" in values:
-        return functions.join_packed(**values)
-    if "progress" in options_of(load_model(command)) and command != "index":  # which is one task for each cache
+        name = "estimate"
+    elif command == "pack" and "merge" in values:
+        name = "join_packed"
+    elif "progress" in options_of(load_model(command)) and command != "index":  # which is one task for each cache
         values["progress"] = True
-    function = getattr(functions, "build_index" if command == "index" else command.replace("-", "_"))
-    return function(**values)
+    return getattr(functions, name).command(**values)
 
 
 def as_plain(value: object) -> object:

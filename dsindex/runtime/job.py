@@ -13,6 +13,7 @@ that is recorded is done. In a bucket, an output's objects are written at the en
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
@@ -35,7 +36,7 @@ from dsindex.formats.manifest import (
     manifest_path,
     read_manifest,
 )
-from dsindex.messages import show_name
+from dsindex.messages import show_name, without_secrets
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.dispatch import Dispatch, make_executor
 from dsindex.runtime.executors import Call, ClusterLostError
@@ -56,7 +57,7 @@ from dsindex.runtime.work_folder import (
     remove_work_folder,
 )
 from dsindex.runtime.worker import make_index, make_provenance, make_quarantine, merge_range, merge_whole
-from dsindex.store.json_text import decode_json, encode_json
+from dsindex.store.json_text import encode_json
 from dsindex.store.local import StoredFile, combine_digests, holds_writes, sync_folder, writing
 from dsindex.store.lock import hold_lock
 from dsindex.store.protocol import find, replace_file, store_of
@@ -509,7 +510,7 @@ def _rename_all(output: Output) -> None:
 def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputStatus] = ()) -> Plan:
     """Return the plan of settings, which are of types that JSON has, and inputs."""
     return Plan(
-        settings=decode_json(encode_json(settings)),
+        settings=json.loads(encode_json(settings)),
         inputs=[(file.path, file.size_bytes, file.version) for file in inputs],
     )
 
@@ -536,4 +537,4 @@ def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
 
 
 def _shown(value: object) -> str:
-    return "not set" if value is None else encode_json(value).decode()
+    return "not set" if value is None else without_secrets(encode_json(value).decode())

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import secrets
 import tempfile
@@ -31,7 +32,7 @@ from dsindex.formats.mmididx import CHUNK_ITEMS, LENGTH, SECTIONS, IndexBuilder,
 from dsindex.formats.provenance import COLUMNS, ROWS_PER_GROUP
 from dsindex.runtime.tasks import FileCounts, KeyResult, ShardResult
 from dsindex.runtime.work_folder import SHARDS_FOLDER, is_marked
-from dsindex.store.json_text import decode_json, encode_json
+from dsindex.store.json_text import encode_json
 from dsindex.store.local import BlockDigester, holds_writes, start_writeback, write_at, writing
 from dsindex.store.protocol import open_output, store_of
 from dsindex.store.read import Extent, open_in_order, open_stored
@@ -544,7 +545,7 @@ def make_quarantine(shards: Sequence[ShardRows], path: str) -> StoredFile:
             _require_written([shard.file])
             with open_stored(shard.file.path) as lines:
                 for line in lines:
-                    entry = decode_json(line)
+                    entry = json.loads(line)  # not decode_json, which would change a line that is an address
                     entry["file"] = shard.names[entry["file"]]
                     entry["line"] += shard.line
                     pending += encode_json(entry, newline=True)

@@ -189,7 +189,7 @@ def test_command_says_what_was_found(built, cli):
     [report] = json.loads(cli(["verify", built, "--executor", "local", "--json"], 1).out)["reports"]
     assert "expected the digest" in report["findings"][0]
     assert "--sample needs --against-source" in cli(["verify", built, "--sample", "1%"], 2).err
-    assert "expected a share above 0" in cli(["verify", built, "--sample", "much", "--against-source"], 2).err
+    assert "'much' is not a share above 0" in cli(["verify", built, "--sample", "much", "--against-source"], 2).err
 
 
 def test_dataset_that_is_not_there_is_called_that(tmp_path, cli):
