@@ -167,11 +167,12 @@ def _indexed(result: IndexResult) -> Iterator[Line]:
         if each.seconds is not None:
             done = "was there already" if each.reused else f"{disk}, {each.seconds:.1f} s"
         yield f"{each.name}: {count(each.num_samples, 'sample')}{epochs}; {done}"
-        yield f"  {each.paths[0].removesuffix('-description.txt')}"
     for finding in result.findings:
-        yield f"{finding.name}: {'found' if finding.found else 'NOT found'}"
+        verdict = "ready" if finding.found and finding.sound else "found" if finding.found else "NOT found"
+        yield f"{finding.name}: {verdict}"
         yield from (f"  {sentence}" for sentence in finding.sentences)
     yield from _noted(result.notes)
+    yield from filter(None, [result.verdict])
 
 
 def _packed(result: PackResult) -> Iterator[Line]:

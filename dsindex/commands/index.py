@@ -46,10 +46,11 @@ from dsindex.megatron.plan import (
     parse_data_path,
 )
 from dsindex.megatron.pretrain_command import job_path, local_path, parse_replacements
-from dsindex.messages import format_size
+from dsindex.messages import count, format_size
 from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
 from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
+from dsindex.runtime.progress import Reporter
 from dsindex.store.config_files import read_object
 from dsindex.store.local import free_bytes, open_file
 from dsindex.store.machine import available_cpus, available_memory
@@ -66,7 +67,10 @@ if TYPE_CHECKING:
 
 Words: TypeAlias = str | Annotated[list[str | int | float], msgspec.Meta(min_length=1)]
 """Paths and weights, in one text or as a list."""
-NO_IDENTIFIERS = "the tokenizer's identifiers are not known (--tokenizer-identifiers or --like)"
+NO_IDENTIFIERS = (
+    "a Megatron job looks for other names, which depend on its tokenizer: for a job, add --megatron-release and the "
+    "flags of its tokenizer"
+)
 DEFER_FLAG = "--dataloader-defer-npy-index-mmap"
 """Makes a missing cache an error in Megatron."""
 NO_FOLDER = (
@@ -92,6 +96,15 @@ class IndexResult:
         return all(finding.found and finding.sound for finding in self.findings)
 
     @property
+    def verdict(self) -> str | None:
+        """How many caches are ready; None if they were only planned."""
+        ready = [each.found and each.sound for each in self.findings] or [
+            each.seconds is not None for each in self.results
+        ]
+        place = f" in {self.folders[0]}" if len(self.folders) == 1 else ""
+        return f"{sum(ready)} of {count(len(ready), 'cache')} ready{place}" if self.findings or any(ready) else None
+
+    @property
     def descriptions(self) -> dict[str, tuple[str, ...]]:
         """Description of each cache -> prefixes of its datasets."""
         return {result.paths[0]: result.prefixes for result in self.results}
@@ -102,7 +115,7 @@ class IndexResult:
         return tuple(dict.fromkeys(os.path.dirname(result.paths[0]) for result in self.results))
 
 
-def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
+def run_index(config: IndexConfig, *, executor: Executor, reporter: Reporter | None = None) -> IndexResult:
     """Build the index caches of a job, or only examine them with --dry-run and --explain.
 
     Raises:
@@ -153,7 +166,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     elif config.dry_run:
         results = [describe_cache(cache) for cache in caches]
     else:
-        results = _build(caches, executor)
+        results = _build(caches, executor, reporter or Reporter())
         if path is not None:
             write_sequence_counts(path, content)
             notes.append(f"{path} has the counts of the datasets: start the job with --per-dataset-sequences-path")
@@ -371,7 +384,7 @@ def _count_parts(
     return counts
 
 
-def _build(caches: Sequence[Cache], executor: Executor) -> list[BuiltCache]:
+def _build(caches: Sequence[Cache], executor: Executor, reporter: Reporter) -> list[BuiltCache]:
     """Build the caches side by side, as many as fit into memory.
 
     Raises:
@@ -398,20 +411,26 @@ def _build(caches: Sequence[Cache], executor: Executor) -> list[BuiltCache]:
             wanted, there = format_size(size_bytes), format_size(free)
             remedy = "make room, or choose another --data-cache-path"
             raise OutputError(f"{folder}: the caches need {wanted}, but {there} are free; {remedy}")
+    from dsindex.megatron.arrays import are_kernels_compiled  # numba is slow to import
+
+    if caches and not are_kernels_compiled():
+        reporter.say("compiling once, about 10 s")
+    reporter.stage("index", total=len(caches), unit="caches")
     results: list[BuiltCache] = []
     for group in groups:
         calls = (
             Call(name=f"index[{number:05}]", place=cache.name, function=build_cache, arguments=(cache, threads))
             for number, cache in enumerate(group, len(results))
         )
-        results += run_in_order(executor, calls)
+        for result in run_in_order(executor, calls, on_idle=reporter.tick):
+            results.append(result)
+            reporter.advance(1)
     return results
 
 
 def _explain(cache: Cache) -> Finding:
     if dataset_parts(cache.identifiers)[0]["tokenizer"] is None and not is_maxtext(cache.identifiers):
-        said = f"{NO_IDENTIFIERS}, so no hash is known"
-        return Finding(name=cache.name, found=False, sound=False, sentences=(said,))
+        return Finding(name=cache.name, found=False, sound=False, sentences=(NO_IDENTIFIERS,))
     prefix = None if isinstance(cache, BlendedCache) else cache.path
     return explain_cache(cache.identifiers, cache.files, prefix=prefix, settings=cache.settings)
 
@@ -429,7 +448,7 @@ def _notes(
         words = {name: (tuple(map(job, each.prefixes)), each.weights or (1.0,)) for name, each in blends if each}
         yield f"tell MaxText {maxtext.show_settings(job(config.data_cache_path or ''), words, config.split)}"
     elif settings.tokenizer is None and not config.plain_names:
-        yield f"{NO_IDENTIFIERS}: a job will not find these caches, whose names are not Megatron's hashes"
+        yield f"these caches are named after their datasets, for a reader of your own; {NO_IDENTIFIERS}"
     yield from describe_sums(dict(zip(SPLIT_NAMES, _blends(config), strict=True)))
     for cache in datasets:
         if not cache.num_samples:

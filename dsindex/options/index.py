@@ -263,7 +263,11 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
         values = dict(values)
         if values.get("command"):
             replacements = parse_replacements(values.get("dataset_path_as") or ())
-            command = take_command(values["command"], local_path=lambda path: local_path(path, replacements))
+            command = take_command(
+                values["command"],
+                release=values.get("megatron_release"),
+                local_path=lambda path: local_path(path, replacements),
+            )
             values = merge_command({name: each for name, each in values.items() if name != "command"}, command)
             values["command"] = command
         _place_tokenizer(values)
