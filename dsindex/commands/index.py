@@ -96,13 +96,13 @@ class IndexResult:
         return all(finding.found and finding.sound for finding in self.findings)
 
     @property
-    def verdict(self) -> str | None:
-        """How many caches are ready; None if they were only planned."""
-        ready = [each.found and each.sound for each in self.findings] or [
-            each.seconds is not None for each in self.results
-        ]
-        place = f" in {self.folders[0]}" if len(self.folders) == 1 else ""
-        return f"{sum(ready)} of {count(len(ready), 'cache')} ready{place}" if self.findings or any(ready) else None
+    def verdict(self) -> str:
+        """How many caches are ready, or planned."""
+        place = f" in {', '.join(self.folders)}" if self.folders else ""
+        if any(each.seconds is None for each in self.results):
+            return f"{count(len(self.results), 'cache')} planned{place}"
+        ready = [each.found and each.sound for each in self.findings] or [True for _ in self.results]
+        return f"{sum(ready)} of {count(len(ready), 'cache')} ready{place}"
 
     @property
     def descriptions(self) -> dict[str, tuple[str, ...]]:
