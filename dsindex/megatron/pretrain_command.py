@@ -114,7 +114,7 @@ Flag: TypeAlias = tuple[str, list[str]]
 
 
 def _split(words: Sequence[str]) -> tuple[str, list[Flag], list[Flag]]:
-    """Return the Python script of a command, "" if there is none, and the flags of its launcher and of the script.
+    """Return the name of the command's Python script, or "", and the flags of its launcher and of the script.
 
     Raises:
         InputError: If the command runs a shell script, or a script whose caches cannot be prepared.
@@ -145,7 +145,7 @@ def _flags(words: Sequence[str]) -> list[Flag]:
 
 
 def _check_flags(flags: Sequence[str], script: str, release: str | None, command: JobCommand) -> None:
-    """Compare flags with those of a release. Scripts that are not Megatron's may have their own, which are noted.
+    """Check that a release has the flags. A script that is not Megatron's may have its own, so a note is added instead.
 
     Raises:
         InputError: If a script of Megatron's would stop at a flag.
@@ -186,7 +186,7 @@ def _value(name: str, values: list[str]) -> Any:  # noqa: ANN401 - a switch, a t
         return values
     if len(values) != 1:
         got = " ".join(values) or "none"
-        raise InputError(f"{_flag(name)}: expected one value, as in pretrain_gpt.py, got {got}; quote it in the shell")
+        raise InputError(f"{_flag(name)} takes one value in pretrain_gpt.py, not {got}", hint="quote it in the shell")
     return values[0]
 
 
@@ -205,7 +205,7 @@ def _derive_batch_size(command: JobCommand, sizes: dict[str, int]) -> None:
 
 
 def merge_command(given: dict[str, Any], command: JobCommand) -> dict[str, Any]:
-    """Return options with those of a job's command, which they override; notes of the command say what was taken."""
+    """Add the options of a job's command to those that are given, which override them; a note says what was taken."""
     options = dict(command.options)
     if any(name in given for name in (*PATHS, *FILES)):
         options = {name: value for name, value in options.items() if name not in {*PATHS, *FILES}}
@@ -235,14 +235,16 @@ def parse_replacements(words: Sequence[str]) -> list[Replacement]:
     """Return the pairs of `--dataset-path-as`.
 
     Raises:
-        InputError: If a word is none.
+        InputError: If a word has no equals sign.
 
     >>> parse_replacements(["data=/lustre/data"])
     [('data', '/lustre/data')]
     """
     pairs = [(here, there) for here, equals, there in (word.partition("=") for word in words) if equals]
     if len(pairs) < len(list(words)):
-        raise InputError(f"--dataset-path-as: expected HERE=THERE, beginnings of paths, got {' '.join(words)}")
+        raise InputError(
+            f"--dataset-path-as: {' '.join(words)} has no equals sign", hint="write HERE=THERE, two beginnings of paths"
+        )
     return pairs
 
 
