@@ -132,7 +132,7 @@ def _text_job(result: TextResult, *, only: str = "", engine: str = "", bad: Sequ
     parts = [f"{counts.kept:,} kept", *filtered, f"{counts.quarantined:,} quarantined", f"{counts.blank:,} blank"]
     yield f"{count(counts.lines, 'line')} = {' + '.join(parts)}"
     yield from bad
-    yield from result.notes
+    yield from _noted(result.notes)
 
 
 def _dataset(dataset: MadeDataset) -> Iterator[str]:
@@ -315,6 +315,8 @@ def _verified(result: VerifyResult) -> Iterator[Line]:
         rows.append((each.verdict, each.path, *sizes, len(each.checks)))
     yield _table(rows, ("verdict", "dataset", "documents", "tokens", "checks"), num_texts=2)
     yield from _noted(dict.fromkeys(note for report in result.reports for note in report.notes))
+    checks = [check for report in result.reports for check in report.checks if not check.findings]
+    yield from dict.fromkeys(f"checked: {check.name}" for check in checks if check.name.startswith("index cache "))
     for report in result.reports:
         if report.findings:
             yield from ("", f"{report.path}: {VERDICTS[report.verdict]}", *_failures(report))
