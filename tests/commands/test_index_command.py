@@ -81,7 +81,7 @@ def test_flags_of_another_script_are_noted_and_those_of_the_launcher_are_its_own
     ("--seq-length 9 --use-gigatoken", "0.19 has no --use-gigatoken: the job would stop at once"),
     ("srun --nodes 2 bash job.sh", "job.sh: scripts are not read, .*\nhint: put `echo` before that command"),
     ("torchrun pretrain_gpt.py --data-path x --sft", "--sft: in all releases so far, such a job reads JSONL"),
-    ("torchrun pretrain_gpt.py --seq-length 1 2", "--seq-length takes one value in pretrain_gpt.py, not 1 2\nhint: quote it"),
+    ("torchrun pretrain_gpt.py --seq-length 1 2", "--seq-length takes one value in .*, not 1 2\nhint: quote"),
     ("torchrun pretrain_gpt.py --yaml-cfg x", "--yaml-cfg: Megatron then takes its settings from that file"),
     ("torchrun pretrain_t5.py --seq-length 9", "pretrain_t5.py has datasets of its own"),
     ("torchrun train.py --data-path x --dataloader-type external", "a loader of the job itself looks for no caches"),
