@@ -179,7 +179,7 @@ def _require_idx(prefix: str) -> None:
     is_there = is_stored(f"{prefix}.idx") or os.path.lexists(f"{prefix}.idx")
     if not is_there and is_stored(f"{prefix}.bin"):
         why = "preprocess_data.py of Megatron-LM left this of all --json-keys but the last until May 2026"
-        raise FormatError(f"{prefix}.idx: is missing beside its .bin: a writer was stopped before its end, or {why}")
+        raise FormatError(f"{prefix}.idx: is missing next to its .bin: a writer was stopped before its end, or {why}")
 
 
 def _count(dataset: IndexedDataset | PbinDocuments, *, token_type: str, version: str | None) -> DatasetCounts:
@@ -197,7 +197,7 @@ def _count(dataset: IndexedDataset | PbinDocuments, *, token_type: str, version:
 def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, place: str) -> Iterator[CheckResult]:
     """Run checks, the pieces of each side by side."""
     if total := sum(len(check.pieces) for check in checks):
-        reporter.stage("verify", total=total, unit="pieces")
+        reporter.stage("verify", total=total, unit="blocks")
 
     def results_of(check: Check) -> Iterator[Any]:
         name = check.function.__name__

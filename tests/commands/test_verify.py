@@ -137,7 +137,7 @@ def test_damaged_files_are_found(built):
     Path(f"{built}.idx").unlink()
     report = verify(built)
     assert "digest of the .bin" in passed(report)  # what is left is still checked
-    assert f"{built}.idx: is missing beside its .bin" in report.findings[0]
+    assert f"{built}.idx: is missing next to its .bin" in report.findings[0]
 
 
 def test_provenance_has_a_row_for_every_document(built, make_config, tmp_path):
