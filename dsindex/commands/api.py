@@ -219,11 +219,9 @@ def build_index(config: IndexConfig, reporter: Reporter) -> IndexResult:
     """Build the index caches that a Megatron training job looks for, as `dsindex index` does."""
     from dsindex.commands.index import run_index
 
-    reporter.stage("index", total=1, unit="jobs")
     with contextlib.closing(make_executor(config)) as tasks:
         reporter.follow(tasks)
-        result = run_index(config, executor=tasks)
-    reporter.advance(1)
+        result = run_index(config, executor=tasks, reporter=reporter)
     command_notes = () if config.command is None else tuple(config.command.notes)
     return replace(result, notes=(*command_notes, *result.notes))
 

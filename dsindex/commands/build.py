@@ -82,7 +82,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
             own = [{"options": _describe_options(config, source, number)} for number in range(len(outputs))]
             shards.publish(own, encodes=encodes)
         if index_configs:
-            indices = tuple(run_index(each, executor=job.executor) for each in index_configs)
+            indices = tuple(run_index(each, executor=job.executor, reporter=job.reporter) for each in index_configs)
     contents = [manifest.content for manifest in job.manifests]
     return BuildResult(
         datasets=tuple(map(MadeDataset.of, prefixes, contents)),
