@@ -162,7 +162,7 @@ def test_a_record_may_mask_a_role_as_in_nemo():
 def test_learnt_replies_need_the_role_of_replies():
     assert read({"prompt": [USER, REPLY, USER], "completion": [REPLY]}).learnt == {3}
     bot, roles = {"role": "bot", "content": "x"}, {"user": "user", "bot": "Bot"}
-    with pytest.raises(RecordProblem, match=r"message 2: .* role 'Bot' is not the role of replies"):
+    with pytest.raises(RecordProblem, match=r"message 2: .* its role is 'Bot', not that of replies"):
         read({"messages": [USER, {**bot, "weight": 0}]}, roles=roles)
     with pytest.raises(RecordProblem, match="none of its messages has the role 'assistant'"):
         read({"messages": [USER, bot]}, roles=roles, learn="last_turn")
@@ -192,7 +192,7 @@ def test_spans_that_are_none_of_the_text_are_bad(spans):
 
 
 BAD = {
-    "no conversation": ({"text": "x"}, "missing-field", "its keys are text"),
+    "no conversation": ({"text": "x"}, "missing-field", "its keys are 'text'"),
     "no turns": ({"messages": []}, "no-turns", "no messages"),
     "no list": ({"messages": {}}, "bad-field", "`messages` is an object, not a list"),
     "no object": ({"messages": ["x"]}, "bad-field", "message 1 is a string, not an object"),
@@ -224,7 +224,7 @@ def test_what_cannot_be_read_is_named(fault):
 
 def test_turns_may_have_a_key_of_their_own():
     assert read({"dialog": TURNS, "messages": 1}, turns_key="dialog").messages == [USER, REPLY]
-    with pytest.raises(RecordProblem, match="needs the key dialog; its keys are prompt, completion"):
+    with pytest.raises(RecordProblem, match="needs the key dialog; its keys are 'prompt, completion'"):
         read({"prompt": "Hi", "completion": "Yo"}, turns_key="dialog")
 
 
