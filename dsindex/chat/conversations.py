@@ -106,7 +106,9 @@ OTHER_THOUGHTS = "a thought in other tags than the template's"
 _T = TypeVar("_T")
 _KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object", bool: "true or false"}
 _NEVER_LEARNT = frozenset({"user", "system", "developer", *TOOL_ROLES})
-_NO_CALL = frozenset({"", "auto", "none"})
+_UNPASSED_KEYS = frozenset({*ROLE_KEYS, *LEARN_KEYS, *SPAN_KEYS, *MEDIA_KEYS})
+"""Keys of a turn that templates do not get."""
+_NO_CALL = frozenset({"auto", "none"})
 """Texts under OpenAI's `function_call` that are no call."""
 _SURROGATE = re.compile(rb"\\u[dD]")
 """Escapes that may be a lone surrogate."""
@@ -251,7 +253,7 @@ class ConversationReader:
         is_call = name.lower() in CALL_ROLES
         message: Message = {"role": role}
         for key, value in turn.items():
-            if value is None or key in ROLE_KEYS or key in LEARN_KEYS or key in SPAN_KEYS:
+            if value is None or key in _UNPASSED_KEYS:
                 continue
             if key in TEXT_KEYS:
                 content = _read_content(key, value, number)
@@ -259,9 +261,9 @@ class ConversationReader:
                     raise RecordProblem("bad-field", f"message {number}: `content` and `value` have different texts")
             else:
                 message[key] = value
+        _refuse_media(turn, f"message {number}")
         if len(message) == 2 and not is_call and role != self.assistant_role and "content" in message:
             return message, False
-        _refuse_media(message, f"message {number}")
         self._read_calls(message, number, notes, is_call=is_call)
         self._read_reasoning(message, number, notes)
         if "content" not in message and not any(message.get(key) for key in ("tool_calls", *REASONING_KEYS)):
@@ -271,10 +273,11 @@ class ConversationReader:
 
     def _read_calls(self, message: Message, number: int, notes: set[str], *, is_call: bool) -> None:
         where = f"message {number}"
-        if _is_empty(parse_json(message.get("tool_calls", ""))):
+        given = parse_json(message.get("tool_calls"))
+        if _is_empty(given):
             message.pop("tool_calls", None)
         if "tool_calls" in message:
-            message["tool_calls"] = read_objects(message["tool_calls"], f"{where}: `tool_calls`")
+            message["tool_calls"] = read_objects(given, f"{where}: `tool_calls`")
         elif is_call and (text := content_text(message)).strip():
             before, message["tool_calls"], is_reordered = _parse_calls(text, where, self.tag_pairs)
             notes.update([REORDERED_REPLY] if is_reordered else [])
@@ -473,9 +476,11 @@ def require(value: object, kind: type[_T], where: str) -> _T:
 
 
 def _is_empty(value: object) -> bool:
-    """Tell whether a value is null, false, 0, blank or empty, or contains nothing else, as Arrow fills missing keys."""
+    """Tell whether a value is null, false, 0, blank or empty, or contains nothing else: Arrow adds such missing keys."""
     items = list(value.values()) if isinstance(value, dict) else value
-    return all(map(_is_empty, items)) if isinstance(items, list) else not items
+    if isinstance(items, list):
+        return all(map(_is_empty, items))
+    return not (items.strip() if isinstance(items, str) else items)
 
 
 def _refuse_media(holder: Mapping[str, Any], where: str) -> None:

@@ -230,6 +230,7 @@ NOTES = {
         ("documents", "tool_calls", "tools"),
     ),
     "content": (PLAIN.replace("{{ m.content }}", ""), {}, ("content",)),
+    "a variable": (PLAIN, {"enable_thinking": True}, ("enable_thinking",)),
     "end": (PLAIN.replace("m.content + eos_token", "m.content").replace("{% endgeneration %}",
             "{% endgeneration %}{{ eos_token }}"), {}, (UNLEARNT_END,)),
 }  # fmt: skip
