@@ -476,7 +476,7 @@ def require(value: object, kind: type[_T], where: str) -> _T:
 
 
 def _is_empty(value: object) -> bool:
-    """Tell whether a value is null, false, 0, blank or empty, or contains nothing else: Arrow adds such missing keys."""
+    """Tell whether a value is null, false, 0, blank or empty, or contains nothing else, as Arrow fills in keys."""
     items = list(value.values()) if isinstance(value, dict) else value
     if isinstance(items, list):
         return all(map(_is_empty, items))
