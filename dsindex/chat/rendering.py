@@ -119,6 +119,9 @@ class ChatTemplate:
         self._for_tools = self._main if tool_source is None else _Compiled(tool_source, date)
         # An address spelled out in the template or its constants is not a memory address.
         self._known_text = json.dumps([source, tool_source, self._constants], ensure_ascii=False)
+        self.sources = tuple(filter(None, [source, tool_source]))
+        self.names = self._main.names | self._for_tools.names
+        """Names of variables that the template reads or sets."""
         self.marks_generation = self._main.marks_generation and self._for_tools.marks_generation
         """Whether the template has `{% generation %}` blocks."""
 
@@ -202,6 +205,7 @@ class _Compiled:
             for node in tree.find_all((nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)):
                 raise TemplateError(f"line {node.lineno}: a chat template cannot use other files")
             self._reads_parts, self._reads_texts = _content_forms(tree)
+            self.names = frozenset(name.name for name in tree.find_all(nodes.Name))
             needed = _needed_variables(tree) - environment.globals.keys() - _ALWAYS_GIVEN
             self.marks_generation = _name_turns(tree, [])
             _count_steps(tree)
