@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -13,8 +13,16 @@ import msgspec
 
 from dsindex.datasets.tails import describe_data
 from dsindex.errors import InputError, LimitError, OutputError, UsageError
-from dsindex.megatron.building import BuiltCache, build_cache, count_parts, describe_cache
-from dsindex.megatron.cache import BLENDED_CLASS, GPT_CLASSES, dataset_parts, read_description
+from dsindex.megatron.building import BuiltCache, count_parts, describe_cache, make_contents
+from dsindex.megatron.cache import (
+    BLENDED_CLASS,
+    GPT_CLASSES,
+    check_cache,
+    dataset_parts,
+    encode_record,
+    read_description,
+    write_content,
+)
 from dsindex.megatron.continuation import plan_over_time
 from dsindex.megatron.epochs import (
     SPLIT_NAMES,
@@ -41,9 +49,12 @@ from dsindex.messages import format_size
 from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
 from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
+from dsindex.runtime.plan import make_plan
+from dsindex.runtime.publish import Artifact, publish, writing_artifacts
 from dsindex.store.config_files import read_object
 from dsindex.store.local import free_bytes, open_file
 from dsindex.store.machine import available_cpus, available_memory
+from dsindex.store.protocol import open_output
 from dsindex.store.read import digest_file
 from dsindex.store.urls import absolute, local_paths, refuse_address
 
@@ -365,6 +376,32 @@ def _build(caches: Sequence[Cache], executor: Executor) -> list[BuiltCache]:
         )
         results += run_in_order(executor, calls)
     return results
+
+
+def build_cache(cache: Cache, threads: int = 1) -> BuiltCache:
+    """Build one cache and publish it, or keep an existing one that is still valid; waits for another that builds it.
+
+    Raises:
+        FormatError: If the `.idx` changed since the cache was planned.
+        LimitError: If a blend draws more samples than a dataset has.
+        OutputError: If the cache cannot be written, or another program's file has one of its names.
+    """
+    started, files = time.monotonic(), cache.files
+    finals = tuple(map(absolute, (*files.paths, files.record)))
+    artifact = Artifact(finals=finals, plan_id=make_plan({"cache": cache.name, "path": files.stem}).plan_id)
+    with writing_artifacts([files.stem], [artifact], waits=True):
+        made = make_contents(cache, threads)
+        record = check_cache(files, *made) if made is not None else None
+        is_there = files.exist() and (record is None or not files.changed(record))
+        if made is not None and record is not None:
+            contents = [] if is_there else list(zip(finals[:-1], made[0], strict=True))
+            sizes: dict[str, int | None] = {}
+            for final, content in [*contents, (finals[-1], encode_record(record))]:
+                with open_output(artifact.partial(final)) as file:
+                    write_content(file, content)
+                sizes[final] = file.size_bytes
+            publish([artifact if contents else replace(artifact, finals=finals[-1:])], sizes)
+    return describe_cache(cache, seconds=time.monotonic() - started, reused=is_there)
 
 
 def _explain(cache: Cache) -> Finding:

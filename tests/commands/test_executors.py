@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+from dsindex.runtime.worker import make_index
 
 from dsindex.errors import BadRecordError
 from dsindex.runtime.dispatch import Dispatch
 from dsindex.runtime.executors import Call, ProcessExecutor, ThreadExecutor
-from dsindex.runtime.worker import make_index
 from dsindex.store.machine import available_cpus, available_memory
 from dsindex.store.protocol import open_output
 from tests.support.jobs import run_config

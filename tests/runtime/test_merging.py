@@ -2,13 +2,13 @@ import os
 
 import numpy as np
 import pytest
+from dsindex.runtime.worker import make_index, merge_range
 
 from dsindex.commands.merge import open_part, refuse_mixture
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import IndexBuilder, check_index, read_index
 from dsindex.runtime import worker
 from dsindex.runtime.tasks import MergeRange
-from dsindex.runtime.worker import make_index, merge_range
 from dsindex.store.local import atomic_writer
 
 

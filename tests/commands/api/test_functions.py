@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 
 import dsindex
+from dsindex.commands.raw_index import create_raw_index
 from dsindex.datasets import (
     GPTDataset,
     IndexedDataset,
@@ -17,7 +18,6 @@ from dsindex.datasets import (
     RawLines,
 )
 from dsindex.errors import FormatError, InputError, OutputError, PlanError, TokenizerError
-from dsindex.text.line_index import create_raw_index
 from tests.commands.api.calls import EOD, TOKENIZER, assert_golden, build
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
