@@ -53,6 +53,7 @@ lint: $(DEV_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python .ci/words
 
 # The site's packages are installed only for the first build of the site.
 DOCS_READY := $(VENV)/.docs-ready

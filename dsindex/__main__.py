@@ -24,7 +24,7 @@ def program() -> None:
     except ModuleNotFoundError as error:
         from dsindex.errors import missing_package
 
-        sys.exit(f"dsindex: {missing_package(error) or error}")
+        sys.exit(f"error: {missing_package(error) or error}")
     signal.signal(signal.SIGINT, on_interrupt)
     run()
 

@@ -20,7 +20,9 @@ Misuse of the library (a wrong type, an index out of range) raises ValueError, T
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,6 +51,11 @@ class DsindexError(Exception):
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.args))
+
+    @property
+    def sentence(self) -> str:
+        """The error and its hint on one line, for findings and notes."""
+        return "; ".join(str(line).removeprefix("hint: ") for line in self.args)
 
 
 class InputError(DsindexError):
@@ -152,22 +159,40 @@ class UsageError(DsindexError, ValueError):
 
 
 def missing_package(error: ImportError) -> MissingPackageError | None:
-    """Return the error of a package that is not installed, with the command that installs it; None for our own module.
+    """Return the error for a package that is not installed; None if the module is one of our own.
 
-    >>> str(missing_package(ModuleNotFoundError("No module named 'ray.data'", name="ray.data")))
-    "this needs the package 'ray', which is not installed; install all that dsindex needs: pip install dsindex"
+    >>> str(missing_package(ModuleNotFoundError("No module named 'ray.data'", name="ray.data"))).splitlines()[0]
+    "the package 'ray' is not installed, which dsindex needs"
     """
     package = missing = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or package in {"", "dsindex"}:
         return None
-    what, install = ("all that dsindex needs", "dsindex")
+    user, extra = "dsindex needs", ""
     if package in _OF_CLUSTERS:
-        # Parts of opentelemetry are packages of their own, of which others may be there.
-        missing, what, install = (str(error.name), "what clusters need", "'dsindex[cluster]'")
+        # Parts of opentelemetry are packages of their own, and some of them may be installed.
+        missing, user, extra = str(error.name), "clusters need", "cluster"
     if package == "obstore":
-        what, install = ("what addresses of object stores need on every node", "'dsindex[objects]'")
-    msg = f"this needs the package {missing!r}, which is not installed; install {what}: pip install {install}"
-    return MissingPackageError(msg, name=error.name)
+        user, extra = "object stores need on every node", "objects"
+    return MissingPackageError(
+        f"the package {missing!r} is not installed, which {user}", hint=install_command(extra), name=error.name
+    )
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs dsindex with an extra from where it came: a clone, an address, or an index."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    place = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    is_clone, url = os.path.exists(os.path.join(place, "pyproject.toml")), ""
+    if not is_clone:
+        with contextlib.suppress(PackageNotFoundError):
+            origin = json.loads(distribution("dsindex").read_text("direct_url.json") or "{}")
+            is_clone, url = "dir_info" in origin, origin.get("url", "")
+            place = url.removeprefix("file://")
+    extras = extra and f"[{extra}]"
+    target = f"{'.' if place == os.getcwd() else place}{extras}" if is_clone else f"dsindex{extras}"
+    return f"pip install '{target}{f' @ {url}' if url and not is_clone else ''}'"
 
 
 _OF_CLUSTERS = {"aiohttp", "aiohttp_cors", "grpc", "opencensus", "opentelemetry", "prometheus_client"}

@@ -108,6 +108,8 @@ def name_special_tokens(tokens: object) -> object:
     named: dict[str, Any] = {}
     for token in tokens:
         for name, text in token.items() if isinstance(token, dict) else [(token, token)]:
+            if not isinstance(name, str):
+                raise ValueError(f"special_tokens: a token must be a text, not {type(name).__name__}")
             if name in named:
                 raise ValueError(f"special_tokens: names {name!r} twice")
             named[name] = text

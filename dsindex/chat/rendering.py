@@ -1,18 +1,22 @@
 """Render chat templates as transformers' `apply_chat_template` does, with the spans that `{% generation %}` marks.
 
 jinja2's immutable sandbox runs the template: `trim_blocks`, `lstrip_blocks`, loop controls, `tojson` without HTML
-escapes, `raise_exception`, `strftime_now`. A text is a function of its record, so chance, the clock, other files, the
-order of sets and addresses in memory are out of reach, and so are numbers and texts without measure. Each turn of a
-loop and each macro is a step, and a rendering has a limit of steps: every template ends. A variable that nobody has set
-is refused when a template writes it, rather than written as nothing.
+escapes, `raise_exception`, `strftime_now`. A text is a function of its record: chance, the clock, other files, the
+order of sets and addresses in memory cannot be read. A variable that nobody has set is refused when a template writes
+it, rather than written as nothing.
+
+A template may be a stranger's, so its time and memory are bounded, by counting and never by a clock. Each iteration of
+a loop and each call of a macro is a step, which costs more once there are large values. Each value that an operator, a
+filter or a method makes takes its characters from a budget that grows with the record. They are counted before it is
+made wherever it could be much larger than its operands.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import KeysView, ValuesView
 from collections.abc import Set as AbstractSet
-from itertools import count
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -20,7 +24,8 @@ from jinja2 import TemplateError, Undefined, meta, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
 from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
-from jinja2.utils import missing
+from jinja2.utils import Namespace, _PassArg, missing
+from jinja2.visitor import NodeTransformer
 
 from dsindex.errors import InputError, RecordProblem
 
@@ -35,19 +40,37 @@ if TYPE_CHECKING:
 _BEGIN, _END = "\udfa0", "\udfa1"
 _TURNS = "positions of messages"
 """Variable with the position of each message by its identity; no template can spell it."""
-_STEP = "\udfa2"
-"""Name of the filter that counts a step, and of the variable that counts them."""
+_STEP, _CONCAT, _COUNT, _BUDGET = "\udfa2", "\udfa3", "\udfa4", "\udfa5"
+"""Names of the filters that count, and of the variable with the budget; no template can spell them."""
 _ALWAYS_GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _OF_ANY_DICT = frozenset(dir(dict))
 """Names that mean the attribute, as in transformers, even where a key has the same name."""
 _OF_LOOPS = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
 _OF_TEXTS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
+_REFUSED_FILTERS = ("batch", "center", "pprint", "random", "slice", "striptags", "sum", "urlize", "wordwrap", "xmlattr")
+_FREE_FILTERS = frozenset(
+    {"default", "d", "first", "items", "last", "length", "count", "map", "reject", "rejectattr", "select", "selectattr"}
+)
+"""Filters that make no new text or list."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 _SHOWN_CHARACTERS = 1000
 MAX_STEPS = 1_000_000
-"""Turns of loops and calls of macros in one rendering, all together: some seconds."""
-_MAX_REPEATED = 1 << 24
-"""Length of a repeated text or list, and bits of a product or power."""
+"""Iterations of loops and calls of macros in one rendering, all together: some seconds."""
+_MAX_CHARACTERS = 1 << 24
+"""Characters of all values that a rendering makes, and of its text; more for a large record."""
+_MAX_VALUE = 1 << 20
+"""Characters of one value; more for a large record."""
+_MAX_NUMBER = 10_000
+"""Largest number for a filter or a width."""
+_MAX_INDENT = 16
+"""Characters of an indentation of JSON, and of a separator."""
+_SMALL = 4096
+"""Characters of a sum that is not counted: steps bound how many there are."""
+_LARGE_WIDTH = {
+    "%": re.compile(r"\d{4,}(?:\.\d*)?[hlL]?[diouxXeEfFgGcrsa%]"),
+    "format": re.compile(r":[^{}:]*(?:\d{4}|\{)"),
+}
+"""Part of a format such as `%09999d` or `{:>9999}`."""
 
 
 class Span(NamedTuple):
@@ -96,6 +119,9 @@ class ChatTemplate:
         self._for_tools = self._main if tool_source is None else _Compiled(tool_source, date)
         # An address spelled out in the template or its constants is not a memory address.
         self._known_text = json.dumps([source, tool_source, self._constants], ensure_ascii=False)
+        self.sources = tuple(filter(None, [source, tool_source]))
+        self.names = self._main.names | self._for_tools.names
+        """Names of variables that the template reads or sets."""
         self.marks_generation = self._main.marks_generation and self._for_tools.marks_generation
         """Whether the template has `{% generation %}` blocks."""
 
@@ -116,8 +142,10 @@ class ChatTemplate:
         try:
             fitting = [compiled.fit(message) for message in messages]
             turns = {id(message): position for position, message in enumerate(fitting)}
-            known = {**self._constants, **variables, "messages": fitting, _TURNS: turns, _STEP: count(1)}
-            rendered = _take_marks(compiled.template.root_render_func(compiled.template.new_context(known)))
+            budget = _Budget([messages, variables, self._constants])
+            known = {**self._constants, **variables, "messages": fitting, _TURNS: turns, _BUDGET: budget}
+            pieces = compiled.template.root_render_func(compiled.template.new_context(known))
+            rendered = _take_marks(pieces, budget)
         except MemoryError:
             raise
         except Exception as error:
@@ -148,7 +176,7 @@ def _unpickle(
     return ChatTemplate(source, tool_source=tool_source, constants=constants, date=date, join_lines=join_lines)
 
 
-def _take_marks(pieces: Iterator[str]) -> Rendered:
+def _take_marks(pieces: Iterator[str], budget: _Budget) -> Rendered:
     kept, spans, position = [], [], 0
     begin, message = -1, -1
     for piece in pieces:
@@ -160,6 +188,8 @@ def _take_marks(pieces: Iterator[str]) -> Rendered:
         else:
             kept.append(piece)
             position += len(piece)
+            if position > _MAX_VALUE:
+                budget.take(len(piece))
     if begin >= 0:
         raise TemplateError("it leaves a generation block before its end (break, continue?)")
     return Rendered("".join(kept), spans)
@@ -175,9 +205,11 @@ class _Compiled:
             for node in tree.find_all((nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)):
                 raise TemplateError(f"line {node.lineno}: a chat template cannot use other files")
             self._reads_parts, self._reads_texts = _content_forms(tree)
+            self.names = frozenset(name.name for name in tree.find_all(nodes.Name))
             needed = _needed_variables(tree) - environment.globals.keys() - _ALWAYS_GIVEN
             self.marks_generation = _name_turns(tree, [])
             _count_steps(tree)
+            _CountCharacters().visit(tree)
             self.template = environment.from_string(tree)
         except Exception as error:  # Python's and jinja2's compilers raise many types
             raise InputError(f"chat template: {_explain_refusal(error)}") from error
@@ -209,10 +241,66 @@ def _explain_refusal(error: Exception) -> str:
     return f"{f'line {line}: ' if line else ''}{str(error) or type(error).__name__}"[:_SHOWN_CHARACTERS]
 
 
-class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # read without its types
+class _Budget:
+    """What one rendering may still use."""
+
+    __slots__ = ("_largest", "_limit", "_record", "_steps", "left")
+
+    def __init__(self, record: object) -> None:
+        self._record: object = record
+        self._steps, self.left, self._limit, self._largest = MAX_STEPS, _MAX_CHARACTERS, _MAX_VALUE, 0
+
+    def step(self) -> None:
+        """Count a step; with large values about, one costs more, since it may copy them."""
+        self._steps -= 1 + (self._largest >> 14)
+        if self._steps < 0 and not (self._extend() and self._steps >= 0):
+            raise TemplateError(f"its loops and macros take more than {MAX_STEPS:,} steps; it may never end")
+
+    def take(self, size: int) -> None:
+        """Count a value of so many characters."""
+        self.left -= size
+        if (self.left < 0 or size > self._limit) and not (self._extend() and self.left >= 0 and size <= self._limit):
+            raise TemplateError(f"the texts that it makes are too large (one of {size:,} characters)")
+        self._largest = max(self._largest, size)
+
+    def weigh(self, *values: object) -> int:
+        """Return the characters of values with all that is in them, at least 8 for each; stop far above the limit."""
+        total, stack = 0, [*values]
+        while stack and total <= self.left + _MAX_CHARACTERS:
+            value = stack.pop()
+            if isinstance(value, (str, bytes)):
+                total += len(value)
+            elif isinstance(value, int):
+                total += value.bit_length() >> 3
+            elif isinstance(value, dict):
+                stack += [*value, *value.values()]
+            elif isinstance(value, (list, tuple, AbstractSet, KeysView, ValuesView)):
+                stack += value
+            total += 8
+        return total
+
+    def _extend(self) -> bool:
+        """Allow more for a large record, once."""
+        if self._record is None:
+            return False
+        weight, self._record = self.weigh(self._record), None
+        self._steps += weight
+        self.left += 16 * weight
+        self._limit = max(self._limit, 4 * weight)
+        return True
+
+
+class _Namespace(Namespace):  # type: ignore[misc]  # read without its types
+    """A namespace that is never written with what is in it, which may be itself many times over."""
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
+
+
+class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # as above
     """The sandbox, in which `message.role`, `loop.first` and `text.strip` pass without its checks, as they would."""
 
-    intercepted_binops = frozenset({"*", "**", "-"})
+    intercepted_binops = frozenset({"*", "**", "-", "+", "%"})
 
     def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - any object of a template
         if type(obj) is dict and attribute not in _OF_ANY_DICT:
@@ -222,31 +310,153 @@ class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # read
         return super().getattr(obj, attribute)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - as above
+        if operator == "+" and type(left) is str and type(right) is str:
+            if len(left) + len(right) > _SMALL:
+                context.parent[_BUDGET].take(len(left) + len(right))
+            return left + right
         if operator == "-" and isinstance(left, AbstractSet):
             raise SecurityError("a set has no order, and output must not depend on chance; use selectattr or a loop")
-        if operator != "-" and _measure(operator, left, right) > _MAX_REPEATED:
-            raise SecurityError(f"the result of {operator!r} is too large")
+        if (size := _measure(context.parent[_BUDGET], operator, left, right)) > _SMALL:
+            context.parent[_BUDGET].take(size)
         return super().call_binop(context, operator, left, right)
 
+    def call(__self, __context: Context, __obj: Any, *args: Any, **names: Any) -> Any:  # noqa: ANN401 - as above
+        budget = __context.parent[_BUDGET]
+        owner = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)
+        if isinstance(owner, (str, bytes)):
+            args = tuple([*value] if __obj.__name__ == "join" else value for value in args)
+            budget.take(_measure_text(budget, owner, __obj.__name__, [*args, *names.values()]))
+        return _counted(budget, super().call(__context, __obj, *args, **names))
 
-def _measure(operator: str, left: object, right: object) -> int:
-    """Return the bits of a product or power of integers, or the length of a repeated text or list."""
+
+def _counted(budget: _Budget, made: Any) -> Any:  # noqa: ANN401 - any value
+    if isinstance(made, (str, bytes, list, tuple, dict, AbstractSet, ValuesView)):
+        budget.take(budget.weigh(made))
+    return made
+
+
+def _measure(budget: _Budget, operator: str, left: object, right: object) -> int:
+    """Return at least the characters that an operation on two values makes."""
     if isinstance(left, int) and isinstance(right, int):
-        return left.bit_length() * max(right, 1) if operator == "**" else left.bit_length() + right.bit_length()
-    repeated, times = (right, left) if isinstance(left, int) else (left, right)
-    return len(repeated) * times if isinstance(times, int) and isinstance(repeated, (str, list, tuple)) else 0
+        return (left.bit_length() * max(right, 1) if operator == "**" else left.bit_length() + right.bit_length()) >> 3
+    if operator == "%" and isinstance(left, str):
+        return _measure_text(budget, left, "%", right if isinstance(right, tuple) else (right,))
+    if operator == "*":
+        repeated, times = (right, left) if isinstance(left, int) else (left, right)
+        if isinstance(times, int) and isinstance(repeated, (str, bytes, list, tuple)):
+            return budget.weigh(repeated) * max(times, 0)
+    if operator == "+" and isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        # The longer one was counted when it was made; counted again, adding one item at a time would be quadratic.
+        return len(left) + len(right) + budget.weigh(min(left, right, key=len))
+    return 0
+
+
+def _measure_text(budget: _Budget, text: Any, name: str, values: Sequence[Any]) -> int:  # noqa: ANN401 - or bytes
+    """Return at least the characters that a method or filter makes of a text, if they may be many more than its own."""
+    match name, *values:
+        case (("center" | "ljust" | "rjust" | "zfill"), int(width), *_):
+            return width
+        case "replace", str(old), str(new), *_:
+            return int(text.count(old)) * len(new)
+        case "join", [*texts], *_:
+            return budget.weigh(texts) + len(text) * len(texts)
+        case "indent", *_:
+            width = max((value if isinstance(value, int) else len(value) for value in values), default=4)
+            return len(text.splitlines()) * width
+        case (("format" | "%"), *_):
+            is_wide = "*" in text and any(isinstance(value, int) and abs(value) > 999 for value in values)
+            if _LARGE_WIDTH[name].search(text) or (name == "%" and is_wide):
+                raise SecurityError("a width in a format is too large")
+            return int(text.count("{" if name == "format" else "%")) * (budget.weigh(*values) + 999)
+        case (("encode" | "expandtabs" | "format_map" | "maketrans" | "translate"), *_):
+            raise SecurityError(f"a template cannot use the method {name!r} of a text")
+    return 0
+
+
+def _guard(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter that takes what it makes from the budget."""
+    needed = _PassArg.from_obj(make)
+
+    def guarded(context: Context, value: Any, *args: Any, **names: Any) -> Any:  # noqa: ANN401 - as above
+        budget, given = context.parent[_BUDGET], [*args, *names.values()]
+        if any(isinstance(number, int) and abs(number) > _MAX_NUMBER for number in given):
+            raise SecurityError(f"a number for the filter {name!r} is too large")
+        if name == "join":
+            value = [*value]
+            budget.take(sum(_measure_text(budget, str(text), "join", [value]) for text in given or [""]))
+        elif isinstance(value, str):
+            budget.take(_measure_text(budget, value, "%" if name == "format" else name, given))
+        parts = {_PassArg.context: context, _PassArg.eval_context: context.eval_ctx}
+        return _counted(
+            budget, make(*([parts.get(needed, context.environment)] if needed else []), value, *args, **names)
+        )
+
+    return pass_context(guarded)  # type: ignore[no-any-return]  # as above
+
+
+@pass_context
+def _concat(context: Context, *values: object) -> str:
+    """Return texts as one: for `~`, and for what is written into a buffer, whose text is made at its end."""
+    try:
+        text = "".join(values)  # type: ignore[arg-type]  # mostly texts
+    except TypeError:
+        text = "".join(map(str, values))
+    budget = context.parent[_BUDGET]
+    budget.left -= len(text)
+    if budget.left < 0 or len(text) > _SMALL:
+        budget.take(len(text))
+    return text
+
+
+@pass_context
+def _count(context: Context, value: Any, is_part: bool = False) -> Any:  # noqa: ANN401 - a literal or a slice
+    budget = context.parent[_BUDGET]
+    budget.take(len(value) if is_part else budget.weigh(value))
+    return value
+
+
+class _CountCharacters(NodeTransformer):  # type: ignore[misc]  # as above
+    """Put filters that count around `~`, literals, slices, and what is written into a buffer."""
+
+    is_buffer = False
+
+    def generic_visit(self, node: nodes.Node, *args: Any, **names: Any) -> nodes.Node:  # noqa: ANN401 - jinja2's
+        outer = self.is_buffer
+        self.is_buffer |= isinstance(node, (nodes.Macro, nodes.CallBlock, nodes.AssignBlock, nodes.FilterBlock))
+        super().generic_visit(node, *args, **names)
+        if isinstance(node, nodes.Output) and self.is_buffer:
+            texts = [nodes.Const(part.data) if isinstance(part, nodes.TemplateData) else part for part in node.nodes]
+            node.nodes = [_filtered(_CONCAT, text) for text in texts]
+        self.is_buffer = outer
+        if isinstance(node, nodes.Concat):
+            return _filtered(_CONCAT, *node.nodes)
+        if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
+            return _filtered(_COUNT, node, nodes.Const(True))
+        is_literal = isinstance(node, (nodes.List, nodes.Dict)) or (
+            isinstance(node, nodes.Tuple) and node.ctx == "load"
+        )
+        is_constant = next(node.find_all((nodes.Name, nodes.Filter, nodes.Call)), None) is None
+        return node if is_constant or not is_literal else _filtered(_COUNT, node)
+
+
+def _filtered(name: str, node: nodes.Expr, *args: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
 
 
 def _make_environment(date: datetime.date | None) -> ImmutableSandboxedEnvironment:
     environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    environment.filters["tojson"] = _tojson
-    environment.filters[_BEGIN] = _begin_generation
-    environment.filters[_STEP] = _step
+    filters = {**environment.filters, "tojson": _tojson}
+    environment.filters = {
+        name: make if name in _FREE_FILTERS else _guard(name, make)
+        for name, make in filters.items()
+        if name not in _REFUSED_FILTERS
+    } | {_BEGIN: _begin_generation, _STEP: _step, _CONCAT: _concat, _COUNT: _count}
+    environment.globals["namespace"] = _Namespace
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _clock(date)
     # Not the class, whose `update` would bypass the immutable sandbox.
     environment.globals["dict"] = lambda *pairs, **names: dict(*pairs, **names)
-    del environment.filters["random"], environment.globals["lipsum"]
+    del environment.globals["lipsum"]
     return environment
 
 
@@ -259,15 +469,14 @@ def _begin_generation(context: Context, *turns: object) -> str:
 
 @pass_context
 def _step(context: Context, _: object) -> None:
-    if next(context.parent[_STEP]) > MAX_STEPS:
-        raise TemplateError(f"its loops and macros take more than {MAX_STEPS:,} steps; it may never end")
+    context.parent[_BUDGET].step()
 
 
 def _count_steps(tree: nodes.Template) -> None:
     """Begin the body of each loop, macro and block with a step."""
     for found in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)):
-        step = nodes.Filter(nodes.Const(None), _STEP, [], [], None, None)
-        found.body.insert(0, nodes.ExprStmt(step).set_lineno(found.lineno))
+        step = _filtered(_STEP, nodes.Const(None, lineno=found.lineno))
+        found.body.insert(0, nodes.ExprStmt(step, lineno=found.lineno))
 
 
 def _clock(date: datetime.date | None) -> Callable[[str], str]:
@@ -410,6 +619,9 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """Return JSON as chat templates expect it, without the HTML escapes of jinja2's own filter."""
+    sizes = [size if isinstance(size, int) else len(size) for size in (indent, *(separators or ())) if size]
+    if any(size > _MAX_INDENT for size in sizes):
+        raise SecurityError("an indentation or separator of JSON is too large")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -1,17 +1,20 @@
-"""The command line: `dsindex COMMAND …`. Parses, runs one job, and turns errors into one sentence and an exit code."""
+"""The command line: `dsindex COMMAND …`. Parses it, runs one command, and prints errors as `error:` and `hint:`."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import numbers
 import os
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dsindex._version import __version__
-from dsindex.cli.parser import COMMANDS, load_model, make_parser, note_ignored, read_values
+from dsindex.cli.parser import COMMANDS, load_model, make_parser, read_values
 from dsindex.cli.standard_streams import StandardOutputError, flush_output, prepare_standard_streams
 from dsindex.errors import DsindexError, UsageError, missing_package
 from dsindex.messages import show_name, without_secrets
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+COLOURS = {"error": 31, "warning": 33, "interrupted": 33, "terminated": 33, "hint": 36}
+"""The first word of a line → its colour on a terminal."""
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -38,18 +43,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         terminated, 129 if its terminal was closed.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["help"]:
+        given = [*given[1:2], "--help"]
     command = given[0] if given[:1] and given[0] in COMMANDS else None
-    name = f"dsindex {command}" if command else "dsindex"
     options: argparse.Namespace | None = None
     try:
-        with stop_on_signals(name):
+        with stop_on_signals():
+            if command is None and given and not given[0].startswith("-"):
+                near = difflib.get_close_matches(given[0], COMMANDS, n=1)
+                hint = f"did you mean `{near[0]}`?" if near else "`dsindex --help` lists the commands"
+                raise UsageError(f"there is no command {given[0]!r}", hint=hint)
             parser = make_parser(command)
             words, job = _split_words(command, given)
             options = parser.parse_args(words)
             if command is None:
                 return _answer_without_command(options, parser)
             raise_missed_stop()
-            note_ignored(getattr(options, "ignored", None) or ())
+            if ignored := getattr(options, "ignored", None):
+                _say("note", f"these flags have no effect here: {', '.join(ignored)}")
             result = run(command, read_values(options) | job)
             if options.as_json:
                 sys.stdout.write(encode_json(as_plain(result), newline=True, ascii_only=True).decode())
@@ -59,12 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 show(result)
             code = 0 if getattr(result, "ok", True) else EXIT_FAILED
     except KeyboardInterrupt as stop:
-        code = getattr(stop, "exit_code", EXIT_INTERRUPTED)
-        return _say(f"{name}: {str(stop) or 'interrupted'}; {_what_is_kept(options, stop)}", code)
+        _say(str(stop) or "interrupted", _what_is_kept(options, stop))
+        return getattr(stop, "exit_code", EXIT_INTERRUPTED)
     except StandardOutputError:
         code = EXIT_FAILED
-    except Exception as error:  # noqa: BLE001 - every other one becomes a sentence
-        return _fail(options, name, error)
+    except Exception as error:  # noqa: BLE001 - every exception becomes a message
+        return _fail(options, error)
     return _hand_over(command, code)
 
 
@@ -72,14 +83,14 @@ def run(command: str, values: dict[str, Any]) -> object:
     """Return the result of a command."""
     from dsindex.commands import api as functions  # loads what a help text does not need
 
+    name = "build_index" if command == "index" else command.replace("-", "_")
     if command == "build" and values.pop("dry_run", False):
-        return functions.estimate(**values)
-    if command == "pack" and "merge" in values:
-        return functions.join_packed(**values)
-    if "progress" in options_of(load_model(command)) and command != "index":  # which is one task for each cache
+        name = "estimate"
+    elif command == "pack" and "merge" in values:
+        name = "join_packed"
+    elif "progress" in options_of(load_model(command)) and command != "index":  # which is one task for each cache
         values["progress"] = True
-    function = getattr(functions, "build_index" if command == "index" else command.replace("-", "_"))
-    return function(**values)
+    return getattr(functions, name).command(**values)
 
 
 def as_plain(value: object) -> object:
@@ -116,24 +127,21 @@ def _answer_without_command(options: argparse.Namespace, parser: argparse.Argume
     return _hand_over(None, 0)
 
 
-def _fail(options: argparse.Namespace | None, name: str, error: Exception) -> int:
-    """Report an error in one sentence, with its traceback on request; return the exit code."""
+def _fail(options: argparse.Namespace | None, error: Exception) -> int:
+    """Print an error, with its traceback on request; return the exit code."""
     if isinstance(error, ImportError):
         error = missing_package(error) or error
-    if isinstance(error, UsageError):
-        return _say(f"{name}: {error}", EXIT_USAGE)
-    is_debug = getattr(options, "debug", False)
+    is_debug = getattr(options, "debug", False) and not isinstance(error, UsageError)
     if is_debug:
         sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
     if isinstance(error, DsindexError):
-        first, *details = map(str, error.args)
-        return _say(f"{name}: {first}", EXIT_FAILED, *details)
-    if is_debug:
-        return EXIT_FAILED
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    what = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}, line {place.lineno})"
-    msg = f"{name}: internal error: {what}; run it again with --debug and report the traceback"
-    return _say(msg, EXIT_FAILED)
+        _say("error", *map(str, error.args))
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+    if not is_debug:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}, line {place.lineno})"
+        _say("error", f"internal error: {what}", "hint: rerun with --debug and report the traceback")
+    return EXIT_FAILED
 
 
 def program() -> None:
@@ -162,25 +170,34 @@ def _hand_over(command: str | None, code: int) -> int:
     try:
         flush_output()
     except StandardOutputError as error:
+        is_done = command in MAKING_FILES and code == 0
         if command not in MAKING_FILES:
             code = code or EXIT_FAILED
         if not error.nobody_reads:
-            what = "done, but its summary" if command in MAKING_FILES and code == 0 else "its output"
-            name = f"dsindex {command}" if command else "dsindex"
-            _say(f"{name}: {what} could not be written to standard output ({error})", code)
+            what = "done, but the summary" if is_done else "the output"
+            label = "warning" if is_done else "error"
+            _say(label, f"{what} could not be written to standard output ({error})")
     return code
 
 
-def _say(message: str, code: int, *details: str) -> int:
-    lines = map(without_secrets, (message, *details))
-    sys.stderr.write("".join(f"{show_name(line)}\n" for line in lines))
-    return code
+def _say(label: str, message: str, *details: str) -> None:
+    """Write a message to standard error: its label in colour, and wrapped between words, if it is a terminal."""
+    is_terminal = sys.stderr.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else 0
+    for text in (f"{label}: {message}", *details):
+        lines = [show_name(without_secrets(text))]
+        if 0 < width < len(lines[0]):
+            lines = textwrap.wrap(lines[0], width, break_long_words=False, break_on_hyphens=False)
+        word, colon, rest = lines[0].partition(":")
+        if is_terminal and word in COLOURS and not os.environ.get("NO_COLOR"):
+            lines[0] = f"\x1b[1;{COLOURS[word]}m{word}{colon}\x1b[0m{rest}"
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
 def _what_is_kept(options: argparse.Namespace | None, stop: BaseException) -> str:
     notes: list[str] = getattr(stop, "__notes__", [])
-    if notes:  # the job said what it kept
+    if notes:  # the command said what it kept
         return notes[0]
     if hasattr(options, "work_dir"):
-        return "finished shards are kept in the work folder; run the same command again to continue"
+        return "finished shards are kept in the work folder; rerun the command to continue"
     return "nothing had begun" if options is None else "no incomplete file was left under a final name"

@@ -11,15 +11,14 @@ import importlib
 import inspect
 import re
 import shutil
-import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, get_args, get_origin
 
-from dsindex.messages import show_name, without_secrets
+from dsindex.errors import UsageError
 from dsindex.options.model import Option, Options, flag_of, option, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
 COMMANDS = {
     "build": "build.BuildFlags",
@@ -36,6 +35,15 @@ COMMANDS = {
     "instruct": "instruct.InstructConfig",
 }
 """Name → the model of its options in `dsindex.options`, whose docstring is its help."""
+COMMON = frozenset({
+    *("input", "output_prefix", "output", "tokenizer_model", "json_keys", "where", "append_eod", "on_bad_record"),
+    *("config", "jq_pattern", "data_path", "seq_length", "split", "seed", "train_iters", "global_batch_size", "epochs"),
+    *("data_cache_path", "megatron_release", "explain", "export", "workers", "address", "dry_run"),
+    *("config_file", "help"),
+})  # fmt: skip
+"""Options that `-h` lists for commands with more than a screenful; fields of any of the models."""
+SCREENFUL = 12
+"""Options."""
 GROUPS = {
     "samples": "how long the job trains, in one of four ways",
     "over time": "caches that go on where another job stopped, and weights that change; the job has to read them with "
@@ -49,7 +57,8 @@ EPILOG = """\
 start here:
   dsindex build --input docs.jsonl --tokenizer-model FOLDER --append-eod \\
     --output-prefix out/docs
-  dsindex COMMAND --help explains a command"""
+  dsindex COMMAND -h      the most common options of a command
+  dsindex COMMAND --help  all options"""
 
 
 class EveryCommand(Options):
@@ -78,11 +87,30 @@ class HelpFormatter(argparse.HelpFormatter):
         return "\n".join(lines)
 
 
+class _CommonHelp(argparse.Action):
+    """`-h`: the help of the most common options."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        for action in parser._actions:
+            action.help = action.help if action.dest in self.const else argparse.SUPPRESS
+        for group in parser._action_groups:
+            group.description = None
+        parser.description = None
+        parser.epilog = f"`{parser.prog} --help` explains the command and lists all of its options."
+        parser.print_help()
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that takes underscores for dashes, and answers an unknown flag with the nearest one."""
 
-    def __init__(self, **named: Any) -> None:  # noqa: ANN401 - as argparse has them
-        super().__init__(**{"formatter_class": HelpFormatter, **named})
+    def __init__(self, *, common: Collection[str] = (), **named: Any) -> None:  # noqa: ANN401 - as argparse has them
+        super().__init__(**{"formatter_class": HelpFormatter, "add_help": False, **named})
+        if common:
+            text = "show the most common options"
+            self.add_argument("-h", nargs=0, action=_CommonHelp, const=common, dest="help", help=text)
+        text = "show all options" if common else "show this help"
+        self.add_argument(*([] if common else ["-h"]), "--help", action="help", help=text)
 
     def parse_known_args(  # type: ignore[override]  # argparse's has overloads
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -92,21 +120,23 @@ class Parser(argparse.ArgumentParser):
         options, rest = super().parse_known_args(words, namespace)
         if rest:
             word = rest[0].partition("=")[0]
+            if not word.startswith("-"):
+                self.error(f"unexpected argument: {rest[0]}")
             near = difflib.get_close_matches(word, self._option_string_actions, n=2, cutoff=0.7)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+            self.error(f"there is no option {word}", f"did you mean {' or '.join(near)}?" if near else None)
         return options, rest
 
-    def error(self, message: str) -> NoReturn:
-        """Print usage and the message, which controls no terminal and shows no secret, and exit."""
-        super().error(show_name(without_secrets(message)))
+    def error(self, message: str, hint: str | None = None) -> NoReturn:
+        """Raise UsageError."""
+        raise UsageError(message.removeprefix("argument "), hint=hint or f"`{self.prog} -h` lists the common options")
 
 
 def make_parser(command: str | None) -> Parser:
     """Return the parser of the command line, with the flags of one command only."""
     description = "Training data for language models: from text to a merged, indexed Megatron dataset."
     parser = Parser(prog="dsindex", description=description, epilog=EPILOG)
-    parser.add_argument("--version", action="store_true", help="show the version; with --verbose, what a report needs")
+    version = "show the version; with --verbose, also those of all dependencies, for a bug report"
+    parser.add_argument("--version", action="store_true", help=version)
     parser.add_argument("--verbose", action="store_true", help=argparse.SUPPRESS)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name in COMMANDS:
@@ -114,7 +144,9 @@ def make_parser(command: str | None) -> Parser:
             commands.add_parser(name)
             continue
         summary, _, text = (inspect.getdoc(load_model(name)) or "").partition("\n")
-        subparser = commands.add_parser(name, help=summary[0].lower() + summary.rstrip(".")[1:])
+        last = options_of(getattr(load_model(name), "last_group", ("", Options))[1])
+        common = COMMON - last.keys() if len(options_of(load_model(name))) > SCREENFUL else ()
+        subparser = commands.add_parser(name, help=summary[0].lower() + summary.rstrip(".")[1:], common=common)
         if name == command:
             subparser.description, _, examples = text.partition("Examples:\n")
             subparser.epilog = f"examples:\n{textwrap.indent(textwrap.dedent(examples), '  ')}"
@@ -139,19 +171,21 @@ class _Ignored(argparse.Action):
 
 
 def add_options(parser: argparse.ArgumentParser, *models: type[Options]) -> None:
-    """Add the flags of the models' options by groups: those that must be given first, then as they are declared.
+    """Add the flags of the models' options by groups: required ones first, those of the model's last group last.
 
-    No flag has a default, so that a file of options can say it.
+    No flag has a default, so that a file of options can set it.
     """
     shown = {name: each for model in models for name, each in options_of(model).items() if each.help}
-    ordered = sorted(shown.items(), key=lambda item: (not _is_essential(item[1]), item[0] != "input"))
+    last_title, last_model = getattr(models[0], "last_group", ("", Options))
+    last = options_of(last_model)
+    ordered = sorted(shown.items(), key=lambda item: (item[0] in last, not _is_essential(item[1]), item[0] != "input"))
     essential = [flag_of(name, each) + _values(each) for name, each in ordered if _is_essential(each)]
     parser.usage = textwrap.fill(
         " ".join([parser.prog, *essential, "[options]"]), 72, subsequent_indent="    ", break_on_hyphens=False
     )
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
     for name, each in ordered:
-        title = each.group or ""
+        title = last_title if name in last else each.group or ""
         if title not in groups:
             groups[title] = parser.add_argument_group(title, GROUPS.get(title))
         required = " (required)" if each.default is ... and not each.positional else ""
@@ -211,9 +245,3 @@ def read_values(options: argparse.Namespace) -> dict[str, Any]:
     own = ("command", "config_file", "as_json", "debug", "version", "verbose", "ignored")
     given = {name: value for name, value in vars(options).items() if name not in own}
     return values | {name: value for name, value in given.items() if value not in (None, False, [])}
-
-
-def note_ignored(flags: Iterable[str]) -> None:
-    """Name the flags that have no effect."""
-    if flags:
-        sys.stderr.write(f"dsindex: without effect: {', '.join(flags)}\n")

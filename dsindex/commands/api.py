@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect as inspection
+import re
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
-from dsindex.errors import UsageError
+from dsindex.errors import DsindexError, UsageError
 from dsindex.options.build import BuildConfig
 from dsindex.options.common import ExecutorConfig
 from dsindex.options.datasets import (
@@ -59,20 +61,40 @@ def takes(
     model: Callable[Arguments, Config],
 ) -> Callable[[Callable[[Config, Reporter], Returned]], Callable[Arguments, Returned]]:
     """Let a function of a model take the fields of the model as keyword arguments."""
+    options = cast("type[Options]", model)  # type checkers see its parameters
 
     def decorate(run: Callable[[Config, Reporter], Returned]) -> Callable[Arguments, Returned]:
-        def call(*arguments: Arguments.args, **values: Arguments.kwargs) -> Returned:
+        def command(*arguments: Arguments.args, **values: Arguments.kwargs) -> Returned:
             config = model(*arguments, **values)
             with open_reporter(getattr(config, "progress", False)) as reporter:
                 return run(on_connected_cluster(config), reporter)
 
+        def call(*arguments: Arguments.args, **values: Arguments.kwargs) -> Returned:
+            try:
+                return command(*arguments, **values)
+            except DsindexError as error:
+                error.args = tuple(_FLAG.sub(partial(_argument_of, options), str(line)) for line in error.args)
+                raise
+
+        call.command = command  # type: ignore[attr-defined]  # the command line's, whose messages name flags
         call.__name__ = call.__qualname__ = run.__name__
-        options = cast("type[Options]", model)  # whose parameters type checkers see
         call.__doc__ = _document(run.__doc__ or "", options)
         call.__signature__ = _signature(run, options)  # type: ignore[attr-defined]
         return call
 
     return decorate
+
+
+_FLAG = re.compile(r"--([a-z][a-z-]*)")
+
+
+def _argument_of(model: type[Options], match: re.Match[str]) -> str:
+    """Return the argument of a function for a flag in a message; flags of other programs stay."""
+    name = match[1].replace("-", "_")
+    option = options_of(model).get(name)
+    if option is None:
+        return match[0]
+    return f"{name}=True" if option.kind is bool else option.alias or name
 
 
 def _signature(run: Callable[..., object], model: type[Options]) -> inspection.Signature:
@@ -140,7 +162,7 @@ def open_reporter(progress: Progress) -> contextlib.AbstractContextManager[Repor
         return Reporter().showing(*([standard_display()] if progress else []))
     if callable(progress):
         return Reporter().showing(FunctionDisplay(progress))
-    raise UsageError(f"progress: expected True, False or a function that takes a Snapshot, got {progress!r}")
+    raise UsageError(f"progress: {progress!r} is neither a bool nor a function that takes a Snapshot")
 
 
 def on_connected_cluster(config: Config) -> Config:

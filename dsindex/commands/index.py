@@ -13,13 +13,16 @@ import msgspec
 
 from dsindex.datasets.tails import describe_data
 from dsindex.errors import InputError, LimitError, OutputError, UsageError
+from dsindex.megatron import maxtext
 from dsindex.megatron.building import BuiltCache, count_parts, describe_cache, make_contents
 from dsindex.megatron.cache import (
     BLENDED_CLASS,
     GPT_CLASSES,
+    cache_files,
     check_cache,
     dataset_parts,
     encode_record,
+    is_maxtext,
     read_description,
     write_content,
 )
@@ -69,6 +72,8 @@ if TYPE_CHECKING:
 Words: TypeAlias = str | Annotated[list[str | int | float], msgspec.Meta(min_length=1)]
 """Paths and weights, in one text or as a list."""
 NO_IDENTIFIERS = "the tokenizer's identifiers are not known (--tokenizer-identifiers or --like)"
+DEFER_FLAG = "--dataloader-defer-npy-index-mmap"
+"""Makes a missing cache an error in Megatron."""
 NO_FOLDER = (
     "expected --data-cache-path with a dataset in an object store, got none; name a folder for the caches, which the "
     "job is told, too"
@@ -113,7 +118,8 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     config = _with_given_paths(config)
     settings, blends = _cache_settings(config), _blends(config)
     if config.explain and not any(blends):
-        finding = explain_cache(read_description(config.like or ""), settings.folder or ".")
+        wanted = read_description(config.like or "")
+        finding = explain_cache(wanted, cache_files(settings.folder or ".", wanted))
         return IndexResult(results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
 
     counts = _count_parts(config, blends, settings, executor)
@@ -227,6 +233,9 @@ def _blends(config: IndexConfig) -> list[Blend | None]:
         InputError: If they are no blends.
         LimitError: If a weight is not positive, or there are too many datasets.
     """
+    if config.data_path and config.reader == "maxtext":
+        valid = parse_data_path(config.data_path) if config.split is not None else None
+        return [parse_data_path(config.data_path), valid, None]
     if config.data_path:
         return [parse_data_path(config.data_path)] * len(SPLIT_NAMES)
     paths = zip(SPLIT_NAMES, config.paths_per_split, strict=True)
@@ -246,14 +255,18 @@ def _cache_settings(config: IndexConfig) -> CacheSettings:
     if not any(config.paths_per_split):
         split = config.split or like.get("split") or DEFAULT_SPLIT
         matrix = split_matrix(parse_split(split))
+    if config.reader == "maxtext":
+        split = config.split
+        matrix = None if split is None else maxtext.parse_shares(split)
     tokenizer = like.get("tokenizer")
     if config.tokenizer_identifiers is not None:
         tokenizer = _read_identifiers(config.tokenizer_identifiers)
     elif config.megatron_release is not None and config.job_tokenizer is not None:
         tokenizer = find_identifiers(config.job_tokenizer, config.megatron_release)
+    default_seed = maxtext.DEFAULT_SEED if config.reader == "maxtext" else 1234
     return CacheSettings(
         sequence_length=config.seq_length or int(like["sequence_length"]),
-        seed=config.seed if config.seed is not None else int(like.get("random_seed", 1234)),
+        seed=config.seed if config.seed is not None else int(like.get("random_seed", default_seed)),
         extra_token=not config.no_extra_token,
         keep_partial_validation=config.keep_partial_validation,
         surplus=config.mid_level_dataset_surplus,
@@ -265,6 +278,7 @@ def _cache_settings(config: IndexConfig) -> CacheSettings:
         order=_document_order(config),
         ordered_splits=config.document_order_splits,
         folder=config.data_cache_path,
+        is_maxtext=config.reader == "maxtext",
     )
 
 
@@ -308,7 +322,8 @@ def _requested_sizes(config: IndexConfig, settings: CacheSettings, train_tokens:
         return [(samples_for_epochs(config.epochs, train_tokens, rule=settings.rule(0)), None, None)]
     flags: dict[str, Any] = {field.name: getattr(config, field.name, None) for field in fields(TrainingLength)}
     flags |= {"sequence_length": settings.sequence_length, "release": config.megatron_release}
-    return samples_for_training(TrainingLength(**flags))
+    length = TrainingLength(**flags)
+    return maxtext.samples_for_steps(length) if settings.is_maxtext else samples_for_training(length)
 
 
 # The work.
@@ -331,8 +346,9 @@ def _count_parts(
     paths = list(map(absolute, wanted))
     folders = set(map(os.path.dirname, local_paths(paths))) if settings.folder is None else {settings.folder}
     executor.require_seen((f"{path}.idx" for path in paths), () if config.explain or config.dry_run else folders)
+    of_documents = settings.is_maxtext
     calls = (
-        Call(name=f"count[{number:05}]", place=path, function=count_parts, arguments=(path, parts))
+        Call(name=f"count[{number:05}]", place=path, function=count_parts, arguments=(path, parts, of_documents))
         for number, (path, parts) in enumerate(zip(paths, wanted.values(), strict=True))
     )
     counts = dict(zip(wanted, run_in_order(executor, calls), strict=True))
@@ -405,16 +421,21 @@ def build_cache(cache: Cache, threads: int = 1) -> BuiltCache:
 
 
 def _explain(cache: Cache) -> Finding:
-    if dataset_parts(cache.identifiers)[0]["tokenizer"] is None:
+    if dataset_parts(cache.identifiers)[0]["tokenizer"] is None and not is_maxtext(cache.identifiers):
         said = f"{NO_IDENTIFIERS}, so no hash is known"
         return Finding(name=cache.name, found=False, sound=False, sentences=(said,))
-    folder, prefix = os.path.dirname(cache.files.stem), None if isinstance(cache, BlendedCache) else cache.path
-    return explain_cache(cache.identifiers, folder, prefix=prefix, settings=cache.settings)
+    prefix = None if isinstance(cache, BlendedCache) else cache.path
+    return explain_cache(cache.identifiers, cache.files, prefix=prefix, settings=cache.settings)
 
 
 def _notes(config: IndexConfig, settings: CacheSettings, datasets: Sequence[GPTCache], counts: Counts) -> Iterator[str]:
     """Yield what a job may have been meant otherwise, or has to know."""
-    if settings.tokenizer is None and not config.plain_names:
+    if settings.is_maxtext:
+        job = partial(job_path, replacements=parse_replacements(config.dataset_path_as or ()))
+        blends = zip(maxtext.SPLITS_READ, _blends(config), strict=False)
+        words = {name: (tuple(map(job, each.prefixes)), each.weights or (1.0,)) for name, each in blends if each}
+        yield f"tell MaxText {maxtext.show_settings(job(config.data_cache_path or ''), words, config.split)}"
+    elif settings.tokenizer is None and not config.plain_names:
         yield f"{NO_IDENTIFIERS}: a job will not find these caches, whose names are not Megatron's hashes"
     yield from describe_sums(dict(zip(SPLIT_NAMES, _blends(config), strict=True)))
     for cache in datasets:
@@ -429,6 +450,6 @@ def _notes(config: IndexConfig, settings: CacheSettings, datasets: Sequence[GPTC
     if ordered and not config.explain:
         order = next(iter(ordered.values())).show_order()
         yield (
-            f"{', '.join(ordered)}: {order}; start the job with --dataloader-defer-npy-index-mmap, or it builds "
-            "Megatron's own without a word if it misses these caches"
+            f"{', '.join(ordered)}: {order}; a job that misses these caches silently builds its own order: "
+            + ("look for `Cache hit` in its log" if settings.is_maxtext else f"start it with {DEFER_FLAG}")
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -107,7 +108,7 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
         raise InputError(f"{twice.path}: expected every dataset once, got it twice; leave one out")
     splits, findings = list[DrawnSplit](), list[str]()
     for folder in options.cache:
-        drawn, wrong = read_drawn(folder, lambda named: _lengths_of(opened, named))
+        drawn, wrong = read_drawn(folder, partial(_lengths_of, opened))
         splits, findings = [*splits, *drawn], [*findings, *wrong]
     num_tokens = sum(len(each.documents.tokens) for each in opened if each.documents is not None)
     reporter.stage("read", total=num_tokens, unit="tokens")
@@ -165,13 +166,15 @@ def _check_output(path: str) -> None:
         raise OutputError(f"{path}: exists already and is no report of dsindex; remove it, or choose another --output")
 
 
-def _lengths_of(opened: Sequence[TokenData], named: str) -> Any:  # noqa: ANN401 - a mapped array, or None
-    """Return the lengths of the sequences of the dataset that a description names; None if it is none of them."""
+def _lengths_of(opened: Sequence[TokenData], named: str, by_documents: bool) -> Any:  # noqa: ANN401 - mapped, or None
+    """Return the lengths of the sequences, or documents, of a description's dataset; None if it is not one of them."""
     known = [each.path for each in opened if isinstance(each.dataset, IndexedDataset)]
     fitting = [name for name in known if absolute(named) == absolute(name)]
     # On another machine, data are known by their names.
     fitting = fitting or [name for name in known if os.path.basename(named) == os.path.basename(name)]
-    return IndexedDataset(fitting[0], check=False).sequence_lengths if len(fitting) == 1 else None
+    if len(fitting) != 1:
+        return None
+    return IndexedDataset(fitting[0], check=False, by_documents=by_documents).sequence_lengths
 
 
 def _describe(opened: TokenData, *, advance: Callable[[int], None]) -> Section:
@@ -199,7 +202,7 @@ def _describe(opened: TokenData, *, advance: Callable[[int], None]) -> Section:
         sources = _sources(origin.prefix, documents, content)
         found = measure(documents, sources, masks=opened.masks, threads=available_cpus(), on_progress=advance)
     except FormatError as error:
-        return replace(section, findings=(*findings, str(error)))
+        return replace(section, findings=(*findings, error.sentence))
     recorded = content.tokenizer if content is not None and origin.tokenizer is None else origin.tokenizer
     size = None if recorded is None else recorded.vocabulary_size
     beyond = found.others + (0 if size is None else int(found.counts[size:].sum()))

@@ -18,7 +18,7 @@ from dsindex.commands.verify_caches import CHUNK_ITEMS, list_caches, part_of, re
 from dsindex.datasets.documents import LengthCounter
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.formats.provenance import read_rows
-from dsindex.megatron.cache import BLENDED_CLASS, files_of, read_description
+from dsindex.megatron.cache import BLENDED_CLASS, files_of, is_maxtext, read_description
 from dsindex.megatron.epochs import SPLIT_NAMES
 
 if TYPE_CHECKING:
@@ -285,13 +285,13 @@ class DrawnSplit:
     datasets: tuple[DrawnDataset, ...]
 
 
-def read_drawn(folder: str, lengths_of: Callable[[str], Any]) -> tuple[list[DrawnSplit], list[str]]:
+def read_drawn(folder: str, lengths_of: Callable[[str, bool], Any]) -> tuple[list[DrawnSplit], list[str]]:
     """Read what the caches of a folder draw from known datasets, and sentences about caches that cannot be read.
 
     Args:
         folder: The cache folder (`--data-cache-path`).
-        lengths_of: Returns the tokens of each sequence of the dataset that a description names; None if it is not one
-            of those that are looked at.
+        lengths_of: Returns the tokens of each sequence, or document, of the dataset that a description names; None if
+            the dataset is not one of those that are looked at.
 
     Raises:
         InputError: If there is no folder, or no cache of these datasets.
@@ -303,10 +303,10 @@ def read_drawn(folder: str, lengths_of: Callable[[str], Any]) -> tuple[list[Draw
             described = read_description(path)
             if described["class"] == BLENDED_CLASS:
                 blends.append((described, *read_blend(path, described)))
-            elif (lengths := lengths_of(str(described["dataset_path"]))) is not None:
+            elif (lengths := lengths_of(str(described["dataset_path"]), is_maxtext(described))) is not None:
                 single[_key(described)] = _read_split(path, described, lengths)
         except DsindexError as error:
-            findings.append(str(error))
+            findings.append(error.sentence)
     found = []
     alone = dict(single)
     for described, drawn, weights in blends:

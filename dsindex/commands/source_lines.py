@@ -113,7 +113,7 @@ def find_origin(prefix: str, tokenizer_model: str | None, *, documents: Document
         manifest = read_manifest(prefix)
     except FormatError as error:
         given = None if tokenizer_model is None else load_tokenizer(tokenizer_model)
-        return Origin(prefix=prefix, manifest=None, tokenizer=given, findings=[str(error)])
+        return Origin(prefix=prefix, manifest=None, tokenizer=given, findings=[error.sentence])
     tokenizer, note = _choose_tokenizer(prefix, manifest, tokenizer_model)
     origin = Origin(prefix=prefix, manifest=manifest, tokenizer=tokenizer, notes={note: None} if note else {})
     if manifest is None or documents is None:
@@ -133,7 +133,7 @@ def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None)
         try:
             return load_recorded(prefix, manifest), None
         except TokenizerError as error:
-            return None, str(error)
+            return None, error.sentence
     tokenizer = load_like(recorded, given)
     if recorded is None:
         return tokenizer, "no tokenizer is recorded, so it is unknown whether this is the right one"
@@ -199,7 +199,7 @@ def open_token_data(subject: Subject, tokenizer_model: str | None) -> TokenData:
         if stem != path and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
             masks = open_masks(stem, len(documents.tokens))
     except FormatError as error:
-        findings.append(str(error))
+        findings.append(error.sentence)
     origin = find_origin(subject.prefix if subject.kind == "pbin" else path, tokenizer_model, documents=documents)
     return TokenData(
         path=path,

@@ -22,6 +22,7 @@ from dsindex.megatron.cache import (
     dataset_parts,
     descriptions_in,
     files_of,
+    is_maxtext,
     read_description,
     split_of,
 )
@@ -89,7 +90,7 @@ def verify_cache(description: str, prefix: str) -> list[str]:
     try:
         return [f"{description}: {sentence}; {remedy}" for sentence in _findings(description, prefix)]
     except FormatError as error:
-        return [f"{error}; {remedy}"]
+        return [f"{error.sentence}; {remedy}"]
 
 
 def _leads_to(path: str, prefix: str) -> bool:
@@ -105,7 +106,7 @@ def _leads_to(path: str, prefix: str) -> bool:
 def _findings(description: str, prefix: str) -> Iterator[str]:
     described, files = read_description(description), files_of(description)
     ending = f"-{described['class']}-{split_of(described)}"
-    if not files.stem.endswith(ending):
+    if not is_maxtext(described) and not files.stem.endswith(ending):
         raise FormatError(f"{description}: expected a name that matches its content, with {ending!r}")
     arrays = list(map(files.open, files.arrays))
     record = files.read_record()
@@ -130,7 +131,8 @@ def _check_dataset(
     if len(samples) != len(order) + 1:
         yield f"expected a row more in the sample index than the {len(order)} samples, got {len(samples)}"
         return
-    lengths = read_index(f"{prefix}.idx").sequence_lengths
+    index = read_index(f"{prefix}.idx")
+    lengths = (index.by_documents() if is_maxtext(described) else index).sequence_lengths
     found = [
         *_check_repeats(documents, "sequence", *part_of(description, described, len(lengths))),
         *_check_repeats(order, "sample", 0, len(order)),

@@ -59,7 +59,7 @@ def find_difference(path: str, other_path: str) -> list[str]:
     try:
         one, other = (open_documents(subject, check=True) for subject in subjects)
     except FormatError as error:
-        return [str(error)]
+        return [error.sentence]
     found = first_difference(one, other)
     if found is None:
         return []
@@ -231,16 +231,18 @@ def _selection_of(prefix: str, manifest: Manifest) -> Selection | None:
         raise InputError(f"{prefix}: {what}; run the same command with another --output-prefix and compare: --same-as")
     if options.jq_pattern is not None:
         return open_pattern(options.jq_pattern)
-    key = options.json_key if options.token_ids is None else options.token_ids
-    keys = options.json_keys or ([] if key is None else [key])
-    if not keys or content.tokenizer is None:
+    if content.tokenizer is None:
         return None
-    has_bad = content.account is not None and content.account.quarantined > 0
-    if (options.sample is not None or has_bad) and options.json_key is not None:
-        # A record that is bad for another key was quarantined for all, and a sample depends on the texts of all keys.
-        others = manifest.run.plan.settings.get("json-keys")
-        if isinstance(others, list) and options.json_key in others:
-            keys = [*keys, *(other for other in others if isinstance(other, str) and other != options.json_key)]
+    keys = options.json_keys or [key for key in (options.json_key, options.token_ids) if key is not None]
+    if options.json_key is not None:
+        # The values of all keys decide which records are bad, sampled or held out; `compare_shard` takes the first key.
+        all_keys = manifest.run.plan.settings.get("json-keys")
+        if not isinstance(all_keys, list) or options.json_key not in all_keys:
+            hint = "restore the manifest, or build the dataset again and compare: dsindex verify A --same-as B"
+            raise InputError(f"{prefix}: the manifest does not name all --json-keys of the build", hint=hint)
+        keys += [key for key in all_keys if isinstance(key, str) and key != options.json_key]
+    if not keys:
+        return None
     size = None if options.token_ids is None else content.tokenizer.vocabulary_size
     return open_selection(keys, where=options.where, join=options.join, vocabulary_size=size)
 

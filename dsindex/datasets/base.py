@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeVar
 
 import numpy as np
 
-from dsindex.errors import MissingPackageError
+from dsindex.errors import MissingPackageError, install_command
 from dsindex.messages import count
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ def tensor_maker(wanted: bool) -> Callable[[Item], Item]:
     try:
         importlib.import_module("torch")
     except ImportError as error:
-        msg = f"torch=True needs torch, which cannot be imported ({error}); install it: pip install 'dsindex[torch]'"
-        raise MissingPackageError(msg) from error
+        msg = f"torch=True needs torch, which cannot be imported ({error})"
+        raise MissingPackageError(msg, hint=install_command("torch")) from error
     return cast("Callable[[Item], Item]", to_tensors)
 
 

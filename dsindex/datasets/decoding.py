@@ -83,7 +83,7 @@ def load_recorded(prefix: str, manifest: Manifest | None, *, given: str | None =
         try:
             tokenizer = load_like(recorded, place, is_given=given is not None)
         except (DsindexError, OSError) as error:
-            others.append(str(error))
+            others.append(error.sentence if isinstance(error, DsindexError) else str(error))
             continue
         if tokenizer.sha256 == recorded.sha256:
             return tokenizer

@@ -26,6 +26,7 @@ from dsindex.megatron.cache import (
     open_array,
     read_description,
 )
+from dsindex.megatron.maxtext import MAXTEXT_CLASS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -266,7 +267,7 @@ class GPTDataset(MegatronSamples):
         check: bool = True,
         torch: bool = False,
     ) -> GPTDataset:
-        """Open one split of one dataset from Megatron-core's index cache.
+        """Open one split of one dataset from Megatron-core's index cache, or from MaxText's.
 
         Args:
             description_path: The `<md5>-GPTDataset-<split>-description.txt`; the three indices are in the same folder.
@@ -282,13 +283,17 @@ class GPTDataset(MegatronSamples):
         """
         path = os.fspath(description_path)
         description = read_description(path)
-        if description["class"] != GPT_CLASS:
+        if description["class"] not in {GPT_CLASS, MAXTEXT_CLASS}:
             raise FormatError(f"{path}: expected the description of a {GPT_CLASS}, got a {description['class']}")
         if add_extra_token is None:
             record = files_of(path).read_record()
             add_extra_token = record is None or record.settings.extra_token
         return cls(
-            IndexedDataset(description["dataset_path"] if prefix is None else prefix, check=check),
+            IndexedDataset(
+                description["dataset_path"] if prefix is None else prefix,
+                check=check,
+                by_documents=description["class"] == MAXTEXT_CLASS,
+            ),
             *map(files_of(path).array, GPT_ARRAYS),
             sequence_length=description["sequence_length"],
             add_extra_token=add_extra_token,

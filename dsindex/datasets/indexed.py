@@ -44,6 +44,8 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         torch: Return `ds[i]` and `ds[a:b]` as tensors, of int64 if tokens are integers. They are copies, since torch
             has no read-only tensors.
 
+        by_documents: Read each document as one sequence, as MaxText does.
+
     Raises:
         FormatError: If a file is missing, damaged, or does not fit the other.
         InputError: If an object cannot be read; as do all methods that read tokens, also if it was replaced.
@@ -52,10 +54,14 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
 
     item = "sequence"
 
-    def __init__(self, prefix: str | os.PathLike[str], *, check: bool = True, torch: bool = False) -> None:
+    def __init__(
+        self, prefix: str | os.PathLike[str], *, check: bool = True, torch: bool = False, by_documents: bool = False
+    ) -> None:
         self.prefix = self.place = located(prefix)
         self._convert = tensor_maker(torch)
-        self._reopen = partial(IndexedDataset, absolute(self.prefix), check=False, torch=torch)
+        self._reopen = partial(
+            IndexedDataset, absolute(self.prefix), check=False, torch=torch, by_documents=by_documents
+        )
         idx_path = f"{self.prefix}.idx"
         index = read_index(idx_path)
         self.dtype: np.dtype[Any] = index.dtype
@@ -66,6 +72,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         except (OSError, ValueError) as error:
             raise FormatError(f"{bin_path}: cannot be read ({error})") from error
         check_index(idx_path, index, bin_size_bytes=size_bytes, every_entry=check)
+        index = index.by_documents() if by_documents else index
         self.num_documents = index.header.num_documents
         """Number of documents, including empty ones."""
         self.num_tokens = len(self._tokens)

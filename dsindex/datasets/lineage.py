@@ -94,7 +94,7 @@ def find_document_origins(
         except (InputError, FormatError) as error:
             if part.prefix == prefix and isinstance(error, FormatError):
                 raise
-            notes[str(error)] = None
+            notes[error.sentence] = None
         for document, place, line in zip(own, there, lines, strict=True):
             merged = None if part.prefix == prefix else PartDocument(prefix=part.prefix, document=place)
             found[document] = DocumentOrigin(source=line, part=merged)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Literal, SupportsIndex
@@ -97,17 +98,16 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
         path: The JSONL file.
         tokenizer: A tokenizer, or the path of one.
         index_path: The raw index; `<stem>.idx` in the same folder if None. Built if it is missing.
-        jq_pattern: Selects the text of a line; its first result must be a string.
+        jq_pattern: Selects the text of a line.
         engine: `auto` uses gigatoken if it returns the same ids, which pays off for long texts.
         add_special_tokens: Run the tokenizer's post-processor, as Modalities does.
         torch: Return token ids as tensors of int64.
 
     Raises:
-        InputError: If the file cannot be read.
+        InputError: If the file cannot be read, or `jq_pattern` is not jq, or uses a part of jq that is not allowed.
         BadRecordError: If the index is missing and a line is faulty.
         FormatError: If the index is damaged or belongs to another file.
         TokenizerError: If there is no tokenizer at the path.
-        ValueError: If `jq_pattern` is not a valid jq program.
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
@@ -124,15 +124,14 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
         add_special_tokens: bool = True,
         torch: bool = False,
     ) -> None:
-        import jq
-
         from dsindex.text.engines import choose_engine
+        from dsindex.text.selection import open_pattern
 
         self._convert = tensor_maker(torch)
         self.jq_pattern = jq_pattern
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(os.fspath(tokenizer))
         self._engine = choose_engine(self.tokenizer, engine, add_special_tokens=add_special_tokens)
-        self._program = jq.compile(jq_pattern)
+        self._selection = open_pattern(jq_pattern)
         self.lines = RawLines(path, index_path)
         self.place = self.lines.path
         self._reopen = partial(
@@ -154,7 +153,7 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
         """Return the token ids of a line, shape [tokens].
 
         Raises:
-            BadRecordError: If the jq pattern does not return a string.
+            BadRecordError: If the jq pattern does not return one string.
         """
         return self.__getitems__([number])[0]
 
@@ -163,7 +162,7 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
 
         Raises:
             IndexError: If there is no such line.
-            BadRecordError: If the jq pattern does not return a string for one of them.
+            BadRecordError: If the jq pattern does not return one string for one of them.
         """
         from dsindex.text.encoders import make_encoder
 
@@ -175,24 +174,19 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
 
         Raises:
             IndexError: If there is no such line.
-            BadRecordError: If the line is not UTF-8, or the pattern does not return a string.
+            BadRecordError: If the line is no record, or the pattern does not return one string.
         """
-        try:
-            found = next(iter(self._program.input_text(self.lines[index].decode())), None)
-        except ValueError as error:  # UnicodeDecodeError is one
-            reason = f"expected JSON that the jq pattern {self.jq_pattern!r} can read ({error}); correct the line"
-            raise BadRecordError(self.lines.path, self.lines.offset(index), reason) from error
-        if not isinstance(found, str):
-            kind = "nothing" if found is None else type(found).__name__
-            reason = f"expected a string from the jq pattern {self.jq_pattern!r}, got {kind}; change the pattern"
-            raise BadRecordError(self.lines.path, self.lines.offset(index), reason)
-        return found
+        offset, line = self.lines.offset(index), self.lines[index]
+        values = self._selection.read_line(line if offset else line.removeprefix(codecs.BOM_UTF8))
+        if not isinstance(values, list):
+            raise BadRecordError(self.lines.path, offset, str(values))
+        return str(values[0])
 
     def decode(self, index: SupportsIndex) -> str:
         """Return the text of a line's tokens, with special tokens, by the dataset's own tokenizer.
 
         Raises:
             IndexError: If there is no such line.
-            BadRecordError: If the jq pattern does not return a string.
+            BadRecordError: If the jq pattern does not return one string.
         """
         return decode(self.tokenizer, self[index].tolist())

@@ -48,7 +48,7 @@ def dtype_code(dtype: np.dtype[Any]) -> int:
         return _CODES[dtype.newbyteorder("<")]
     except KeyError:
         supported = ", ".join(str(known) for known in _CODES)
-        raise ValueError(f"expected a token type that MMIDIDX has a code for ({supported}), got {dtype}") from None
+        raise ValueError(f"MMIDIDX has no code for the token type {dtype}, only for {supported}") from None
 
 
 def dtype_for_vocabulary(vocabulary_size: int) -> np.dtype[Any]:
@@ -58,7 +58,7 @@ def dtype_for_vocabulary(vocabulary_size: int) -> np.dtype[Any]:
     (dtype('uint16'), dtype('int32'))
     """
     if vocabulary_size < 1:
-        raise ValueError(f"expected a vocabulary of at least one token, got {vocabulary_size}")
+        raise ValueError(f"a vocabulary has at least one token, not {vocabulary_size}")
     return np.dtype("<u2") if vocabulary_size < UINT16_VOCABULARY_LIMIT else np.dtype("<i4")
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.errors import FormatError
+from dsindex.errors import FormatError, LimitError
 from dsindex.formats.dtypes import TOKEN_DTYPES, dtype_code, starts_of
 from dsindex.store.read import map_file, open_readable
 
@@ -108,6 +108,26 @@ class SequenceIndex:
         """The token type of the `.bin`."""
         return self.header.dtype
 
+    def by_documents(self) -> SequenceIndex:
+        """Return the index of a dataset in which each document is one sequence.
+
+        Raises:
+            LimitError: If a document is too long for the int32 of a sequence length.
+        """
+        bounds = self.document_indices
+        is_filled, lengths = np.diff(bounds) > 0, np.zeros(len(bounds) - 1, np.int64)
+        if len(lengths) == len(self.sequence_lengths) and is_filled.all():
+            return self
+        if is_filled.any():
+            lengths[is_filled] = np.add.reduceat(self.sequence_lengths, bounds[:-1][is_filled], dtype=np.int64)
+        if lengths.max(initial=0) > np.iinfo(np.int32).max:
+            raise LimitError(f"document {lengths.argmax()} has {lengths.max()} tokens, more than 2**31 - 1")
+        pointers = starts_of(lengths)[:-1] * self.dtype.itemsize
+        numbers = np.arange(len(bounds))
+        return replace(
+            self, sequence_lengths=lengths.astype(np.int32), sequence_pointers=pointers, document_indices=numbers
+        )
+
 
 def read_header(idx_path: str) -> IndexHeader:
     """Read the header of an `.idx`, here or in an object store, and check it against the file's size.
@@ -125,32 +145,32 @@ def read_header(idx_path: str) -> IndexHeader:
 
 
 def _unreadable(idx_path: str, error: OSError) -> FormatError:
-    what = f"cannot be read ({error.strerror})"
-    return FormatError(f"{idx_path}: {what}; a dataset is a .bin and an .idx, named without them")
+    hint = "a dataset is a .bin and an .idx, named without these endings"
+    return FormatError(f"{idx_path}: cannot be read ({error.strerror})", hint=hint)
 
 
 def _parse_header(idx_path: str, head: bytes, size_bytes: int) -> IndexHeader:
     refuse_foreign_index(idx_path, head)
     if not head.startswith(MAGIC):
-        raise FormatError(f"{idx_path}: expected an MMIDIDX index, which begins with {MAGIC!r}, got {head[:9]!r}")
+        raise FormatError(f"{idx_path}: not an MMIDIDX index: it begins with {head[:9]!r}, not {MAGIC!r}")
     if len(head) < HEADER_BYTES:
-        msg = f"{idx_path}: expected a header of {HEADER_BYTES} bytes, got {len(head)}; the file is cut off"
-        raise FormatError(msg)
+        raise FormatError(f"{idx_path}: cut off: it has {len(head)} bytes, and its header alone has {HEADER_BYTES}")
     _, version, code, num_sequences, num_boundaries = _HEADER.unpack(head)
     if version != VERSION:
-        raise FormatError(f"{idx_path}: expected MMIDIDX version {VERSION}, got {version}")
+        raise FormatError(f"{idx_path}: MMIDIDX version {version} is not supported, only version {VERSION}")
     if code not in TOKEN_DTYPES:
-        raise FormatError(f"{idx_path}: expected a token type code from 1 to 8, got {code}")
+        raise FormatError(f"{idx_path}: unknown token type code {code}; the codes are 1 to 8")
     header = IndexHeader(
         dtype=TOKEN_DTYPES[code], num_sequences=num_sequences, num_boundaries=num_boundaries, has_modes=False
     )
-    found = next((each for each in (header, replace(header, has_modes=True)) if each.size_bytes == size_bytes), None)
-    if found is None:
+    with_modes = replace(header, has_modes=True)
+    fitting = next((each for each in (header, with_modes) if each.size_bytes == size_bytes), None)
+    if fitting is None:
         raise FormatError(
-            f"{idx_path}: expected {header.size_bytes} bytes (more with modes) for {num_sequences} sequences and "
-            f"{num_boundaries} document boundaries, got {size_bytes}; the file is damaged or cut off"
+            f"{idx_path}: damaged or cut off: it has {size_bytes} bytes; {num_sequences} sequences and "
+            f"{num_boundaries} document boundaries take {header.size_bytes}, or with modes {with_modes.size_bytes}"
         )
-    return found
+    return fitting
 
 
 def refuse_foreign_index(idx_path: str, head: bytes) -> None:
@@ -160,8 +180,8 @@ def refuse_foreign_index(idx_path: str, head: bytes) -> None:
         FormatError: If the first bytes of the file are those of such an index.
     """
     if head.startswith(b"TNTIDX"):
-        what = "got the TNTIDX index of fairseq, as --dataset-impl lazy or cached wrote it"
-        raise FormatError(f"{idx_path}: expected an MMIDIDX index, {what}; tokenize the text again: dsindex build")
+        what = "this is a TNTIDX index of fairseq, which --dataset-impl lazy or cached wrote, not an MMIDIDX index"
+        raise FormatError(f"{idx_path}: {what}", hint="tokenize the text again: dsindex build")
 
 
 def read_index(idx_path: str) -> SequenceIndex:
@@ -206,28 +226,28 @@ def check_index(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int | No
     chunks = range(0, num_sequences, CHUNK_ITEMS)
     if not every_entry and num_sequences:
         if index.sequence_pointers[0] != 0:
-            msg = f"{idx_path}: expected sequence 0 to begin at byte 0 of the .bin, got {index.sequence_pointers[0]}"
-            raise FormatError(msg)
+            begin = index.sequence_pointers[0]
+            raise FormatError(f"{idx_path}: sequence 0 begins at byte {begin} of the .bin instead of byte 0")
         end, chunks = int(index.sequence_pointers[-1]), range(num_sequences - 1, num_sequences)
     for begin in chunks:
         end = _check_pointers(idx_path, index, begin, end)
     if bin_size_bytes not in {None, end}:
-        msg = f"{idx_path}: expected a .bin of {end} bytes, got {bin_size_bytes}; they do not belong together"
-        raise FormatError(msg)
+        what = f"its sequences take {end} bytes, and the .bin has {bin_size_bytes}"
+        raise FormatError(f"{idx_path}: {what}; they do not belong together")
 
 
 def _check_boundaries(idx_path: str, index: SequenceIndex, *, every_entry: bool) -> None:
     boundaries, num_sequences = index.document_indices, index.header.num_sequences
     if len(boundaries) == 0 or boundaries[0] != 0:
-        got = "none" if len(boundaries) == 0 else boundaries[0]
-        raise FormatError(f"{idx_path}: expected the first document boundary to be 0, got {got}")
+        first = "missing" if len(boundaries) == 0 else f"{boundaries[0]} instead of 0"
+        raise FormatError(f"{idx_path}: the first document boundary is {first}")
     if boundaries[-1] < num_sequences:
         lost = f"sequences from {boundaries[-1]} to {num_sequences - 1} belong to no document"
-        why = "as where merge_file_ of old Megatron-LM joined files without their boundaries"
-        raise FormatError(f"{idx_path}: {lost}, {why}; merge the parts again: dsindex merge")
+        why = "which happens if merge_file_ of old Megatron-LM joined the files"
+        raise FormatError(f"{idx_path}: {lost}, {why}", hint="merge the parts again: dsindex merge")
     if boundaries[-1] != num_sequences:
-        msg = f"{idx_path}: expected the last document boundary to be {num_sequences}, got {boundaries[-1]}"
-        raise FormatError(msg)
+        what = f"the last document boundary is {boundaries[-1]} instead of {num_sequences}"
+        raise FormatError(f"{idx_path}: {what}")
     for begin in range(0, len(boundaries) - 1, CHUNK_ITEMS) if every_entry else ():
         chunk = boundaries[begin : begin + CHUNK_ITEMS + 1]
         falls = np.flatnonzero(chunk[1:] < chunk[:-1])
@@ -241,13 +261,13 @@ def _check_pointers(idx_path: str, index: SequenceIndex, begin: int, start: int)
     lengths = index.sequence_lengths[begin : begin + CHUNK_ITEMS].astype(np.int64)
     if lengths.min() < 0:
         at = int(np.flatnonzero(lengths < 0)[0])
-        raise FormatError(f"{idx_path}: expected no length below 0, got {lengths[at]} for sequence {begin + at}")
+        raise FormatError(f"{idx_path}: sequence {begin + at} has the negative length {lengths[at]}")
     ends = start + np.cumsum(lengths * index.dtype.itemsize)
     pointers, expected = index.sequence_pointers[begin : begin + CHUNK_ITEMS], np.concatenate(([start], ends[:-1]))
     wrong = np.flatnonzero(pointers != expected)
     if len(wrong):
-        what = f"sequence {begin + wrong[0]} to begin at byte {expected[wrong[0]]} of the .bin"
-        raise FormatError(f"{idx_path}: expected {what}, got {pointers[wrong[0]]}")
+        what = f"sequence {begin + wrong[0]} begins at byte {pointers[wrong[0]]} of the .bin"
+        raise FormatError(f"{idx_path}: {what} instead of byte {expected[wrong[0]]}")
     return int(ends[-1])
 
 
@@ -270,8 +290,8 @@ def write_index(file: DigestingWriter, header: IndexHeader, read: Callable[[str]
             for chunk in _pointers(read("lengths"), header.dtype.itemsize) if name == "pointers" else read(name):
                 file.write(np.ascontiguousarray(chunk, dtype=dtype).data)
     if file.size_bytes - start != header.size_bytes:
-        msg = f"expected sections of {header.size_bytes} bytes as in the header, got {file.size_bytes - start}"
-        raise ValueError(msg)
+        found = f"sections of {file.size_bytes - start} bytes"
+        raise ValueError(f"{found} do not match the header, which says {header.size_bytes}")
 
 
 def _pointers(lengths: Iterable[NDArray[np.int32]], token_bytes: int) -> Iterator[NDArray[np.int64]]:
@@ -324,8 +344,8 @@ class IndexBuilder:
             OverflowError: If a sequence is longer than the format can store.
         """
         if len(sequence_lengths) and int(sequence_lengths.max()) > np.iinfo(LENGTH).max:
-            msg = f"expected sequences of at most 2**31 - 1 tokens, as MMIDIDX requires, got {sequence_lengths.max()}"
-            raise OverflowError(msg)
+            longest = int(sequence_lengths.max())
+            raise OverflowError(f"a sequence of {longest:,} tokens is too long for MMIDIDX (at most 2**31 - 1)")
         self.append("boundaries", self.num_sequences + np.cumsum(sequences_per_document))
         self.append("lengths", sequence_lengths)
 

@@ -7,16 +7,14 @@ Offsets count from the start of the file in the older versions and from the firs
 from __future__ import annotations
 
 import os
-import pickletools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dsindex.errors import FormatError, LimitError
-from dsindex.formats import PICKLE_START
 from dsindex.formats.dtypes import starts_of
-from dsindex.formats.pickled_pairs import read_pairs, write_pairs
+from dsindex.formats.pickled_pairs import first_number, read_pairs, write_pairs
 from dsindex.store.read import open_items, open_stored
 
 if TYPE_CHECKING:
@@ -95,8 +93,8 @@ class PbinHeader:
         """
         if self.token_bytes not in TOKEN_SIZES or (not self.version.names_token_size and self.token_bytes != 4):
             sizes = "1, 2 or 4" if self.version.names_token_size else "4"
-            msg = f"expected tokens of {sizes} bytes for a .pbin of version {self.version.name}, got {self.token_bytes}"
-            raise LimitError(msg)
+            found = f"tokens of {self.token_bytes} bytes"
+            raise LimitError(f"a .pbin of version {self.version.name} has tokens of {sizes} bytes, not {found}")
         order: Literal["little", "big"] = "little" if self.version.byte_order == "<" else "big"
         head = self.data_bytes.to_bytes(DATA_LENGTH_BYTES, order)
         if self.version.names_token_size:
@@ -135,10 +133,15 @@ def write_pbin_index(
     Raises:
         ValueError: If the documents do not add up to the size in the header.
     """
-    lengths = document_lengths.astype(np.int64) * header.token_bytes
-    if lengths.sum() != header.data_bytes:
-        raise ValueError(f"expected documents of {header.data_bytes} bytes as in the header, got {lengths.sum()}")
-    write_pairs(file, np.stack((header.version.first_offset + starts_of(lengths)[:-1], lengths), axis=1))
+    pairs = np.empty((len(document_lengths), 2), np.int64)
+    offsets, sizes = pairs.T
+    np.multiply(document_lengths, header.token_bytes, out=sizes, dtype=np.int64)
+    if (total := int(sizes.sum())) != header.data_bytes:
+        raise ValueError(f"the documents have {total} bytes, and the header says {header.data_bytes}")
+    offsets[:] = header.version.first_offset
+    np.cumsum(sizes[:-1], out=offsets[1:])
+    offsets[1:] += header.version.first_offset
+    write_pairs(file, pairs)
 
 
 def read_pbin_header(path: str, *, version: PbinVersion | None = None) -> PbinHeader:
@@ -164,15 +167,14 @@ def read_pbin_header(path: str, *, version: PbinVersion | None = None) -> PbinHe
         if header.version == version:
             return header
     fits = list({header.to_bytes(): header for header in fits}.values())
-    names = " and ".join(header.version.name for header in fits) or "none"
+    names = " and ".join(header.version.name for header in fits)
     if version is not None and fits:
-        msg = f"{path}: expected a .pbin of version {version.name}, got version {names}; leave out --pbin-era"
-        raise FormatError(msg)
-    if len(fits) != 1:
-        raise FormatError(
-            f"{path}: expected a .pbin that fits one of the versions {', '.join(PBIN_VERSIONS)}, got one that fits "
-            f"{names}; it is cut off or not a .pbin, or else its version must be given with --pbin-era"
-        )
+        found = f"this is a .pbin of version {names}, not {version.name}"
+        raise FormatError(f"{path}: {found}", hint="leave out --pbin-era")
+    if not fits:
+        raise FormatError(f"{path}: not a .pbin of any version, or cut off")
+    if len(fits) > 1:
+        raise FormatError(f"{path}: fits several versions of .pbin: {names}", hint="give its version with --pbin-era")
     return fits[0]
 
 
@@ -192,19 +194,16 @@ def read_document_lengths(path: str, header: PbinHeader) -> NDArray[np.int64]:
     offsets, lengths = read_pairs(path, offset=header.index_offset).T
     wrong = np.flatnonzero((lengths > header.data_bytes) | (lengths % header.token_bytes != 0))
     if len(wrong):
-        raise FormatError(
-            f"{path}: expected document {wrong[0]} to be whole tokens within {header.data_bytes} bytes, got "
-            f"{lengths[wrong[0]]} bytes; the index is damaged"
-        )
+        what = f"document {wrong[0]} has {lengths[wrong[0]]} bytes"
+        raise FormatError(f"{path}: {what}, which are not whole tokens within the {header.data_bytes} bytes of tokens")
     expected = header.version.first_offset + starts_of(lengths)
     gaps = np.flatnonzero(offsets != expected[:-1])
     if len(gaps):
-        raise FormatError(
-            f"{path}: expected document {gaps[0]} at offset {expected[gaps[0]]}, got {offsets[gaps[0]]}; if Modalities "
-            "joined this file, pack or merge its parts again with `dsindex pack`"
-        )
-    if (found := int(expected[-1]) - header.version.first_offset) != header.data_bytes:
-        raise FormatError(f"{path}: expected documents of {header.data_bytes} bytes, got {found}; the index is damaged")
+        what = f"document {gaps[0]} begins at offset {offsets[gaps[0]]} instead of {expected[gaps[0]]}"
+        hint = "if Modalities joined this file, pack or merge its parts again with `dsindex pack`"
+        raise FormatError(f"{path}: {what}", hint=hint)
+    if (total := int(expected[-1]) - header.version.first_offset) != header.data_bytes:
+        raise FormatError(f"{path}: its documents have {total} bytes, and its tokens {header.data_bytes}")
     tokens: NDArray[np.int64] = lengths // header.token_bytes
     return tokens
 
@@ -220,7 +219,7 @@ def open_tokens(path: str, header: PbinHeader) -> Items:
     try:
         return open_items(path, header.dtype, offset=header.version.header_bytes, count=header.num_tokens)
     except (OSError, ValueError) as error:
-        raise FormatError(f"{path}: cannot be mapped ({error}); it changed while being opened") from error
+        raise FormatError(f"{path}: became shorter while it was opened ({error})") from error
 
 
 def _header_as(file: BufferedReader, version: PbinVersion) -> PbinHeader | None:
@@ -241,13 +240,8 @@ def _header_as(file: BufferedReader, version: PbinVersion) -> PbinHeader | None:
     if token_bytes not in TOKEN_SIZES or data_bytes % token_bytes or header.index_offset >= size_bytes:
         return None
     file.seek(header.index_offset)
-    begin = file.read(64)
     try:
-        values = (value for opcode, value, _ in pickletools.genops(begin) if opcode.name in _INTEGERS)
-        fits = begin.startswith(PICKLE_START) and next(values, None) in {None, version.first_offset}
+        fits = first_number(file.read(64)) in {None, version.first_offset}
     except ValueError:
         return None
     return header if fits else None
-
-
-_INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1"}

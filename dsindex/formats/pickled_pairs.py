@@ -1,16 +1,17 @@
 """Pickled lists of pairs of integers: raw indices, and the indices of `.pbin` files.
 
-Modalities writes `pickle.dumps(pairs, protocol=4)`. What is read may be a stranger's, so a pickle with any opcode that
-such a list does not need is refused before it is unpickled, and the unpickler looks up nothing.
+Modalities writes `pickle.dumps(pairs, protocol=4)`. The reader unpickles nothing: it parses the opcodes that such a
+list consists of and refuses all others, so a stranger's file runs no code, and time and memory are proportional to its
+size.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import re
-from typing import TYPE_CHECKING, NoReturn
+from array import array
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,21 +19,61 @@ from dsindex.errors import FormatError
 from dsindex.store.read import open_stored
 
 if TYPE_CHECKING:
+    from io import BufferedReader
+
     from _typeshed import SupportsWrite
     from numpy.typing import NDArray
 
-MOST_BYTES = 4 << 30
-"""Limit on the size of a pickle, which takes about twenty times as much memory while it is read."""
-_LONGS = b"|".join(rb"\x%02x.{%d}" % (size, size) for size in range(10))
-_KNOWN = re.compile(
-    rb"\x80[\x04\x05](?:\x95.{8}|[]\x94(ea\x86]|h.|j.{4}|K.|M..|J.{4}|\x8a(?:" + _LONGS + rb"))*+\.", re.DOTALL
-)
-"""Frames, lists, tuples of two, references and integers; no opcode makes room for more than it has bytes."""
+BATCH_PAIRS = 1000
+"""Pairs that pickle appends to a list at once."""
+FRAME_BYTES = 1 << 16
+"""Size from which pickle ends a frame, before the next item."""
+CHUNK_BYTES = 1 << 20
+_HEAD_BYTES = 2 + 9 + 2
+"""Protocol, frame and the empty list, before the first pair."""
+_LONGEST_OPCODE = 16
+# Integers from 0 to 2**63 - 1 in 1, 2, 4 or any number of bytes, the last of which has the sign.
+_LONGS = b"|".join(rb"\x%02x.{%d}[\x00-\x7f]" % (size, size - 1) for size in range(1, 9))
+_INTEGER = rb"K.|M..|J.{3}[\x00-\x7f]|\x8a(?:\x00|" + _LONGS + b")"
+_PAIR = re.compile(rb"(" + _INTEGER + rb")(" + _INTEGER + rb")\x86\x94", re.DOTALL)
+_PAIRS = re.compile(rb"(?:(?:" + _INTEGER + rb"){2}\x86\x94)*+", re.DOTALL)
+_HEAD = re.compile(rb"\x80[\x04\x05](?:\x95(.{8}))?\]\x94", re.DOTALL)
+_OPCODE = re.compile(rb"(?P<integer>" + _INTEGER + rb")|\x95(?P<frame>.{8})|\x86\x94|[(ea.]", re.DOTALL)
+_GRAMMAR = {
+    "list": {"(": "batch", "integer": "1 alone", ".": "end"},
+    "batch": {"integer": "1 in batch", "e": "list"},
+    "1 in batch": {"integer": "2 in batch"},
+    "2 in batch": {"\x86\x94": "batch"},
+    "1 alone": {"integer": "2 alone"},
+    "2 alone": {"\x86\x94": "pair alone"},
+    "pair alone": {"a": "list"},
+}
+"""What was read before → the next opcode → what was read then. Frames may be anywhere."""
 
 
 def write_pairs(file: SupportsWrite[bytes], pairs: NDArray[np.int64]) -> None:
-    """Pickle pairs of shape [n, 2] as Modalities does."""
-    pickle.dump(list(zip(pairs[:, 0].tolist(), pairs[:, 1].tolist(), strict=True)), file, protocol=4)
+    """Pickle pairs of shape [n, 2] as Modalities does, with one batch of them as Python objects at a time."""
+    file.write(pickle.PROTO + b"\4")
+    frame = b"]\x94"
+    for begin in range(0, len(pairs), BATCH_PAIRS):
+        batch = pairs[begin : begin + BATCH_PAIRS].tolist()
+        items = pickle.dumps(list(map(tuple, batch)), protocol=4)[_HEAD_BYTES:-1]
+        if len(batch) == 1 < len(pairs):
+            items = b"(" + items[:-1] + b"e"
+        if len(frame) + len(items) > FRAME_BYTES:
+            ends = (match.start() for match in _OPCODE.finditer(items) if match["integer"] is not None)
+            end = next((each for each in ends if len(frame) + each >= FRAME_BYTES), len(items))
+            if end < len(items):
+                _write_frame(file, frame + items[:end])
+                frame, items = b"", items[end:]
+        frame += items
+    _write_frame(file, frame + b".")
+
+
+def _write_frame(file: SupportsWrite[bytes], content: bytes) -> None:
+    if len(content) >= 4:  # pickle leaves out the header of a smaller frame
+        file.write(pickle.FRAME + len(content).to_bytes(8, "little"))
+    file.write(content)
 
 
 def read_pairs(path: str, *, offset: int = 0) -> NDArray[np.int64]:
@@ -42,38 +83,67 @@ def read_pairs(path: str, *, offset: int = 0) -> NDArray[np.int64]:
         The pairs, shape [n, 2], none below 0.
 
     Raises:
-        FormatError: If it is anything else, or larger than MOST_BYTES.
+        FormatError: If it is anything else.
     """
     try:
         with open_stored(path) as file:
             size_bytes = file.seek(0, os.SEEK_END) - offset
-            if size_bytes > MOST_BYTES:
-                raise FormatError(f"{path}: expected an index of at most {MOST_BYTES:,} bytes, got {size_bytes:,}")
             file.seek(offset)
-            content = file.read()
-        if _KNOWN.fullmatch(content) is None:
-            raise ValueError("one that is cut off, damaged, or of something else; it was not unpickled")
-        value = _Unpickler(io.BytesIO(content)).load()
-        if type(value) is not list or not {(type(pair), len(pair)) for pair in value} <= {(tuple, 2)}:
-            raise ValueError("other values")
-        pairs = np.array(value, np.int64).reshape(len(value), 2)
+            numbers = _parse_numbers(file, size_bytes)
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        ValueError,
-        IndexError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-    ) as error:
-        raise FormatError(f"{path}: expected a pickled list of (offset, length), got {error}") from error
-    if len(pairs) and pairs.min() < 0:
-        raise FormatError(f"{path}: expected offsets and lengths of at least 0, got {pairs.min()}")
-    return pairs
+    except ValueError as error:
+        raise FormatError(f"{path}: not a pickled list of offsets and lengths: {error}") from error
+    return np.asarray(numbers).reshape(-1, 2)
 
 
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        raise pickle.UnpicklingError(f"{module_name}.{global_name}")
+def first_number(head: bytes) -> int | None:
+    """Return the first number of a list, given the first bytes of its pickle; None if the list is empty.
+
+    Raises:
+        ValueError: If these are other bytes.
+    """
+    start = _HEAD.match(head)
+    if start is None:
+        raise ValueError("it does not begin as a pickled list")
+    first = _OPCODE.match(head, start.end() + head.startswith(b"(", start.end()))
+    return None if first is None or first["integer"] is None else _decode(first["integer"])
+
+
+def _parse_numbers(file: BufferedReader, size_bytes: int) -> array[int]:
+    """Return the numbers of all pairs.
+
+    Raises:
+        ValueError: If the bytes are not those of such a list.
+    """
+    numbers, state, content = array("q"), "list", file.read(CHUNK_BYTES)
+    begin, head = 0, _HEAD.match(content)  # where the content begins in the pickle
+    if head is None or int.from_bytes(head[1] or b"", "little") > size_bytes - head.end() + len(b"]\x94"):
+        raise ValueError("it does not begin as one")
+    position = head.end()
+    while state != "end":
+        if len(content) - position < _LONGEST_OPCODE and begin + len(content) < size_bytes:
+            begin, content, position = begin + position, content[position:] + file.read(CHUNK_BYTES), 0
+        run = _PAIRS.match(content, position) if state == "batch" else None
+        if run is not None and run.end() > position:
+            for pair in _PAIR.findall(content, position, run.end()):
+                numbers.extend(map(_decode, pair))
+            position = run.end()
+            continue
+        opcode = _OPCODE.match(content, position)
+        if opcode is None:
+            raise ValueError(f"byte {begin + position:,} is damaged or cut off")
+        kind, position = opcode.lastgroup or opcode[0].decode("latin-1"), opcode.end()
+        if kind == "frame" and int.from_bytes(opcode[kind], "little") <= size_bytes - begin - position:
+            continue
+        following = _GRAMMAR[state].get(kind)
+        if following is None or (following == "end" and begin + position < size_bytes):
+            raise ValueError(f"{opcode[0]!r} does not belong before byte {begin + position:,}")
+        if kind == "integer":
+            numbers.append(_decode(opcode[0]))
+        state = following
+    return numbers
+
+
+def _decode(integer: bytes) -> int:
+    return int.from_bytes(integer[2 if integer[0] == pickle.LONG1[0] else 1 :], "little")

@@ -45,8 +45,6 @@ def read_raw_index(index_path: str, *, size_bytes: int) -> NDArray[np.int64]:
     outside = np.flatnonzero((pairs[:, 0] > size_bytes) | (pairs[:, 1] > size_bytes - pairs[:, 0]))
     if len(outside):
         offset, length = pairs[outside[0]].tolist()
-        raise FormatError(
-            f"{index_path}: expected lines within the file's {size_bytes} bytes, got entry {outside[0]} at byte "
-            f"{offset} with {length} bytes; the file changed since it was indexed, index it again"
-        )
+        what = f"entry {outside[0]} ({length} bytes from byte {offset}) is outside the file of {size_bytes} bytes"
+        raise FormatError(f"{index_path}: {what}", hint="the file has changed since it was indexed: index it again")
     return pairs

@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from dsindex.megatron.plan import Cache
 
 
-def count_parts(prefix: str, parts: Sequence[Part | None]) -> list[PartCounts | None]:
-    """Return the sequences and tokens of a dataset's parts in train, valid and test.
+def count_parts(prefix: str, parts: Sequence[Part | None], of_documents: bool = False) -> list[PartCounts | None]:
+    """Return the sequences, or documents, and tokens of a dataset's parts in train, valid and test.
 
     Args:
         prefix: The dataset.
         parts: The parts as shares; None for a part that is not needed.
+        of_documents: Whether they are shares of the documents, not of the sequences.
 
     Raises:
         InputError: If there is no such dataset.
@@ -49,7 +50,7 @@ def count_parts(prefix: str, parts: Sequence[Part | None]) -> list[PartCounts | 
     index = read_index(f"{prefix}.idx")
     bin_size_bytes = input_status(f"{prefix}.bin").size_bytes if is_stored(f"{prefix}.bin") else None
     check_index(f"{prefix}.idx", index, bin_size_bytes=bin_size_bytes)
-    lengths = index.sequence_lengths
+    lengths = (index.by_documents() if of_documents else index).sequence_lengths
     bounds = [None if part is None else split_bounds(part, len(lengths)) for part in parts]
     return [
         None if pair is None else PartCounts(begin=pair[0], end=pair[1], tokens=count_tokens(lengths[slice(*pair)]))
@@ -109,8 +110,8 @@ def make_contents(cache: Cache, threads: int = 1) -> tuple[Sequence[Content], Ca
         _require_same_order(cache)
     else:
         begin, end = cache.part.begin, cache.part.end
-        lengths = read_lengths(cache.path, begin, end)
-        source = fingerprint(cache.path, begin, end, lengths)
+        lengths = read_lengths(cache.path, begin, end, of_documents=cache.of_documents)
+        source = fingerprint(cache.path, begin, end, lengths, of_documents=cache.of_documents)
         if _is_current(cache, source):
             return None
         _require_same_order(cache)

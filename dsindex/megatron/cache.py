@@ -19,7 +19,6 @@ Source: docs/formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_da
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
 import os
 from dataclasses import dataclass
@@ -30,10 +29,12 @@ import msgspec
 import numpy as np
 import xxhash
 
-from dsindex.errors import FormatError, InputError, MissingObjectError, OutputError
+from dsindex.errors import DsindexError, FormatError, InputError, MissingObjectError, OutputError
 from dsindex.formats.dtypes import DAMAGED_ARRAY_ERRORS
 from dsindex.formats.mmididx import read_index
 from dsindex.megatron.flags import FIM_CLASS
+from dsindex.megatron.maxtext import MAXTEXT_BLEND, MAXTEXT_CLASS, hashed_settings, with_megatron_names
+from dsindex.store.errors import unreadable
 from dsindex.store.local import BlockDigester, open_file
 from dsindex.store.read import digest_file, input_status, version_number
 from dsindex.store.urls import absolute
@@ -73,9 +74,17 @@ def split_of(identifiers: Mapping[str, Any]) -> str:
     return str(identifiers["split" if identifiers["class"] == BLENDED_CLASS else "index_split"])
 
 
+def is_maxtext(identifiers: Mapping[str, Any]) -> bool:
+    """Tell whether a description is of a cache that MaxText reads."""
+    return bool(dataset_parts(identifiers)[0].get("class") == MAXTEXT_CLASS)
+
+
 def description_text(identifiers: Mapping[str, Any]) -> str:
-    """Return the text of a description as Megatron writes it."""
-    return json.dumps(identifiers, indent=4)
+    """Return the text of a description as Megatron writes it, or as MaxText hashes it."""
+    own = hashed_settings(identifiers) if identifiers["class"] == MAXTEXT_CLASS else dict(identifiers)
+    if is_maxtext(identifiers) and "datasets" in identifiers:
+        own["datasets"] = list(map(hashed_settings, identifiers["datasets"]))
+    return json.dumps(own, indent=4)
 
 
 def description_hash(text: str) -> str:
@@ -98,15 +107,26 @@ class _Described(msgspec.Struct):
     split: str | None = None
 
 
+class _DescribedMaxText(msgspec.Struct):
+    """What is read of the description of a dataset that MaxText reads."""
+
+    input_paths: Annotated[list[str], msgspec.Meta(min_length=1, max_length=1)]
+    seed: int
+    sequence_length: Annotated[int, msgspec.Meta(ge=1)]
+    split: str | None
+    split_index: Annotated[int, msgspec.Meta(ge=0, lt=3)]
+    add_extra_token: Literal[1]
+
+
 class _DescribedBlend(msgspec.Struct):
-    """What is read of the description of a blend."""
+    """What is read of the description of a blend, besides its datasets."""
 
     split: str
-    datasets: Annotated[list[_Described], msgspec.Meta(min_length=1)]
+    datasets: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
 
 
 def read_description(path: str) -> dict[str, Any]:
-    """Read a description.txt.
+    """Read a description.txt; one for MaxText gets the names of Megatron's settings, too.
 
     Raises:
         FormatError: If it cannot be read or is not the description of a GPTDataset or a blend of them.
@@ -120,12 +140,21 @@ def read_description(path: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: expected {expected}, got a file that is not JSON ({error})") from error
     try:
-        is_blend = isinstance(identifiers, dict) and identifiers.get("class") == BLENDED_CLASS
-        msgspec.convert(identifiers, _DescribedBlend if is_blend else _Described)
-    except msgspec.ValidationError as error:
+        if isinstance(identifiers, dict) and identifiers.get("class") == BLENDED_CLASS:
+            datasets = list(map(_check_dataset, msgspec.convert(identifiers, _DescribedBlend).datasets))
+            return {**identifiers, "datasets": datasets}
+        return _check_dataset(identifiers)
+    except (msgspec.ValidationError, DsindexError) as error:
         raise FormatError(f"{path}: expected {expected} ({error})") from error
-    read: dict[str, Any] = identifiers
-    return read
+
+
+def _check_dataset(identifiers: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
+    """Check what a description says of a dataset."""
+    if isinstance(identifiers, dict) and identifiers.get("class") == MAXTEXT_CLASS:
+        msgspec.convert(identifiers, _DescribedMaxText)
+        return with_megatron_names(identifiers)
+    msgspec.convert(identifiers, _Described)
+    return dict(identifiers)
 
 
 # Records.
@@ -176,7 +205,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"the document order {self.document_order!r}{digest}{how.get(self.shuffle_epochs or '', '')}{plan}"
 
 
-class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
+class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The dataset that an index was built from, and the lengths of its sequences: all that an index depends on."""
 
     prefix: str
@@ -186,6 +215,8 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     begin: int
     end: int
     lengths_digest: str
+    of_documents: bool = False
+    """Whether lengths, `begin` and `end` are of documents, not of sequences."""
 
 
 class CacheRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="version", tag=1):
@@ -216,7 +247,7 @@ class CacheFiles:
     @property
     def arrays(self) -> tuple[str, ...]:
         """Names of the arrays, such as `document_index`."""
-        is_blend = self.stem.rpartition("-")[0].endswith(f"-{BLENDED_CLASS}")
+        is_blend = self._has_fixed_names or self.stem.rpartition("-")[0].endswith(f"-{BLENDED_CLASS}")
         return BLENDED_ARRAYS if is_blend else GPT_ARRAYS
 
     @property
@@ -236,7 +267,12 @@ class CacheFiles:
 
     def array(self, name: str) -> str:
         """Return the path of an array."""
-        return f"{self.stem}-{name}.npy"
+        stem = f"{self.stem}-" if not self._has_fixed_names else self.stem.removesuffix(MAXTEXT_BLEND)
+        return f"{stem}{name}.npy"
+
+    @property
+    def _has_fixed_names(self) -> bool:
+        return os.path.basename(self.stem) == MAXTEXT_BLEND
 
     def open(self, name: str) -> NDArray[Any]:
         """Map an array; FormatError if it is damaged."""
@@ -274,6 +310,8 @@ def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None
     'cache/ea5bb378baa5a235645b597098926baf-GPTDataset-train'
     """
     begin = description_hash(description_text(identifiers)) if name is None else name
+    if is_maxtext(identifiers):
+        return CacheFiles(os.path.join(folder, begin))
     return CacheFiles(os.path.join(folder, f"{begin}-{identifiers['class']}-{split_of(identifiers)}"))
 
 
@@ -282,9 +320,19 @@ def files_of(description: str) -> CacheFiles:
     return CacheFiles(description.removesuffix(DESCRIPTION_SUFFIX))
 
 
-def descriptions_in(folder: str, pattern: str = "*") -> list[str]:
-    """Return the paths of the descriptions in a folder whose names before the suffix match a pattern."""
-    return sorted(glob.glob(os.path.join(glob.escape(folder), f"{pattern}{DESCRIPTION_SUFFIX}")))
+def descriptions_in(folder: str, ending: str = "") -> list[str]:
+    """Return the paths of the descriptions in a folder whose names before the suffix end so; none if it is no folder.
+
+    Raises:
+        InputError: If the folder cannot be read.
+    """
+    try:
+        names = os.listdir(folder or ".")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    return sorted(os.path.join(folder, name) for name in names if name.endswith(f"{ending}{DESCRIPTION_SUFFIX}"))
 
 
 def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:
@@ -295,7 +343,7 @@ def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:
     hashed = cache_files(folder, identifiers).description
     if os.path.lexists(hashed):
         return hashed
-    for path in descriptions_in(folder, f"*-{identifiers['class']}-{split_of(identifiers)}"):
+    for path in descriptions_in(folder, f"-{identifiers['class']}-{split_of(identifiers)}"):
         with contextlib.suppress(FormatError):  # whose file it is, is not known
             if read_description(path) == identifiers:
                 return path
@@ -451,22 +499,21 @@ PIECE = 1 << 22
 """Sequence lengths read at once."""
 
 
-def read_lengths(prefix: str, begin: int, end: int) -> NDArray[np.int32]:
-    """Read the lengths of sequences [begin, end) into memory and check that none is negative.
+def read_lengths(prefix: str, begin: int, end: int, *, of_documents: bool = False) -> NDArray[np.int32]:
+    """Read the lengths of sequences or documents [begin, end) into memory and check that none is negative.
 
     Raises:
         FormatError: If the `.idx` is damaged, has fewer sequences, or a negative length.
     """
     path = f"{prefix}.idx"
     index = read_index(path)
-    if end > index.header.num_sequences:
-        msg = f"{path}: expected at least {end} sequences, got {index.header.num_sequences}; it changed, run again"
-        raise FormatError(msg)
-    lengths = np.array(index.sequence_lengths[begin:end], dtype=np.int32, order="C")
+    known = (index.by_documents() if of_documents else index).sequence_lengths
+    if end > len(known):
+        raise FormatError(f"{path}: it has {len(known)} sequences and had at least {end}", hint="run the command again")
+    lengths = np.array(known[begin:end], dtype=np.int32, order="C")
     if len(lengths) and lengths.min() < 0:
         sequence = begin + int(np.argmax(lengths < 0))
-        msg = f"{path}: expected no length below 0, got {lengths[sequence - begin]} for sequence {sequence}"
-        raise FormatError(msg)
+        raise FormatError(f"{path}: sequence {sequence} has the length {lengths[sequence - begin]}")
     return lengths
 
 
@@ -480,14 +527,17 @@ def count_tokens(sequence_lengths: NDArray[np.int32]) -> int:
     return sum(int(sequence_lengths[at : at + PIECE].sum(dtype=np.int64)) for at in pieces)
 
 
-def fingerprint(prefix: str, begin: int, end: int, lengths: NDArray[np.int32]) -> Fingerprint:
+def fingerprint(
+    prefix: str, begin: int, end: int, lengths: NDArray[np.int32], *, of_documents: bool = False
+) -> Fingerprint:
     """Return what a record has of the files and the lengths that an index is built from.
 
     Args:
         prefix: The dataset.
-        begin: First sequence that the index draws from.
-        end: One past the last sequence.
-        lengths: Tokens of these sequences: all that an index depends on.
+        begin: First sequence that the index draws from, or document.
+        end: One past the last one.
+        lengths: Their tokens: all that an index depends on.
+        of_documents: Whether the index has documents, not sequences.
     """
     idx_bytes, idx_modified_ns = look_at(f"{prefix}.idx") or (None, None)
     return Fingerprint(
@@ -498,6 +548,7 @@ def fingerprint(prefix: str, begin: int, end: int, lengths: NDArray[np.int32]) -
         begin=begin,
         end=end,
         lengths_digest=xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data),
+        of_documents=of_documents,
     )
 
 

@@ -18,10 +18,10 @@ from dsindex.megatron.cache import (
     CacheRecord,
     Fingerprint,
     Settings,
-    cache_files,
     dataset_parts,
     descriptions_in,
     fingerprint,
+    is_maxtext,
     look_at,
     read_description,
     read_lengths,
@@ -58,17 +58,17 @@ class Finding:
 
 
 def explain_cache(
-    wanted: Mapping[str, Any], folder: str, *, prefix: str | None = None, settings: Settings | None = None
+    wanted: Mapping[str, Any], files: CacheFiles, *, prefix: str | None = None, settings: Settings | None = None
 ) -> Finding:
     """Find out whether a job finds its cache in a folder, and if not, why.
 
     Args:
         wanted: The job's description.
-        folder: The cache folder.
+        files: The paths at which the job looks.
         prefix: The dataset's files on this machine, which are checked for changes; None to skip the check.
         settings: The job's options that the hash does not cover; None to skip the comparison.
     """
-    files = cache_files(folder, wanted)
+    folder = os.path.dirname(files.stem) or "."
     what = wanted["dataset_path"] if wanted["class"] != BLENDED_CLASS else f"blend of {len(wanted['datasets'])}"
     name = f"{what}, split {split_of(wanted)}, {os.path.basename(files.stem)[:8]}…"
     if not os.path.isdir(folder):
@@ -129,7 +129,8 @@ def source_changes(prefix: str, recorded: Fingerprint) -> list[str]:
     changes = []
     if idx != (recorded.idx_bytes, recorded.idx_modified_ns):
         try:
-            now = fingerprint(prefix, begin, end, read_lengths(prefix, begin, end))
+            lengths = read_lengths(prefix, begin, end, of_documents=recorded.of_documents)
+            now = fingerprint(prefix, begin, end, lengths)
         except FormatError as error:
             return [f"the cache was built from another {prefix}.idx ({error})"]
         if now.lengths_digest != recorded.lengths_digest:
@@ -146,7 +147,7 @@ def source_changes(prefix: str, recorded: Fingerprint) -> list[str]:
 def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> Iterator[str]:
     """Yield sentences about the settings in which the most similar description of the same kind differs."""
     found = []
-    for path in descriptions_in(folder, f"*-{wanted['class']}-{split_of(wanted)}"):
+    for path in descriptions_in(folder, "" if is_maxtext(wanted) else f"-{wanted['class']}-{split_of(wanted)}"):
         try:
             found.append((describe_differences(read_description(path), wanted), path))
         except FormatError:

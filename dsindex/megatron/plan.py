@@ -10,6 +10,7 @@ import math
 import os
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from dsindex.megatron.epochs import (
     DOCUMENT_DTYPE,
     SPLIT_NAMES,
     STOCK_ORDER,
+    WHOLE,
     DocumentOrder,
     EpochCounts,
     SampleRule,
@@ -38,6 +40,7 @@ from dsindex.megatron.epochs import (
     shuffle_dtype,
 )
 from dsindex.megatron.flags import MID_LEVEL_SURPLUS
+from dsindex.megatron.maxtext import MAXTEXT_BLEND, MAXTEXT_CLASS, SPLITS_READ, describe_dataset
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
@@ -178,6 +181,8 @@ class CacheSettings:
     """The splits whose documents are in `order`; the others are in Megatron's."""
     folder: str | None = None
     """The cache folder; None for one beside each dataset."""
+    is_maxtext: bool = False
+    """Whether MaxText reads the caches."""
 
     def order_of(self, split: int) -> DocumentOrder:
         """Return the order of a split's documents."""
@@ -191,10 +196,10 @@ class CacheSettings:
             keep_partial=self.keep_partial_validation and split == VALID,
         )
 
-    def files_of(self, identifiers: Mapping[str, Any], prefix: str, name: str) -> CacheFiles:
-        """Return the paths of a cache, whose names begin with `name` if there is no hash."""
+    def files_of(self, identifiers: Mapping[str, Any], prefix: str, name: str | None) -> CacheFiles:
+        """Return the paths of a cache, whose names begin with `name`, or with the hash."""
         folder = self.folder or os.path.join(prefix, "cache", f"{self.class_name}_indices")  # as Megatron's
-        return cache_files(os.path.abspath(folder), identifiers, name=name if self.tokenizer is None else None)
+        return cache_files(os.path.abspath(folder), identifiers, name=name)
 
 
 Segment = tuple[int, int]
@@ -281,8 +286,13 @@ class GPTCache:
         return self.epochs.num_samples
 
     @property
+    def of_documents(self) -> bool:
+        """Whether the index, and so `part`, has documents, not sequences."""
+        return bool(self.identifiers["class"] == MAXTEXT_CLASS)
+
+    @property
     def num_sequences(self) -> int:
-        """Sequences of the part."""
+        """Sequences of the part, or documents."""
         return self.part.end - self.part.begin
 
     @property
@@ -381,13 +391,13 @@ def find_needed_caches(
     Raises:
         LimitError: If Megatron would loop forever, stop, or run past the data.
     """
-    planner = _Planner(settings, counts, job_path, _plain_names(counts))
+    matrix = settings.matrix or (WHOLE,) * len(SPLIT_NAMES)
+    used = {split: blend for split, blend in enumerate(blends) if blend is not None and matrix[split] is not None}
+    planner = _Planner(settings, counts, job_path, *_name_caches(settings, counts, used.values()))
     blended: dict[str, BlendedCache] = {}
     for phase in sizes:
-        for split, (blend, size) in enumerate(zip(blends, phase, strict=True)):
-            if blend is None or (settings.matrix is not None and settings.matrix[split] is None):
-                continue
-            cache = planner.plan_split(split, blend, size)
+        for split, blend in used.items():
+            cache = planner.plan_split(split, blend, phase[split])
             if cache is not None:
                 blended.setdefault(repr(cache.identifiers), cache)
     return list(planner.datasets.values()), list(blended.values())
@@ -401,12 +411,17 @@ class _Planner:
     counts: Mapping[str, Sequence[PartCounts | None]]
     job_path: Callable[[str], str]
     plain_names: Mapping[str, str]
+    """Prefix → what its caches' names begin with instead of a hash."""
+    blend_names: Sequence[str | None]
+    """The same for the blend of each split."""
     datasets: dict[str, GPTCache] = field(default_factory=dict)
 
     def plan_split(self, split: int, blend: Blend, size: int | None) -> BlendedCache | None:
         """Plan the datasets of a split, and return their blend if there is one."""
         settings = self.settings
         is_single, place = len(blend.prefixes) == 1, f"split {SPLIT_NAMES[split]}"
+        if settings.is_maxtext:
+            return self._plan_maxtext(split, blend, size)
         if blend.weights is not None and size is None:
             raise LimitError(
                 f"{place}: a weighted blend needs a number of samples, got none; set --num-samples TRAIN,VALID,TEST (0 "
@@ -440,6 +455,23 @@ class _Planner:
             )
         return self._blended(datasets, split, normalise(list(lengths)), size, size)
 
+    def _plan_maxtext(self, split: int, blend: Blend, size: int | None) -> BlendedCache | None:
+        """Plan a split for MaxText, whose blends have exactly the samples that are read, or all that last."""
+        if len(blend.prefixes) == 1:
+            self._plan_dataset(blend.prefixes[0], split, size)
+            return None
+        if blend.weights is None:
+            raise LimitError(f"split {SPLIT_NAMES[split]}: MaxText needs a weight for each dataset of a blend")
+        asked: Sequence[int | None] = [None] * len(blend.prefixes)
+        if size is not None:
+            asked = samples_wanted(blend.weights, size, surplus=self.settings.surplus)
+        datasets = [self._plan_dataset(*each) for each in zip(blend.prefixes, repeat(split), asked, strict=False)]
+        weights = normalise(normalise(list(blend.weights)))
+        if size is None:
+            pairs = zip(datasets, weights, strict=True)
+            size = math.floor(min(dataset.num_samples / weight for dataset, weight in pairs))
+        return self._blended(datasets, split, weights, size, size)
+
     def _plan_dataset(self, prefix: str, split: int, num_samples: int | None) -> GPTCache:
         settings, part = self.settings, self.counts[prefix][split]
         if part is None:
@@ -449,9 +481,11 @@ class _Planner:
                 f"{prefix}: expected at most {MAX_SEQUENCES} sequences in one dataset, got {part.end}: Megatron's "
                 "document index is int32; split the dataset and blend the parts"
             )
-        identifiers = {  # Megatron's, in the order in which they are hashed
+        rule, order, place = settings.rule(split), settings.order_of(split), f"{prefix}, split {SPLIT_NAMES[split]}"
+        epochs, path = count_epochs(part.tokens, num_samples, rule=rule, place=place), self.job_path(prefix)
+        identifiers: dict[str, Any] = {  # Megatron's, in the order in which they are hashed
             "class": settings.class_name,
-            "dataset_path": self.job_path(prefix),
+            "dataset_path": path,
             "num_samples": num_samples,
             "index_split": SPLIT_NAMES[split],
             "random_seed": settings.seed,
@@ -460,19 +494,22 @@ class _Planner:
             "split_matrix": settings.matrix,
             "tokenizer": settings.tokenizer,
         }
-        rule, order, place = settings.rule(split), settings.order_of(split), f"{prefix}, split {SPLIT_NAMES[split]}"
+        if settings.is_maxtext:
+            split_index = 0 if settings.split is None else split
+            how = {"seed": settings.seed, "sequence_length": settings.sequence_length}
+            identifiers = describe_dataset(path, epochs, split=settings.split, split_index=split_index, **how)
         cache = GPTCache(
             prefix=prefix,
             path=absolute(prefix),
             split=SPLIT_NAMES[split],
             part=part,
             seed=settings.seed,
-            epochs=count_epochs(part.tokens, num_samples, rule=rule, place=place),
+            epochs=epochs,
             rule=rule,
             order=order,
             settings=Settings(extra_token=rule.extra_token, keep_partial=rule.keep_partial, **order.as_settings()),
             identifiers=identifiers,
-            files=settings.files_of(identifiers, prefix, self.plain_names[prefix]),
+            files=settings.files_of(identifiers, prefix, self.plain_names.get(prefix)),
         )
         return self.datasets.setdefault(repr(identifiers), cache)
 
@@ -497,17 +534,28 @@ class _Planner:
             datasets=tuple(datasets),
             settings=Settings(),
             identifiers=identifiers,
-            files=settings.files_of(identifiers, datasets[0].prefix, "blend"),
+            files=settings.files_of(identifiers, datasets[0].prefix, self.blend_names[split]),
             surplus=settings.surplus,
             requested=requested,
         )
 
 
-def _plain_names(prefixes: Iterable[str]) -> dict[str, str]:
-    """Return the names of datasets in caches without a hash: the last parts of their paths, numbered if not unique."""
+def _name_caches(
+    settings: CacheSettings, prefixes: Iterable[str], blends: Iterable[Blend]
+) -> tuple[dict[str, str], Sequence[str | None]]:
+    """Return what replaces the hash in names: by dataset, and for the blend of each split.
+
+    Without the tokenizer's identifiers it is the last part of a dataset's path, with a number if that is not unique.
+    """
+    if settings.is_maxtext:  # one folder has the blends of all splits, and the fixed names are taken for either
+        is_one = sum(len(blend.prefixes) > 1 for blend in blends) < 2
+        return {}, [MAXTEXT_BLEND if is_one else f"maxtext-{BLENDED_CLASS}-{name}" for name in SPLITS_READ]
+    if settings.tokenizer is not None:
+        return {}, [None] * len(SPLIT_NAMES)
     bases = {prefix: os.path.basename(prefix) for prefix in prefixes}
     repeated = Counter(bases.values())
-    return {
+    names = {
         prefix: f"{number}-{base}" if repeated[base] > 1 else base
         for number, (prefix, base) in enumerate(bases.items())
     }
+    return names, ["blend"] * len(SPLIT_NAMES)

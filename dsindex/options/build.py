@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
+from dsindex.errors import UsageError
 from dsindex.megatron.pretrain_command import TOKENIZER_NAMES
 from dsindex.options.common import ExecutorConfig, OptionalPath, OptionalShare, Output, TextConfig
 from dsindex.options.index import IndexBasics, IndexConfig
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from dsindex.text.tiktoken_files import TokenizerOptions
 
 LONGEST_NAME = 200
-"""Bytes of a key in the names of files."""
+"""Bytes of a key in a file name."""
 
 
 TokenizerType: TypeAlias = Literal[
@@ -31,29 +32,29 @@ TokenizerType: TypeAlias = Literal[
 
 
 class TokenizerFormats(Options):
-    """What the file of a tokenizer does not say."""
+    """Settings of tokenizers whose file does not have them."""
 
     group: ClassVar = "tokenizer formats"
     tokenizer_type: TokenizerType | None = option("TYPE", default=None)
-    """Megatron's name of the kind of tokenizer, checked against the file."""
+    """Megatron's name for the type of tokenizer; checked against the file."""
     vocab_file: OptionalPath = option("PATH", default=None, needs=("merge_file",))
-    """Vocab.json of a GPT2BPETokenizer."""
+    """The vocab.json of a GPT2BPETokenizer."""
     merge_file: OptionalPath = option("PATH", default=None, needs=("vocab_file",))
-    """Merges.txt of a GPT2BPETokenizer."""
+    """The merges.txt of a GPT2BPETokenizer."""
     tiktoken_encoding: str | None = option("NAME", default=None)
-    """Pattern and special tokens of a tiktoken file whose name does not say them, such as cl100k_base or llama3."""
+    """Pattern and special tokens of a tiktoken file whose name does not identify them, as cl100k_base or llama3."""
     tiktoken_pattern: Literal["v1", "v2"] = option(default="v2")
-    """Pattern of a TikTokenizer (default: v2)."""
+    """Split pattern of a TikTokenizer (default: v2)."""
     tiktoken_num_special_tokens: int = option("N", default=1000, le=1 << 20)
-    """Special tokens of a TikTokenizer (default: 1000)."""
+    """Number of special tokens of a TikTokenizer (default: 1000)."""
     vocab_size: int | None = option("N", default=None, ge=1, le=(1 << 31) - 1)
-    """Vocabulary of a TikTokenizer with its special tokens (default: 131072)."""
+    """Vocabulary size of a TikTokenizer, special tokens included (default: 131072)."""
     tokenizer_special_tokens: tuple[str, ...] | None = option("T", default=None)
-    """The first special tokens of a TikTokenizer (default: Megatron's)."""
+    """First special tokens of a TikTokenizer (default: Megatron's)."""
 
     def _agree(self) -> None:
         if self.vocab_file is not None and self.tokenizer_type not in {None, "GPT2BPETokenizer"}:
-            raise ValueError(f"expected --vocab-file with --tokenizer-type GPT2BPETokenizer, got {self.tokenizer_type}")
+            raise ValueError(f"--vocab-file belongs to --tokenizer-type GPT2BPETokenizer, not {self.tokenizer_type}")
 
 
 def _separator(value: str) -> str:
@@ -63,65 +64,67 @@ def _separator(value: str) -> str:
 
 
 class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
-    """The options of `dsindex.build`: from text to a merged dataset per key, and to its index caches."""
+    """The options of `dsindex.build`."""
 
     group: ClassVar = "input and output"
     output_prefix: Output = option("P")
-    """Outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://)."""
+    """Outputs are named P_KEY_document.*, on a disk or in a bucket (s3://, gs://)."""
     json_keys: Parsed[str | tuple[str, ...] | list[str], tuple[str, ...]] = option("KEY", default=("text",))
-    """Keys whose texts are tokenized: names, paths (.meta.text) or jq patterns (NAME=.a + .b) (default: text)."""
+    """Keys whose text is tokenized, each into a dataset of its own: names, paths (.meta.text) or jq expressions
+    (NAME=.a + .b) (default: text)."""
     join: Annotated[str | None, _separator] = option("SEPARATOR", default=None, may_be_empty=True)
-    r"""Join the texts of all keys to one; \n, \t and \\ are escapes."""
+    r"""Join the texts of all keys into one document, with this between them; \n, \t and \\ are escapes."""
     where: str | None = option("CONDITION", default=None)
-    """Leave out records for which this jq condition is not true."""
+    """Keep only records that match this jq expression, such as '.lang == "en"'."""
     token_ids: str | None = option("KEY", default=None, excludes=("json_keys", "join"))
-    """Take lists of token ids from this name or path, instead of --json-keys."""
+    """Read lists of token ids from this name or path, instead of text from --json-keys."""
     append_eod: bool = option(default=False)
     """End every document with the EOD token."""
     empty_documents: Literal["keep", "eod"] = option(default="keep", needs=("append_eod",))
-    """Store texts without tokens as empty documents, as Megatron's preprocess_data.py does, or as EOD alone, as its
-    preprocess_data_fast.py does (default: keep)."""
+    """How to store texts without tokens: as empty documents like Megatron's preprocess_data.py, or as a single EOD like
+    its preprocess_data_fast.py (default: keep)."""
     sample: OptionalShare = option("SHARE", default=None)
-    """Keep this share of the records (10% or 0.1), by their texts."""
+    """Keep this share of the records (10% or 0.1), chosen by a hash of their text."""
     hold_out: OptionalShare = option("SHARE", default=None)
-    """Write the records that --sample SHARE keeps to P_valid_KEY_document, and the others to P_KEY_document."""
+    """Write this share of the records to P_valid_KEY_document, and the rest to P_KEY_document."""
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Megatron's GPT2BPETokenizer needs no model: it has two files, or else GPT-2's own vocabulary."""
+        """Use the vocabulary file as the model of a GPT2BPETokenizer; without one, it has GPT-2's vocabulary."""
         own = values.get("vocab_file") or ("gpt2" if values.get("tokenizer_type") == "GPT2BPETokenizer" else None)
         return values if own is None else {"tokenizer_model": own, **values}
 
     def _agree(self) -> None:
-        """Check samples, keys and the EOD."""
+        """Check shares, keys and names."""
         if self.hold_out is not None and self.hold_out >= (self.sample or 1.0):
-            msg = f"expected --hold-out with a smaller share than that of all records to keep, got {self.hold_out}"
-            raise ValueError(msg)
+            raise ValueError(f"--hold-out {self.hold_out} leaves nothing of --sample {self.sample or 1.0}")
         if self.token_ids is not None and self._parsed_keys[0].program is not None:
-            msg = f"--token-ids: expected a name or a path such as .meta.ids, got the jq pattern {self.token_ids!r}"
+            msg = f"--token-ids: {self.token_ids!r} is a jq expression; only a name or a path such as .meta.ids works"
             raise ValueError(msg)
         for key, written in zip(self._parsed_keys, self.keys, strict=True) if self.join is None else ():
             is_long = len(os.fsencode(key.name)) > LONGEST_NAME
             if is_long or not key.name or key.name == key.program or {"/", "\0"} & set(key.name):
-                what = "expected keys that can be part of a file name"
-                raise ValueError(f"{what}, got {key.name!r}; name the output, as in NAME={written}")
+                msg = f"--json-keys: {key.name!r} cannot be part of a file name"
+                raise UsageError(msg, hint=f"name the output, as in NAME={written}")
         names = self.dataset_names
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"expected outputs of different names, got {' '.join(names) or 'none'}")
+        if not names:
+            raise ValueError("--json-keys is empty")
+        if len(set(names)) < len(names):
+            raise UsageError(f"two outputs have the same name: {' '.join(names)}", hint="name them, as in NAME=KEY")
         if self.index_config(self.output_prefix) is not None:
-            remedy = "leave the options of index caches out, and run `dsindex index` afterwards"
+            hint = "leave out the options of index caches, and run `dsindex index` afterwards"
             if self.hold_out is not None:
-                raise ValueError(f"--hold-out: its datasets are read by jobs of their own splits; {remedy}")
-            refuse_address(self.output_prefix, f"expected an output on a disk, got an address; {remedy}", ValueError)
+                raise UsageError("--hold-out: index caches for two datasets cannot be built together", hint=hint)
+            refuse_address(self.output_prefix, f"index caches need an output on a disk; {hint}", ValueError)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that are read from each record, as they are written."""
+        """The keys that are read from each record, as given."""
         return self.json_keys if self.token_ids is None else (self.token_ids,)
 
     @property
     def _parsed_keys(self) -> list[TextKey]:
-        from dsindex.text.selection import parse_key  # as others here, loads what a help text does not need
+        from dsindex.text.selection import parse_key  # slow to import, and not needed for a help text
 
         return list(map(parse_key, self.keys))
 
@@ -133,18 +136,18 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
         return (JOINED,) if self.join is not None else tuple(key.name for key in self._parsed_keys)
 
     def tokenizer_options(self) -> TokenizerOptions:
-        """Return what the tokenizer's file does not say."""
-        from dsindex.text.tiktoken_files import TokenizerOptions  # loads what a help text does not need
+        """Return settings that the tokenizer's file does not have."""
+        from dsindex.text.tiktoken_files import TokenizerOptions  # slow to import
 
         given = {name: getattr(self, name) for name in TokenizerOptions.__slots__}
-        if self.tokenizer_type not in {None, "TikTokenizer"}:  # Megatron ignores the rest, too
+        if self.tokenizer_type not in {None, "TikTokenizer"}:  # Megatron ignores the rest as well
             given = {name: value for name, value in given.items() if not name.startswith("tiktoken_")}
             given["vocab_size"] = given["tokenizer_special_tokens"] = None
         return TokenizerOptions(**{name: value for name, value in given.items() if value is not None})
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """The records of each group of outputs: all that are kept, or those to train on and those that are held out."""
+        """The ranges of record hashes of each group of outputs: one for all, or one for training and one held out."""
         from dsindex.text.blocks import Sample
 
         low, high = self.hold_out or 0.0, self.sample or 1.0
@@ -152,7 +155,10 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
         return (Sample(low=low, high=high), *held_out)
 
     def selection(self, vocabulary_size: int | None = None) -> Selection:
-        """Return what is read from records; of token ids, those below the size of the vocabulary, if it is known.
+        """Return what is read from records.
+
+        Args:
+            vocabulary_size: Token ids must be smaller than this; None if it is not known.
 
         Raises:
             InputError: If a jq program does not compile, or uses a part of jq that is not allowed.
@@ -163,7 +169,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
         return open_selection(self.keys, where=self.where, join=self.join, vocabulary_size=size)
 
     def index_config(self, prefix: str) -> IndexConfig | None:
-        """Return the options of the index caches of a dataset; None if there are none."""
+        """Return the options of a dataset's index caches; None if none are requested."""
         given: dict[str, Any] = {name: getattr(self, name) for name in options_of(IndexBasics).keys() & self.given}
         if not given:
             return None
@@ -175,20 +181,20 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
 
     @property
     def dataset_names(self) -> tuple[str, ...]:
-        """The names of all outputs, those of each sample after the other."""
+        """The names of all outputs: first those for training, then those held out."""
         return tuple(f"{sample.prefix}{name}" for sample in self.samples for name in self.output_names)
 
 
 class BuildFlags(BuildConfig):
     r"""Tokenize text and merge it into one dataset per key.
 
-    Text is JSONL, compressed or not, Parquet and more. It is tokenized in parallel into shards, and these are merged
-    into PREFIX_KEY_document.bin and .idx, byte for byte what Megatron-LM's preprocess_data.py writes, with a manifest
-    (record counts and digests) and the provenance of every document.
+    Inputs are JSONL (plain or compressed), Parquet and more. They are tokenized in parallel into shards, which are
+    merged into PREFIX_KEY_document.bin and .idx, byte for byte what Megatron-LM's preprocess_data.py writes. A manifest
+    (record counts and digests) and the provenance of every document are written with them.
 
-    Run the same command again to continue an interrupted build. Every option can also be set in a YAML file (--config),
-    with underscores for dashes. A command of preprocess_data.py works as it stands: its other flags are accepted, and
-    those without effect are named.
+    Rerun the command to continue an interrupted build. Every option can also be set in a YAML file (--config), with
+    underscores for dashes. Commands for preprocess_data.py work unchanged; a note lists their flags that have no
+    effect here.
 
     Examples:
         dsindex build --input docs.jsonl --tokenizer-model FOLDER --append-eod \
@@ -206,5 +212,7 @@ class BuildFlags(BuildConfig):
         **dict.fromkeys(("--no-pad-vocab-size", "--disable-pad-vocab-size"), 0),
     }
     """Flags of Megatron's preprocess_data.py that change no output here, with the number of values that follow."""
+    last_group: ClassVar = ("index caches (optional)", IndexBasics)
+    """Title and model of the options at the end of the help."""
     dry_run: bool = option(default=False, group="input and output")
-    """Build nothing: say the sizes, tokens, memory and disk space that it would take."""
+    """Build nothing; print the expected documents, tokens, memory and disk space."""

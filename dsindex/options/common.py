@@ -1,4 +1,4 @@
-"""The options that jobs have in common."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dsindex.datasets.arguments import (
     one_prefix,
     tokenizer_path,
 )
+from dsindex.errors import UsageError
 from dsindex.messages import show_value, split_unit
 from dsindex.options.model import Options, Parsed, option
 from dsindex.options.numbers import parse_share, parse_size
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
     TokenizerObject: TypeAlias = tokenizers.Tokenizer
     ProgressFunction: TypeAlias = Callable[[Any], object]
 else:
-    TokenizerObject = ProgressFunction = Any  # not imported for a help text
+    TokenizerObject = ProgressFunction = Any  # tokenizers is slow to import
 
 EngineName: TypeAlias = Literal["auto", "gigatoken", "reference", "tokenizers"]
 
-# Paths, tokenizers and datasets, which functions take as objects too.
+# Paths, tokenizers and datasets; functions also take them as objects.
 
 Path: TypeAlias = Parsed[AnyPath, str]
 OptionalPath: TypeAlias = Parsed[AnyPath | None, str | None]
@@ -42,7 +43,7 @@ Paths: TypeAlias = Parsed[AnyPath | Iterable[AnyPath], tuple[str, ...]]
 Output: TypeAlias = Annotated[Path, locate_output]
 LocalPath: TypeAlias = Annotated[Path, os.fspath, refuse_url]
 OptionalLocalPath: TypeAlias = Annotated[OptionalPath, os.fspath, refuse_url]
-"""Of files that only this machine writes."""
+"""A file that only this machine writes."""
 Dataset: TypeAlias = Annotated[Parsed[AnyDataset, str], one_prefix]
 OptionalDataset: TypeAlias = Annotated[Parsed[AnyDataset | None, str | None], one_prefix]
 Datasets: TypeAlias = Annotated[Parsed[AnyDataset | Iterable[AnyDataset], tuple[str, ...]], list_prefixes]
@@ -60,11 +61,11 @@ OptionalShare: TypeAlias = Annotated[Parsed[float | str | None, float | None], p
 Progress: TypeAlias = bool | ProgressFunction
 
 
-# Models of what jobs have in common.
+# Models that several commands share.
 
 
 class Reported(Options):
-    """A function that shows its progress."""
+    """A command that shows its progress."""
 
     progress: Progress = option(default=False)
 
@@ -74,48 +75,47 @@ class ExecutorConfig(Reported):
 
     group: ClassVar = "execution"
     executor: Literal["auto", "local", "processes", "ray"] = option(default="auto")
-    """Where tasks run; auto is Ray if --address names a cluster, or RAY_ADDRESS for a job with a work folder, else
-    threads of this process, or processes where threads would wait for each other (default: auto)."""
+    """Where tasks run. auto: Ray if --address or RAY_ADDRESS is set, otherwise threads of this process, or processes
+    for work that holds the GIL (default: auto)."""
     address: str | None = option("A", default=None)
-    """The Ray cluster to join: HOST:6379, or auto for this machine's."""
+    """Ray cluster to join: HOST:6379, or auto for the one that runs on this machine."""
     workers: int | None = option("N", default=None, ge=1, le=1 << 20)
-    """Tasks that run at once (default: all CPUs)."""
+    """Number of tasks that run at the same time (default: one per CPU)."""
     shard_deadline: float = option("SECONDS", default=3600.0, ge=0.001, le=10**9)
-    """End a task that takes longer, and try it again elsewhere with twice the time (default: 3600)."""
+    """Time after which a worker process is stopped and its task is retried with twice the time; threads (--executor
+    local) are never stopped (default: 3600)."""
 
 
 class TrainingLength(Options):
-    """How long a training job runs, as its own flags say."""
+    """The length of a training job, under the names of its own flags."""
 
     train_samples: int | None = option("N", default=None, ge=1)
-    """The job's training samples."""
+    """Number of samples that the job trains on."""
     train_iters: int | None = option("N", default=None, ge=1)
-    """The job's training iterations."""
+    """Number of iterations that the job trains for."""
     global_batch_size: int | None = option("N", default=None, ge=1)
     """Samples per iteration."""
 
 
 class WorkConfig(ExecutorConfig):
-    """Options of a job that has a work folder."""
+    """Options of commands with a work folder."""
 
     group: ClassVar = "work folder"
     output_prefix: Output = option("P")
-    """The beginning of the outputs' names."""
+    """Prefix of the output files."""
     work_dir: Annotated[OptionalPath, locate_output] = option("D", default=None)
-    """The folder of shards and ledger (default: PREFIX.build)."""
+    """Folder that keeps finished shards until the output is complete (default: PREFIX.build)."""
     keep_shards: bool = option(default=False)
-    """Keep the work folder after success."""
+    """Keep the work folder after the command succeeds."""
     replace: bool = option(default=False)
-    """Replace what has the output's name once the new one is complete; kept shards of unchanged inputs are used
-    again."""
+    """Overwrite the existing output once the new one is complete; shards of unchanged inputs are reused if they were
+    kept."""
 
     def _agree(self) -> None:
         """Refuse a prefix that is a folder."""
         if os.path.basename(self.output_prefix) in {"", ".", ".."}:
-            raise ValueError(
-                "--output-prefix: expected a path that ends in the beginning of a file name, such as out/docs, got "
-                f"{self.output_prefix!r}"
-            )
+            msg = f"--output-prefix: {self.output_prefix!r} is a folder"
+            raise UsageError(msg, hint="add the beginning of a file name, such as out/docs")
 
 
 def work_folder_path(config: WorkConfig) -> str:
@@ -127,66 +127,67 @@ def _number_or_share(value: object) -> str:
     number, unit = split_unit(str(value))
     is_share = number is not None and unit == "%" and number <= 100
     if not is_share and not re.fullmatch(r"[0-9]{1,18}", str(value)):
-        raise ValueError(f"expected a number such as 100, or a share up to 100% such as 0.1%, got {show_value(value)}")
+        raise ValueError(f"{show_value(value)} is not a number such as 100 or a share up to 100% such as 0.1%")
     return str(value)
 
 
 class RecordsConfig(WorkConfig):
-    """Options of a job that reads records."""
+    """Options of commands that read records."""
 
     group: ClassVar = "input and output"
     input: Paths = option("PATH", default=(), kw_only=False)
-    """Files, patterns or folders, in the order of the output: JSONL, compressed or not, Parquet or Arrow; here or in
-    object stores (s3://, gs://, az://, hf://, https://); - is standard input."""
+    """Files, patterns or folders, in the order of the output: JSONL (plain or compressed), Parquet or Arrow, on a disk
+    or in an object store (s3://, gs://, az://, hf://, https://). - reads standard input."""
     input_list: Paths = option("FILE", default=())
-    """Files that list inputs, one path per line, read after --input; - reads a list from standard input."""
+    """Files with one input path per line, read after --input. - reads the list from standard input."""
     input_split: str | None = option("NAME", default=None)
-    """The split to take from a folder that has several, such as train; all takes every split."""
+    """Split to read from a folder that has several, such as train; all reads every split."""
     input_config: str | None = option("NAME", default=None)
-    """The configuration of a dataset on the Hugging Face Hub (default: its default one)."""
+    """Configuration of a dataset on the Hugging Face Hub (default: the one that the dataset names)."""
     input_format: Literal["auto", "jsonl", "lines", "document"] = option(default="auto")
-    """What the inputs hold: JSON lines, or plain text with a document per line or per file; Parquet and Arrow, and
-    compression, are told by content (default: auto, by the file's name)."""
+    """Format of the inputs: JSON lines, or plain text with one document per line or per file. Parquet, Arrow and
+    compression are detected from the content (default: auto, from the file name)."""
     tokenizer_model: Tokenizer = option("PATH", group="tokenizer", alias="tokenizer")
-    """A tokenizer.json or a folder with one, a SentencePiece .model, a file of tiktoken's, or a name in the Hugging
-    Face cache or hub such as gpt2 or ORG/NAME@REVISION."""
+    """A tokenizer.json or its folder, a SentencePiece .model, a tiktoken file, or a name in the Hugging Face cache or
+    Hub, such as gpt2 or ORG/NAME@REVISION."""
     engine: EngineName = option(default="auto", group="tokenizer")
-    """The library that encodes; auto is gigatoken where it returns the same tokens, else the reference: the library of
-    the tokenizer's own format (default: auto)."""
+    """Library that encodes. auto: gigatoken if it returns the same tokens, otherwise reference, the library of the
+    tokenizer's own format (default: auto)."""
     shard_size: Size = option("SIZE", default=None, group="execution", ge=1)
-    """Bytes of input per shard (default: by the size of the inputs)."""
+    """Bytes of input per shard (default: chosen from the size of the inputs)."""
     largest_shard: ClassVar[int] = 64 << 20
     no_provenance: bool = option(default=False)
-    """Do not record where documents came from."""
+    """Do not record which input line each document comes from."""
     on_bad_record: Literal["fail", "quarantine"] = option(default="fail", group="records")
-    """Stop at the first bad record, or set bad records aside with file, line and reason (default: fail)."""
+    """fail: stop at the first bad record. quarantine: write bad records to a file of their own, with file, line and
+    reason, and go on (default: fail)."""
     max_bad_records: Annotated[Parsed[int | str | None, str | None], _number_or_share] = option(
         "N|N%", default=None, group="records"
     )
-    """Stop when more are set aside."""
+    """Stop if more records than this are quarantined; a number, or a share of all records."""
     max_record_size: Size = option("SIZE", default=None, group="records", ge=1)
     """Treat longer lines as bad records."""
 
     def _agree(self) -> None:
-        """Refuse a job without inputs; addresses are brought into one form."""
+        """Refuse a command without inputs, and normalize addresses."""
         if not self.input and not self.input_list:
             raise ValueError("--input is required")
         if (*self.input, *self.input_list).count("-") > 1:
-            raise ValueError("--input: expected standard input (-) once, since it can be read only once; leave one out")
+            raise ValueError("--input: standard input (-) is given twice, but can be read only once")
         self.__dict__["input"] = tuple(map(locate, self.input))
 
 
 class TextConfig(RecordsConfig):
-    """Options of a job that tokenizes texts as they are."""
+    """Options of commands that tokenize plain text."""
 
     group: ClassVar = "tokenizer"
     eod_token: str | None = option("T", default=None)
-    """The EOD token (default: the tokenizer folder's eos_token)."""
+    """EOD token (default: eos_token of the tokenizer's folder)."""
     tokenizer_hf_no_include_special_tokens: bool = option(default=False)
-    """Do not run the tokenizer's post-processor, which may add a BOS to every text."""
+    """Do not run the tokenizer's post-processor, which may add a BOS token to every text."""
 
     def tokenizer_options(self) -> TokenizerOptions:
-        """Return what the tokenizer's file does not say; nothing, for most jobs."""
-        from dsindex.text.tiktoken_files import TokenizerOptions  # loads what a help text does not need
+        """Return settings that the tokenizer's file does not have; most commands have none."""
+        from dsindex.text.tiktoken_files import TokenizerOptions  # slow to import, and not needed for a help text
 
         return TokenizerOptions()

@@ -1,4 +1,4 @@
-"""The options of commands about datasets that exist: convert, verify, inspect, report, trace, raw-index."""
+"""The options of commands that read datasets: convert, verify, inspect, report, trace, raw-index."""
 
 from __future__ import annotations
 
@@ -35,54 +35,52 @@ def _folders(value: AnyPath | Sequence[AnyPath] | Caches) -> AnyPath | Sequence[
 
 
 class Decoded(Options):
-    """Of commands that show tokens as text."""
+    """Options of commands that show tokens as text."""
 
     tokenizer_model: OptionalTokenizer = option("PATH", default=None, group="", alias="tokenizer")
-    """The tokenizer, if it moved or is not recorded."""
+    """Tokenizer to use if the recorded one has moved or none is recorded."""
 
 
 class ConvertCommand(Options):
-    """Convert an MMIDIDX dataset to a .pbin of Modalities, or back.
+    """Convert between .bin/.idx datasets and Modalities' .pbin files.
 
-    Without loss: MMIDIDX (Megatron-LM; a prefix, or its .bin or .idx) to .pbin or back, or a .pbin to another version.
-    A path that ends in .pbin is a .pbin.
+    Converts a Megatron dataset (a prefix, or its .bin or .idx) to .pbin or back, or a .pbin to another version, without
+    loss. A path that ends in .pbin is a .pbin file.
 
     Documents and tokens stay the same, empty documents included. A .pbin has no sequences within a document: --flatten
-    joins them. It stores the size of a token but not its type: 1, 2 and 4 bytes are read as uint8, uint16 and int32,
-    unless --token-type names another type. The version of a .pbin is detected; `spec`, the oldest, has 4-byte tokens
-    only.
+    joins them. A .pbin stores the size of a token but not its type: 1, 2 and 4 bytes are read as uint8, uint16 and
+    int32 unless --token-type names another type. The version of a .pbin is detected; `spec`, the oldest, only has
+    4-byte tokens.
 
     Examples:
         dsindex convert out/docs_text_document out/docs.pbin
     """
 
     source: Dataset = option("SRC", positional=True, kw_only=False)
-    """PREFIX or FILE.pbin, here or in an object store."""
+    """PREFIX or FILE.pbin, on a disk or in an object store."""
     destination: LocalPath = option("DST", positional=True, kw_only=False)
-    """FILE.pbin or PREFIX; it must not exist."""
+    """FILE.pbin or PREFIX; must not exist."""
     pbin_era: PbinEra | None = option(default=None)
-    """Version of the .pbin to write (default: current), or to read if DST is MMIDIDX."""
+    """Version of the .pbin to write (default: current), or to read if DST is a PREFIX."""
     flatten: bool = option(default=False)
-    """Join the sequences of each document."""
+    """Join the sequences of each document into one."""
     token_type: Literal["uint8", "uint16", "int32"] | None = option(default=None)
-    """Token type of the MMIDIDX dataset to write (default: by the tokens' size)."""
+    """Token type of the .bin to write (default: from the size of the tokens)."""
 
     def _agree(self) -> None:
         if not (self.source.endswith(PBIN_SUFFIX) or self.destination.endswith(PBIN_SUFFIX)):
-            raise ValueError(f"expected SRC or DST to end in .pbin, got {self.source} and {self.destination}")
+            raise ValueError(f"neither SRC {self.source} nor DST {self.destination} ends in .pbin")
 
 
 class VerifyConfig(ExecutorConfig, Decoded):
-    r"""Prove that a dataset is intact.
+    r"""Check that a dataset is intact.
 
-    What is checked: sizes, and the structure and every entry of its .idx, or of a .pbin of any version; if it has a
-    manifest, also digests and records. A path that ends in .pbin is a .pbin; the folder of an export of `dsindex
-    instruct` is one as well.
+    Checks file sizes and every entry of the .idx (or of a .pbin, of any version); with a manifest, also digests and
+    record counts. PREFIX may also be a .pbin file or the folder of an export of `dsindex instruct`.
 
-    --cache checks index caches against the data: that descriptions, names and arrays agree, and that every sample has
-    the right tokens; those of dsindex by their digests. --against-source reads and tokenizes the inputs again, and
-    names the first document that differs with its file and line. --same-as compares with another dataset, of any tool,
-    and names the first document that differs.
+    --cache also checks index caches against the data: descriptions, names and arrays agree, and every sample has the
+    right tokens. --against-source tokenizes the inputs again and reports the first document that differs, with file and
+    line. --same-as compares with a dataset of any tool and reports the first document that differs.
 
     Exit code 0: intact. 1: damaged; each finding is one line.
 
@@ -93,37 +91,36 @@ class VerifyConfig(ExecutorConfig, Decoded):
     """
 
     prefix: Datasets = option("PREFIX", positional=True, kw_only=False)
-    """Datasets: paths without .bin and .idx, here or in an object store; or FILE.pbin."""
+    """Datasets: paths without .bin and .idx, or FILE.pbin, on a disk or in an object store."""
     cache: OptionalLocalFolder = option("FOLDER", default=None)
-    """Check the index caches in this folder against the data."""
+    """Also check the index caches in this folder against the data."""
     against_source: bool = option(default=False)
-    """Tokenize the inputs again and compare."""
+    """Tokenize the inputs again and compare the tokens."""
     sample: Share = option("SHARE", default=1.0, needs=("against_source",))
-    """Compare only a share of the documents, such as 1% or 0.01."""
+    """Compare only this share of the documents, such as 1% or 0.01."""
     engine: EngineName = option(default="auto")
-    """The library that tokenizes again; tokenizers, the reference, is slow (default: auto)."""
+    """Library that encodes for --against-source (default: auto)."""
     same_as: OptionalDataset = option("B", default=None)
-    """Tell whether this dataset has the same documents."""
+    """Compare the documents with those of dataset B."""
 
     def _agree(self) -> None:
         if self.same_as is not None and len(self.prefix) > 1:
-            raise ValueError(f"--same-as compares one dataset with another, got {len(self.prefix)}")
+            raise ValueError(f"--same-as compares B with one dataset, not with {len(self.prefix)}")
         packed = next((prefix for prefix in self.prefix if prefix.endswith(PBIN_SUFFIX)), None)
         if packed is not None and self.cache is not None:
-            msg = f"--cache checks Megatron's index caches, which {packed} cannot have; leave one of them out"
-            raise ValueError(msg)
+            raise ValueError(f"--cache: {packed} is a .pbin, which has no index caches")
 
 
 class ReportConfig(Reported, Decoded):
-    r"""Write a page about datasets, to look at and to keep.
+    r"""Write an HTML report about datasets.
 
-    One HTML page about one or several datasets comes from their manifests and one pass over their tokens: sources,
-    lengths, tokens, repeated documents and examples; with --cache, what a mixture draws. The page works offline.
+    One page about one or more datasets, from their manifests and one pass over their tokens: sources, lengths, frequent
+    tokens, repeated documents and examples; with --cache, also what a mixture draws. The page works offline.
 
-    Datasets of any tool are taken: .bin and .idx, .pbin, instruction data. What is not recorded is left out and named.
-    A file is replaced only if it is such a page.
+    Takes datasets of any tool: .bin and .idx, .pbin, and instruction data. The page says what is not recorded. An
+    existing file is only overwritten if it is such a report.
 
-    The exit code is 1 if something is damaged; the page is written all the same.
+    Exit code 1: something is damaged; the page is written anyway.
 
     Examples:
         dsindex report out/docs_text_document -o report.html
@@ -132,23 +129,22 @@ class ReportConfig(Reported, Decoded):
     """
 
     prefix: Datasets = option("PREFIX", positional=True, kw_only=False)
-    """A dataset: a prefix, one of its files, or a .pbin, here or in an object store."""
+    """Datasets: prefixes, one of their files, or .pbin files, on a disk or in an object store."""
     output: LocalPath = option("FILE", short="-o")
-    """The page to write, such as report.html."""
+    """HTML file to write, such as report.html."""
     cache: Annotated[Parsed[AnyPath | Sequence[AnyPath] | Caches, tuple[str, ...]], _folders] = option("D", default=())
-    """Folders of index caches: show splits, epochs and blends, too."""
+    """Folders of index caches: also show splits, epochs and blends."""
 
 
 class InspectConfig(Decoded):
-    """Show what a dataset is and what it holds, down to its tokens.
+    """Show what a dataset contains, down to its tokens.
 
-    A path is told from its files: a dataset of .bin and .idx, a .pbin of any version, a raw index, an index cache,
-    instruction data, the work folder of a job, or a manifest. Without a choice: type, sizes, origin, quantiles of the
-    documents' lengths, and documents drawn from all of it as text.
+    PATH may be a .bin/.idx dataset, a .pbin of any version, a raw index, an index cache, instruction data, the work
+    folder of a running or stopped command, or a manifest. Without further options: type, sizes, origin, quantiles of
+    document lengths, and the text of a few documents drawn from all of it.
 
-    Tokens are divided by │, and characters that control a terminal are escaped. The tokenizer is the one in the
-    manifest, if it is unchanged; without one, ids are shown. Tokens of instruction data that are trained on are in
-    brackets.
+    Tokens are separated by │, and control characters are escaped. The tokenizer is the one in the manifest, if it is
+    unchanged; without a tokenizer, token ids are shown. Tokens of instruction data that are trained on are in brackets.
 
     Exit code 0: readable. 1: damaged; each finding is one line.
 
@@ -159,29 +155,28 @@ class InspectConfig(Decoded):
     """
 
     path: Folder = option("PATH", positional=True, kw_only=False)
-    """A prefix or a dataset's file, here or in an object store; or a folder."""
+    """A prefix, a file of a dataset or a folder, on a disk or in an object store."""
     document: int | None = option("I", default=None, group="what to show")
-    """One document, counted from 0."""
+    """Show this document, counted from 0."""
     sample: int | None = option("K", default=None, group="what to show")
-    """One training sample of an index cache."""
+    """Show this training sample of an index cache, counted from 0."""
     tokens: int | None = option("N", default=None)
     """Show at most this many tokens of each document."""
     split: Literal["train", "valid", "test"] | None = option(default=None)
-    """The split of an index cache."""
+    """Split of the index cache."""
     data_path: OptionalDatasets = option("PREFIX", default=None)
-    """The datasets of an index cache, if they were moved."""
+    """Datasets of the index cache, if they have moved."""
 
 
 class TraceConfig(Decoded):
-    """Show where training samples come from.
+    """Show which documents a training sample or step consists of.
 
-    The documents and lines of the inputs that a sample or step consists of; or with --consumed, how often the tokens of
-    each dataset were read. Works on the index caches of dsindex and Megatron, and on packs of `dsindex instruct`:
-    P_packing_L.
+    Prints the documents and the input lines of a sample or step; with --consumed, how often the tokens of each dataset
+    were read. Works on index caches of dsindex and Megatron, and on packs of `dsindex instruct` (P_packing_L).
 
-    Samples and documents count from 0; steps, epochs and lines from 1. Token ranges such as 12:140 end before the
-    second number, and count from the document's first token. A step is one of Megatron's iterations with
-    --dataloader-type single and a fixed --global-batch-size.
+    Samples and documents count from 0; steps, epochs and lines from 1. Token ranges such as 12:140 count from the
+    document's first token and exclude the second number. A step is one iteration of Megatron with --dataloader-type
+    single and a fixed --global-batch-size.
 
     Examples:
         dsindex trace out/cache --sample 3
@@ -192,15 +187,15 @@ class TraceConfig(Decoded):
 
     group: ClassVar = "steps"
     cache: Annotated[Folder, refuse_url] = option("CACHE", positional=True, kw_only=False, group="")
-    """The folder of index caches, the description of one, or packs."""
+    """Folder of index caches, the description file of one, or packs."""
     split: str | None = option("NAME", default=None, group="")
-    """Train, valid or test (default: train)."""
+    """train, valid or test (default: train)."""
     prefix: OptionalDatasets = option("P", default=None, group="")
-    """The datasets, in the order of the blend, if they moved; here or in an object store."""
+    """Datasets in the order of the blend, if they have moved; on a disk or in an object store."""
     sample: Parsed[int | Sequence[int] | None, tuple[int, ...] | None] = option(
         "K", default=None, group="what to trace, one of", excludes=("step", "consumed")
     )
-    """Samples, by number."""
+    """Show these samples, counted from 0."""
     step: Annotated[Parsed[int | str | None, tuple[int, int] | None], parse_steps] = option(
         "S",
         default=None,
@@ -208,13 +203,13 @@ class TraceConfig(Decoded):
         needs=("global_batch_size",),
         excludes=("consumed",),
     )
-    """All samples of a step, or of steps such as 10-19; needs --global-batch-size."""
+    """Show all samples of a step, or of steps such as 10-19; needs --global-batch-size."""
     consumed: int | None = option("N", default=None, group="what to trace, one of")
-    """Tokens by how often the first N samples read them, for each dataset."""
+    """Show how often the first N samples read the tokens of each dataset."""
     global_batch_size: int | None = option("N", default=None, ge=1)
     """Samples in a step."""
     text_tokens: int = option("N", default=32, group="output")
-    """Show the text of the first N tokens of each part (default: 32)."""
+    """Show the text of the first N tokens of each document (default: 32)."""
 
     def _agree(self) -> None:
         if self.sample is None and self.step is None and self.consumed is None:
@@ -222,22 +217,22 @@ class TraceConfig(Decoded):
 
 
 class RawIndexConfig(Options):
-    """Write Modalities' index of the lines of a JSONL file.
+    """Write the line index of a JSONL file for Modalities.
 
-    Where each line begins and how long it is, as Modalities' `create_raw_index` writes it, byte for byte.
+    Writes the offset and length of each line, byte for byte as Modalities' `create_raw_index` does.
 
-    Every line must be JSON by the rules of Python's json.loads; a blank line is faulty. The first faulty line is an
-    error, unless --drop-faulty-entries leaves such lines out of the index.
+    Every line must be JSON that Python's json.loads accepts; blank lines are faulty. The first faulty line is an error,
+    unless --drop-faulty-entries leaves such lines out of the index.
 
-    An existing file is never replaced; if it is the same index already, the command succeeds.
+    An existing file is never overwritten; if it already is the same index, the command succeeds.
 
     Examples:
         dsindex raw-index docs.jsonl --output docs.idx
     """
 
     file: Path = option("FILE.jsonl", positional=True, kw_only=False)
-    """The file to index."""
+    """File to index."""
     output: OptionalPath = option("FILE.idx", default=None)
-    """The index to write (default: beside the file, as .idx)."""
+    """Index to write (default: FILE.idx)."""
     drop_faulty_entries: bool = option(default=False)
     """Leave out lines that are not JSON, and count them."""

@@ -1,4 +1,4 @@
-"""The options of `dsindex instruct`, apart from the YAML configuration of `dsindex.chat.config`."""
+"""The options of `dsindex instruct`; its YAML configuration is in `dsindex.chat.config`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ LongerThanPack: TypeAlias = Literal["refuse", "drop", "truncate", "split-turns"]
 class InstructConfig(RecordsConfig):
     r"""Turn conversations into tokens, loss masks and packed blocks.
 
-    Writes P_text_document (tokens) and P_loss_mask (uint8, 1 = trainable), with the same sequences and documents, and
-    P_packing_L, which assigns whole conversations to blocks of L tokens. With --split each is made per split:
-    P_train_text_document, and so on.
+    Writes P_text_document (tokens) and P_loss_mask (uint8, 1 = trained on), with the same sequences and documents. With
+    --seq-length L it also writes P_packing_L, which assigns whole conversations to blocks of L tokens. With --split,
+    each split has its own files: P_train_text_document, and so on.
 
-    CONFIG says how records become prompts and which of their text is trained on (special_tokens, message_construction,
+    CONFIG says how records become prompts and which text is trained on (special_tokens, message_construction,
     loss_masking_jq_patterns, or a chat template). The options below can also be set in its section `job`, with
-    underscores for dashes; flags override it. Much text is encoded in processes, unless --executor says otherwise.
+    underscores for dashes; flags override it.
 
-    Run the same command again to continue an interrupted job.
+    Rerun the command to continue after an interruption.
 
     Examples:
         dsindex instruct chat.yaml --input chats.jsonl --tokenizer-model FOLDER \
@@ -38,36 +38,36 @@ class InstructConfig(RecordsConfig):
 
     group: ClassVar = "input and output"
     largest_shard: ClassVar[int] = 8 << 20
-    """Smaller than a build's: a worker encodes a tenth as fast, and all should be busy to the end."""
+    """Smaller than for a build, since a worker encodes a tenth as fast and all should be busy to the end."""
     config: Parsed[AnyPath | Mapping[str, Any] | None, Any] = option("CONFIG", default=None, positional=True)
-    """A YAML file: how records become prompts, and in its section `job`, options as below."""
+    """YAML file that says how records become prompts; its section `job` may hold the options below."""
     output_prefix: Output = option("P", default=...)
-    """Outputs are named P_text_document.*, P_loss_mask.*, …, here or in a bucket (s3://, gs://)."""
+    """Outputs are named P_text_document.*, P_loss_mask.* and so on, on a disk or in a bucket (s3://, gs://)."""
     tokenizer_model: Tokenizer = option("PATH", default=..., alias="tokenizer")
-    """A tokenizer.json, or a folder with one."""
+    """A tokenizer.json or its folder."""
     seq_length: int | None = option("L", default=None, ge=2, le=2**27)
-    """Pack conversations into blocks of L tokens; also sets max_length if CONFIG does not."""
+    """Pack conversations into blocks of L tokens. Also sets max_length if CONFIG does not."""
     pad_to_multiple: int = option("N", default=1, ge=1, le=2**20, needs=("seq_length",))
-    """Pad each conversation in a pack to a multiple of N tokens, as context parallelism needs it: twice its ranks,
-    times the tensor-parallel ranks with sequence parallelism (default: 1)."""
+    """Pad each conversation in a pack to a multiple of N tokens. Context parallelism needs twice its ranks, times the
+    tensor-parallel ranks with sequence parallelism (default: 1)."""
     longer_than_pack: LongerThanPack | None = option(default=None, needs=("seq_length",))
-    """A conversation of more than L tokens: refuse makes a bad record, drop leaves it out of the packs, truncate cuts
-    it, split-turns makes several sequences; all are counted (default: `too_long` of CONFIG)."""
+    """What to do with conversations of more than L tokens. refuse: bad record. drop: leave them out of the packs.
+    truncate: cut them. split-turns: make several sequences. All are counted (default: `too_long` of CONFIG)."""
     reasoning: Reasoning | None = option(default=None)
-    """Learn reasoning (reasoning_content, <think>), mask it, or drop it from the messages (default: `reasoning` of
+    """Train on reasoning (reasoning_content, <think>), mask it, or drop it from the messages (default: `reasoning` of
     CONFIG, or learn)."""
     unwritten: Literal["count", "refuse"] | None = option(default=None)
-    """What the template does not write of a conversation, such as reasoning, is counted, or makes a bad record
-    (default: `unwritten` of CONFIG, or count)."""
+    """What to do if the template leaves out a part of a conversation, such as reasoning. count: count it. refuse: bad
+    record (default: `unwritten` of CONFIG, or count)."""
     split: Parsed[str | Sequence[float] | None, tuple[float, float, float] | None] = option(
         "A,B,C", default=None, separator=","
     )
-    """Shares of train, valid and test, by a hash of each conversation's content."""
+    """Shares of train, valid and test; a hash of its content assigns each conversation."""
     split_seed: int = option("N", default=1234)
     """Seed of the split (default: 1234)."""
     export: Parsed[ExportKind | Sequence[ExportKind], tuple[ExportKind, ...]] = option("KIND", default=())
-    """Also write a folder for other trainers: parquet (rows of input_ids and labels, for TRL, axolotl and others) or
-    bridge (packs of Megatron-Bridge and NeMo)."""
+    """Also write a folder for other trainers. parquet: rows of input_ids and labels for TRL, axolotl and others.
+    bridge: packs for Megatron-Bridge and NeMo."""
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -77,27 +77,21 @@ class InstructConfig(RecordsConfig):
         settings, source, _ = read_instruction(values["config"])
         job = settings.get("job") or {}
         if not isinstance(job, dict):
-            raise UsageError(f"{source}: expected the section job to be a mapping of options to values, got {job!r}")
+            raise UsageError(f"{source}: the section job must be a mapping of options to values, not {job!r}")
         return {**{str(name).replace("-", "_"): value for name, value in job.items()}, **values}
 
     def _agree(self) -> None:
         """Check that packs and exports can be made."""
         if self.export:
-            expected = (
-                "expected an output on a disk with --export, which makes folders beside it, got an address; leave out "
-                "--export, or write to a disk"
-            )
-            refuse_address(self.output_prefix, expected, ValueError)
+            refuse_address(self.output_prefix, "--export writes folders, so it needs an output on a disk", ValueError)
         if self.split is not None and not any(self.split):
-            raise ValueError("--split: expected shares of train, valid and test such as 98,1,1, got none above 0")
+            raise ValueError("--split: all shares are 0; give shares of train, valid and test such as 98,1,1")
         if "bridge" in self.export and self.seq_length is None:
-            raise ValueError("--export bridge needs --seq-length, the places of a pack")
+            raise ValueError("--export bridge needs --seq-length, the size of a pack")
         if self.seq_length is not None and self.seq_length % self.pad_to_multiple:
             below = self.seq_length - self.seq_length % self.pad_to_multiple
-            raise ValueError(
-                f"expected a --seq-length that is a multiple of --pad-to-multiple {self.pad_to_multiple}, such as "
-                f"{below or self.pad_to_multiple}, got {self.seq_length}: a pack is cut like its conversations"
-            )
+            msg = f"--seq-length {self.seq_length} is not a multiple of --pad-to-multiple {self.pad_to_multiple}"
+            raise UsageError(msg, hint=f"for example --seq-length {below or self.pad_to_multiple}")
 
 
 def read_instruction(config: Any) -> tuple[Mapping[str, Any], str, Folder]:  # noqa: ANN401 - a path or a mapping
@@ -113,7 +107,7 @@ def read_instruction(config: Any) -> tuple[Mapping[str, Any], str, Folder]:  # n
         from dsindex.store.config_files import read_yaml  # loads YAML
 
         return read_yaml(os.fspath(config)), os.fspath(config), Folder(config).parent
-    raise UsageError(f"config: expected the path of a YAML file or a dict, got {config!r}")
+    raise UsageError(f"config: {config!r} is neither the path of a YAML file nor a dict")
 
 
 class _ChatText(TextConfig):
@@ -121,6 +115,6 @@ class _ChatText(TextConfig):
 
 
 def as_text_config(config: InstructConfig) -> TextConfig:
-    """Return the options of a job that tokenizes without the post-processor."""
+    """Return the options for tokenizing without the post-processor."""
     shared: dict[str, Any] = {name: getattr(config, name) for name in options_of(RecordsConfig)}
     return _ChatText(**shared, tokenizer_hf_no_include_special_tokens=True)

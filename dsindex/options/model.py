@@ -1,11 +1,11 @@
-"""Options as typed fields of a class, which is a command's parser, its YAML file and its function's signature at once.
+"""Options as typed fields of a class: the source of a command's flags, YAML keys and function signature.
 
     class MergeConfig(Options):
         workers: int | None = option("N", default=None, ge=1)
         "Tasks that run at once (default: all CPUs)."
 
-Type checkers and editors see the fields as typed keyword arguments, by `dataclass_transform`. Values come as text from
-a command line, as plain values from YAML, or as objects from Python; the field's type says how they are read.
+Type checkers and editors see the fields as typed keyword arguments, by `dataclass_transform`. Values are text from a
+command line, plain values from YAML, or objects from Python; the type of the field says how to read them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from dsindex.errors import InputError, UsageError
 from dsindex.messages import show_value
 
 MAX_NUMBER = 2**63 - 1
-"""The largest integer that plans, ledgers and manifests can store."""
+"""The largest integer that plans and manifests can store."""
 
 Taken = TypeVar("Taken", contravariant=True)
 Kept = TypeVar("Kept", covariant=True)
 
 
 class Parsed(Generic[Taken, Kept]):
-    """The type of a field whose argument may be of a wider type than its value: a path, and the text of one.
+    """The type of a field whose argument may have a wider type than its value, such as a path and its text.
 
     Never instantiated: type checkers read argument and value from `__set__` and `__get__`.
     """
@@ -63,46 +63,46 @@ class Parsed(Generic[Taken, Kept]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A field of a model, and how surfaces show it."""
+    """A field of a model, and how the command line, YAML files and functions show it."""
 
     default: Any
-    """`...` if it must be given."""
+    """`...` if the option is required."""
     help: str = ""
-    """The string under the field, for `--help`; without one, only files and functions have it."""
+    """The string under the field, for `--help`; without one, the command line does not have the option."""
     metavar: str | None = None
     group: str | None = None
-    """Title of its part of the help; by default that of its class: `group`, or that of a class derived from it."""
+    """Title of its section in the help; by default the `group` of its class, or of the class derived from it."""
     flag: str | None = None
-    """Its flag, if that does not follow from the name."""
+    """The flag, if it does not follow from the name."""
     short: str | None = None
-    """A flag of one letter beside it."""
+    """A flag of one letter for the same option."""
     positional: bool = False
     """Whether the command line takes it without a flag."""
     kw_only: bool = True
     """Whether a function takes it only by name."""
     alias: str | None = None
-    """Its name as an argument of a function."""
+    """The name of the function's argument, if it differs."""
     separator: str | None = None
-    """Where a text is split that holds several values."""
+    """Regular expression at which a text is split into several values."""
     needs: tuple[str, ...] = ()
-    """Other options that must be given with it: names, or several as in "split or like"."""
+    """Options that it needs: names, or alternatives such as "split or like"."""
     excludes: tuple[str, ...] = ()
-    """Other options that must not be given with it."""
+    """Options that it cannot be combined with."""
     may_be_empty: bool = False
     ge: float = 0
     le: float = MAX_NUMBER
     kind: Any = None
     """The type of the value."""
     readers: tuple[Callable[[Any], Any], ...] = ()
-    """Read a value one after the other before it is checked: what Annotated adds to the type."""
+    """Functions from the type's Annotated, which are applied in turn before the value is checked."""
     annotation: str = ""
-    """As it stands in the source."""
+    """The annotation in the source."""
 
     def read(self, value: Any) -> Any:  # noqa: ANN401 - any value of a command line, YAML or Python
         """Return a value in the field's type.
 
         Raises:
-            ValueError: If it is something else, saying what was expected.
+            ValueError: If it has another type or is out of range.
         """
         if value is None and self.default is not ...:
             return self.default
@@ -117,10 +117,10 @@ class Option:
         try:
             return msgspec.convert(plain, self._limited(self.kind), strict=False)
         except msgspec.ValidationError as error:
-            raise ValueError(f"expected {self._expected(error)}, got {show_value(given)}") from None
+            raise ValueError(f"{show_value(given)} is not {self._expected(error)}") from None
 
     def _limited(self, kind: Any) -> Any:  # noqa: ANN401 - types
-        """Return a type with the limits on numbers and text in it, as msgspec checks them."""
+        """Return a type with this option's limits on numbers and text, for msgspec."""
         if get_origin(kind) is tuple:
             return GenericAlias(tuple, tuple(map(self._limited, get_args(kind))))
         if kind is str:
@@ -128,7 +128,7 @@ class Option:
         return Annotated[kind, Meta(ge=self.ge, le=self.le)] if kind in {int, float} else kind
 
     def _expected(self, error: msgspec.ValidationError) -> str:
-        """Say what a value must be."""
+        """Return what a value must be, for a message."""
         kind, several = self.kind, ""
         if get_origin(kind) is tuple:
             kind, *others = get_args(kind)
@@ -139,11 +139,11 @@ class Option:
         limits = f" from {self.ge} to {self.le}" if kind in {int, float} else ""
         if kind in _NAMES:
             return f"{several}{_NAMES[kind]}{limits}"
-        return str(error).removeprefix("Expected ").replace("`", "")
+        return str(error).removeprefix("Expected ").replace("`", "").partition(", got")[0]
 
 
 _CAN_BE_TYPED = r"\A[^\0\ud800-\udc7f\udd00-\udfff]*\Z"
-"""Text that can name a file; bytes of names that are not UTF-8 are surrogates from U+DC80 to U+DCFF."""
+"""Text that can name a file. Bytes that are not UTF-8 are surrogates from U+DC80 to U+DCFF."""
 _NAMES = {str: "text that can be typed", bool: "true or false", int: "an integer", float: "a number"}
 
 
@@ -185,24 +185,25 @@ def option(
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(option,))
 class Options:
-    """Base of all models."""
+    """Base class of all models."""
 
     group: ClassVar[str] = ""
     given: frozenset[str] = frozenset()
-    """The options that were given, whatever their values."""
+    """Names of the options that were set, even to their defaults."""
 
     def __init__(self, *arguments: Any, **values: Any) -> None:  # noqa: ANN401 - type checkers see the fields
         """Read and check the options.
 
         Raises:
-            UsageError: In one sentence on all that is wrong.
+            UsageError: With all problems in one message.
         """
-        known, problems = options_of(type(self)), []
+        known, problems, hints = options_of(type(self)), list[str](), list[str]()
         values = type(self).prepare(_by_name(type(self), arguments, values))
         own = self.__dict__
         for name in values.keys() - known.keys():
-            close = difflib.get_close_matches(name, known, n=1)
-            problems.append(f"there is no option {name!r}" + (f" (did you mean {close[0]!r}?)" if close else ""))
+            problems.append(f"there is no option {name!r}")
+            names = [each.alias or argument for argument, each in known.items()]
+            hints += [f"did you mean {close!r}?" for close in difflib.get_close_matches(name, names, n=1)]
         for name, each in known.items():
             try:
                 if name in values:
@@ -212,9 +213,11 @@ class Options:
                 else:
                     own[name] = each.default
             except (ValueError, TypeError, InputError) as error:
-                problems.append(f"{flag_of(name, each)}: {error}")
+                problem, *more = map(str, error.args)
+                problems.append(f"{flag_of(name, each)}: {problem}")
+                hints += [line.removeprefix("hint: ") for line in more]
         if problems:
-            raise UsageError("; ".join(problems))
+            raise UsageError("; ".join(problems), hint="; ".join(hints) or None)
         own["given"] = frozenset(values)
         try:
             self._check_given(known)
@@ -222,18 +225,18 @@ class Options:
                 if "_agree" in vars(kind):
                     vars(kind)["_agree"](self)
         except (ValueError, InputError) as error:
-            raise UsageError(str(error)) from error
+            raise UsageError(*error.args) from error
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return values as they are to be read; a model may derive one from another."""
+        """Return values before they are read; a model may derive some of them from others."""
         return values
 
     def _agree(self) -> None:
-        """Check options against each other; every class of a model has its own.
+        """Check options against each other; called for every class of a model.
 
         Raises:
-            ValueError: In a sentence that names flags.
+            ValueError: With a message that names flags.
         """
 
     def _check_given(self, known: Mapping[str, Option]) -> None:
@@ -246,10 +249,11 @@ class Options:
                     raise ValueError(f"{flag_of(name, known[name])} needs {flags}")
             for other in known[name].excludes:
                 if other in given:
-                    raise ValueError(f"give either {flag_of(name, known[name])} or {flag_of(other, known[other])}")
+                    flags = f"{flag_of(name, known[name])} and {flag_of(other, known[other])}"
+                    raise ValueError(f"{flags} cannot be combined")
 
     def replaced(self, **changes: Any) -> Self:  # noqa: ANN401 - values of fields
-        """Return a copy with other values, which are not checked."""
+        """Return a copy with some values replaced, without checks."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__, **changes)
         return copy
@@ -259,7 +263,7 @@ _known: dict[type[Options], dict[str, Option]] = {}
 
 
 def options_of(model: type[Options]) -> dict[str, Option]:
-    """Return the options of a model, those of its bases first."""
+    """Return the options of a model; base classes come first."""
     if model not in _known:
         _known[model] = _find_options(model)
     return _known[model]
@@ -300,10 +304,10 @@ def flag_of(name: str, option: Option) -> str:
 
 
 def _by_name(model: type[Options], arguments: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments by the names of fields, of which functions know some by another name."""
+    """Return arguments by field name; functions have other names for some fields."""
     known = options_of(model)
     names = {each.alias: name for name, each in known.items() if each.alias is not None}
     by_position = [name for name, each in known.items() if not each.kw_only]
     if len(arguments) > len(by_position):
-        raise UsageError(f"expected at most {len(by_position)} arguments without a name, got {len(arguments)}")
+        raise UsageError(f"{len(arguments)} arguments have no name; at most {len(by_position)} may")
     return dict(zip(by_position, arguments, strict=False)) | {names.get(name, name): values[name] for name in values}

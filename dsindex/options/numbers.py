@@ -1,15 +1,16 @@
-"""The numbers of options that have a form of their own: sizes, shares, steps and tokens."""
+"""Parsers for option values: sizes, shares, steps and numbers of tokens."""
 
 from __future__ import annotations
 
 import re
 
+from dsindex.errors import UsageError
 from dsindex.messages import THOUSANDS, show_value, split_unit
 
 MEGATRON_COUNT = 2**31 - 1
 """Megatron's helpers count the epochs of an index, and the tokens of a sample with the extra one, as int32."""
 LEAST_PLAIN_BYTES = 64 << 10
-"""A smaller size in a text needs a unit: 64 is likely to mean 64MiB."""
+"""A smaller size on the command line needs a unit: 64 most likely means 64MiB."""
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
@@ -23,9 +24,9 @@ def parse_size(value: object) -> object:
         return value
     number, unit = split_unit(value)
     if number is None or unit not in _BYTES:
-        raise ValueError(f"expected a size such as 64kB, 64MiB or 1.5GB, got {show_value(value)}")
+        raise ValueError(f"{show_value(value)} is not a size such as 64kB, 64MiB or 1.5GB")
     if not unit and 0 < number < LEAST_PLAIN_BYTES:
-        raise ValueError(f"expected a size with a unit, got {value}; say {value}MiB, or {value}B for bytes")
+        raise UsageError(f"{value} has no unit", hint=f"write {value}MiB, or {value}B for bytes")
     return int(number * _BYTES[unit])
 
 
@@ -38,7 +39,7 @@ def parse_share(value: object) -> float:
     number, unit = split_unit(f"{value:.25f}" if isinstance(value, int | float) else str(value))
     share = float((number or 0) / 100 if unit == "%" else number or 0)
     if not 0 < share <= 1 or unit not in {"", "%"}:
-        raise ValueError(f"expected a share above 0 and of at most 100%, such as 10% or 0.1, got {show_value(value)}")
+        raise ValueError(f"{show_value(value)} is not a share above 0 and up to 100%, such as 10% or 0.1")
     return share
 
 
@@ -51,7 +52,7 @@ def parse_steps(value: object) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", str(value).strip())
     steps = (0, 0) if match is None else (int(match[1]), int(match[2] or match[1]))
     if not 1 <= steps[0] <= steps[1]:
-        raise ValueError(f"expected a step from 1, or steps such as 10-19, got {show_value(value)}")
+        raise ValueError(f"{show_value(value)} is not a step such as 12 or a range of steps such as 10-19")
     return steps
 
 
@@ -66,5 +67,5 @@ def parse_tokens(value: object) -> object:
     number, unit = split_unit(value)
     tokens = int((number or 0) * THOUSANDS.get(unit, 0))
     if tokens <= 0:
-        raise ValueError(f"expected a positive number of tokens such as 300B, 1.5T or 2000000, got {value!r}")
+        raise ValueError(f"{show_value(value)} is not a positive number of tokens such as 300B, 1.5T or 2000000")
     return tokens

@@ -16,12 +16,12 @@ from dsindex.store.urls import locate_output, refuse_url
 def _new_pbin(value: AnyPath) -> str:
     path = locate_output(os.fspath(value))
     if not path.endswith(PBIN_SUFFIX) or not os.path.basename(path).removesuffix(PBIN_SUFFIX):
-        raise ValueError(f"expected the name of a {PBIN_SUFFIX} file, got {path!r}")
+        raise ValueError(f"{path!r} is not the name of a {PBIN_SUFFIX} file")
     return path
 
 
 class JoinConfig(Options):
-    """`dsindex pack --merge`: `.pbin` files joined to one."""
+    """The options of `dsindex pack --merge`."""
 
     merge: Paths = option(default=...)
     output: Annotated[Path, _new_pbin, refuse_url] = option(default=...)
@@ -34,29 +34,29 @@ class PackConfig(TextConfig):
     group: ClassVar = "input and output"
     output_prefix: Output = option()
     output: Annotated[Path, _new_pbin] = option("FILE.pbin")
-    """The packed data, here or in a bucket (s3://, gs://)."""
+    """File to write, on a disk or in a bucket (s3://, gs://)."""
     jq_pattern: str = option("JQ", default=".text")
-    """Selects the text of a record (default: .text); anything but a single key is slower, as it runs jq."""
+    """jq expression for the text of a record; anything but a single key runs jq, which is slower (default: .text)."""
     pbin_era: PbinEra = option(default="current")
     """Version of the .pbin to write (default: current)."""
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Name the files beside the `.pbin` after it."""
+        """Derive the prefix of the other files from the name of the `.pbin`."""
         if "output_prefix" in values:
-            raise UsageError("there is no option 'output_prefix'; use --output FILE.pbin")
+            raise UsageError("there is no option 'output_prefix'", hint="use --output FILE.pbin")
         return {**values, "output_prefix": str(values.get("output") or "out").removesuffix(PBIN_SUFFIX)}
 
 
 class PackFlags(PackConfig):
-    r"""Tokenize text into a .pbin of Modalities, or join .pbin files.
+    r"""Tokenize text into a .pbin file for Modalities, or join .pbin files.
 
-    FILE.pbin is byte for byte what Modalities' own `data pack_encoded_data` writes, with a manifest and the provenance
-    of every document beside it.
+    FILE.pbin is byte for byte what Modalities' `data pack_encoded_data` writes. A manifest and the provenance of every
+    document are written with it.
 
-    A text without tokens makes no document; it is counted. Run the same command again to continue an interrupted job.
+    A text without tokens makes no document, but is counted. Rerun the command to continue after an interruption.
 
-    --merge joins .pbin files of any version, in the order given, with correct offsets.
+    --merge joins .pbin files of any version in the order given.
 
     Examples:
         dsindex pack --input docs.jsonl --tokenizer-model FOLDER \

@@ -158,7 +158,8 @@ class Dispatch(Generic[K]):
             return
         if used:
             call, cause = flight.call, error
-            error = TaskError(f"{call.name} ({call.place}): given up after {used} attempts, the last because {cause}")
+            last = cause.sentence if isinstance(cause, DsindexError) else cause
+            error = TaskError(f"{call.name} ({call.place}): given up after {used} attempts; the last failed: {last}")
             error.__cause__ = cause
         if self._fault is None or flight.turn < self._fault[0]:
             self._fault = (flight.turn, error)

@@ -95,7 +95,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     try:
         check_room(config, estimate, itemsize=dtype.itemsize, num_keys=keys)
     except OutputError as error:
-        limits.append(str(error))
+        limits.append(error.sentence)
     if estimate.documents > INT32_MAX:
         limits.append(
             f"{estimate.documents:,.0f} documents: Megatron counts at most {INT32_MAX:,}; build several datasets"

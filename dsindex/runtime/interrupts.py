@@ -34,7 +34,7 @@ _stop: StoppedError | None = None
 
 
 @contextlib.contextmanager
-def stop_on_signals(command: str) -> Iterator[None]:
+def stop_on_signals() -> Iterator[None]:
     """Raise StoppedError at the first signal, and end the process at the second; for the main thread.
 
     A SIGHUP that is ignored, as under `nohup`, stays ignored.
@@ -47,9 +47,9 @@ def stop_on_signals(command: str) -> Iterator[None]:
         is_first, _stop = _stop is None, _stop or StoppedError(number)
         sentence = "stopping; a second signal stops it at once, which is safe too"
         if not is_first:
-            sentence = "stopped; run the same command again to continue"
+            sentence = "stopped; rerun the command to continue"
         with contextlib.suppress(OSError):  # not by sys.stderr: the signal may have interrupted a write to it
-            os.write(2, f"\n{command}: {sentence}\n".encode())
+            os.write(2, f"\n{sentence}\n".encode())
         if not is_first:
             os._exit(128 + number)
         raise _stop

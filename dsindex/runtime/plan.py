@@ -6,12 +6,13 @@ their shards alone are made again, since each shard belongs to its own input.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dsindex.formats.manifest import Plan
-from dsindex.messages import show_name
-from dsindex.store.json_text import decode_json, encode_json
+from dsindex.messages import show_name, without_secrets
+from dsindex.store.json_text import encode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputStatus] = ()) -> Plan:
     """Return the plan of settings, which are of types that JSON has, and inputs."""
     return Plan(
-        settings=decode_json(encode_json(settings)),
+        settings=json.loads(encode_json(settings)),
         inputs=[(file.path, file.size_bytes, file.version) for file in inputs],
     )
 
@@ -49,4 +50,4 @@ def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
 
 
 def _shown(value: object) -> str:
-    return "not set" if value is None else encode_json(value).decode()
+    return "not set" if value is None else without_secrets(encode_json(value).decode())

@@ -206,7 +206,7 @@ def _reason(error: BaseException) -> str:
     """Return in a sentence why a job ended, with what is kept."""
     if isinstance(error, KeyboardInterrupt):
         return "; ".join([str(error) or "interrupted", *getattr(error, "__notes__", [])[:1]])
-    return str(error) if isinstance(error, DsindexError) else f"{type(error).__name__}: {error}"
+    return error.sentence if isinstance(error, DsindexError) else f"{type(error).__name__}: {error}"
 
 
 class Reporter:

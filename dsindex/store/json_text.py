@@ -14,6 +14,9 @@ from typing import Any
 from dsindex.store.locations import Location
 
 _MAYBE_SECRET = re.compile(rb"://[^\"]*[@?#]|\\/|\\u00", re.IGNORECASE)
+_OPTIONS = frozenset({"options", "settings"})
+"""Keys of a manifest or a journal below which texts are options as the user wrote them, such as a key or a separator:
+two that differ must not become equal."""
 
 
 def encode_json(
@@ -45,9 +48,10 @@ def encode_json(
 
 
 def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
-    r"""Parse JSON, including names that are not UTF-8; the addresses in it become Locations.
+    r"""Parse a manifest or a journal, including names that are not UTF-8; its addresses become Locations.
 
-    dsindex stores no user information and no query of an address, but others may have written the file.
+    dsindex stores no user information and no query of an address, but others may have written the file. A user's data
+    is read by `json.loads`, which changes nothing.
 
     Raises:
         ValueError: If it is not JSON; `json.JSONDecodeError` if the position is known.
@@ -67,7 +71,9 @@ def _located(value: Any) -> Any:  # noqa: ANN401 - JSON holds anything
         return Location(value) if "://" in value else value
     if isinstance(value, list):
         return [_located(item) for item in value]
-    return {key: _located(item) for key, item in value.items()} if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    return {key: item if key in _OPTIONS else _located(item) for key, item in value.items()}
 
 
 def _as_plain(value: object) -> Any:  # noqa: ANN401 - what `json` can write

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
@@ -48,7 +49,8 @@ def expand_pattern(pattern: str) -> Sequence[Listed]:
     before, is_deep, _ = pattern.partition("**")
     for top in (glob.glob(before) if before else ["."]) if is_deep else ():
         _require_no_circles(top, pattern)
-    matches = sorted(glob.glob(pattern, recursive=True))
+    # `**/**` matches what `**` does, at a power of the cost, and a path may match in several ways.
+    matches = sorted(set(glob.glob(re.sub(r"(?<![^/])(\*\*/)+", "**/", pattern), recursive=True)))
     if is_deep:  # it has the files of the folders that it matches, too
         matches = [path for path in matches if not os.path.isdir(path)]
     if not matches:
@@ -76,13 +78,19 @@ def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
     >>> is_match(["a", "b", "c.jsonl"], ["a", "**", "*.jsonl"]), is_match(["a", ".b.jsonl"], ["a", "*.jsonl"])
     (True, False)
     """
-    if not wanted or not parts:
-        return not parts and all(part == "**" for part in wanted)
-    if wanted[0] == "**":
-        below = not parts[0].startswith(".") and is_match(parts[1:], wanted)
-        return below or is_match(parts, wanted[1:])
-    is_hidden = parts[0].startswith(".") and not wanted[0].startswith(".")
-    return not is_hidden and fnmatchcase(parts[0], wanted[0]) and is_match(parts[1:], wanted[1:])
+    wanted = [*wanted, "*"] if wanted[-1:] == ["**"] else wanted  # the key is none of the folders that `**` matches
+    reached = [True, *(not set(wanted[:place]) - {"**"} for place in range(1, len(wanted) + 1))]
+    """Whether the parts so far match the pattern up to each place: time grows with parts times places."""
+    for part in parts:
+        is_hidden, before, reached = part.startswith("."), reached, [False]
+        for place, pattern in enumerate(wanted):
+            if pattern == "**":  # matches the part and stays, or matches nothing
+                reached[place] |= before[place] and not is_hidden
+                reached.append(reached[place])
+            else:
+                is_seen = not is_hidden or pattern.startswith(".")
+                reached.append(before[place] and is_seen and fnmatchcase(part, pattern))
+    return reached[-1]
 
 
 def list_files(folder: str) -> dict[tuple[str, ...], Listed]:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError, RecordProblem
+from dsindex.messages import show_value
+from dsindex.text.jq_process import TOO_DEEP, RunawayError, run_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,9 +83,9 @@ class Patterns:
     ) -> None:
         self.fields, self.masks, self.conditions = dict(fields), tuple(masks), tuple(conditions)
         for pattern in (*conditions, *fields.values()):
-            _compile(pattern, pattern)  # alone, so that an unbalanced bracket cannot affect the program around it
+            _run(pattern, pattern)  # alone, so that an unbalanced bracket cannot affect the program around it
         for mask in masks:
-            _compile(mask.rest, mask.pattern)
+            _run(mask.rest, mask.pattern)
         names = list(fields)
         holds = [f"(try {{value: ([({pattern}\n)] | any)}} catch {{error: .}})" for pattern in conditions]
         values = [f"(try {{values: [({pattern}\n)]}} catch {{error: .}})" for pattern in fields.values()]
@@ -92,12 +94,13 @@ class Patterns:
             f" | try ([({mask.rest}\n)] | any) catch {{error: .}})]"
             for mask in masks
         ]
-        self._program = _compile(
+        self._program = (
             f"{_PRELUDE} null as $ENV | [{', '.join(holds)}] as $holds"
             f" | (if ($holds | all(.value)) then [{', '.join(values)}] else [] end) as $fields"
-            f" | {{conditions: $holds, fields: $fields, masks: [{', '.join(selected)}]}}",
-            " or ".join([*conditions, *fields.values()]),
+            f" | {{conditions: $holds, fields: $fields, masks: [{', '.join(selected)}]}}"
         )
+        self._shown = " or ".join([*conditions, *fields.values()])
+        _run(self._program, self._shown)
 
     def __reduce__(self) -> tuple[type[Patterns], tuple[Any, ...]]:
         return Patterns, (self.fields, self.masks, self.conditions)
@@ -105,12 +108,24 @@ class Patterns:
     def read(self, record: Mapping[str, Any] | bytes) -> PatternAnswers:
         """Evaluate the patterns on one record, or its JSON in UTF-8; a record that jq cannot read fails them all."""
         try:
-            text = record.decode() if isinstance(record, bytes) else json.dumps(record, ensure_ascii=False)
-            [found] = self._program.input_text(text).all()
-        except (ValueError, TypeError, RecursionError) as error:
-            # Releases of Python word it differently, and the reason is in the output.
-            failed = {"error": "the record is nested too deep" if isinstance(error, RecursionError) else str(error)}
-            found = {"conditions": [failed] * len(self.conditions), "fields": [failed] * len(self.fields)}
+            line = record if isinstance(record, bytes) else json.dumps(record, ensure_ascii=False).encode()
+        except RecursionError:
+            return self._answers(TOO_DEEP)
+        except (ValueError, TypeError) as error:
+            return self._answers({"error": str(error)})
+        return self.read_lines([line])[0]
+
+    def read_lines(self, lines: Sequence[bytes]) -> list[PatternAnswers]:
+        """Evaluate the patterns on records, each a line of JSON in UTF-8.
+
+        Raises:
+            InputError: If a pattern takes too long or too much memory on a record.
+        """
+        return list(map(self._answers, _run(self._program, self._shown, lines) if lines else ()))
+
+    def _answers(self, found: dict[str, Any]) -> PatternAnswers:
+        if "error" in found:
+            found = {"conditions": [found] * len(self.conditions), "fields": [found] * len(self.fields)}
         return PatternAnswers(self, found)
 
 
@@ -168,13 +183,17 @@ def _checked(pattern: str, answer: dict[str, Any], place: str = "") -> dict[str,
     raise RecordProblem("pattern-error", f"pattern `{pattern}` fails{place}: {_shorten(shown)}")
 
 
-def _compile(program: str, pattern: str) -> Any:  # noqa: ANN401 - jq has no types
-    import jq  # of all readers, only those of patterns need it
-
+def _run(program: str, pattern: str, lines: Sequence[bytes] = ()) -> list[dict[str, Any]]:
     try:
-        return jq.compile(program)
+        return run_program(program, lines)
     except ValueError as error:
         raise InputError(f"jq pattern {pattern!r}: {_shorten(str(error))}") from error
+    except RunawayError as error:
+        shown = show_value(lines[error.number].decode(errors="replace"))
+        raise InputError(
+            f"jq pattern {pattern!r}: it needs more than {error.limit} for the record {shown}",
+            hint="look at its recursion, loops and regular expressions: they have to end for every record",
+        ) from error
 
 
 def _shorten(message: str) -> str:

@@ -133,21 +133,24 @@ def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limi
 def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection, limit: int) -> RecordBlock:
     """Parse a block line by line; this defines what its records are."""
     sizes = block.ends - block.starts
-    kept: list[int] = []
+    judgements: dict[int, Judgement] = {}
     blank: list[int] = []
-    values: list[Values] = []
-    bad: list[BadRecord] = []
+    unread: dict[int, bytes] = {}
     for number in range(len(sizes)):
-        judgement: Judgement
         line = block.text(number)
         if sizes[number] > limit:
-            judgement = describe_long_line(int(sizes[number]), limit)
+            judgements[number] = describe_long_line(int(sizes[number]), limit)
         elif not line.strip(JSON_WHITESPACE):
             blank.append(number)
-            continue
+        elif decoder and (found := decoder(memoryview(line), 1)):
+            judgements[number] = [value for [value] in found]
         else:
-            found = decoder and decoder(memoryview(line), 1)
-            judgement = [value for [value] in found] if found else selection.read_line(line)
+            unread[number] = line
+    judgements |= zip(unread, selection.read_lines(list(unread.values())), strict=True)
+    kept: list[int] = []
+    values: list[Values] = []
+    bad: list[BadRecord] = []
+    for number, judgement in sorted(judgements.items(), key=operator.itemgetter(0)):
         if isinstance(judgement, str):
             part, line_number, offset = (int(each[number]) for each in (block.parts, block.lines, block.offsets))
             kept_bytes = cut_large(block.line(number), limit)

@@ -129,15 +129,24 @@ class Selection:
         return paths
 
     def read_line(self, line: bytes) -> Judgement:
-        """Judge a line without newline and BOM that is not blank.
+        """Judge a line without newline and BOM that is not blank."""
+        return self.read_lines([line])[0]
+
+    def read_lines(self, lines: Sequence[bytes]) -> list[Judgement]:
+        """Judge lines without newline and BOM that are not blank.
 
         jq accepts more than JSON lines, so it does not decide whether a line is a record.
         """
-        record = parse_record(line)
-        if isinstance(record, str):
-            return record
+        records = list(map(parse_record, lines))
+        if not self.needs_jq:
+            return [record if isinstance(record, str) else self._judge(record, None) for record in records]
+        own = [line for line, record in zip(lines, records, strict=True) if not isinstance(record, str)]
+        answers = iter(self._open_patterns().read_lines(own))
+        return [record if isinstance(record, str) else self._judge(record, next(answers)) for record in records]
+
+    def _judge(self, record: dict[str, object], answers: PatternAnswers | None) -> Judgement:
         try:
-            return self._read(record, self._open_patterns().read(line) if self.needs_jq else None)
+            return self._read(record, answers)
         except RecordProblem as problem:
             return problem.reason
 

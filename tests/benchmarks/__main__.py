@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 ROOT = Path(__file__).parents[2]
-CHAT_TEMPLATE = ROOT / "dsindex" / "instruction" / "templates" / "qwen2.5.jinja"
+CHAT_TEMPLATE = ROOT / "dsindex" / "chat" / "templates" / "qwen2.5.jinja"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from tests.support.conversations import HUMAN, SPEC_RECORD, SPEC_YAML, config, c
     pytest.param("learn: first", "learn: expected one of all or last_turn", id="learn"),
     pytest.param("learn: last_turn\nb_include_to_loss_token: x\ne_include_to_loss_token: y", "than markers", id="ways"),
     pytest.param("special_tokens: [<s>, <s>]", "special_tokens: .*names '<s>' twice", id="token-twice"),
+    pytest.param("special_tokens: [[[]]]", "special_tokens: a token must be a text, not list", id="token-list"),
     pytest.param("too_long: chop\nmax_length: 5", "too_long: expected one of refuse, .* got 'chop'", id="policy"),
     pytest.param('separator: "\\ud800"', r"expected Unicode text in every option, got .*\\ud800", id="no-unicode"),
 ])  # fmt: skip

@@ -58,7 +58,7 @@ LANGUAGE = {
     "{% endblock %}": "Hello!",
     "{{ messages | groupby('role') | map('first') | join }}": "assistantsystemuser",
     "{% for i in range(90000) %}{% endfor %}{{ 'x'.center(5) }}": "  x  ",
-    "{{ 1 is sameas 1 }}{{ namespace(self=2) }}": "True<Namespace {'self': 2}>",
+    "{{ 1 is sameas 1 }}{{ namespace(self=2) }}": "True<Namespace>",
     "{{ ''.__class__ }}{{ messages['__init__'] }}": "",
     "{# " + "x" * 300_000 + " #}y": "y",
     "{{ today_ | default('x') }}{{ today_ }}{% if tone | upper == 'LOUD' %}!{% endif %}{{ tone }}{{ eos_token }}": "x",

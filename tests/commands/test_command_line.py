@@ -54,15 +54,42 @@ def test_build_has_at_most_60_arguments():
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["build", "--ouput-prefix", "x"], "unrecognized arguments: --ouput-prefix x; did you mean --output-prefix?"),
-    (["build", "--inptu", "x"], "unrecognized arguments: --inptu x; did you mean --input"),
-    (["build", "--input", "a", "--replace", "b"], "unrecognized arguments: b"),
-    (["biuld", "--input", "x"], "invalid choice: 'biuld'"),
+    (["build", "--ouput-prefix", "x"], "error: there is no option --ouput-prefix\nhint: did you mean --output-"),
+    (["build", "--inptu", "x"], "error: there is no option --inptu\nhint: did you mean --input"),
+    (["build", "--input", "a", "--replace", "b"], "error: unexpected argument: b\nhint: `dsindex build -h` lists"),
+    (["biuld", "--input", "x"], "error: there is no command 'biuld'\nhint: did you mean `build`?\n"),
+    (["help", "biuld"], "error: there is no command 'biuld'\nhint: did you mean `build`?\n"),
+    (["--inptu"], "error: there is no option --inptu\nhint: `dsindex -h` lists"),
 ])  # fmt: skip
-def test_mistyped_words_are_told_the_nearest_one(words, message, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(words)
-    assert message in capsys.readouterr().err
+def test_mistyped_words_get_the_nearest_one_as_a_hint(words, message, capsys):
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_short_help_lists_the_common_options_and_full_help_has_index_caches_last(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["build", "-h"])
+    assert len(re.findall(r"^  --", capsys.readouterr().out, re.MULTILINE)) in range(10, 14)
+    for words in (["help", "build"], ["build", "--help"]):
+        with pytest.raises(SystemExit, match="0"):
+            main(words)
+    shown = capsys.readouterr().out
+    assert "--replace" in shown
+    assert re.findall(r"^(\S.*):$", shown, re.MULTILINE)[-2:] == ["index caches (optional)", "examples"]
+
+
+@pytest.mark.parametrize("no_colour", ["", "1"])
+def test_errors_are_coloured_on_a_terminal_and_wrapped_between_words(no_colour, monkeypatch, capsys):
+    monkeypatch.setenv("NO_COLOR", no_colour)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    path = "/no/" + "such-folder/" * 6 + "docs.jsonl"
+    assert main(["build", "--sampel=1"]) == 2
+    assert main(["inspect", path]) == 1
+    shown = capsys.readouterr().err
+    assert ("\x1b[1;31merror:\x1b[0m there is" in shown, "\x1b[1;36mhint:\x1b[0m did" in shown) == (not no_colour,) * 2
+    assert [line for line in shown.splitlines() if len(line) > 60 and " " in line] == []
+    assert f"\n{path}:\n" in shown
 
 
 def test_flags_are_read_as_megatron_spells_them_and_lists_add_up(tmp_path):
@@ -128,18 +155,18 @@ def build(folder, *words):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["--max-record-size", str(2**63)], "--max-record-size: expected an integer from 1 to 92"),
-    (["--shard-size", "64"], "--shard-size: expected a size with a unit, got 64; say 64MiB, or 64B for bytes"),
-    (["--sample", "1" * 400], "--sample: expected a share above 0"),
-    (["--max-bad-records", LONG], "--max-bad-records: expected a number such as 100"),
-    (["--shard-deadline", "inf"], "--shard-deadline: expected "),
-    ([*INDEX[2:], "--seq-length", str(2**31 - 1)], "--seq-length: expected an integer from 2 to 2147483646, "),
+    (["--max-record-size", str(2**63)], "--max-record-size: '9223372036854775808' is not an integer from 1 to 92"),
+    (["--shard-size", "64"], "--shard-size: 64 has no unit\nhint: write 64MiB, or 64B for bytes"),
+    (["--sample", "1" * 400], f"--sample: {repr('1' * 80)[:80]}… is not a share above 0"),
+    (["--max-bad-records", LONG], f"--max-bad-records: {repr(LONG)[:80]}… is not a number such as 100"),
+    (["--shard-deadline", "inf"], "--shard-deadline: 'inf' is not a number "),
+    ([*INDEX[2:], "--seq-length", str(2**31 - 1)], "--seq-length: '2147483647' is not an integer from 2 to 2147483646"),
     ([*INDEX[:2], "--num-samples", LONG], "--num-samples: expected one to three numbers"),
 ], ids=lambda words: " ".join(words)[:40] if isinstance(words, list) else "")  # fmt: skip
 def test_numbers_out_of_range_are_refused_before_work(words, message, tmp_path, capsys):
     assert build(tmp_path / "out", *words) == 2
-    [shown] = capsys.readouterr().err.splitlines()
-    assert f"dsindex build: {message}" in shown
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"error: {message}")
     assert len(shown) < 300
     assert not os.path.exists(tmp_path / "out")
 

@@ -164,10 +164,10 @@ def test_other_fields_are_another_plan(source, tmp_path):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"json_keys": (".a | .b",)}, r"a file name, got '\.a \| \.b'; name the output, as in NAME=\.a \| \.b"),
-    ({"json_keys": ('.["a/b"]',)}, r"can be part of a file name, got 'a/b'; name the output, as in NAME="),
-    ({"json_keys": ("text", ".text")}, r"expected outputs of different names, got text text"),
-    ({"token_ids": "x=.a[0]"}, r"--token-ids: expected a name or a path .*, got the jq pattern 'x=\.a\[0\]'"),
+    ({"json_keys": (".a | .b",)}, r"'\.a \| \.b' cannot be part of .*\nhint: name the output, as in NAME=\.a \| \.b"),
+    ({"json_keys": ('.["a/b"]',)}, r"'a/b' cannot be part of a file name\nhint: name the output, as in NAME="),
+    ({"json_keys": ("text", ".text")}, r"two outputs have the same name: text text"),
+    ({"token_ids": "x=.a[0]"}, r"--token-ids: 'x=\.a\[0\]' is a jq expression"),
     ({"join": "\\x"}, "expected a backslash to be part of"),
 ])  # fmt: skip
 def test_options_that_do_not_fit_are_refused(options, message):
@@ -185,6 +185,6 @@ def test_bad_fields_get_one_sentence(flags, message, tmp_path, capsys):
     words = ("build", "--input", tmp_path / "a.jsonl", "--tokenizer-model", OWN.plain_tokenizer, *flags)
     assert main([*map(str, words), "--output-prefix", str(tmp_path / "out" / "x"), "--executor", "local"]) == 1
     shown = capsys.readouterr().err.splitlines()[-1]
-    assert shown.startswith("dsindex build: ")
+    assert shown.startswith("error: ")
     assert re.search(message, shown), shown
     assert not list(tmp_path.glob("out/*.bin"))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dsindex.errors import InputError
 from dsindex.runtime.input_paths import find_paths, find_split, require_all_parts
 from dsindex.runtime.inputs import look_at_inputs
 from dsindex.runtime.work_folder import MARKER_FILE
+from dsindex.store.listing import expand_pattern, is_match
 from tests.support.golden import OWN
 from tests.support.published import published
 
@@ -74,6 +76,28 @@ def test_folder_takes_what_is_data():
     )
     Path("in/near.jsonl").symlink_to("../elsewhere/far.jsonl")
     assert found("in") == ["in/near.jsonl"]
+
+
+def test_drawn_patterns_take_each_file_once_and_the_same_in_a_bucket_as_on_a_disk():
+    rng = random.Random(3)
+    paths = {"/".join(["t", *rng.choices(["a", "b", ".h", "ab"], k=rng.randrange(3)), f"{n}.x"]) for n in range(40)}
+    write(*paths)
+    for _ in range(300):
+        wanted = [
+            "t",
+            *rng.choices(["**", "**", "*", "a", ".*", "a*"], k=rng.randrange(5)),
+            rng.choice(["*.x", "1?.x", "**"]),
+        ]
+        matching = sorted(path for path in paths if is_match(path.split("/"), wanted))
+        try:
+            assert [path for path, _ in expand_pattern("/".join(wanted))] == matching, wanted
+        except InputError:
+            assert not matching
+
+
+def test_pattern_of_many_stars_takes_no_time():
+    assert not is_match(["a"] * 400, ["**", "a"] * 100 + ["b"])
+    assert is_match(["a"] * 400, ["**", "a"] * 100)
 
 
 def test_patterns_follow_links_but_not_in_circles():

@@ -18,7 +18,7 @@ def test_fairseqs_index_is_named(tmp_path, capsys):
     for command in ("inspect", "verify"):
         assert main([command, str(tmp_path / "old")]) == 1
         shown = "".join(capsys.readouterr())
-        assert "got the TNTIDX index of fairseq, as --dataset-impl lazy or cached wrote it" in shown
+        assert "a TNTIDX index of fairseq, which --dataset-impl lazy or cached wrote" in shown
         assert "MMIDIDX\n" not in shown
 
 

@@ -22,7 +22,7 @@ def hang_up_by_default():
     (signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143), (signal.SIGHUP, "terminated", 129),
 ], ids=["Ctrl-C", "SIGTERM", "SIGHUP"])  # fmt: skip
 def test_first_signal_is_raised(number, how, code):
-    with pytest.raises(KeyboardInterrupt, match=how) as raised, stop_on_signals("x"):
+    with pytest.raises(KeyboardInterrupt, match=how) as raised, stop_on_signals():
         os.kill(os.getpid(), number)
     assert raised.value.exit_code == code
 
@@ -59,12 +59,12 @@ def wait_in_compiled_code():
 
 
 def test_stop_that_became_another_error_is_raised_itself():
-    with pytest.raises(StoppedError), stop_on_signals("x"):
+    with pytest.raises(StoppedError), stop_on_signals():
         wait_in_compiled_code()
 
 
 def test_stop_that_was_swallowed_is_raised_later():
-    with stop_on_signals("x"):
+    with stop_on_signals():
         raise_missed_stop()  # there is none yet
         with pytest.raises(StoppedError):
             os.kill(os.getpid(), signal.SIGTERM)

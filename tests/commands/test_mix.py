@@ -120,8 +120,8 @@ def test_plan_of_a_blend_is_what_megatron_draws(case, monkeypatch, capsys):
 @pytest.mark.parametrize(("words", "code", "message"), [
     ("", 2, "give at least one dataset"),
     ("web=3", 2, "web: expected 40% of the tokens or 0.4, 2.5epochs, 10B tokens, rest, or a limit such as "),
-    ("web --tokens 1B --train-samples 3", 2, "give either --tokens or --train-samples"),
-    ("web --valid-data-path code --split 9,1", 2, "give either --split or --valid-data-path"),
+    ("web --tokens 1B --train-samples 3", 2, "--tokens and --train-samples cannot be combined"),
+    ("web --valid-data-path code --split 9,1", 2, "--split and --valid-data-path cannot be combined"),
     ("web 0.5 books", 1, "0.5.idx: no such file"),
     ("web=60% books=60%", 1, "expected shares of at most 100% together, got 120%; make them smaller"),
     ("web linked", 1, "expected every dataset once"),

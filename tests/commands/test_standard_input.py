@@ -65,7 +65,7 @@ def test_interrupted_build_continues_without_reading_again(pipe, monkeypatch, cl
 
 
 @pytest.mark.parametrize(("words", "message", "code"), [
-    (("build", "--input", "-", "-"), "expected standard input (-) once", 2),
+    (("build", "--input", "-", "-"), "standard input (-) is given twice", 2),
     (("build", "--dry-run", "--input", "-"), "-: expected files, got standard input, which a later build could not", 1),
 ])  # fmt: skip
 def test_uses_that_make_no_sense_are_refused(words, message, code, pipe, cli):

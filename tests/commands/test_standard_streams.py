@@ -24,14 +24,14 @@ def run(shell, folder, **environment):
 
 
 @pytest.mark.parametrize(("redirection", "said"), [
-    (">/dev/full", f"dsindex build: done, but its summary {FULL}\n"), (">&- 2>&- <&-", None),
+    (">/dev/full", f"warning: done, but the summary {FULL}\n"), (">&- 2>&- <&-", None),
 ], ids=["full", "all-closed"])  # fmt: skip
 def test_build_whose_summary_cannot_be_printed_is_done(tmp_path, redirection, said):
     ended = run(f"$ds {BUILD} {redirection}", tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / f"{PREFIX}.manifest.json").exists()
     assert "Traceback" not in ended.stderr
-    lines = [line for line in ended.stderr.splitlines(keepends=True) if line.startswith("dsindex ")]
+    lines = [line for line in ended.stderr.splitlines(keepends=True) if line.startswith("warning:")]
     assert "".join(lines) == (said or "")
     if said is None:
         assert ended.stderr == ""
@@ -41,7 +41,7 @@ def test_build_whose_summary_cannot_be_printed_is_done(tmp_path, redirection, sa
 def test_what_is_only_printed_fails_where_it_cannot_be(tmp_path, command):
     ended = run(f"$ds {command} >/dev/full", tmp_path)
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].endswith(f"its output {FULL}")
+    assert ended.stderr.splitlines()[-1].endswith(f"the output {FULL}")
     assert "Traceback" not in ended.stderr
 
 

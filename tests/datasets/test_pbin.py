@@ -45,7 +45,7 @@ def test_both_kinds_refuse_what_cannot_be(tmp_path, kind):
         with pytest.raises(ValueError, match=f"a block_size from 2, an .*, to its 18 tokens, got {block_size}"):
             kind(path, block_size)
     assert len(kind(path, 18)) == 1
-    with pytest.raises(FormatError, match="of version spec, got version current"):
+    with pytest.raises(FormatError, match="pbin of version current, not spec"):
         kind(path, 4, version=PBIN_VERSIONS["spec"])
     dataset = kind(path, 5)
     for number in (len(dataset), -len(dataset) - 1):

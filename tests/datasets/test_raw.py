@@ -34,10 +34,10 @@ def test_dataset_builds_a_missing_index_and_takes_a_jq_pattern(tmp_path, tokeniz
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    (b'{"text": 1}', "got int; change the pattern"),
-    (b'{"body": "x"}', "expected a string from the jq pattern '.text', got nothing"),
-    (b"[]", "expected JSON that the jq pattern '.text' can read"),
-    (b'{"text": "\xed\xa0\x80"}', "expected JSON that the jq pattern '.text' can read"),
+    (b'{"text": 1}', "expected a string under the key 'text', got a number"),
+    (b'{"body": "x"}', "expected the key 'text', got only 'body'"),
+    (b"[]", "expected a JSON object, got a list"),
+    (b'{"text": "\xed\xa0\x80"}', "expected UTF-8, got byte 0xed"),
 ], ids=str)  # fmt: skip
 def test_a_line_without_a_text_is_named(tmp_path, tokenizer, line, message):
     path = tmp_path / "x.jsonl"
@@ -65,7 +65,7 @@ def test_a_file_that_changed_is_noticed(tmp_path):
     path.write_bytes(b"{}\n")
     with pytest.raises(InputError, match="but it has changed; open it again"):
         lines[1]
-    with pytest.raises(FormatError, match="the file changed since it was indexed"):
+    with pytest.raises(FormatError, match="the file has changed since it was indexed"):
         RawLines(path)
     path.write_bytes(b"{ }\n[]\n")
     with pytest.raises(InputError, match="it has changed; open it again"):

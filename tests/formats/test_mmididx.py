@@ -68,12 +68,12 @@ def test_golden_index_is_rewritten_byte_for_byte(tmp_path, prefix):
 
 
 @pytest.mark.parametrize(("data", "message"), [
-    (index_bytes(magic=b"TNTIDX\0\0\0"), "got the TNTIDX index of fairseq"),
-    (index_bytes()[:20], "expected a header of 34 bytes, got 20"),
-    (index_bytes(version=2), "expected MMIDIDX version 1, got 2"),
-    (index_bytes(code=9), "token type code from 1 to 8, got 9"),
-    (index_bytes()[:-1], "the file is damaged or cut off"),
-    (index_bytes(counts=(1 << 63, 1 << 63)), "the file is damaged or cut off"),
+    (index_bytes(magic=b"TNTIDX\0\0\0"), "a TNTIDX index of fairseq"),
+    (index_bytes()[:20], "cut off: it has 20 bytes, and its header alone has 34"),
+    (index_bytes(version=2), "version 2 is not supported"),
+    (index_bytes(code=9), "unknown token type code 9"),
+    (index_bytes()[:-1], "damaged or cut off: it has"),
+    (index_bytes(counts=(1 << 63, 1 << 63)), "damaged or cut off: it has"),
 ], ids=["other-magic", "half-a-header", "version", "code", "cut-off", "huge-counts"])  # fmt: skip
 def test_read_header_refuses_what_is_no_index(tmp_path, data, message):
     path = tmp_path / "d.idx"
@@ -84,13 +84,13 @@ def test_read_header_refuses_what_is_no_index(tmp_path, data, message):
 
 
 @pytest.mark.parametrize(("changes", "at_the_ends", "message"), [
-    ({"boundaries": [1, 1, 1, 3, 4]}, True, "first document boundary to be 0, got 1"),
-    ({"boundaries": [0, 1, 1, 3, 5]}, True, "last document boundary to be 4, got 5"),
+    ({"boundaries": [1, 1, 1, 3, 4]}, True, "first document boundary is 1 instead of 0"),
+    ({"boundaries": [0, 1, 1, 3, 5]}, True, "last document boundary is 5 instead of 4"),
     ({"boundaries": [0, 3, 1, 3, 4]}, False, "document 1 ends at sequence 1, before it begins"),
-    ({"lengths": [3, -4, 10, 1]}, False, "no length below 0, got -4 for sequence 1"),
-    ({"pointers": [2, 6, 14, 18]}, True, "sequence 0 to begin at byte 0 of the .bin, got 2"),
-    ({"pointers": [0, 6, 12, 18]}, False, "sequence 2 to begin at byte 14 of the .bin, got 12"),
-    ({"lengths": [3, 4, 2, 2]}, True, "expected a .bin of 22 bytes, got 20"),
+    ({"lengths": [3, -4, 10, 1]}, False, "sequence 1 has the negative length -4"),
+    ({"pointers": [2, 6, 14, 18]}, True, "sequence 0 begins at byte 2 of the .bin instead of byte 0"),
+    ({"pointers": [0, 6, 12, 18]}, False, "sequence 2 begins at byte 12 of the .bin instead of byte 14"),
+    ({"lengths": [3, 4, 2, 2]}, True, "its sequences take 22 bytes, and the .bin has 20"),
 ])  # fmt: skip
 def test_check_names_the_wrong_entry(tmp_path, monkeypatch, changes, at_the_ends, message):
     monkeypatch.setattr("dsindex.formats.mmididx.CHUNK_ITEMS", 2)

@@ -14,6 +14,7 @@ from tests.peers.three_datasets import write_three_datasets
 HERE = Path(__file__).parent
 WITHOUT_MEGATRON = (
     "test_chat_templates.py",
+    "test_maxtext.py",
     "test_releases.py",
     "test_trainers.py",
 )

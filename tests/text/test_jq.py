@@ -1,3 +1,6 @@
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from dsindex.errors import InputError, RecordProblem
@@ -119,6 +122,36 @@ def test_record_that_nests_too_deep_is_a_problem():
         nested = [nested]
     with pytest.raises(RecordProblem, match="the record is nested too deep"):
         read(".x", {"x": nested})
+
+
+@pytest.mark.parametrize("pattern", ["def f: f; f", ".n as $n | [range($n * 1e12)]", "[repeat(.)]"])
+def test_pattern_that_runs_away_is_ended_and_names_the_record(pattern, monkeypatch):
+    monkeypatch.setattr("dsindex.text.jq_process.RECORD_SECONDS", 0.3)
+    monkeypatch.setattr("dsindex.text.jq_process.MEMORY_BYTES", 1 << 30)
+    patterns = Patterns({"x": f"if .n > 0 then ({pattern}) else .n end"})
+    monkeypatch.setattr("dsindex.text.jq_process._thread.child", None, raising=False)
+    limits = r"needs more than (0\.3 seconds|1 GiB of memory) for the record"
+    with pytest.raises(InputError, match=limits + " '{\"n\": 7}'"):
+        patterns.read_lines([b'{"n": 0}', b'{"n": -1}', b'{"n": 7}', b'{"n": 8}'])
+    assert [answer.value("x") for answer in patterns.read_lines([b'{"n": 0}', b'{"n": -1}'])] == [0, -1]
+
+
+def test_threads_and_forks_have_processes_of_their_own():
+    patterns = Patterns({"x": ".n"})
+    lines = [b'{"n": %d}' % number for number in range(100)]
+
+    def numbers(_):
+        return [answer.value("x") for answer in patterns.read_lines(lines)]
+
+    with ThreadPoolExecutor(4) as threads, multiprocessing.get_context("fork").Pool(2) as processes:
+        expected = [list(range(100))] * 20
+        assert list(threads.map(numbers, range(20))) == expected
+        assert processes.map(_read_numbers, [lines] * 20) == expected
+    assert numbers(0) == list(range(100))
+
+
+def _read_numbers(lines):
+    return [answer.value("x") for answer in Patterns({"x": ".n"}).read_lines(lines)]
 
 
 @pytest.mark.parametrize("rest", [

@@ -1,13 +1,16 @@
 """The caches of a job, byte for byte: names, descriptions and records, for every release, program and kind of job."""
 
+import hashlib
 import json
 import os
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from dsindex.errors import InputError
+import dsindex
+from dsindex.errors import DsindexError, InputError
 from tests.commands.index.index_jobs import IDENTIFIERS, described, index, indexed, options
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, SHARED_GOLDEN
@@ -184,3 +187,28 @@ def test_fim_job_has_the_same_arrays_under_another_name(folder):
     assert not indexed(fim_data=True, explain=True).ok
     indexed(fim_data=True, data_cache_path=None)
     assert list(folder.glob("web/cache/GPTFIMDataset_indices/*-description.txt"))
+
+
+def test_caches_for_maxtext_have_its_hash_and_the_fixed_names_of_its_blend(folder):
+    write_dataset(folder / "books", [[[1] * 40, [2] * 9]] * 20)
+    job = {"reader": "maxtext", "seq_length": 30, "data_cache_path": "cache"}
+    report = index(**job, data_path=["2", "web", "1", "books"], num_samples=300)
+    hashed = (
+        '{\n    "class": "MegatronNpyDataSource",\n    "input_paths": [\n        "books"\n    ],\n'
+        '    "num_epochs": 4,\n    "separate_final_epoch": true,\n    "seed": 0,\n    "sequence_length": 30,\n'
+        '    "split": null,\n    "split_index": 0,\n    "add_extra_token": 1\n}'
+    )
+    stem = folder / "cache" / hashlib.md5(hashed.encode()).hexdigest()
+    assert Path(f"{stem}-description.txt").read_text() == hashed
+    assert sorted(np.load(f"{stem}-document_index.npy").tolist()) == sorted([*range(20)] * 4)  # documents
+    assert len(np.load(folder / "cache" / "dataset_index.npy")) == 300
+    assert [each.name for each in report.results][-1] == "blend of 2, split train"
+    assert dsindex.inspect("cache").facts["samples"] == 300
+    samples = dsindex.open("cache")
+    parts = samples.trace(next(number for number in range(300) if samples.dataset_index[number] == 1)).parts
+    assert sum(part.num_tokens for part in parts) == 31
+    assert dsindex.verify("books", cache="cache").ok
+    with pytest.raises(DsindexError, match="nothing like --megatron-release"):
+        index(**job, data_path="web", num_samples=300, megatron_release="0.19", job_tokenizer={})
+    with pytest.raises(DsindexError, match="MaxText needs a weight for each"):
+        index(**job, data_path=["web", "books"], num_samples=300)

@@ -89,7 +89,7 @@ def test_orders_of_files_are_read_in_their_order():
     ({"document_order": "sorted"}, "expected shuffled, packed, length, or a file .npy or .parquet, got 'sorted'"),
     ({"document_order": "s3://b/order.npy"}, "s3://b/order.npy"),
     ({"document_order": "o.npy", "document_order_splits": ["train", "valid"]}, "orders the documents of one split"),
-    ({"document_order": "packed", "fim_data": True}, "give either --fim-data or --document-order"),
+    ({"document_order": "packed", "fim_data": True}, "--fim-data and --document-order cannot be combined"),
 ])  # fmt: skip
 def test_options_that_do_not_go_with_an_order(changes, said):
     with pytest.raises(UsageError, match=said):

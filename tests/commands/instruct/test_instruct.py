@@ -265,9 +265,9 @@ def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer):
 
 
 @pytest.mark.parametrize(("text", "options", "code", "message"), [
-    ("message_construction: [role]", ["--seq-length", "1"], 2, "expected an integer from 2 to 134217728, got '1'"),
+    ("message_construction: [role]", ["--seq-length", "1"], 2, "'1' is not an integer from 2 to 134217728"),
     ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a block"),
-    ("{message_construction: [role]}", ["--seq-length", "64", "--pad-to-multiple", "12"], 2, "such as 60, got 64"),
+    ("{message_construction: [role]}", ["--seq-length", "64", "--pad-to-multiple", "12"], 2, "example --seq-length 60"),
     ("{message_construction: [role], too_long: split, max_length: 9}",
      ["--seq-length", "64", "--longer-than-pack", "truncate"], 2, "got both; leave out one"),
     ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
@@ -307,9 +307,9 @@ def test_tables_give_the_tokens_of_json_and_what_is_not_written_is_said(tmp_path
         words = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / name)]
         words += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / name)]
         said = cli(words).out
-        assert "  note: reasoning_content in 2 of 2 conversations: the template does not write it" in said
+        assert "  note: reasoning_content in 2 of 2 conversations: the template does not use it" in said
         found.add((tmp_path / f"{name}_text_document.bin").read_bytes())
     assert len(found) == 1
     assert "reasoning" not in cli([*words[:-1], f"{words[-1]}-dropped", "--reasoning", "drop"]).out
     refused = cli([*words[:-1], f"{words[-1]}-refused", "--unwritten", "refuse"], 1).err
-    assert "the template does not write reasoning_content; see `unwritten` (not-written)" in refused
+    assert "reasoning_content: the template does not use it; see `unwritten` (not-written)" in refused

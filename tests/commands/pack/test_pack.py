@@ -136,9 +136,9 @@ def test_added_token_that_does_not_fit_is_refused_by_name(make_pack, tmp_path):
 
 
 REFUSED = {
-    "no output": ((*INPUT, *TOKENIZER), 2, "dsindex pack: --output is required\n"),
+    "no output": ((*INPUT, *TOKENIZER), 2, "error: --output is required\n"),
     "output of another kind": ((*INPUT, *TOKENIZER, "--output", "x.bin"), 2,
-     "--output: expected the name of a .pbin file, got 'x.bin'"),
+     "--output: 'x.bin' is not the name of a .pbin file"),
     "jq that sees the clock": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".text + (now | tostring)"),
      1, "'now' is not allowed, since output must depend on the record alone"),
     "merge with text": (("--merge", "a.pbin", "--output", "b.pbin", *INPUT), 2, "there is no option 'input'"),

@@ -33,7 +33,7 @@ def test_damaged_and_missing_files_are_found(pack):
     assert report.notes == ("index or provenance are damaged, so the dataset was not compared with its source",)
     Path(path).write_bytes(data)
     edit_manifest(path, lambda m: m["content"]["options"].update(pbin_era="spec"))
-    assert "docs.pbin: expected" in all_findings(verify(path))
+    assert "docs.pbin: this is a .pbin of version" in all_findings(verify(path))
 
 
 def test_file_of_others_is_sound_and_not_called_intact(tmp_path):
