@@ -64,6 +64,7 @@ from dsindex.store.urls import absolute, local_paths, refuse_address
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from dsindex.megatron.cache import CacheFiles, CacheRecord, Content
     from dsindex.megatron.flags import Sizes
     from dsindex.megatron.plan import Blend, Cache, Counts
     from dsindex.options.index import IndexConfig
@@ -402,22 +403,51 @@ def build_cache(cache: Cache, threads: int = 1) -> BuiltCache:
         LimitError: If a blend draws more samples than a dataset has.
         OutputError: If the cache cannot be written, or another program's file has one of its names.
     """
-    started, files = time.monotonic(), cache.files
-    finals = tuple(map(absolute, (*files.paths, files.record)))
-    artifact = Artifact(finals=finals, plan_id=make_plan({"cache": cache.name, "path": files.stem}).plan_id)
-    with writing_artifacts([files.stem], [artifact], waits=True):
+    started = time.monotonic()
+    with writing_artifacts([cache.files.stem], [_artifact(cache.files)], waits=True):
         made = make_contents(cache, threads)
-        record = check_cache(files, *made) if made is not None else None
-        is_there = files.exist() and (record is None or not files.changed(record))
-        if made is not None and record is not None:
-            contents = [] if is_there else list(zip(finals[:-1], made[0], strict=True))
-            sizes: dict[str, int | None] = {}
-            for final, content in [*contents, (finals[-1], encode_record(record))]:
-                with open_output(artifact.partial(final)) as file:
-                    write_content(file, content)
-                sizes[final] = file.size_bytes
-            publish([artifact if contents else replace(artifact, finals=finals[-1:])], sizes)
-    return describe_cache(cache, seconds=time.monotonic() - started, reused=is_there)
+        reused = made is None or write_cache(cache.files, *made)
+    return describe_cache(cache, seconds=time.monotonic() - started, reused=reused)
+
+
+def _artifact(files: CacheFiles) -> Artifact:
+    """Return a cache's files, of which the description and dsindex's record complete it."""
+    finals = tuple(map(absolute, (*files.paths, files.record)))
+    return Artifact(finals=finals, plan_id=make_plan({"cache": files.stem}).plan_id)
+
+
+def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRecord) -> bool:
+    """Publish a cache, which is locked, or keep identical files.
+
+    Args:
+        files: The paths.
+        contents: Contents of the files, in the order of `files.paths`.
+        record: What to record besides the files' sizes and digests.
+
+    Returns:
+        Whether the files existed already.
+
+    Raises:
+        OutputError: If a file exists that differs and that dsindex did not write, or a file cannot be written.
+    """
+    complete = check_cache(files, contents, record)
+    if complete is None:
+        return True
+    is_there = files.exist() and not files.changed(complete)
+    artifact = _artifact(files)
+    *finals, record_path = artifact.finals
+    written: list[tuple[str, Content]] = [(record_path, encode_record(complete))]
+    if is_there:
+        artifact = replace(artifact, finals=(record_path,))
+    else:
+        written = [*zip(finals, contents, strict=True), *written]
+    sizes: dict[str, int | None] = {}
+    for final, content in written:
+        with open_output(artifact.partial(final)) as file:
+            write_content(file, content)
+        sizes[final] = file.size_bytes
+    publish([artifact], sizes)
+    return is_there
 
 
 def _explain(cache: Cache) -> Finding:

@@ -53,9 +53,6 @@ class Assembly:
         self.waiting: list[Work] = []
         """Work that failed for a damaged shard."""
         self._check_kept()
-        for output in job.outputs:
-            if not output.in_bucket and not self._ranges(output):
-                replace_file(output.tokens.path, b"")
 
     def _ranges(self, output: Output) -> dict[int, RangeMerged]:
         return self.job.journal.ranges(self.job.plan.plan_id, output.name)
@@ -97,6 +94,8 @@ class Assembly:
     def _call(self, output: Output, what: int | str) -> tuple[Key, Call]:
         if isinstance(what, int):
             task = output.tokens.task(what)
+            if find(task.output) is None:
+                replace_file(task.output, b"")
             name = f"merge[{output.name}.{output.token_suffix}:{what:05d}]"
             place = f"{task.output}, bytes {task.begin} to {task.begin + task.size_bytes}"
             return (output, what), Call(name=name, place=place, function=merge_range, arguments=(task,))
@@ -110,18 +109,21 @@ class Assembly:
         name, arguments = f"{what.partition('.')[0]}[{output.name}]", (sources, output.partial(what))
         return (output, what), Call(name=name, place=output.final(what), function=function, arguments=arguments)
 
-    def run(self, calls: Calls, first: Calls = ()) -> None:
+    def run(self, calls: Calls, first: Calls = (), *, merges: bool = False) -> None:
         """Make calls, and those that follow from their answers.
 
         Args:
             calls: The calls, in the order of the job.
             first: Calls that follow from an earlier run.
+            merges: Whether the stage counts merged bytes.
         """
         dispatch = self.job.dispatch(calls)
         dispatch.release(first)
         with contextlib.closing(dispatch.run()) as results:
             for key, answer in results:
                 dispatch.release(self.take(key, answer))
+                if merges and not isinstance(key, int) and not isinstance(answer, Damaged):
+                    self._advance(*key)
 
     def take(self, key: Key, answer: Any) -> Calls:  # noqa: ANN401 - of the functions above
         """Record the answer of a call; return the calls that follow from it."""
@@ -136,11 +138,15 @@ class Assembly:
             size_bytes = output.tokens.task(what).size_bytes
             journal.record(RangeMerged(plan_id, output.name, what, size_bytes, answer))
             self._remove_used_up(output, what)
-            self.job.reporter.advance(size_bytes)
         else:
             journal.record(FileComplete(plan_id, output.name, answer))
-            self.job.reporter.advance(answer.size_bytes if what == output.token_suffix else 0, tasks=0)
         return ()
+
+    def _advance(self, output: Output, what: int | str) -> None:
+        if isinstance(what, int):
+            self.job.reporter.advance(output.tokens.task(what).size_bytes)
+        elif what == output.token_suffix:
+            self.job.reporter.advance(output.tokens.size_bytes, tasks=0)
 
     def make_again(self, damaged: Damaged) -> Calls:
         """Return the calls that make the shard of a damaged file again. Only shards can be."""
@@ -188,8 +194,8 @@ class Assembly:
             self.job.require_locks()
             present = [output.final(suffix) for output in outputs for suffix in output.suffixes]
             begin_in_bucket(outputs[0].artifact, [output.artifact for output, _ in last], present)
-        self.run(self._call(*each) for each in work)
-        self.run(self._call(*each) for each in last)
+        self.run((self._call(*each) for each in work), merges=True)
+        self.run((self._call(*each) for each in last), merges=True)
         return [output.digests({**self._files(output), **self._token_file(output)}) for output in outputs]
 
     def _token_file(self, output: Output) -> dict[str, StoredFile]:
@@ -198,7 +204,9 @@ class Assembly:
             return {}
         size_bytes, name = output.tokens.size_bytes, output.token_suffix
         status = find(output.tokens.path)
-        if status is not None and status.size_bytes > size_bytes:
-            os.truncate(output.tokens.path, size_bytes)  # an earlier run of the plan had other inputs' ranges
+        if status is None and not size_bytes:
+            replace_file(output.tokens.path, b"")
+        elif status is not None and status.size_bytes > size_bytes:
+            os.truncate(output.tokens.path, size_bytes)
         digests = [bytes.fromhex(merged.digest) for _, merged in sorted(self._ranges(output).items())]
         return {name: StoredFile(name=name, size_bytes=size_bytes, digest=combine_digests(digests))}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dsindex._version import __version__
-from dsindex.errors import OutputError, PlanError
+from dsindex.errors import PlanError
 from dsindex.formats.manifest import (
     Manifest,
     Plan,
@@ -28,14 +28,20 @@ from dsindex.formats.manifest import (
     manifest_path,
     read_manifest,
 )
-from dsindex.messages import show_name
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.dispatch import Dispatch, make_executor
 from dsindex.runtime.executors import ClusterLostError
 from dsindex.runtime.interrupts import raise_missed_stop
 from dsindex.runtime.plan import compare_plans
 from dsindex.runtime.progress import PROGRESS_SUFFIX, ProgressFile, conclude
-from dsindex.runtime.publish import finish_publishing, hold_output, is_publishing, publish, remove_leftovers
+from dsindex.runtime.publish import (
+    finish_publishing,
+    hold_output,
+    is_publishing,
+    publish,
+    refuse_inputs,
+    remove_leftovers,
+)
 from dsindex.runtime.work_folder import (
     MARKER_FILE,
     Began,
@@ -183,8 +189,8 @@ def open_job(
         BaseException: Whatever interrupts the block, with a note about the finished work that is kept.
     """
     raise_missed_stop()
-    refuse_inputs(outputs, [path for path, *_ in plan.inputs])
     work_dir, artifacts = work_folder_path(config), [output.artifact for output in outputs]
+    refuse_inputs(artifacts, [path for path, *_ in plan.inputs])
     with contextlib.ExitStack() as owned:
         locks = [owned.enter_context(hold_work_folder(work_dir))]
         locks += [owned.enter_context(hold_output(prefix)) for prefix in sorted(output.prefix for output in outputs)]
@@ -251,22 +257,6 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
         if manifest and not foreign and files_have_recorded_sizes(output.prefix, manifest):
             finished.append(manifest)
     return finished if len(finished) == len(outputs) else []
-
-
-def refuse_inputs(outputs: Sequence[Output], inputs: Sequence[str]) -> None:
-    """Refuse outputs that are inputs of the same job, also through links to folders or files.
-
-    Raises:
-        OutputError: If an output is an input, naming both.
-    """
-    names = [path for output in outputs for path in output.artifact.finals if output.in_bucket or os.path.exists(path)]
-    existing = {os.path.realpath(path): path for path in names}
-    for path in inputs if existing else ():
-        if found := existing.get(os.path.realpath(path)):
-            what = (
-                "is both an input and an output" if found == path else f"is an output, and the input {show_name(path)}"
-            )
-            raise OutputError(f"{found} {what}", hint="choose another --output-prefix")
 
 
 def _take_over(job: Job) -> None:

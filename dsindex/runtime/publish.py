@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dsindex.errors import OutputError
+from dsindex.messages import show_name
 from dsindex.store.json_text import decode_json, encode_json
 from dsindex.store.local import holds_writes, require_path, sync_folder, writing
 from dsindex.store.lock import hold_lock
@@ -97,6 +98,32 @@ def hold_output(path: str, *, waits: bool = False) -> contextlib.AbstractContext
     return hold_lock(with_suffix(absolute(path), LOCK_SUFFIX), what=f"the output {path}", waits=waits)
 
 
+def refuse_inputs(artifacts: Sequence[Artifact], inputs: Sequence[str]) -> None:
+    """Refuse outputs that are inputs of the same job, also through links to folders or files.
+
+    Raises:
+        OutputError: If an output is an input, naming both.
+    """
+    existing: dict[object, str] = {}
+    for final in (final for artifact in artifacts for final in artifact.finals):
+        if (identity := _identity(final)) is not None:
+            existing[identity] = final
+    for path in inputs if existing else ():
+        if found := existing.get(_identity(path)):
+            same, hint = "" if found == path else f", as {show_name(path)}", "choose another name for the output"
+            raise OutputError(f"{found} is both an input and an output{same}", hint=hint)
+
+
+def _identity(path: str) -> object:
+    """Return what two names of the same file have in common; None if there is no file. Objects have one name."""
+    if holds_writes(path):
+        return path
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    return None
+
+
 @contextlib.contextmanager
 def writing_artifacts(names: Sequence[str], artifacts: Sequence[Artifact], *, waits: bool = False) -> Iterator[None]:
     """Own artifacts of one task while the block writes and publishes them: locked, without leftovers before and after.
@@ -155,6 +182,7 @@ def new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[NewFiles]
         if os.path.lexists(path) and not os.path.isfile(path):
             raise OutputError(f"{path}: exists already", hint="choose another name")
     artifact = Artifact(finals=tuple(map(absolute, paths)), plan_id=plan.plan_id)
+    refuse_inputs([artifact], [path for path, *_ in plan.inputs])
     with writing_artifacts([name], [artifact]):
         files = NewFiles(artifact)
         yield files
@@ -264,11 +292,17 @@ def _carry_out(path: str, plan_id: str, commit: _Commit) -> None:
         if len(waiting) == len(commit.files):  # afterwards, these names are the new files'
             _withdraw(joined(folder, name) for name in commit.withdrawn)
         for name, _ in commit.files:
+            if name in commit.withdrawn:  # what completes an artifact must not survive a power cut without the rest
+                _sync(folder)
             if name in waiting:
                 _rename(waiting[name], joined(folder, name))
-        with writing(path):
-            sync_folder(folder)
+        _sync(folder)
     store_of(path).delete([path])
+
+
+def _sync(folder: str) -> None:
+    with writing(folder):
+        sync_folder(folder)
 
 
 def _is_there(path: str, size: int | None) -> bool:
@@ -292,7 +326,7 @@ def _rename(partial: str, final: str) -> None:
             os.rename(partial, final)
             shutil.rmtree(withdrawn, ignore_errors=True)
         else:
-            os.rename(partial, final)
+            os.replace(partial, final)
 
 
 def remove_leftovers(artifacts: Iterable[Artifact], *, keeps: str | None = None, with_commits: bool = True) -> None:

@@ -234,9 +234,9 @@ class Shards(Assembly):
         shard, line = error.part or (0, 0)
         before = [other.shard for other in self._tasks[:shard] if other.input == self._tasks[shard].input]
         line += sum(self._results[number].files[0].lines for number in before) + 1
-        kept = f"{len(self._results):,} of {len(self._tasks):,} shards are kept"
-        hint = "hint: fix it and run the same command again, or leave bad records out with --on-bad-record quarantine"
-        return BadRecordError(error.path, error.offset, f"{error.reason}; {kept}\n{hint}", line, is_row=error.is_row)
+        reason = f"{error.reason}; {len(self._results):,} of {len(self._tasks):,} shards are kept"
+        hint = "fix it and run the same command again, or leave bad records out with --on-bad-record quarantine"
+        return BadRecordError(error.path, error.offset, reason, line, is_row=error.is_row, hint=hint)
 
     def _require_records(self) -> None:
         """Check that there are records, and not too many bad ones for a limit that is a share."""

@@ -156,6 +156,7 @@ class _FileLock(Lock):
                 raise PlanError(f"{self.path}: this file is not a lock of dsindex", hint="move it away")
             if not self.still_held():
                 return False
+            undo.callback(os.unlink, self.path)
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, _self(), 0)
             undo.pop_all()
