@@ -182,8 +182,7 @@ class Executor(ABC):
         """Hire workers if there are fewer than could be used, and give queued attempts to idle ones."""
         missing = len(self._queue) - sum(worker.attempt_id is None for worker in self._workers)
         if time.monotonic() >= self._hires_from:
-            for _ in range(min(missing, self.most_workers - len(self._workers))):
-                self._workers.append(self.hire())
+            self._hire(min(missing, self.most_workers - len(self._workers)))
         for worker in [each for each in self._workers if each.reference is None]:
             if not self._queue:
                 break
@@ -197,6 +196,17 @@ class Executor(ABC):
             worker.attempt_id = attempt_id
             worker.ends = time.monotonic() + seconds if self.lost else math.inf
             self._queue.popleft()
+
+    def _hire(self, count: int) -> None:
+        """Start workers; where the system's limits allow fewer, the job goes on with those that run."""
+        try:
+            for _ in range(count):
+                self._workers.append(self.hire())
+        except OSError as error:
+            if not self._workers:
+                hint = "raise the limits of this shell (`ulimit -n 4096`), or use --executor local"
+                raise TaskError(f"no worker can start ({error.strerror})", hint=hint) from error
+            self.most_workers = len(self._workers)
 
     def _take(self, worker: Worker) -> Outcome | None:
         """Take what a worker was waited for: that it has begun, or the end of its attempt."""

@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import multiprocessing
 import os
 import signal
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsindex.errors import BadRecordError
+from dsindex.errors import BadRecordError, TaskError
 from dsindex.runtime.dispatch import Dispatch
 from dsindex.runtime.executors import Call, ProcessExecutor, ThreadExecutor
 from dsindex.runtime.merge import make_index
@@ -202,3 +203,19 @@ def test_worker_that_dies_while_it_writes_leaves_nothing(tmp_path, make_config, 
     run_config(make_config(executor="processes"))
     assert (tmp_path / "died").exists()
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".bin", ".idx", ".json", ".parquet"}
+
+
+def test_limits_of_the_system_leave_fewer_workers_or_say_so(processes, monkeypatch):
+    hire, room = processes.hire, [0]
+
+    def refuse():
+        room[0] -= 1
+        if room[0] < 0:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return hire()
+
+    monkeypatch.setattr(processes, "hire", refuse)
+    with pytest.raises(TaskError, match=r"no worker can start \(Too many open files\)\nhint: raise the limits"):
+        run(processes, call(square, 3))
+    room[0] = 1
+    assert run(processes, *[call(square, number) for number in range(4)]) == {0: 0, 1: 1, 2: 4, 3: 9}
