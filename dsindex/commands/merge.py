@@ -1,4 +1,4 @@
-"""The driver of `dsindex merge`: joins many datasets, with the same ranges, ledger and publishing as a build."""
+"""The driver of `dsindex merge`: joins many datasets, with the same ranges, journal and publishing as a build."""
 
 from __future__ import annotations
 
