@@ -35,6 +35,7 @@ from dsindex.formats.mmididx import read_index
 from dsindex.megatron.flags import FIM_CLASS
 from dsindex.megatron.maxtext import MAXTEXT_BLEND, MAXTEXT_CLASS, hashed_settings, with_megatron_names
 from dsindex.store.errors import unreadable
+from dsindex.store.json_text import parse_json
 from dsindex.store.local import BlockDigester, open_file
 from dsindex.store.read import digest_file, input_status, version_number
 from dsindex.store.urls import absolute
@@ -134,10 +135,10 @@ def read_description(path: str) -> dict[str, Any]:
     expected = f"the description of a {GPT_CLASS} or {BLENDED_CLASS}"
     try:
         with open_file(path) as file:
-            identifiers = json.loads(file.read().decode())
+            identifiers = parse_json(file.read())
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise FormatError(f"{path}: expected {expected}, got a file that is not JSON ({error})") from error
     try:
         if isinstance(identifiers, dict) and identifiers.get("class") == BLENDED_CLASS:
@@ -287,7 +288,7 @@ class CacheFiles:
         try:
             with open_file(self.record) as file:
                 return msgspec.json.decode(file.read(), type=CacheRecord)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     def changed(self, record: CacheRecord) -> list[str]:
