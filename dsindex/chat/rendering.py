@@ -18,7 +18,7 @@ import re
 from collections.abc import KeysView, ValuesView
 from collections.abc import Set as AbstractSet
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jinja2 import TemplateError, Undefined, meta, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
@@ -27,6 +27,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace, _PassArg, missing
 from jinja2.visitor import NodeTransformer
 
+from dsindex.chat.replies import Rendered, ReplyFinder, Span
 from dsindex.errors import InputError, RecordProblem
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 # Marks are pieces of their own: record texts have no lone surrogates. A begin is followed by the message's position.
 _BEGIN, _END = "\udfa0", "\udfa1"
+_MARKS = frozenset((_BEGIN, _END))
 _TURNS = "positions of messages"
 """Variable with the position of each message by its identity; no template can spell it."""
 _STEP, _CONCAT, _COUNT, _BUDGET = "\udfa2", "\udfa3", "\udfa4", "\udfa5"
@@ -73,22 +75,6 @@ _LARGE_WIDTH = {
 """Part of a format such as `%09999d` or `{:>9999}`."""
 
 
-class Span(NamedTuple):
-    """Generated characters of a text."""
-
-    begin: int
-    end: int
-    message: int | None
-    """Position of the message that the loop around the block is at; None outside of such loops."""
-
-
-class Rendered(NamedTuple):
-    """The text of a conversation."""
-
-    text: str
-    spans: list[Span]
-
-
 class ChatTemplate:
     """A compiled template. Picklable and thread-safe.
 
@@ -98,6 +84,8 @@ class ChatTemplate:
         constants: Variables for all conversations: names of special tokens, `template_variables`.
         date: The date for `strftime_now`; without it, a template that calls it fails on every record.
         join_lines: Remove newlines between `}` and `{` first, as Modalities does.
+        reply_role: The role of the messages that are found in the text of a template without `{% generation %}`; None
+            for no spans.
 
     Raises:
         InputError: If the source is not an allowed template.
@@ -111,16 +99,16 @@ class ChatTemplate:
         constants: Mapping[str, Any] | None = None,
         date: datetime.date | None = None,
         join_lines: bool = False,
+        reply_role: str | None = "assistant",
     ) -> None:
-        self._given = (source, tool_source, dict(constants or {}), date, join_lines)
+        self._given = (source, tool_source, dict(constants or {}), date, join_lines, reply_role)
+        self._reply_role = reply_role
         # None rather than missing, as in transformers: templates test `tools is not none`.
         self._constants = {"tools": None, "documents": None, **(constants or {}), "add_generation_prompt": False}
         self._main = _Compiled(source.replace("}\n{", "}{") if join_lines else source, date)
         self._for_tools = self._main if tool_source is None else _Compiled(tool_source, date)
         # An address spelled out in the template or its constants is not a memory address.
         self._known_text = json.dumps([source, tool_source, self._constants], ensure_ascii=False)
-        self.marks_generation = self._main.marks_generation and self._for_tools.marks_generation
-        """Whether the template has `{% generation %}` blocks."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, self._given
@@ -136,21 +124,29 @@ class ChatTemplate:
             RecordProblem: If the template does not render this conversation.
         """
         compiled = self._main if variables.get("tools") is None else self._for_tools
-        try:
-            fitting = [compiled.fit(message) for message in messages]
-            turns = {id(message): position for position, message in enumerate(fitting)}
+        fitting = [compiled.fit(message) for message in messages]
+
+        def render(chosen: Sequence[dict[str, Any]], with_prompt: bool = False) -> Rendered:
+            turns = {id(message): position for position, message in enumerate(chosen)}
             budget = _Budget([messages, variables, self._constants])
-            known = {**self._constants, **variables, "messages": fitting, _TURNS: turns, _BUDGET: budget}
-            pieces = compiled.template.root_render_func(compiled.template.new_context(known))
-            rendered = _take_marks(pieces, budget)
-        except MemoryError:
-            raise
-        except Exception as error:
-            reason = _ADDRESS.sub(">", str(error) or type(error).__name__)[:_SHOWN_CHARACTERS]
-            line = compiled.line_of(error)
-            raise RecordProblem(
-                "template-failed", f"the chat template does not render: line {line}: {reason}"
-            ) from error
+            known = {**self._constants, **variables, "messages": chosen, _TURNS: turns, _BUDGET: budget}
+            known["add_generation_prompt"] = with_prompt
+            try:
+                pieces = compiled.template.root_render_func(compiled.template.new_context(known))
+                return _take_marks(pieces, budget, has_ends=compiled.marks_generation)
+            except MemoryError:
+                raise
+            except Exception as error:
+                reason = _ADDRESS.sub(">", str(error) or type(error).__name__)[:_SHOWN_CHARACTERS]
+                line = compiled.line_of(error)
+                raise RecordProblem(
+                    "template-failed", f"the chat template does not render: line {line}: {reason}"
+                ) from error
+
+        if compiled.marks_generation or self._reply_role is None:
+            rendered = render(fitting)
+        else:
+            rendered = ReplyFinder(render, fitting, self._reply_role).find()
         self._check(rendered.text, messages, variables)
         return rendered
 
@@ -168,27 +164,38 @@ class ChatTemplate:
 
 
 def _unpickle(
-    source: str, tool_source: str | None, constants: Mapping[str, Any], date: datetime.date | None, join_lines: bool
+    source: str,
+    tool_source: str | None,
+    constants: Mapping[str, Any],
+    date: datetime.date | None,
+    join_lines: bool,
+    reply_role: str | None,
 ) -> ChatTemplate:
-    return ChatTemplate(source, tool_source=tool_source, constants=constants, date=date, join_lines=join_lines)
+    return ChatTemplate(
+        source, tool_source=tool_source, constants=constants, date=date, join_lines=join_lines, reply_role=reply_role
+    )
 
 
-def _take_marks(pieces: Iterator[str], budget: _Budget) -> Rendered:
+def _take_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Rendered:
+    """Return the text between the marks, and its spans: up to an end mark, or to the next mark if there are no ends."""
     kept, spans, position = [], [], 0
     begin, message = -1, -1
     for piece in pieces:
-        if piece[:1] == _BEGIN:
-            begin, message = position, int(piece[1:])
-        elif piece == _END:
-            spans.append(Span(begin, position, None if message < 0 else message))
-            begin = -1
+        if piece[:1] in _MARKS:
+            if begin >= 0 and has_ends == (piece != _END):
+                break
+            if begin >= 0:
+                spans.append(Span(begin, position, None if message < 0 else message))
+            begin, message = (-1, -1) if piece == _END else (position, int(piece[1:]))
         else:
             kept.append(piece)
             position += len(piece)
             if position > _MAX_VALUE:
                 budget.take(len(piece))
-    if begin >= 0:
+    if begin >= 0 and has_ends:
         raise TemplateError("it leaves a generation block before its end (break, continue?)")
+    if begin >= 0:
+        spans.append(Span(begin, position, None if message < 0 else message))
     return Rendered("".join(kept), spans)
 
 
@@ -203,7 +210,10 @@ class _Compiled:
                 raise TemplateError(f"line {node.lineno}: a chat template cannot use other files")
             self._reads_parts, self._reads_texts = _content_forms(tree)
             needed = _needed_variables(tree) - environment.globals.keys() - _ALWAYS_GIVEN
-            self.marks_generation = _name_turns(tree, [])
+            self.marks_generation = any(used.name == _BEGIN for used in tree.find_all(nodes.Filter))
+            if not self.marks_generation:
+                _mark_outputs(tree)
+            _name_turns(tree, [])
             _count_steps(tree)
             _CountCharacters().visit(tree)
             self.template = environment.from_string(tree)
@@ -411,6 +421,9 @@ def _count(context: Context, value: Any, is_part: bool = False) -> Any:  # noqa:
     return value
 
 
+_BUFFERS = (nodes.Macro, nodes.CallBlock, nodes.AssignBlock, nodes.FilterBlock)
+
+
 class _CountCharacters(NodeTransformer):  # type: ignore[misc]  # as above
     """Put filters that count around `~`, literals, slices, and what is written into a buffer."""
 
@@ -418,7 +431,7 @@ class _CountCharacters(NodeTransformer):  # type: ignore[misc]  # as above
 
     def generic_visit(self, node: nodes.Node, *args: Any, **names: Any) -> nodes.Node:  # noqa: ANN401 - jinja2's
         outer = self.is_buffer
-        self.is_buffer |= isinstance(node, (nodes.Macro, nodes.CallBlock, nodes.AssignBlock, nodes.FilterBlock))
+        self.is_buffer |= isinstance(node, _BUFFERS)
         super().generic_visit(node, *args, **names)
         if isinstance(node, nodes.Output) and self.is_buffer:
             texts = [nodes.Const(part.data) if isinstance(part, nodes.TemplateData) else part for part in node.nodes]
@@ -499,23 +512,33 @@ def _needed_variables(tree: nodes.Template) -> frozenset[str]:
     return frozenset(name for name in meta.find_undeclared_variables(tree) - optional if not name.endswith("_token"))
 
 
-def _name_turns(node: nodes.Node, names: list[str]) -> bool:
-    """Give each block's begin the names that may stand for its message; return whether there is a block.
+def _mark_outputs(node: nodes.Node) -> None:
+    """Put a mark before each output that is not written into a buffer."""
+    for body in (getattr(node, name, []) for name in ("body", "elif_", "else_") if not isinstance(node, _BUFFERS)):
+        for child in body:
+            _mark_outputs(child)
+        marked = [[_mark(child.lineno), child] if isinstance(child, nodes.Output) else [child] for child in body]
+        body[:] = [part for parts in marked for part in parts]
+
+
+def _mark(line: int) -> nodes.Output:
+    return nodes.Output([_filtered(_BEGIN, nodes.Const(None))]).set_lineno(line)
+
+
+def _name_turns(node: nodes.Node, names: list[str]) -> None:
+    """Give each mark the names that may stand for its message.
 
     They are the targets of the loops around it, and what is set in them, as by `{% set message = messages[i] %}`.
     """
-    has_blocks = False
     for child in node.iter_child_nodes():
         if isinstance(child, nodes.Filter) and child.name == _BEGIN:
             child.args = [nodes.Name(name, "load") for name in names[1:]]
             child.node = nodes.Name(names[0], "load") if names else nodes.Const(None)
-            has_blocks = True
         inner = names
         if isinstance(child, nodes.For):
             stored = [name.name for name in child.find_all(nodes.Name) if name.ctx == "store"]
             inner = [*dict.fromkeys([*stored, *names])]
-        has_blocks |= _name_turns(child, inner)
-    return has_blocks
+        _name_turns(child, inner)
 
 
 def _content_forms(tree: nodes.Template) -> tuple[bool, bool]:
@@ -599,9 +622,8 @@ class _Generation(Extension):  # type: ignore[misc]  # as above
         outer = {"macro", "call", "set", "filter", "generation"} & set(parser._tag_stack[:-1])
         if outer:
             parser.fail(f"generation must not stand inside {min(outer)}", line)
-        begin = nodes.Filter(nodes.Const(None), _BEGIN, [], [], None, None)
         return [
-            nodes.Output([begin]).set_lineno(line),
+            _mark(line),
             nodes.Scope(body).set_lineno(line),
             nodes.Output([nodes.TemplateData(_END)]).set_lineno(line),
         ]

@@ -28,7 +28,6 @@ CHATML = (
 
 def test_template_renders_and_marks_what_is_generated():
     template = pickle.loads(pickle.dumps(ChatTemplate(CHATML)))  # noqa: S301
-    assert template.marks_generation
     text, spans = template.render(MESSAGES)
     assert text == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"

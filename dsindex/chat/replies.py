@@ -1,0 +1,242 @@
+"""Find the replies in the text of a template that does not mark them with `{% generation %}`.
+
+Nothing is changed in the text. Two ways that use different evidence have to agree on each reply, or it is refused:
+
+- **By the loop**: the text that the template writes while its loop is at the reply, without the header in front.
+- **By sentinels**: the conversation is rendered once more with characters that no record has around its texts. The
+  reply begins behind the last header before the first of its own sentinels. After the last one, it ends with what the
+  template writes at the end of a conversation that ends with this reply.
+
+The header is what `add_generation_prompt` adds to the messages before the reply, up to an opening tag of a thought.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dsindex.chat.conversations import last_turn
+from dsindex.errors import RecordProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dsindex.chat.conversations import Message
+
+    Render = Callable[[Sequence[Message], bool], "Rendered"]
+    """Renders messages, with the generation prompt or without; each output is a span."""
+
+_SENTINEL = re.compile("[\ud800-\udbff]")
+_NUM_SENTINELS = 0x400
+_TAG = re.compile(r"(</?think[^<>]{0,9}>|\[/?THINK\])")
+_OPENER = re.compile(r"<think|\[THINK\]|<seed:think>|<\|channel>|<\|channel\|>")
+"""The tag that opens a thought in a generation prompt."""
+_WORD = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|.", re.DOTALL)
+_TEXT_KEYS = ("content", "reasoning_content", "thinking", "reasoning")
+_SHOWN = 60
+
+
+class Span(NamedTuple):
+    """Generated characters of a text."""
+
+    begin: int
+    end: int
+    message: int | None
+    """Position of the message that the loop around the block is at; None outside of such loops."""
+
+
+class Rendered(NamedTuple):
+    """The text of a conversation, with its generated spans."""
+
+    text: str
+    spans: list[Span]
+
+    def pieces(self) -> list[tuple[str, int | None]]:
+        """Return the text of each span with its message."""
+        return [(self.text[span.begin : span.end], span.message) for span in self.spans]
+
+
+class ReplyFinder:
+    """Finds the replies of one conversation.
+
+    Args:
+        render: Renders messages with the template.
+        messages: The whole conversation.
+        role: The role of replies.
+    """
+
+    def __init__(self, render: Render, messages: Sequence[Message], role: str) -> None:
+        self._render, self._messages = render, messages
+        self._replies = [number for number, message in enumerate(messages) if message["role"] == role]
+        self._last_turn = last_turn([message["role"] for message in messages], role)
+        self._headers: dict[str, tuple[str, str]] = {}
+        self._tails: dict[tuple[str | bool, ...], list[str]] = {}
+
+    def find(self) -> Rendered:
+        """Return the text, and the spans of the replies.
+
+        Raises:
+            RecordProblem: If a reply is not found, or not at the same place by both ways.
+        """
+        text, outputs = self._render(self._messages, False)
+        if not self._replies:
+            return Rendered(text, [])
+        marked = self._render([_mark(message, number) for number, message in enumerate(self._messages)], False).text
+        sentinels = [
+            (match.start() - before, ord(match[0]) - 0xD800) for before, match in enumerate(_SENTINEL.finditer(marked))
+        ]
+        if _SENTINEL.sub("", marked) != text:
+            raise _problem("the template changes the texts of messages, so that its replies cannot be found")
+        written = _join_neighbours(outputs)
+        spans: list[Span] = []
+        for number in self._replies:
+            own = [place for place, owner in sentinels if owner == number % _NUM_SENTINELS]
+            found = [span for span in written if span.message == number and span.begin < span.end]
+            if found:
+                spans += self._check(text, number, found, own, sentinels)
+            elif own:
+                raise _problem(f"message {number + 1}: the template does not write it in a loop over the messages")
+        return Rendered(text, spans)
+
+    def _check(
+        self, text: str, number: int, found: list[Span], own: list[int], sentinels: list[tuple[int, int]]
+    ) -> list[Span]:
+        """Return the spans by the loop, behind the header, if the sentinels agree."""
+        where = f"message {number + 1}"
+        header, prompt = self._header(number)
+        begin, end = found[0].begin + len(header), found[-1].end
+        if number == len(self._messages) - 1:
+            end = len(text)
+            found[-1] = found[-1]._replace(end=end)
+        if not text.startswith(header, found[0].begin):
+            shown = text[found[0].begin :][:_SHOWN]
+            raise _problem(f"{where}: the generation prompt is {header!r}, but the template writes {shown!r}")
+        if number >= self._last_turn and _OPENER.match(prompt, len(header)) and not _OPENER.match(text, begin):
+            raise _problem(
+                f"{where}: the generation prompt opens a thought, but the template writes the reply without one"
+            )
+        found[0] = found[0]._replace(begin=begin)
+        other = [place for place, owner in sentinels if owner != number % _NUM_SENTINELS]
+        before = max((place for place in other if place <= (own[0] if own else begin)), default=0)
+        limit = own[0] if own else min((place for place in other if place > before), default=len(text))
+        seek = text.rfind if own else text.find
+        start = seek(header, before, limit) + len(header) if header else begin
+        last = own[-1] if own else start
+        tails = [tail for tail in self._tail(number, header, prompt) if _agree(text, last, end, tail)]
+        inside = [place for place in own if not any(span.begin <= place <= span.end for span in found)]
+        foreign = [place for place in other if any(span.begin < place < span.end for span in found)]
+        if start != begin or not tails or inside or foreign or not before <= begin <= limit:
+            tail = next(iter(self._tail(number, header, prompt)), "")
+            by_loop, by_sentinels = text[begin:end], text[start:last] + tail
+            raise _problem(
+                f"{where}: it is {_show(by_loop)} by the template's loop, but {_show(by_sentinels)} by its own texts"
+            )
+        if not text[last:end].strip():
+            raise _problem(
+                f"{where}: the template writes nothing that ends a reply, so a model would not learn to stop"
+            )
+        return found
+
+    def _header(self, number: int) -> tuple[str, str]:
+        """Return the header before a reply, and the whole generation prompt."""
+        before = self._messages[:number]
+        key = before[-1]["role"] if before else ""
+        if key not in self._headers:
+            without, prompted = self._render(before, False).pieces(), self._render(before, True).pieces()
+            num_equal = next(
+                (at for at, (one, other) in enumerate(zip(without, prompted, strict=False)) if one != other),
+                len(without),
+            )
+            prompt = "".join(text for text, _ in prompted[num_equal:])
+            opener = _OPENER.search(prompt)
+            self._headers[key] = prompt[: opener.start()] if opener else prompt, prompt
+        return self._headers[key]
+
+    def _tail(self, number: int, header: str, prompt: str) -> list[str]:
+        """Return what a template may write after a reply's own texts, if it is the last message and if it is not."""
+        message = self._messages[number]
+        content = message.get("content") or ""
+        text = content if isinstance(content, str) else content[-1]["text"]
+        key = (text[len(text.rstrip()) :], *(bool(message.get(name)) for name in _TEXT_KEYS))
+        if key in self._tails and not message.get("tool_calls"):
+            return self._tails[key]
+        chat = [*self._messages[: self._replies[0]], _mark(message, number)]
+        tails = []
+        for with_prompt in (True, False):
+            marked = self._render(chat, with_prompt).text
+            if with_prompt:
+                if not marked.endswith(prompt):
+                    continue
+                marked = marked.removesuffix(prompt)
+            last = max((match.end() for match in _SENTINEL.finditer(marked)), default=None)
+            tails.append(marked[last:] if last is not None else marked.rpartition(header)[2])
+        if not message.get("tool_calls"):
+            self._tails[key] = tails
+        return tails
+
+
+def _agree(text: str, last: int, end: int, tail: str) -> bool:
+    """Tell whether a text goes on after `last` as a tail does, at least up to `end`, where it may go on differently."""
+    written = text[last:end]
+    if written.rstrip() == tail.rstrip():
+        return True
+    rest, other = _WORD.match(text, end), _WORD.match(tail, len(written))
+    return tail.startswith(written) and rest is not None and other is not None and rest[0] != other[0]
+
+
+def _join_neighbours(outputs: Sequence[Span]) -> list[Span]:
+    spans: list[Span] = []
+    for output in outputs:
+        if spans and spans[-1].message == output.message:
+            spans[-1] = spans[-1]._replace(end=output.end)
+        elif output.begin < output.end:
+            spans.append(output)
+    return spans
+
+
+def _mark(message: Message, number: int) -> Message:
+    """Return a message with sentinels around each text of it, inside of its blanks and between tags of thoughts."""
+    sentinel = chr(0xD800 + number % _NUM_SENTINELS)
+
+    def mark(value: Any) -> Any:  # noqa: ANN401 - JSON data
+        if isinstance(value, dict):
+            return {key: mark(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [mark(item) for item in value]
+        if not isinstance(value, str):
+            return value
+        pieces = _TAG.split(value)
+        for place in range(0, len(pieces), 2):
+            if inner := pieces[place].strip():
+                head, _, rest = pieces[place].partition(inner)
+                pieces[place] = f"{head}{sentinel}{inner}{sentinel}{rest}"
+        return "".join(pieces)
+
+    marked = {key: mark(value) if key in _TEXT_KEYS else value for key, value in message.items()}
+    if isinstance(content := message.get("content"), list):
+        marked["content"] = [{**part, "text": mark(part["text"])} for part in content]
+    if "tool_calls" in message:
+        marked["tool_calls"] = [_mark_call(call, mark, sentinel) for call in message["tool_calls"]]
+    return marked
+
+
+def _mark_call(call: dict[str, Any], mark: Callable[[Any], Any], sentinel: str) -> dict[str, Any]:
+    own = call.get("function", call)
+    arguments = own.get("arguments")
+    if isinstance(arguments, str):
+        # Inside of the braces: templates ask whether it begins with one.
+        marked = {**own, "arguments": arguments[:1] + sentinel + arguments[1:-1] + sentinel + arguments[-1:]}
+    else:
+        marked = {**own, "arguments": mark(arguments)}
+        if marked == own:
+            marked["name"] = mark(own.get("name"))
+    return {**call, "function": marked} if "function" in call else marked
+
+
+def _show(text: str) -> str:
+    return repr(text if len(text) <= 2 * _SHOWN else f"{text[:_SHOWN]} … {text[-_SHOWN:]}")
+
+
+def _problem(what: str) -> RecordProblem:
+    hint = "mark what the model writes in the template with {% generation %}"
+    return RecordProblem("generation-not-found", f"{what}; {hint}")
