@@ -16,21 +16,22 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsindex.chat.conversations import last_turn
+from dsindex.chat.thoughts import TAG_PAIRS
 from dsindex.errors import RecordProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeAlias
 
     from dsindex.chat.conversations import Message
 
-    Render = Callable[[Sequence[Message], bool], "Rendered"]
+    Render: TypeAlias = Callable[[Sequence[Message], bool], "Rendered"]
     """Renders messages, with the generation prompt or without; each output is a span."""
 
 _SENTINEL = re.compile("[\ud800-\udbff]")
 _NUM_SENTINELS = 0x400
-_TAG = re.compile(r"(</?think[^<>]{0,9}>|\[/?THINK\])")
-_OPENER = re.compile(r"<think|\[THINK\]|<seed:think>|<\|channel>|<\|channel\|>")
-"""The tag that opens a thought in a generation prompt."""
+_TAG = re.compile("(" + "|".join(re.escape(tag) for pair in TAG_PAIRS for tag in pair) + ")")
+_OPENER = re.compile("|".join(re.escape(pair[0]) for pair in TAG_PAIRS))
 _WORD = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|.", re.DOTALL)
 _TEXT_KEYS = ("content", "reasoning_content", "thinking", "reasoning")
 _SHOWN = 60
@@ -72,13 +73,16 @@ class ReplyFinder:
         self._headers: dict[str, tuple[str, str]] = {}
         self._tails: dict[tuple[str | bool, ...], list[str]] = {}
 
-    def find(self) -> Rendered:
+    def find(self, rendered: Rendered) -> Rendered:
         """Return the text, and the spans of the replies.
+
+        Args:
+            rendered: The whole conversation; each output is a span.
 
         Raises:
             RecordProblem: If a reply is not found, or not at the same place by both ways.
         """
-        text, outputs = self._render(self._messages, False)
+        text, outputs = rendered
         if not self._replies:
             return Rendered(text, [])
         marked = self._render([_mark(message, number) for number, message in enumerate(self._messages)], False).text

@@ -197,7 +197,7 @@ def _instructed(result: InstructResult) -> Iterator[Line]:
 
 
 def _split(split: BuiltSplit) -> Iterator[str]:
-    from dsindex.chat.statistics import MEANINGS  # which no other command needs
+    from dsindex.chat.statistics import explain_note  # which no other command needs
 
     own, whole = split.statistics, count(split.statistics.conversations, "conversation")
     share = 100 * own.learnt / own.tokens if own.tokens else 0.0
@@ -205,7 +205,7 @@ def _split(split: BuiltSplit) -> Iterator[str]:
     sizes = f"{whole}, {count(own.sequences, 'sequence')}, {count(own.tokens, 'token')}"
     yield f"{split.prefix}: {sizes}, {own.learnt:,} trainable ({share:.1f} %), {own.cut:,} cut off{shortened}"
     for note, number in sorted(own.notes.items()):
-        yield f"  note: {note} in {number:,} of {whole}: {MEANINGS.get(note, 'the template does not write it')}"
+        yield f"  note: {note} in {number:,} of {whole}: {explain_note(note)}"
     if (packing := split.packing) is not None:
         between = f" ({packing.between:,} to multiples of {packing.pad_to_multiple})" if packing.between else ""
         blocks = f"{count(packing.blocks, 'block')} of {packing.sequence_length:,}"

@@ -6,7 +6,6 @@ Nothing is written. Damage is a finding.
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +17,7 @@ from dsindex.commands.source_lines import file_sizes, find_origin, open_token_da
 from dsindex.commands.token_text import pieces_of
 from dsindex.commands.verify_caches import read_blend
 from dsindex.datasets.blended import BlendedDataset
-from dsindex.datasets.detect import tell_kind
+from dsindex.datasets.detect import pack_layouts, tell_kind
 from dsindex.datasets.documents import summarize_lengths
 from dsindex.datasets.opening import open as open_dataset
 from dsindex.datasets.packed import PbinDocuments
@@ -114,8 +113,7 @@ def _look_at_tokens(seen: InspectResult, options: InspectConfig) -> None:
     if dataset is not None:
         seen.facts["tokens"] = dataset.num_tokens
     if seen.kind == "instruction data":
-        layouts = sorted(glob.glob(f"{glob.escape(seen.path)}_packing_*.idx"))
-        seen.facts["block layouts"] = [os.path.basename(each).removesuffix(".idx") for each in layouts]
+        seen.facts["block layouts"] = list(map(os.path.basename, pack_layouts(seen.path)))
     if masks is not None:
         seen.facts["trainable tokens"] = f"{sum(map(np.count_nonzero, _chunks(masks))):,} of {len(masks):,}"
     if data.documents is not None:

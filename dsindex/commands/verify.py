@@ -21,10 +21,12 @@ from dsindex.commands.verify_tokens import compare_shard, find_difference, open_
 from dsindex.datasets.detect import tell_kind
 from dsindex.datasets.documents import documents_of, open_documents
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.lineage import PROVENANCE_SUFFIX
 from dsindex.datasets.packed import PbinDocuments
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.formats.pbin import PBIN_VERSIONS
+from dsindex.formats.provenance import count_rows
 from dsindex.messages import count
 from dsindex.runtime.dispatch import make_executor, run_in_order
 from dsindex.runtime.executors import Call
@@ -92,6 +94,8 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
     manifest = _read_manifest(subject, results, notes)
     source = open_source(subject, manifest, config) if config.against_source else None
     counts = _read_structure(subject, manifest, results)
+    if counts is not None and manifest is not None:
+        results += _compare_counts(subject, counts, manifest)
     files = {} if manifest is None else manifest.content.digests
     checks = [_check_digest(f"{subject.prefix}.{suffix}", file) for suffix, file in files.items()]
     checks += [] if counts is None else _checks_of_content(subject, counts, config, is_digested=manifest is not None)
@@ -144,6 +148,31 @@ def _read_structure(subject: Subject, manifest: Manifest | None, results: list[C
         findings.append(f"{error.sentence}; {REMEDY}")
     results.append(CheckResult(name=STRUCTURE, findings=tuple(findings)))
     return counts
+
+
+def _compare_counts(subject: Subject, counts: DatasetCounts, manifest: Manifest) -> Iterator[CheckResult]:
+    """Compare the counts of the index with those of the manifest, and with the rows of the provenance."""
+    content, path = manifest.content, manifest_path(subject.prefix)
+    recorded = {
+        "documents": (content.documents, counts.documents),
+        "sequences": (content.sequences, counts.sequences),
+        "tokens": (content.tokens, counts.tokens),
+        "token type": (np.dtype(content.token_dtype).name, counts.token_type),
+    }
+    wrong = [
+        f"{path}: {name}: {said} recorded, {got} in the dataset"
+        for name, (said, got) in recorded.items()
+        if said != got
+    ]
+    yield CheckResult(name="counts of the manifest", findings=tuple(wrong))
+    if PROVENANCE_SUFFIX[1:] in content.digests and is_stored(provenance := f"{subject.prefix}{PROVENANCE_SUFFIX}"):
+        try:
+            num_rows = count_rows(provenance)
+            told = f"{provenance}: it has {num_rows:,} rows for {counts.documents:,} documents; {REMEDY}"
+            wrong = [told] if num_rows != counts.documents else []
+        except FormatError as error:
+            wrong = [error.sentence]
+        yield CheckResult(name="a row of provenance for every document", findings=tuple(wrong))
 
 
 def _require_idx(prefix: str) -> None:

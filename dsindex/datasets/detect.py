@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from dsindex.formats.mmididx import refuse_foreign_index
 from dsindex.formats.pbin import read_pbin_header
 from dsindex.formats.raw_index import raw_index_path
 from dsindex.megatron.cache import DESCRIPTION_SUFFIX, descriptions_in
+from dsindex.store.listing import find_stored
 from dsindex.store.local import open_file, what_is_no_file
 from dsindex.store.read import is_stored
 from dsindex.store.urls import is_url
@@ -25,7 +25,7 @@ KindName: TypeAlias = Literal["MMIDIDX", "pbin", "raw index", "index cache", "in
 LINES_SUFFIX = ".jsonl"
 TEXT_SUFFIX = "_text_document"
 MASK_SUFFIX = "_loss_mask"
-PACKING = re.compile(r"(.+)_packing_([0-9]{1,9})(?:_pad([0-9]{1,9}))?")
+PACKING = re.compile(r"(.+)_packing_([0-9]{1,9})(?:_pad([0-9]{1,9}))?", re.DOTALL)
 """Prefix of packs: that of the instruction data, the sequence length, and the multiple to which packs are filled."""
 _PREFIX_ENDINGS = (".bin", ".idx", ".manifest.json", ".provenance.parquet")
 _CACHE_ENDINGS = (
@@ -118,15 +118,21 @@ def _file(path: str) -> Subject:
     return Subject(kind="pbin", path=path)
 
 
+def pack_layouts(prefix: str) -> dict[str, tuple[int, int]]:
+    """Return the packs of instruction data: prefix → sequence length, and the multiple to which packs are filled."""
+    paths = [path.removesuffix(".idx") for path in find_stored(f"{prefix}_packing_") if path.endswith(".idx")]
+    found = {path: match for path in paths if (match := PACKING.fullmatch(path)) and match[1] == prefix}
+    return {path: (int(match[2]), int(match[3] or 1)) for path, match in found.items()}
+
+
 def _nothing(path: str) -> Subject:
     """Refuse a path that leads to no dataset.
 
     Raises:
         InputError: Always, with the datasets that may be meant.
     """
-    inside = os.path.join(glob.escape(path), "*")
-    near = (f"{inside}.idx", f"{inside}{PBIN_SUFFIX}", f"{glob.escape(path)}_*.idx")
-    names = [name.removesuffix(".idx") for pattern in near for name in sorted(glob.glob(pattern))]
+    near = [] if is_url(path) else [*find_stored(os.path.join(path, "")), *find_stored(f"{path}_")]
+    names = [name.removesuffix(".idx") for name in near if name.endswith((".idx", PBIN_SUFFIX))]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     hint = f"choose one of {', '.join(names[:4])}{more}" if names else "check the path"
     got = "got a folder" if os.path.isdir(path) else f"found no file or folder, and no {path}.idx"

@@ -9,12 +9,10 @@ a description of an index cache, or its folder           GPTDataset or BlendedDa
 
 from __future__ import annotations
 
-import glob
-import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.datasets.arguments import Caches, Result, cache_folder, list_text_prefixes, tokenizer_path
-from dsindex.datasets.detect import Subject, tell_kind
+from dsindex.datasets.detect import Subject, pack_layouts, tell_kind
 from dsindex.datasets.gpt import GPTDataset
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import InputError, UsageError
@@ -47,7 +45,6 @@ _OPTIONS: dict[KindName, set[str]] = {
     "index cache": {"split", "prefix", "options", "descriptions"},
 }
 """The options that each kind takes, besides `check` and `torch`."""
-_LAYOUT = re.compile(r"_packing_([0-9]+)(?:_pad([0-9]+))?\.idx$", re.MULTILINE)
 
 
 def open(
@@ -149,8 +146,7 @@ def _open_instruction(
     from dsindex.datasets.instruction import PackedInstructionDataset
 
     if sequence_length is None:
-        names = "\n".join(glob.glob(f"{glob.escape(path)}_packing_*.idx"))
-        layouts = [(int(length), int(multiple or 1)) for length, multiple in _LAYOUT.findall(names)]
+        layouts = pack_layouts(path).values()
         known = [layout for layout in layouts if pad_to_multiple in {None, layout[1]}]
         if len(known) != 1:
             got = ", ".join(f"{length} padded to {multiple}" for length, multiple in sorted(known)) or "none"

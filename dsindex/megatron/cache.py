@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import glob
 import json
 import os
 import uuid
@@ -41,7 +40,7 @@ from dsindex.formats.dtypes import DAMAGED_ARRAY_ERRORS
 from dsindex.formats.mmididx import read_index
 from dsindex.megatron.flags import FIM_CLASS
 from dsindex.megatron.maxtext import MAXTEXT_BLEND, MAXTEXT_CLASS, hashed_settings, with_megatron_names
-from dsindex.store.errors import output_error
+from dsindex.store.errors import output_error, unreadable
 from dsindex.store.local import (
     BlockDigester,
     atomic_writer,
@@ -336,9 +335,19 @@ def files_of(description: str) -> CacheFiles:
     return CacheFiles(description.removesuffix(DESCRIPTION_SUFFIX))
 
 
-def descriptions_in(folder: str, pattern: str = "*") -> list[str]:
-    """Return the paths of the descriptions in a folder whose names before the suffix match a pattern."""
-    return sorted(glob.glob(os.path.join(glob.escape(folder), f"{pattern}{DESCRIPTION_SUFFIX}")))
+def descriptions_in(folder: str, ending: str = "") -> list[str]:
+    """Return the paths of the descriptions in a folder whose names before the suffix end so; none if it is no folder.
+
+    Raises:
+        InputError: If the folder cannot be read.
+    """
+    try:
+        names = os.listdir(folder or ".")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    return sorted(os.path.join(folder, name) for name in names if name.endswith(f"{ending}{DESCRIPTION_SUFFIX}"))
 
 
 def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:
@@ -349,7 +358,7 @@ def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:
     hashed = cache_files(folder, identifiers).description
     if os.path.lexists(hashed):
         return hashed
-    for path in descriptions_in(folder, f"*-{identifiers['class']}-{split_of(identifiers)}"):
+    for path in descriptions_in(folder, f"-{identifiers['class']}-{split_of(identifiers)}"):
         with contextlib.suppress(FormatError):  # whose file it is, is not known
             if read_description(path) == identifiers:
                 return path

@@ -150,7 +150,7 @@ def source_changes(prefix: str, recorded: Fingerprint) -> list[str]:
 def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> Iterator[str]:
     """Yield sentences about the settings in which the most similar description of the same kind differs."""
     found = []
-    for path in descriptions_in(folder, "*" if is_maxtext(wanted) else f"*-{wanted['class']}-{split_of(wanted)}"):
+    for path in descriptions_in(folder, "" if is_maxtext(wanted) else f"-{wanted['class']}-{split_of(wanted)}"):
         try:
             found.append((describe_differences(read_description(path), wanted), path))
         except FormatError:

@@ -9,6 +9,8 @@ from dsindex.errors import DsindexError, InputError, MissingObjectError, OutputE
 
 # Of the system.
 
+PASSING_ERRORS = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN})
+"""Errors of a disk or a network folder after which another attempt may succeed."""
 FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DISK_REMEDIES = {
     **dict.fromkeys(FULL_DISK_ERRORS, "make room, or choose another place, and run the same command again"),
@@ -28,8 +30,10 @@ def output_error(path: str, error: OSError) -> OutputError:
 
 
 def unreadable(path: str, error: OSError) -> InputError:
-    """Return the error that says that a file cannot be read."""
-    return InputError(f"{path}: cannot be read ({error.strerror}); make it readable and run the same command again")
+    """Return the error that says that a file cannot be read; it is transient if the disk's error may pass."""
+    refusal = InputError(f"{path}: cannot be read ({error.strerror})", hint="make it readable, then rerun the command")
+    refusal.transient = error.errno in PASSING_ERRORS
+    return refusal
 
 
 # Of object stores and the Hub.

@@ -7,10 +7,11 @@ import glob
 import os
 import re
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from dsindex.errors import InputError
 from dsindex.store.huggingface import pin
+from dsindex.store.local import walk
 from dsindex.store.protocol import store_of
 from dsindex.store.urls import folder_of, has_magic, is_url, names_folder
 
@@ -104,8 +105,7 @@ def list_files(folder: str) -> dict[tuple[str, ...], Listed]:
     if is_url(folder):
         found = [(each.path, each) for each in store_of(folder).list(folder) if each.size_bytes]  # empty: of a console
     else:
-        walked = os.walk(top, onerror=_refuse)
-        found = [(os.path.join(place, name), None) for place, _, names in walked for name in names]
+        found = [(path, None) for path in walk(top)]
     return {tuple(path.removeprefix(top).split("/")): (path, status) for path, status in found}
 
 
@@ -119,10 +119,6 @@ def find_stored(beginning: str) -> list[str]:
         return sorted(glob.glob(f"{glob.escape(beginning)}*"))
     found = store_of(beginning).list(folder_of(beginning), recursive=False)
     return [each.path for each in found if each.path.startswith(beginning)]
-
-
-def _refuse(error: OSError) -> NoReturn:
-    raise InputError(f"{error.filename}: the folder cannot be read ({error.strerror}); check --input") from error
 
 
 def _require_no_circles(folder: str, pattern: str, around: tuple[tuple[int, int], ...] = ()) -> None:

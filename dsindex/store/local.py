@@ -15,16 +15,17 @@ import re
 import shutil
 import stat
 import sys
+import time
 import uuid
 from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import xxhash
 
 from dsindex.errors import InputError, OutputError
-from dsindex.store.errors import output_error, unreadable
+from dsindex.store.errors import PASSING_ERRORS, output_error, unreadable
 from dsindex.store.locations import Location
 from dsindex.store.urls import is_url
 
@@ -35,6 +36,26 @@ if TYPE_CHECKING:
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 """Content to write."""
+Answer = TypeVar("Answer")
+
+READ_PAUSES = (0.1, 0.5, 2.0)
+"""Seconds before each further attempt to read from a disk that returned an error."""
+
+
+def retried(read: Callable[[], Answer]) -> Answer:
+    """Return what a function reads; it is called again after errors of the disk that may pass.
+
+    Raises:
+        OSError: The last one, if all four attempts fail; any other error at once.
+    """
+    for pause in READ_PAUSES:
+        try:
+            return read()
+        except OSError as error:
+            if error.errno not in PASSING_ERRORS:
+                raise
+            time.sleep(pause)
+    return read()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +201,7 @@ def _open_regular(path: str, flags: int) -> int:
     kind = what_is_no_file(path)
     if kind is not None:
         raise OSError(errno.EINVAL, f"{kind} in place of a file", path)
-    return os.open(path, flags | os.O_NONBLOCK)  # no effect on files; a pipe does not wait
+    return retried(lambda: os.open(path, flags | os.O_NONBLOCK))  # no effect on files; a pipe does not wait
 
 
 class LocalFile(Readable):
@@ -201,7 +222,18 @@ class LocalFile(Readable):
 
     def read_into(self, view: memoryview[int], offset: int) -> int:
         """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
-        return os.preadv(self._descriptor, [view], offset)
+        return retried(partial(self._read_once, view, offset))
+
+    def _read_once(self, view: memoryview[int], offset: int) -> int:
+        try:
+            return os.preadv(self._descriptor, [view], offset)
+        except OSError as error:
+            if error.errno == errno.ESTALE:  # the server forgot the descriptor, which only opening the file renews
+                fresh = LocalFile(self.path)
+                if (fresh.size_bytes, fresh.version) == (self.size_bytes, self.version):
+                    os.dup2(fresh._descriptor, self._descriptor, inheritable=False)
+                fresh.close()
+            raise
 
     def expect_forwards(self, begin: int, end: int) -> None:  # noqa: ARG002 - Linux reads ahead in whole files
         """Let the system read ahead."""
@@ -508,31 +540,40 @@ class LocalStore:
 
     def head(self, path: str) -> InputStatus:
         """Return size and modification time; OSError if there is no file."""
-        return _status(path, os.stat(path))
+        return _status(path, retried(lambda: os.stat(path)))
 
     def open(self, path: str, known: InputStatus | None = None) -> LocalFile:  # noqa: ARG002 - the file says it
         """Open a file; OSError if it cannot be opened, or is no file."""
         return LocalFile(path)
 
     def read(self, path: str) -> tuple[bytes, str] | None:
-        """Return a small file; None if there is no file."""
-        with contextlib.suppress(OSError), open_file(path) as file:
-            return file.read(), ""
-        return None
+        """Return a small file; None if there is no file.
+
+        Raises:
+            InputError: If it cannot be read.
+        """
+        try:
+            with LocalFile(path) as file:
+                return file.read(), ""
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise unreadable(path, error) from error
 
     def put(self, path: str, data: Bytes) -> None:
         """Write a file and replace what has its name."""
         write_whole(path, data)
 
     def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
-        """Return the files in a folder, or below it; links are not followed."""
+        """Return the files in a folder, or below it; links are not followed.
+
+        Raises:
+            InputError: If a folder cannot be read.
+        """
         found = []
-        for top, folders, names in os.walk(folder):
-            if not recursive:
-                folders.clear()
-            for path in (os.path.join(top, name) for name in names):
-                with contextlib.suppress(OSError):
-                    found.append(_status(path, os.lstat(path)))
+        for path in walk(folder, recursive=recursive):
+            with contextlib.suppress(FileNotFoundError):
+                found.append(_status(path, os.lstat(path)))
         return sorted(found, key=lambda each: os.fsencode(each.path))
 
     def delete(self, paths: Iterable[str]) -> Sequence[str]:
@@ -548,6 +589,26 @@ class LocalStore:
     def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - a file grows
         """Open a file for writing; it appears complete and synced, or not at all."""
         return atomic_writer(path)
+
+
+def walk(folder: str, *, recursive: bool = True) -> Iterator[str]:
+    """Yield the paths of the files in a folder, or below it; nothing if it is absent. Links to folders are left out.
+
+    Raises:
+        InputError: If a folder cannot be read: os.walk and glob take one for empty.
+    """
+    try:
+        with retried(lambda: os.scandir(folder)) as scanned:
+            entries = list(scanned)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from walk(entry.path) if recursive else ()
+        elif not (entry.is_symlink() and os.path.isdir(entry.path)):
+            yield entry.path
 
 
 def _status(path: str, status: os.stat_result) -> InputStatus:

@@ -215,8 +215,8 @@ class Encoder:
             with library_errors():
                 batch = self._encode_fast(spelt)
         except LibraryError as error:
-            msg = f"{self._tokenizer.name}: gigatoken fails on a text ({error}); use --engine reference"
-            raise TokenizerError(msg) from error
+            what = f"gigatoken cannot encode a text: {error}"
+            raise TokenizerError(f"{self._tokenizer.name}: {what}", hint="use --engine reference") from error
         numbers = find_texts(texts, spelt, self.engine.differing)
         if numbers:
             batch = self._with_reference(texts, numbers, batch)
@@ -348,10 +348,8 @@ def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], toke
                 with library_errors():
                     encode([text])
             except LibraryError as error:
-                reasons[number] = (
-                    f"expected a text that {tokenizer.library} can encode, but it fails ({error}) on {text[:40]!r}, of "
-                    f"length {len(text):,}; change it, or leave the record out"
-                )
+                shown = f"{text[:40]!r}{f'… ({len(text):,} characters)' if len(text) > 40 else ''}"
+                reasons[number] = f"{tokenizer.library} cannot encode {shown}: {error}"
         if not reasons:
             what = f"{tokenizer.library} fails ({failure}) on {len(texts):,} texts together and on none of them alone"
             raise TokenizerError(f"{tokenizer.name}: {what}") from failure

@@ -41,7 +41,7 @@ EngineChoice = Literal["auto", "gigatoken", "reference", "tokenizers"]
 """What can be asked for; `tokenizers` is the reference of a tokenizer.json, by its name."""
 
 
-_REMEDY = "use --engine reference"
+_HINT = "use --engine reference"
 
 
 class Unsuitable(Exception):
@@ -61,10 +61,10 @@ def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_
     """
     library = tokenizer.library
     if requested not in get_args(EngineChoice):
-        raise ValueError(f"expected an engine of {', '.join(get_args(EngineChoice))}, got {requested!r}")
+        raise ValueError(f"the engine is {requested!r}, not one of {', '.join(get_args(EngineChoice))}")
     if requested == "tokenizers" != library:
-        msg = f"{tokenizer.name}: expected a tokenizer.json for --engine tokenizers, got {library}; {_REMEDY}"
-        raise TokenizerError(msg)
+        what = f"--engine tokenizers needs a tokenizer.json, and this is a tokenizer of {library}"
+        raise TokenizerError(f"{tokenizer.name}: {what}", hint=_HINT)
     version = importlib.metadata.version(library)
     reference = Engine(
         name=library,
@@ -80,8 +80,8 @@ def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_
         return _as_gigatoken(tokenizer, reference)
     except Unsuitable as unsuitable:
         if requested == "gigatoken":
-            msg = f"{tokenizer.name}: expected a tokenizer that gigatoken supports, but {unsuitable}; {_REMEDY}"
-            raise TokenizerError(msg) from unsuitable
+            what = f"gigatoken cannot encode for this tokenizer: {unsuitable}"
+            raise TokenizerError(f"{tokenizer.name}: {what}", hint=_HINT) from unsuitable
         return replace(reference, reason=str(unsuitable))
 
 
@@ -149,10 +149,8 @@ def audit(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> None:
 def differing_tokens(tokenizer: Tokenizer, engine: Engine, text: str) -> TokenizerError:
     """Return the error about a text that an engine encodes differently from the reference."""
     shown = repr(text) if len(text) <= 120 else f"{text[:60]!r} … {text[-60:]!r}"
-    return TokenizerError(
-        f"{tokenizer.name}: expected the same tokens from {engine.name} and {engine.reference}, but they differ on "
-        f"{shown}; {_REMEDY}"
-    )
+    what = f"{engine.name} and {engine.reference} return different tokens for {shown}"
+    return TokenizerError(f"{tokenizer.name}: {what}", hint=_HINT)
 
 
 def _find_difference(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> str | None:
@@ -267,14 +265,14 @@ def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
         if not characters.issuperset(token) and token not in added:
             raise Unsuitable(f"its token {token!r} is not written in byte characters")
     kinds = [step.get("type") for step in normalizers]
-    if set(kinds) - {"NFC"}:
+    if any(kind != "NFC" for kind in kinds):
         raise _not_compared("normalizer", normalizers)
     return (_name_splits(steps), *(["nfc"] if kinds else []))
 
 
 def _check_model(model: dict[str, Any]) -> None:
     kind = model.get("type")
-    if kind not in {"BPE", None}:  # files from before 2020 have no type
+    if kind not in ("BPE", None):  # files from before 2020 have no type
         raise Unsuitable(f"its model is of the type {kind!r}, not BPE")
     known = _MODEL_OPTIONS - {"ignore_merges"} if model.get("byte_fallback") else _MODEL_OPTIONS
     for option, value in model.items():
@@ -386,11 +384,12 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
             raise Unsuitable(f"its added token {content!r} is looked for after the normalizer")
         if strips is not None and content != content.strip():
             raise Unsuitable(f"its added token {strips!r} strips the spaces that {content!r} has")
-    late = [token for token in added if token.get("normalized")]
-    raw = [token for token in added if not token.get("normalized")]
-    for first, second in itertools.product(raw, late):
-        if _strips(first) or _strips(second) or _overlap(first["content"], second["content"]):
-            raise Unsuitable(f"its added tokens {first['content']!r} and {second['content']!r} can overlap")
+    late = [token["content"] for token in added if token.get("normalized")]
+    raw = [token["content"] for token in added if not token.get("normalized")]
+    if late and raw and strips is not None:
+        raise Unsuitable(f"its added token {strips!r} strips spaces, and other added tokens are looked for later")
+    if late and raw and (pair := find_overlap(raw, late)) is not None:
+        raise Unsuitable(f"its added tokens {pair[0]!r} and {pair[1]!r} can overlap")
     if not document["model"].get("byte_fallback"):
         contents = [token["content"] for token in added]
         _check_words(contents, loaded, normalizes=normalizes, prefixes=adds_prefix_space(document))
@@ -408,13 +407,48 @@ def _check_words(contents: Sequence[str], loaded: tokenizers.Tokenizer, *, norma
             raise Unsuitable(f"its added token {content!r} can come out of another text")
 
 
+_TRIED_SEPARATORS = 8
+"""In published tokenizers the first will do; each is compared with all other added tokens."""
+_MOST_COMPARED = 1 << 24
+
+
+def find_overlap(raw: Sequence[str], late: Sequence[str]) -> tuple[str, str] | None:
+    """Return a string of each of two lists whose occurrences can overlap in a text; None if there are none.
+
+    Time and memory grow with the sum of the squared lengths, not with the number of pairs.
+
+    >>> find_overlap(["<a>", "bc"], ["x<", "cd"])
+    ('<a>', 'x<')
+
+    Raises:
+        Unsuitable: If that would take seconds.
+    """
+    if sum(len(content) ** 2 for content in (*raw, *late)) > _MOST_COMPARED:
+        raise Unsuitable(f"its {len(raw) + len(late)} added tokens are too many to compare")
+    begins = {content[:end]: content for content in late for end in range(1, len(content) + 1)}
+    ends = {content[begin:]: content for content in late for begin in range(len(content))}
+    whole, inner = {content: content for content in late}, set(raw)
+    for content in raw:
+        for begin, end in itertools.combinations(range(len(content) + 1), 2):
+            piece = content[begin:end]
+            tables = [whole, *([ends] if begin == 0 else []), *([begins] if end == len(content) else [])]
+            for table in tables:
+                if piece in table:
+                    return content, table[piece]
+    for content in late:
+        for begin, end in itertools.combinations(range(len(content) + 1), 2):
+            if content[begin:end] in inner:
+                return content[begin:end], content
+    return None
+
+
 def choose_separator(document: dict[str, Any]) -> Separator | None:
     """Return an added token that can be between texts: none can overlap it, nor it itself, and it takes no space.
 
     A model with byte fallback adds a space before the first text alone, or before each, and so has none.
     """
     added = document.get("added_tokens") or []
-    for token in [] if document["model"].get("byte_fallback") else added:
+    for token in [] if document["model"].get("byte_fallback") else added[:_TRIED_SEPARATORS]:
         content = token["content"]
         overlaps = any(_overlap(content, other["content"]) for other in added)
         if content == content.strip() and not _strips(token) and not overlaps:

@@ -149,6 +149,5 @@ def check_ids(tokens: NDArray[np.integer[Any]], vocabulary_size: int) -> None:
     """
     if tokens.size and int(tokens.max()) >= vocabulary_size:
         raise TokenizerError(
-            f"expected token ids below {vocabulary_size}, the size of the vocabulary, got {tokens.max()}; "
-            f"the tokenizer is damaged"
+            f"the tokenizer returned the id {tokens.max()} though its vocabulary has {vocabulary_size} tokens"
         )

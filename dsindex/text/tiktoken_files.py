@@ -14,7 +14,7 @@ import base64
 import itertools
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -107,18 +107,16 @@ class TiktokenEncoding(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         missing = next((byte for byte in range(256) if bytes([byte]) not in self.ranks), None)
         if missing is not None:
-            raise ValueError(f"expected a token for every byte, got none for 0x{missing:02X}")
+            raise ValueError(f"no token for the byte 0x{missing:02X}")
         numbers = [*self.ranks.values(), *self.special_tokens.values()]
         if min(numbers) < 0 or max(numbers) >= self.vocabulary_size or len(set(numbers)) < len(numbers):
             raise ValueError(
-                f"expected ids from 0 to {self.vocabulary_size - 1}, the last of the vocabulary, each for one token, "
-                f"got {len(numbers)} ids from {min(numbers)} to {max(numbers)}"
+                f"{len(numbers)} tokens have {len(set(numbers))} different ids from {min(numbers)} to {max(numbers)}, "
+                f"in a vocabulary of {self.vocabulary_size}"
             )
         for first, second in itertools.pairwise(sorted(self.special_tokens)):
             if not first or second.startswith(first):
-                raise ValueError(
-                    f"expected special tokens of which none begins with another, got {first!r} and {second!r}"
-                )
+                raise ValueError(f"its special token {second!r} begins with another, {first!r}")
 
 
 def read_definition(content: bytes) -> TiktokenEncoding:
@@ -183,10 +181,8 @@ def read_rank_file(file: str, content: bytes, family: str | None) -> tuple[Tikto
     if family is None and suffix == ".tiktoken" and stem in _FAMILIES:
         family = stem
     if family not in _FAMILIES:
-        raise TokenizerError(
-            f"{file}: expected --tiktoken-encoding, since a tiktoken file holds neither pattern nor special tokens, "
-            f"got {'none' if family is None else repr(family)}; choose one (known: {', '.join(_FAMILIES)})"
-        )
+        what = "it has no pattern and special tokens" if family is None else f"unknown encoding {family!r}"
+        raise TokenizerError(f"{file}: {what}", hint=f"name them with --tiktoken-encoding: {', '.join(_FAMILIES)}")
     ranks = _collect_ranks(line.split(b" ") for line in content.splitlines() if line)
     if family in _ENCODINGS:
         pattern, special = _ENCODINGS[family]
@@ -212,19 +208,26 @@ def _collect_ranks(entries: Iterable[Sequence[bytes | str | int]]) -> dict[bytes
             token, rank = entry
             spelt = base64.b64decode(token, validate=True)  # type: ignore[arg-type]  # raises a ValueError
             if not spelt or spelt in ranks:
-                raise ValueError("it is empty, or there already")
+                raise ValueError("it is empty or repeated")
             ranks[spelt] = int(rank)
         except (TypeError, ValueError) as error:
-            msg = f"token {number}: expected a token in base64 and a rank, each token once, got {str(entry)[:60]}"
-            raise ValueError(f"{msg} ({error})") from error
+            msg = f"entry {number} is not a token in base64 and its rank: {str(entry)[:60]} ({error})"
+            raise ValueError(msg) from error
     return ranks
 
 
-def read_megatron_ranks(entries: Sequence[Any], options: TokenizerOptions) -> tuple[TiktokenEncoding, str]:
+class RankEntry(msgspec.Struct):
+    """An object in Megatron-LM's JSON list of ranks."""
+
+    rank: int
+    token_bytes: str
+
+
+def read_megatron_ranks(entries: Sequence[RankEntry], options: TokenizerOptions) -> tuple[TiktokenEncoding, str]:
     """Return the encoding that Megatron-LM's TikTokenizer makes of its JSON list of ranks, and its EOD token.
 
     Args:
-        entries: The content of the file: objects with `rank` and `token_bytes`.
+        entries: The content of the file.
         options: Pattern, special tokens and size of the vocabulary.
 
     Raises:
@@ -235,15 +238,15 @@ def read_megatron_ranks(entries: Sequence[Any], options: TokenizerOptions) -> tu
     missing = set(MEGATRON_SPECIAL_TOKENS) - set(special)
     if missing or len(set(special)) < len(special) or not len(special) <= num_special < size:
         raise ValueError(
-            f"expected at most {num_special} different special tokens with {' '.join(MEGATRON_SPECIAL_TOKENS)} among "
-            f"them, fewer than the {size} of the vocabulary, got {' '.join(special)}"
+            f"Megatron needs {' '.join(MEGATRON_SPECIAL_TOKENS)} among at most {num_special} different special tokens, "
+            f"and a vocabulary of more; it has {size}"
         )
     for number, entry in enumerate(entries):
-        if not isinstance(entry, dict) or entry.get("rank") != number:
-            raise ValueError(f"token {number}: expected an object with rank {number}, got {str(entry)[:60]}")
-    ranks, num_kept = _collect_ranks((entry.get("token_bytes"), entry["rank"]) for entry in entries), size - num_special
+        if entry.rank != number:
+            raise ValueError(f"entry {number} of the list has rank {entry.rank}")
+    ranks, num_kept = _collect_ranks((entry.token_bytes, entry.rank) for entry in entries), size - num_special
     if len(ranks) < num_kept:
-        raise ValueError(f"expected {num_kept} ranks for a vocabulary of {size}, got {len(ranks)}")
+        raise ValueError(f"{len(ranks)} ranks, and a vocabulary of {size} needs {num_kept}")
     filler = (f"<SPECIAL_{number}>" for number in range(len(special), num_special))
     encoding = TiktokenEncoding(
         pattern=MEGATRON_PATTERNS[options.tiktoken_pattern],

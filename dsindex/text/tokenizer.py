@@ -13,22 +13,24 @@ import contextlib
 import difflib
 import functools
 import hashlib
-import itertools
 import json
+import math
 import os
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
 from dsindex.errors import TokenizerError
+from dsindex.messages import show_value
 from dsindex.store.local import open_file
 from dsindex.store.urls import ONLY_INPUTS, refuse_address
 from dsindex.text.compressed import describe_lfs_pointer
 from dsindex.text.tiktoken_files import (
     END_OF_TEXT,
     MEGATRON_SPECIAL_TOKENS,
+    RankEntry,
     TokenizerOptions,
     make_tiktoken,
     read_definition,
@@ -44,11 +46,13 @@ if TYPE_CHECKING:
 LibraryName = Literal["tokenizers", "sentencepiece", "tiktoken"]
 """The library that defines a tokenizer's format, which is the reference for its tokens."""
 
-LARGEST_FILE_BYTES = 512 * 1024**2
-"""Far more than any tokenizer's file, so that a corpus passed by mistake is refused before it is read."""
+LARGEST_FILE_BYTES = 128 << 20
+"""The largest published tokenizers have 35 MB. Parsing takes up to 60 times a file's size, for one of tiny tokens."""
+LARGEST_CONFIG_BYTES = 16 << 20
 
 _SHOWN_CHARACTERS = 200
-_AGAIN = "fetch or save the file again, or give another --tokenizer-model"
+_AGAIN = "fetch or save the file again, or pass another --tokenizer-model"
+_T = TypeVar("_T")
 
 
 class LibraryError(Exception):
@@ -123,11 +127,9 @@ def load_tokenizer(path: str, *, eod_token: str | None = None, options: Tokenize
     eod_id = _token_id(tokenizer, eod)
     if eod_id is None:
         near = difflib.get_close_matches(eod, tokenizer.special_tokens) or tokenizer.special_tokens[:3]
-        shown = f"near it: {', '.join(map(repr, near))}; " if near else ""
-        raise TokenizerError(
-            f"{file}: expected the EOD token {eod!r} in the vocabulary, but it is missing; {shown}choose another with "
-            "--eod-token"
-        )
+        shown = f", such as {' or '.join(map(repr, near))}" if near else ""
+        what = f"the EOD token {show_value(eod)} is not in the vocabulary"
+        raise TokenizerError(f"{file}: {what}", hint=f"choose another with --eod-token{shown}")
     return replace(tokenizer, eod_id=eod_id, eod_token=eod)
 
 
@@ -139,9 +141,10 @@ def require_eod(tokenizer: Tokenizer) -> int:
     """
     if tokenizer.eod_id is None:
         known = ", ".join(repr(token) for token in tokenizer.special_tokens[:8])
-        shown = f" (its special tokens: {known})" if known else ""
-        msg = f"{tokenizer.name}: expected an eos_token, but the tokenizer has none{shown}; choose one with --eod-token"
-        raise TokenizerError(msg)
+        shown = f"; its special tokens are {known}" if known else ""
+        raise TokenizerError(
+            f"{tokenizer.name}: the tokenizer names no eos_token{shown}", hint="choose one with --eod-token"
+        )
     return tokenizer.eod_id
 
 
@@ -153,9 +156,7 @@ def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
         with library_errors():
             return str(open_library(tokenizer).decode(numbers, **skips))
     except LibraryError as error:
-        library = tokenizer.library
-        msg = f"{tokenizer.name}: expected ids that {library} can decode, but it fails ({error}); check the ids"
-        raise TokenizerError(msg) from error
+        raise TokenizerError(f"{tokenizer.name}: {tokenizer.library} cannot decode these ids: {error}") from error
 
 
 def _token_id(tokenizer: Tokenizer, token: str) -> int | None:
@@ -200,8 +201,8 @@ def shared_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     """
     if tokenizer.library != "tokenizers":
         raise TokenizerError(
-            f"{tokenizer.name}: expected a tokenizer.json, got a tokenizer of {tokenizer.library}; `dsindex build` "
-            f"reads such a file, this command does not"
+            f"{tokenizer.name}: this command needs a tokenizer.json, and this is a tokenizer of {tokenizer.library}",
+            hint="only `dsindex build` reads such a file",
         )
     loaded: tokenizers.Tokenizer = open_library(tokenizer)
     return loaded
@@ -247,10 +248,8 @@ def find_tokenizer(path: str) -> tuple[str, str | None]:
             raise FileNotFoundError("it has files of that name, but no tokenizer")
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
-        raise TokenizerError(
-            f"{path}: expected a file, a folder, or the name of a tokenizer in the Hugging Face cache or hub; there is "
-            f"no such path, the cache has no such tokenizer, and the hub gave none ({reason}); give the path of a copy"
-        ) from error
+        what = f"no such path, no such tokenizer in the Hugging Face cache, and the hub gave none: {reason}"
+        raise TokenizerError(f"{path}: {what}", hint="pass the path of a copy") from error
     return folder, os.path.basename(folder)
 
 
@@ -267,8 +266,7 @@ def _find_file(path: str, *, wants_model: bool) -> str:
     """
     refuse_address(path, f"{ONLY_INPUTS}, or to storage that all nodes share", TokenizerError)
     if not os.path.exists(path):
-        msg = f"{path}: expected a tokenizer's file, or a folder with a tokenizer.json, found nothing; check the path"
-        raise TokenizerError(msg)
+        raise TokenizerError(f"{path}: no such file or folder", hint="check the path of the tokenizer")
     if not os.path.isdir(path):
         return path
     names = sorted(os.listdir(path))
@@ -276,46 +274,53 @@ def _find_file(path: str, *, wants_model: bool) -> str:
     if len(wanted) == 1 and os.path.isfile(os.path.join(path, wanted[0])):
         return os.path.join(path, wanted[0])
     shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
-    what = "one *.model" if wants_model else "a tokenizer.json"
-    remedy = "name a file itself, or vocab.json and merges.txt with --vocab-file and --merge-file"
-    raise TokenizerError(f"{path}: expected a folder with {what}, got one with {shown}; {remedy}")
+    what = "not exactly one *.model" if wants_model else "no tokenizer.json"
+    hint = "pass a file of it, or vocab.json and merges.txt with --vocab-file and --merge-file"
+    raise TokenizerError(f"{path}: the folder has {what}, but {shown}", hint=hint)
 
 
-def read_tokenizer_bytes(file: str) -> bytes:
-    """Return a tokenizer's bytes.
+def read_tokenizer_bytes(file: str, *, most: int = LARGEST_FILE_BYTES) -> bytes:
+    """Return the content of a tokenizer's file.
 
     Raises:
-        TokenizerError: If the file cannot be read, is a Git LFS pointer, or is far too large for a tokenizer.
+        TokenizerError: If the file cannot be read, is a Git LFS pointer, or has more than `most` bytes.
     """
     try:
         with open_file(file) as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if size > LARGEST_FILE_BYTES:
-                msg = f"{file}: expected a tokenizer's file, got one of {size} bytes; pass the tokenizer, not the input"
-                raise TokenizerError(msg)
+            if os.fstat(stream.fileno()).st_size > most:
+                what = f"more than {most >> 20} MiB, too large for a tokenizer"
+                raise TokenizerError(f"{file}: {what}", hint="pass the tokenizer, not the input")
             content = stream.read()
     except OSError as error:
-        msg = f"{file}: the tokenizer cannot be read ({error.strerror}); check the path and its permissions"
-        raise TokenizerError(msg) from error
+        raise TokenizerError(f"{file}: the tokenizer cannot be read: {error.strerror}") from error
     if (pointer := describe_lfs_pointer(content)) is not None:
-        raise TokenizerError(f"{file}: expected a tokenizer's file, got {pointer}")
+        raise TokenizerError(f"{file}: not a tokenizer's file, but {pointer}")
     return content
 
 
-def _parse_json(file: str, content: bytes) -> Any:  # noqa: ANN401 - JSON
+def _parse_json(file: str, content: bytes, kind: type[_T]) -> _T:
+    """Parse JSON of which `kind` says what is needed; the rest takes no memory."""
     try:
-        return json.loads(content)
+        return msgspec.json.decode(content, type=kind)
     except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"{file}: expected JSON, but it cannot be read ({error}); {_AGAIN}") from error
+        raise TokenizerError(f"{file}: not valid JSON of a tokenizer: {error}", hint=_AGAIN) from error
 
 
-def _parse_object(file: str, document: object) -> dict[str, Any]:
-    if not isinstance(document, dict):
-        raise TokenizerError(f"{file}: expected a JSON object, got {type(document).__name__}; {_AGAIN}")
-    return document
+def _read_config(file: str) -> dict[str, Any]:
+    """Parse a small JSON object as transformers does, with Python's parser, which also takes `Infinity`."""
+    content = read_tokenizer_bytes(file, most=LARGEST_CONFIG_BYTES)
+    try:
+        document = json.loads(content)
+        if b"\\ud" in content.lower():
+            json.dumps(document, ensure_ascii=False).encode()  # raises for half a surrogate pair
+        if not isinstance(document, dict):
+            raise ValueError(f"a JSON object is needed, not {type(document).__name__}")
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f"{file}: not valid: {error}", hint=_AGAIN) from error
+    return {key: value for key, value in document.items() if value is not None}
 
 
-# What a file is: told by its content, and compared with the type that was asked for.
+# What a file is: detected from its content, and compared with the type that was asked for.
 
 FileKind = Literal["tokenizer.json", "SentencePiece", "tiktoken", "ranks in JSON"]
 
@@ -331,7 +336,7 @@ _TYPES: dict[FileKind, tuple[str, ...]] = {
 def _read_file(path: str, file: str, options: TokenizerOptions) -> tuple[Tokenizer, str | None]:
     """Return the tokenizer in a file, and its own EOD token."""
     name, content = os.path.basename(os.path.abspath(path)), read_tokenizer_bytes(file)
-    kind, document = _tell_kind(file, content)
+    kind = _detect_kind(file, content)
     has_special = options.tokenizer_special_tokens != MEGATRON_SPECIAL_TOKENS
     for option, is_wrong in (
         (f"--tokenizer-type {options.tokenizer_type}", options.tokenizer_type not in {None, *_TYPES[kind]}),
@@ -339,10 +344,10 @@ def _read_file(path: str, file: str, options: TokenizerOptions) -> tuple[Tokeniz
         ("--tiktoken-encoding", options.tiktoken_encoding is not None and kind != "tiktoken"),
     ):
         if is_wrong:
-            fitting = "".join(f", or use --tokenizer-type {each}" for each in _TYPES[kind][:1])
-            raise TokenizerError(f"{file}: expected a file for {option}, got {kind}; leave it out{fitting}")
+            fitting = "".join(f", or use --tokenizer-type {name}" for name in _TYPES[kind][:1])
+            raise TokenizerError(f"{file}: {kind} is no file for {option}", hint=f"leave the option out{fitting}")
     if kind == "tokenizer.json":
-        return _read_tokenizer_json(path, file, content, document, name=name)
+        return _read_tokenizer_json(path, file, content, name=name)
     if kind == "SentencePiece":
         return _read_sentencepiece(file, content, name=name)
     try:
@@ -350,32 +355,29 @@ def _read_file(path: str, file: str, options: TokenizerOptions) -> tuple[Tokeniz
             if kind == "tiktoken":
                 encoding, eod = read_rank_file(file, content, options.tiktoken_encoding)
             else:
-                encoding, eod = read_megatron_ranks(document, options)
+                encoding, eod = read_megatron_ranks(_parse_json(file, content, list[RankEntry]), options)
             make_tiktoken(encoding)
     except LibraryError as error:
-        msg = f"{file}: expected ranks of a byte-pair encoding, but they cannot be used: {error}; fetch the file again"
-        raise TokenizerError(msg) from error
+        raise TokenizerError(f"{file}: not the ranks of a byte-pair encoding: {error}", hint=_AGAIN) from error
     special = sorted(encoding.special_tokens, key=encoding.special_tokens.__getitem__)
     definition, size = msgspec.json.encode(encoding), encoding.vocabulary_size
     return _of("tiktoken", definition, name=name, size=size, special=special), eod
 
 
-def _tell_kind(file: str, content: bytes) -> tuple[FileKind, Any]:
-    """Return what a file is, and its JSON if it is some. Llama 3's `tokenizer.model` is tiktoken's."""
+def _detect_kind(file: str, content: bytes) -> FileKind:
+    """Return what a file is by its content; Llama 3's `tokenizer.model` is a file of tiktoken's."""
     token, _, rank = content[:4096].partition(b"\n")[0].strip().partition(b" ")
     with contextlib.suppress(binascii.Error):
         if token and rank.isdigit() and base64.b64decode(token, validate=True):
-            return "tiktoken", None
+            return "tiktoken"
     # A SentencePiece model is a protobuf that begins with its first piece: field 1, length, field 1, length, text.
     is_model = len(content) > 4 and content[0] == 0x0A and content[2] == 0x0A and 0 < content[3] < content[1]
     if is_model or file.endswith(".model"):
-        return "SentencePiece", None
+        return "SentencePiece"
     if file.endswith(".tiktoken"):
-        return "tiktoken", None
-    document = _parse_json(file, content)
-    if isinstance(document, list) and document and isinstance(document[0], dict) and "token_bytes" in document[0]:
-        return "ranks in JSON", document
-    return "tokenizer.json", document
+        return "tiktoken"
+    is_list = content.lstrip()[:1] == b"[" and b'"token_bytes"' in content[:4096]
+    return "ranks in JSON" if is_list else "tokenizer.json"
 
 
 def _read_sentencepiece(file: str, content: bytes, *, name: str) -> tuple[Tokenizer, str | None]:
@@ -385,8 +387,7 @@ def _read_sentencepiece(file: str, content: bytes, *, name: str) -> tuple[Tokeni
             if not content or not loaded.get_piece_size():
                 raise ValueError("it has no pieces")
     except LibraryError as error:
-        msg = f"{file}: expected a SentencePiece model, but it cannot be read ({error}); fetch or save it again"
-        raise TokenizerError(msg) from error
+        raise TokenizerError(f"{file}: not a SentencePiece model: {error}", hint=_AGAIN) from error
     size, eos = loaded.get_piece_size(), loaded.eos_id()
     control = map(loaded.id_to_piece, filter(loaded.is_control, range(size)))
     tokenizer = _of("sentencepiece", content, name=name, size=size, special=control)
@@ -404,60 +405,82 @@ def _read_gpt2_files(vocab_file: str, merge_file: str) -> tuple[Tokenizer, str |
     import tokenizers
 
     for file in (vocab_file, merge_file):
-        read_tokenizer_bytes(file)  # refuses what is no tokenizer's file
+        read_tokenizer_bytes(file)  # refuses large files and pointers
     try:
         with library_errors():
             loaded = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(vocab_file, merge_file))
             if not loaded.get_vocab_size():
                 raise ValueError("they have no tokens")
     except LibraryError as error:
-        what = "expected the vocabulary and the merges of GPT-2, but they cannot be read"
-        raise TokenizerError(f"{vocab_file} and {merge_file}: {what} ({error}); fetch them again") from error
+        what = f"not the vocabulary and the merges of GPT-2: {error}"
+        raise TokenizerError(f"{vocab_file} and {merge_file}: {what}", hint="fetch them again") from error
     loaded.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     loaded.decoder = tokenizers.decoders.ByteLevel()
     has_eod = loaded.token_to_id(END_OF_TEXT) is not None
     loaded.add_special_tokens([END_OF_TEXT] if has_eod else [])
     content = loaded.to_str().encode()
-    tokenizer = _describe_json(vocab_file, content, json.loads(content), name=os.path.basename(vocab_file))
+    document = _parse_json(vocab_file, content, _Document)
+    tokenizer = _describe_json(vocab_file, content, document, name=os.path.basename(vocab_file))
     return tokenizer, END_OF_TEXT if has_eod else None
 
 
 # A tokenizer.json, and what the other files of its folder say about it: what transformers makes of them, and so
 # Megatron, or a refusal. Source: `TokenizersBackend.__init__` and `update_post_processor` of transformers 5.
 
-_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_TOKEN_GROUPS = ("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder")
+_TOKEN_GROUPS = ("additional_special_tokens", "extra_special_tokens")
 _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
-def _read_tokenizer_json(
-    path: str, file: str, content: bytes, parsed: object, *, name: str
-) -> tuple[Tokenizer, str | None]:
-    document = _parse_object(file, parsed)
+class _Model(msgspec.Struct):
+    dropout: Any = None
+
+
+class _Document(msgspec.Struct):
+    """What a tokenizer's description takes from its tokenizer.json."""
+
+    model: _Model | None = None
+    added_tokens: list[dict[str, Any]] | None = None
+    normalizer: Any = None
+    pre_tokenizer: Any = None
+    post_processor: Any = None
+    decoder: Any = None
+    padding: Any = None
+
+
+def _read_tokenizer_json(path: str, file: str, content: bytes, *, name: str) -> tuple[Tokenizer, str | None]:
+    document = _parse_json(file, content, _Document)
     tokenizer = _describe_json(file, content, document, name=name)
-    config = read_folder_config(path) if os.path.isdir(path) else {}
-    if not config:
+    if not os.path.isdir(path):
         return tokenizer, None
-    for fault in _find_faults(config, shared_tokenizer(tokenizer)):
-        remedy = f"use --tokenizer-model {file} for the tokenizer.json alone"
-        raise TokenizerError(f"{path}: expected files that agree with tokenizer.json, but {fault}; {remedy}")
-    flagged = _set_token_flags(document, config)
-    if flagged is not None:
-        tokenizer = _describe_json(file, flagged, document, name=name)
+    config = read_folder_config(path)
+    loaded = shared_tokenizer(tokenizer)
+    try:
+        _require_same_ends(config, loaded)
+        tokens = _added_by_transformers(config, document)
+        missing = next((text for text in tokens if loaded.token_to_id(text) is None), None)
+        if missing is not None:
+            raise ValueError(f"{missing!r} is missing there")
+    except ValueError as error:
+        hint = f"use --tokenizer-model {file} for the tokenizer.json alone"
+        raise TokenizerError(f"{path}: its files disagree with its tokenizer.json: {error}", hint=hint) from error
+    if tokens:
+        added = {token["content"]: token for token in document.added_tokens or []}
+        added |= {text: {"id": loaded.token_to_id(text), "content": text, **own} for text, own in tokens.items()}
+        ordered = sorted(added.values(), key=lambda token: token["id"])
+        content = msgspec.json.encode({**msgspec.json.decode(content), "added_tokens": ordered})
+        tokenizer = _describe_json(file, content, _parse_json(file, content, _Document), name=name)
     return tokenizer, token_text(config.get("eos_token"))
 
 
-def _describe_json(file: str, content: bytes, document: dict[str, Any], *, name: str) -> Tokenizer:
+def _describe_json(file: str, content: bytes, document: _Document, *, name: str) -> Tokenizer:
     """Check a tokenizer.json and return its description without the EOD token."""
-    model, added = document.get("model"), document.get("added_tokens")
-    if not isinstance(model, dict):
-        msg = f"{file}: expected a tokenizer.json, got JSON without a model; pass the tokenizer's own file"
-        raise TokenizerError(msg)
-    if model.get("dropout"):
-        raise TokenizerError(
-            f"{file}: expected a deterministic tokenizer, got BPE dropout {model['dropout']!r}; "
-            'set "dropout" to null in a copy of it'
-        )
+    if document.model is None:
+        raise TokenizerError(f"{file}: JSON without a model", hint="pass the tokenizer's own file")
+    if document.model.dropout:
+        what = f"its BPE dropout {document.model.dropout!r} makes tokens random"
+        raise TokenizerError(f"{file}: {what}", hint='set "dropout" to null in a copy of it')
+    if (growth := _find_growth(document)) is not None:
+        raise TokenizerError(f"{file}: {growth}", hint=_AGAIN)
     try:
         with library_errors():
             loaded = _open_library("tokenizers", content)
@@ -466,30 +489,57 @@ def _describe_json(file: str, content: bytes, document: dict[str, Any], *, name:
                 with contextlib.suppress(Exception):  # an unknown token, for one, which other texts may not have
                     loaded.encode(text)  # a panic comes through
     except LibraryError as error:
-        raise TokenizerError(
-            f"{file}: expected a tokenizer.json that the tokenizers library reads, got the error {error}; save it again"
-        ) from error
-    special = (token["content"] for token in added or [] if token.get("special"))
+        raise TokenizerError(f"{file}: the tokenizers library cannot read it: {error}", hint=_AGAIN) from error
+    special = (token["content"] for token in document.added_tokens or [] if token.get("special"))
     return _of("tokenizers", content, name=name, size=size, special=special)
 
 
-def read_folder_config(folder: str) -> dict[str, Any]:
-    """Read the folder's other files.
+# A small file can make texts, token lists or decoded texts of any size: by two replacements of `a` with `aa` in a row,
+# or a template that repeats the text. Published tokenizers have 8 steps or fewer, and make a text at most 3 times as
+# long.
 
-    As in transformers, special_tokens_map.json takes precedence over a tokenizer_config.json without an
-    added_tokens_decoder, and otherwise the latter does.
+_MOST_STEPS = 64
+_MOST_GROWTH = 1000
+_LONGEST_ADDED_TOKEN = 4096
+
+
+def _find_growth(document: _Document) -> str | None:
+    """Return why a tokenizer.json may take far more memory than its size and the text's; None if it may not."""
+    for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        steps = flat_steps(getattr(document, part))
+        growth = math.prod(map(_growth, steps))
+        if len(steps) > _MOST_STEPS or growth > _MOST_GROWTH:
+            return f"its {part} has {len(steps)} steps that can make a text {growth:.1g} times as long"
+    longest = max((len(str(token.get("content"))) for token in document.added_tokens or []), default=0)
+    return f"it has an added token of {longest} characters" if longest > _LONGEST_ADDED_TOKEN else None
+
+
+def _growth(step: dict[str, Any]) -> float:
+    """Return how many times as long a step can make a text."""
+    content, pieces, special = (step.get(name) for name in ("content", "single", "special_tokens"))
+    if isinstance(content, str):
+        return 1.0 + len(content)
+    if isinstance(pieces, list) and isinstance(special, dict):
+        ids = (token.get("ids") for token in special.values() if isinstance(token, dict))
+        return 1.0 + len(pieces) * max((len(own) for own in ids if isinstance(own, list)), default=1)
+    return 2.0 if step.get("type") == "ByteLevel" else 1.0
+
+
+def read_folder_config(folder: str) -> dict[str, Any]:
+    """Read the folder's other files; the tokens of added_tokens.json are under that name.
+
+    As in transformers, special_tokens_map.json and added_tokens.json count only if tokenizer_config.json has no
+    added_tokens_decoder.
 
     Raises:
         TokenizerError: If one holds no JSON object.
     """
-    found: list[dict[str, Any]] = []
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        file, document = os.path.join(folder, name), {}
-        if os.path.isfile(file):
-            document = _parse_object(file, _parse_json(file, read_tokenizer_bytes(file)))
-        found.append({key: value for key, value in document.items() if value is not None})
-    tokens, config = found
-    return tokens | config if "added_tokens_decoder" in config else config | tokens
+    names = ("special_tokens_map.json", "added_tokens.json", "tokenizer_config.json")
+    files = [os.path.join(folder, name) for name in names]
+    tokens, added, config = (_read_config(file) if os.path.isfile(file) else {} for file in files)
+    if "added_tokens_decoder" in config:
+        return tokens | config
+    return config | tokens | ({"added_tokens.json": added} if added else {})
 
 
 def token_text(token: object) -> str | None:
@@ -498,41 +548,66 @@ def token_text(token: object) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def _set_token_flags(document: dict[str, Any], config: dict[str, Any]) -> bytes | None:
-    """Give added tokens the flags of tokenizer_config.json; return the tokenizer.json, None if it had them."""
-    decoder = config.get("added_tokens_decoder")
-    tokens = [token for token in (decoder if isinstance(decoder, dict) else {}).values() if isinstance(token, dict)]
-    flags = {token_text(token): token for token in tokens}
-    differs = False
-    for token in document.get("added_tokens") or []:
-        own = flags.get(token.get("content"), {})
-        for name in _TOKEN_FLAGS:
-            if isinstance(own.get(name), bool) and token.get(name) != own[name]:
-                token[name], differs = own[name], True
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() if differs else None
+def _added_by_transformers(config: dict[str, Any], document: _Document) -> dict[str, dict[str, bool]]:
+    """Return the flags of the added tokens that transformers adds to those of tokenizer.json, or changes, by text.
+
+    Raises:
+        ValueError: If transformers would stop at a setting.
+    """
+    known = {token["content"]: token for token in document.added_tokens or []}
+    keys = [name for name in config if name.endswith("_token")]
+    groups = [group for name in _TOKEN_GROUPS for group in _list_tokens(name, config.get(name))]
+    if isinstance(document.padding, dict):
+        groups.append(document.padding.get("pad_token"))
+    named = {text: token for token in [*map(config.get, keys), *groups] if (text := token_text(token))}
+    tokens: dict[str, dict[str, Any]] = {}
+    if "added_tokens_decoder" in config:
+        decoder = _list_tokens("added_tokens_decoder", config["added_tokens_decoder"])
+        tokens = {text: token for token in decoder if isinstance(token, dict) and (text := token_text(token))}
+    else:
+        ids = {token["id"] for token in known.values()}
+        added = config.get("added_tokens.json", {})
+        if (fault := next((text for text, number in added.items() if not isinstance(number, int)), None)) is not None:
+            raise ValueError(f"added_tokens.json has no number for {show_value(fault)}")
+        tokens = {text: {"special": text in named} for text, number in added.items() if number not in ids}
+    for text, token in named.items():
+        if text not in known:
+            tokens.setdefault(text, token if isinstance(token, dict) else {})["special"] = True
+    flags = {text: _flags(token) for text, token in tokens.items()}
+    return {text: own for text, own in flags.items() if own != {name: known.get(text, {}).get(name) for name in own}}
 
 
-def _find_faults(config: dict[str, Any], loaded: tokenizers.Tokenizer) -> Iterator[str]:
-    """Yield why transformers would load another tokenizer from a folder than its tokenizer.json.
+def _list_tokens(name: str, group: object) -> list[Any]:
+    tokens = list(group.values()) if isinstance(group, dict) else group or []
+    if not isinstance(tokens, list):
+        raise ValueError(f"{name} is {show_value(group)}, not a list of tokens")
+    return tokens
 
-    Tokens that only the other files name get new ids, and an explicit add_bos_token or add_eos_token replaces the
-    post-processor.
+
+def _flags(token: dict[str, Any]) -> dict[str, bool]:
+    """Return the flags of an added token, those that are left out as in `tokenizers.AddedToken`."""
+    given = {name: token[name] for name in _TOKEN_FLAGS if isinstance(token.get(name), bool)}
+    return dict.fromkeys(_TOKEN_FLAGS, False) | {"normalized": not given.get("special", False)} | given
+
+
+def _require_same_ends(config: dict[str, Any], loaded: tokenizers.Tokenizer) -> None:
+    """Refuse what changes the special tokens of every text.
+
+    An explicit add_bos_token or add_eos_token replaces the post-processor, but not in transformers 5.24.
+
+    Raises:
+        ValueError: If the settings of a folder and its tokenizer.json disagree.
     """
     if config.get("split_special_tokens"):
-        yield "split_special_tokens in tokenizer_config.json has special tokens split like other text"
-    groups = [config.get(name) for name in _TOKEN_GROUPS]
-    listed = [list(group.values() if isinstance(group, dict) else group or []) for group in groups]
-    for token in map(token_text, [*map(config.get, _NAMED_TOKENS), *itertools.chain(*listed)]):
-        if token and loaded.token_to_id(token) is None:
-            yield f"{token!r} is missing there"
+        raise ValueError("split_special_tokens in tokenizer_config.json has special tokens split like other text")
     if "add_bos_token" in config or "add_eos_token" in config:
         ends = [(config.get(f"add_{end}_token"), token_text(config.get(f"{end}_token"))) for end in ("bos", "eos")]
         bos, eos = ([loaded.token_to_id(token)] if wanted and token is not None else [] for wanted, token in ends)
         plain, processed = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
         if processed != [*bos, *plain, *eos]:
-            yield (
-                f"they disagree on the tokens around a text: add_bos_token and add_eos_token make it "
-                f"{[*bos, *plain, *eos]}, its post-processor {processed}"
+            raise ValueError(
+                f"add_bos_token and add_eos_token turn a text into {[*bos, *plain, *eos]}, its post-processor into "
+                f"{processed}"
             )
 
 
@@ -563,7 +638,7 @@ def describe_folder(path: str, tokenizer: Tokenizer) -> str | None:
     wanted = told if isinstance(told, bool) else _SPACE_CLASSES.get(name)
     adds = any(
         part.get("add_prefix_space") is True
-        or part.get("prepend_scheme") in {"always", "first"}
+        or part.get("prepend_scheme") in ("always", "first")
         or part.get("type") == "Prepend"
         for part in parts
     )
@@ -575,11 +650,24 @@ def describe_folder(path: str, tokenizer: Tokenizer) -> str | None:
     )
 
 
+_SEQUENCE_KEYS = ("pretokenizers", "normalizers", "processors", "decoders")
+
+
 def flat_steps(part: object) -> list[dict[str, Any]]:
-    """Return the steps of a pre-tokenizer or normalizer of a tokenizer.json in order, with sequences flattened."""
-    if not isinstance(part, dict):  # `tokenizers` reads a list as well, and does without a type
-        return [] if part is None else [{"type": type(part).__name__}]
-    if part.get("type") != "Sequence":
-        return [part]
-    inner = part.get("pretokenizers") or part.get("normalizers") or []
-    return [step for each in inner for step in flat_steps(each)]
+    """Return the steps of a part of a tokenizer.json in order, with sequences flattened.
+
+    >>> flat_steps({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Strip"}]})
+    [{'type': 'NFC'}, {'type': 'Strip'}]
+    """
+    steps: list[dict[str, Any]] = []
+    pending = [] if part is None else [part]
+    while pending:
+        step = pending.pop()
+        if not isinstance(step, dict):  # `tokenizers` reads a list as well, and does without a type
+            steps.append({"type": type(step).__name__})
+        elif step.get("type") != "Sequence":
+            steps.append(step)
+        else:
+            inner = next((inner for key in _SEQUENCE_KEYS if isinstance(inner := step.get(key), list)), [])
+            pending += reversed(inner)
+    return steps

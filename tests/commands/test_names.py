@@ -4,10 +4,13 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pytest
 
+import dsindex
 from dsindex.cli.main import main
 from dsindex.store.json_text import decode_json
+from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
 
 INPUT = os.fsdecode(b"caf\xe9.jsonl")
@@ -104,3 +107,25 @@ def test_names_forge_no_line_of_output(tmp_path, monkeypatch, cli):
         forged = [line for line in (shown.out + shown.err).splitlines() if line.startswith("FOUND: forged")]
         assert not forged, command
     assert len(lines) > len(commands), "the name is shown"
+
+
+@pytest.mark.parametrize("name", [".hidden", "a[b-z]c", "star*", "q?", "back\\slash", "{a,b}", "-x"])
+def test_no_name_is_a_pattern(folder, name):
+    """Caches and packs of a dataset are found by its name, and those of no other."""
+    options = {"executor": "local", "progress": False}
+    index = {"seq_length": 4, "epochs": 1, "split": "1,0,0", "data_cache_path": str(folder / "cache"), **options}
+    dataset = str(folder / f"{name}_text_document")
+    for each in (name, "star", "abc"):
+        prefix = write_dataset(folder / f"{each}_text_document", [[[1, 2, 3, 4]]] * 8)
+        dsindex.build_index(prefix, **index)
+    assert len(dsindex.open(str(folder / "cache" / f"{name}_text_document-GPTDataset-train-description.txt"))) == 7
+    report = dsindex.verify(dataset, cache=str(folder / "cache"), **options).reports[0]
+    assert ([check.name for check in report.checks][1:], report.findings) == (["1 index cache against the data"], ())
+    shutil.rmtree(folder / "cache")
+    dsindex.build_index(dataset, **index)
+    assert dsindex.inspect(str(folder / "cache")).facts["samples"] == 7
+    shutil.copy(f"{dataset}.idx", folder / f"{name}_loss_mask.idx")
+    shutil.copy(f"{dataset}.bin", folder / f"{name}_loss_mask.bin")
+    write_dataset(folder / f"{name}_packing_4", [[[number]] for number in range(8)], dtype=np.int32)
+    assert dsindex.inspect(str(folder / name)).facts["block layouts"] == [f"{name}_packing_4"]
+    assert dsindex.inspect(str(folder / f"{name}_packing_4")).kind == "packs"

@@ -97,6 +97,10 @@ EDITS = {
     "size": (lambda m: m["content"]["digests"]["idx"].update(size_bytes=1), ".idx: expected a regular file of 1 bytes"),
     "type": (lambda m: m["content"].update(documents="x"), "at `$.content.documents`"),
     "digest": (lambda m: m["content"]["digests"]["bin"].update(xxh3_128="0" * 32), "expected the digest 0000"),
+    "documents": (lambda m: m["content"].update(documents=103), "documents: 103 recorded, 102 in the dataset"),
+    "sequences": (lambda m: m["content"].update(sequences=99), "sequences: 99 recorded, 100 in the dataset"),
+    "tokens": (lambda m: m["content"].update(tokens=1), "tokens: 1 recorded, "),
+    "token type": (lambda m: m["content"].update(token_dtype="int32"), "token type: int32 recorded, uint16 in the"),
     "escape": (lambda m: m["content"]["digests"].update({"/../../x": None}), "matching regex '^[a-z0-9]"),
 }
 
@@ -134,6 +138,19 @@ def test_damaged_files_are_found(built):
     report = verify(built)
     assert "digest of the .bin" in passed(report)  # what is left is still checked
     assert f"{built}.idx: is missing beside its .bin" in report.findings[0]
+
+
+def test_provenance_has_a_row_for_every_document(built, make_config, tmp_path):
+    """Also if its digest is the one in the manifest: a build may have lost the rows of a shard."""
+    (tmp_path / "less.jsonl").write_bytes(OWN.docs.read_bytes().partition(b"\n")[2])
+    less = build(make_config, input=(str(tmp_path / "less.jsonl"),))
+    name = "provenance.parquet"
+    shutil.copy(f"{less}.{name}", f"{built}.{name}")
+    entry = json.loads(Path(manifest_path(less)).read_bytes())["content"]["digests"][name]
+    edit_manifest(built, lambda manifest: manifest["content"]["digests"].update({name: entry}))
+    report = verify(built)
+    assert report.verdict == "damaged"
+    assert f"{built}.{name}: it has 101 rows for 102 documents" in all_findings(report)
 
 
 def test_source_that_changed_is_named(make_config, tmp_path):

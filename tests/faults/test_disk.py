@@ -14,8 +14,8 @@ def assert_clean_stop(ended, *parts):
     assert ended.code == 1, ended.errors
     assert "Traceback" not in ended.errors
     assert "internal error" not in ended.errors
-    last = ended.errors.strip().splitlines()[-1]
-    assert [part for part in parts if part not in last] == [], last
+    said = "\n".join(ended.errors.strip().splitlines()[-2:])  # the error and its hint
+    assert [part for part in parts if part not in said] == [], said
 
 
 def assert_continues(zygote, arguments, out, scratch, expected):

@@ -1,5 +1,7 @@
 """Damage files as bytes and JSON documents as values, by chance."""
 
+import copy
+
 NUMBERS = [0, 1, 2, 7, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1]
 VALUES = [
     None, True, 0, -1, 1, 2**31, 2**63, 2**64 - 1, 0.5, 1e308, "", "x", "\0", "/etc/passwd", "../../../etc/passwd",
@@ -30,7 +32,7 @@ def damage_bytes(data, rng):
     return bytes(mutated)
 
 
-def damage_json(value, rng):
+def damage_json(value, rng, values=VALUES):
     """Replace, drop or repeat a value somewhere in a JSON document."""
     if isinstance(value, dict | list) and value and rng.random() < 0.9:
         key = rng.choice(list(value)) if isinstance(value, dict) else rng.randrange(len(value))
@@ -40,6 +42,6 @@ def damage_json(value, rng):
         elif how < 0.15 and isinstance(value, list):
             value.append(value[key])
         else:
-            value[key] = damage_json(value[key], rng)
+            value[key] = damage_json(value[key], rng, values)
         return value
-    return rng.choice(VALUES)
+    return copy.deepcopy(rng.choice(values))

@@ -59,7 +59,7 @@ def test_lay_out_documents_never_wraps_a_token():
 @pytest.mark.parametrize("lay_out", [lay_out_documents, lay_out_pbin_documents])
 def test_ids_outside_the_vocabulary_are_refused_even_if_they_do_not_fit(lay_out):
     batch = batch_of([[1, 2], [70_000]])
-    with pytest.raises(TokenizerError, match="below 70000, the size of the vocabulary, got 70000"):
+    with pytest.raises(TokenizerError, match="returned the id 70000 though its vocabulary has 70000 tokens"):
         lay_out(batch, dtype=np.dtype("<u2"), eod_id=EOD, vocabulary_size=70_000)
     fitting = lay_out(batch, dtype=np.dtype("<i4"), eod_id=EOD, vocabulary_size=70_001)
     assert fitting.tokens.max() == 70_000

@@ -41,9 +41,11 @@ def test_eod_is_the_argument_or_the_folders(tmp_path, others, argument, expected
 
 def test_missing_eod_is_told_with_those_that_may_be_meant(tmp_path):
     path = folder(tmp_path / "t", trained.byte_level())
-    with pytest.raises(TokenizerError, match=r"t: expected an eos_token.*'<\|eot\|>', '<\|bos\|>'.*--eod-token"):
+    with pytest.raises(TokenizerError, match=r"names no eos_token; .*'<\|eot\|>', '<\|bos\|>'\nhint: .* --eod-token"):
         require_eod(load_tokenizer(path))
-    with pytest.raises(TokenizerError, match=r"EOD token '<eot>' in the vocabulary.*near it: '<\|eot\|>'.*--eod-token"):
+    with pytest.raises(
+        TokenizerError, match=r"EOD token '<eot>' is not in .*\nhint: .* --eod-token, such as '<\|eot\|>'"
+    ):
         load_tokenizer(path, eod_token="<eot>")
 
 
@@ -52,27 +54,27 @@ TIKTOKEN = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte i
 
 
 @pytest.mark.parametrize(("name", "content", "message"), [
-    ("tokenizer.model", SENTENCEPIECE, r"expected a SentencePiece model, but it cannot be read \(.*; fetch or save"),
-    ("tokenizer.model", TIKTOKEN, r"expected --tiktoken-encoding, .*, got none; choose one \(known: gpt2, "),
-    ("gpt2.tiktoken", b"IQ== 0\nIQ= 1\n", "token 1: expected a token in base64 and a rank, .*b'IQ='"),
-    ("gpt2.tiktoken", b"IQ== 0\nIg== 1\n", "expected a token for every byte, got none for 0x00"),
-    ("x.json", b'{"version": "1.0", ', r"expected JSON, but it cannot be read \(.*line 1 column 20.*give another --to"),
-    ("x.json", b"[1]", "expected a JSON object, got list"),
-    ("x.json", b'{"text": "a document"}', "got JSON without a model"),
-    ("x.json", trained.byte_level_document(model={"type": "Foo"}), "tokenizers library reads, got the error"),
+    ("tokenizer.model", SENTENCEPIECE, "not a SentencePiece model: "),
+    ("tokenizer.model", TIKTOKEN, "no pattern and special tokens\nhint: name them with --tiktoken-encoding: gpt2, "),
+    ("gpt2.tiktoken", b"IQ== 0\nIQ= 1\n", "entry 1 is not a token in base64 and its rank: .*b'IQ='"),
+    ("gpt2.tiktoken", b"IQ== 0\nIg== 1\n", "no token for the byte 0x00"),
+    ("x.json", b'{"version": "1.0", ', "not valid JSON of a tokenizer: Input data was truncated"),
+    ("x.json", b"[1]", "Expected `object`, got `array`"),
+    ("x.json", b'{"text": "a document"}', "JSON without a model"),
+    ("x.json", trained.byte_level_document(model={"type": "Foo"}), "the tokenizers library cannot read it: "),
 ], ids=range(8))  # fmt: skip
 def test_other_files_are_refused_by_name(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TokenizerError, match=message) as caught:
         load_tokenizer(str(tmp_path / name))
-    assert str(caught.value).startswith(f"{tmp_path / name}: expected ")
+    assert str(caught.value).startswith(f"{tmp_path / name}: ")
 
 
 def test_folder_without_a_tokenizer_names_what_is_there(tmp_path):
-    with pytest.raises(TokenizerError, match="got one with nothing"):
+    with pytest.raises(TokenizerError, match=r"no tokenizer\.json, but nothing"):
         load_tokenizer(str(tmp_path))
     (tmp_path / "README.md").touch()
-    with pytest.raises(TokenizerError, match=r"got one with README.md; name a file itself"):
+    with pytest.raises(TokenizerError, match=r"but README.md\nhint: pass a file of it"):
         load_tokenizer(str(tmp_path))
 
 
@@ -96,7 +98,7 @@ def part_of(name, **part):
 def test_parts_on_which_tokenizers_panics_are_refused(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
-    with pytest.raises(TokenizerError, match=r"expected a tokenizer.json that the .* error "):
+    with pytest.raises(TokenizerError, match=r"the tokenizers library cannot read it: |not valid JSON"):
         load_tokenizer(str(path))
 
 
@@ -175,8 +177,8 @@ def decoder(**flags):
     ({"eos_token": {"content": "<c>", "lstrip": True}}, {}, "<c>"),
     # Refused.
     ({"split_special_tokens": True}, {}, "split_special_tokens in tokenizer_config.json"),
-    ({"add_bos_token": True, "bos_token": "<a>"}, {}, "disagree on the tokens around a text"),
-    ({"add_eos_token": True, "eos_token": "<a>"}, {}, "disagree on the tokens around a text"),
+    ({"add_bos_token": True, "bos_token": "<a>"}, {}, "add_bos_token and add_eos_token turn"),
+    ({"add_eos_token": True, "eos_token": "<a>"}, {}, "add_bos_token and add_eos_token turn"),
     ({"additional_special_tokens": ["<new>"]}, {}, "'<new>' is missing"),
     ({"extra_special_tokens": {"image_token": "<new>"}}, {}, "'<new>' is missing"),
     ({}, {"pad_token": "<new>"}, "'<new>' is missing"),
@@ -208,5 +210,5 @@ def test_git_lfs_pointers_are_named(name, tmp_path):
     folder(tmp_path, trained.byte_level())
     (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n")
     place = tmp_path / name if name.endswith(".model") else tmp_path
-    with pytest.raises(TokenizerError, match=f"{name}: expected a tokenizer's file, got a Git LFS pointer"):
+    with pytest.raises(TokenizerError, match=f"{name}: not a tokenizer's file, but a Git LFS pointer"):
         load_tokenizer(str(place))

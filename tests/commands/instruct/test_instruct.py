@@ -307,9 +307,9 @@ def test_tables_give_the_tokens_of_json_and_what_is_not_written_is_said(tmp_path
         words = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / name)]
         words += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / name)]
         said = cli(words).out
-        assert "  note: reasoning_content in 2 of 2 conversations: the template does not write it" in said
+        assert "  note: reasoning_content in 2 of 2 conversations: the template does not use it" in said
         found.add((tmp_path / f"{name}_text_document.bin").read_bytes())
     assert len(found) == 1
     assert "reasoning" not in cli([*words[:-1], f"{words[-1]}-dropped", "--reasoning", "drop"]).out
     refused = cli([*words[:-1], f"{words[-1]}-refused", "--unwritten", "refuse"], 1).err
-    assert "the template does not write reasoning_content; see `unwritten` (not-written)" in refused
+    assert "reasoning_content: the template does not use it; see `unwritten` (not-written)" in refused
