@@ -12,7 +12,10 @@ The header is what `add_generation_prompt` adds to the messages before the reply
 
 from __future__ import annotations
 
+import json
 import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsindex.chat.conversations import last_turn
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     """Renders messages, with the generation prompt or without; each output is a span."""
 
 _SENTINEL = re.compile("[\ud800-\udbff]")
-_NUM_SENTINELS = 0x400
+_FIRST_SENTINEL, _NUM_SENTINELS = 0xD800, 0x400
 _TAG = re.compile("(" + "|".join(re.escape(tag) for pair in TAG_PAIRS for tag in pair) + ")")
 _OPENER = re.compile("|".join(re.escape(pair[0]) for pair in TAG_PAIRS))
 _WORD = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|.", re.DOTALL)
@@ -71,7 +74,7 @@ class ReplyFinder:
         self._replies = [number for number, message in enumerate(messages) if message["role"] == role]
         self._last_turn = last_turn([message["role"] for message in messages], role)
         self._headers: dict[str, tuple[str, str]] = {}
-        self._tails: dict[tuple[str | bool, ...], list[str]] = {}
+        self._known_tails: dict[tuple[object, ...], list[str]] = {}
 
     def find(self, rendered: Rendered) -> Rendered:
         """Return the text, and the spans of the replies.
@@ -86,60 +89,82 @@ class ReplyFinder:
         if not self._replies:
             return Rendered(text, [])
         marked = self._render([_mark(message, number) for number, message in enumerate(self._messages)], False).text
-        sentinels = [
-            (match.start() - before, ord(match[0]) - 0xD800) for before, match in enumerate(_SENTINEL.finditer(marked))
-        ]
         if _SENTINEL.sub("", marked) != text:
             raise _problem("the template changes the texts of messages, so that its replies cannot be found")
-        written = _join_neighbours(outputs)
+        matches = [*_SENTINEL.finditer(marked)]
+        self._places = [match.start() - before for before, match in enumerate(matches)]
+        self._owners = [ord(match[0]) - _FIRST_SENTINEL for match in matches]
+        own: defaultdict[int, list[int]] = defaultdict(list)
+        for place, owner in zip(self._places, self._owners, strict=True):
+            own[owner].append(place)
+        written: defaultdict[int | None, list[Span]] = defaultdict(list)
+        for span in _join_neighbours(outputs):
+            written[span.message].append(span)
         spans: list[Span] = []
         for number in self._replies:
-            own = [place for place, owner in sentinels if owner == number % _NUM_SENTINELS]
-            found = [span for span in written if span.message == number and span.begin < span.end]
-            if found:
-                spans += self._check(text, number, found, own, sentinels)
-            elif own:
+            if number in written:
+                spans += self._check(text, number, written[number], own[number % _NUM_SENTINELS])
+            elif own[number % _NUM_SENTINELS] and len(self._messages) <= _NUM_SENTINELS:
                 raise _problem(f"message {number + 1}: the template does not write it in a loop over the messages")
         return Rendered(text, spans)
 
-    def _check(
-        self, text: str, number: int, found: list[Span], own: list[int], sentinels: list[tuple[int, int]]
-    ) -> list[Span]:
+    def _check(self, text: str, number: int, found: list[Span], own: list[int]) -> list[Span]:
         """Return the spans by the loop, behind the header, if the sentinels agree."""
-        where = f"message {number + 1}"
+        where, message = f"message {number + 1}", self._messages[number]
         header, prompt = self._header(number)
         begin, end = found[0].begin + len(header), found[-1].end
         if number == len(self._messages) - 1:
             end = len(text)
             found[-1] = found[-1]._replace(end=end)
-        if not text.startswith(header, found[0].begin):
+        others = [known for known, _ in self._headers.values() if known and not header]
+        if not text.startswith(header, found[0].begin) or any(text.startswith(other, begin) for other in others):
             shown = text[found[0].begin :][:_SHOWN]
             raise _problem(f"{where}: the generation prompt is {header!r}, but the template writes {shown!r}")
-        if number >= self._last_turn and _OPENER.match(prompt, len(header)) and not _OPENER.match(text, begin):
+        opens = _OPENER.fullmatch(prompt[len(header) :].rstrip()) is not None
+        if number >= self._last_turn and opens and not _OPENER.match(text, begin):
             raise _problem(
                 f"{where}: the generation prompt opens a thought, but the template writes the reply without one"
             )
         found[0] = found[0]._replace(begin=begin)
-        other = [place for place, owner in sentinels if owner != number % _NUM_SENTINELS]
-        before = max((place for place in other if place <= (own[0] if own else begin)), default=0)
-        limit = own[0] if own else min((place for place in other if place > before), default=len(text))
-        seek = text.rfind if own else text.find
-        start = seek(header, before, limit) + len(header) if header else begin
+        own = [place for place in own if found[0].begin - len(header) <= place <= found[-1].end]
+        before = self._neighbour(number, own[0] if own else begin, -1, 0)
+        limit = own[0] if own else self._neighbour(number, begin, 1, len(text))
+        place = (text.rfind if own else text.find)(header, before, limit)
+        start = begin if not header else place + len(header) if place >= 0 else limit
         last = own[-1] if own else start
-        tails = [tail for tail in self._tail(number, header, prompt) if _agree(text, last, end, tail)]
-        inside = [place for place in own if not any(span.begin <= place <= span.end for span in found)]
-        foreign = [place for place in other if any(span.begin < place < span.end for span in found)]
-        if start != begin or not tails or inside or foreign or not before <= begin <= limit:
-            tail = next(iter(self._tail(number, header, prompt)), "")
-            by_loop, by_sentinels = text[begin:end], text[start:last] + tail
+        tails = self._tails(message, header, prompt)
+        if (
+            start != begin
+            or not before <= begin <= limit
+            or not any(_agree(text, last, end, tail) for tail in tails)
+            or any(self._has_other(number, span) for span in found)
+        ):
+            by_loop, by_sentinels = text[begin:end], text[start:last] + next(iter(tails), "")
             raise _problem(
                 f"{where}: it is {_show(by_loop)} by the template's loop, but {_show(by_sentinels)} by its own texts"
             )
-        if not text[last:end].strip():
+        plain = message
+        if message.get("tool_calls"):
+            has_parts = isinstance(self._messages[0].get("content"), list)
+            plain = {"role": message["role"], "content": [{"type": "text", "text": "x"}] if has_parts else "x"}
+        rest = _rest(plain).strip()
+        if not any(tail.strip().removeprefix(rest) for tail in self._tails(plain, header, prompt)):
             raise _problem(
                 f"{where}: the template writes nothing that ends a reply, so a model would not learn to stop"
             )
         return found
+
+    def _neighbour(self, number: int, place: int, step: int, default: int) -> int:
+        """Return the place of the next sentinel of another message, at `place` or before it, or after it."""
+        at = bisect_right(self._places, place) - (step < 0)
+        while 0 <= at < len(self._places) and self._owners[at] == number % _NUM_SENTINELS:
+            at += step
+        return self._places[at] if 0 <= at < len(self._places) else default
+
+    def _has_other(self, number: int, span: Span) -> bool:
+        """Tell whether a sentinel of another message is inside of a span."""
+        inside = self._owners[bisect_right(self._places, span.begin) : bisect_left(self._places, span.end)]
+        return any(owner != number % _NUM_SENTINELS for owner in inside)
 
     def _header(self, number: int) -> tuple[str, str]:
         """Return the header before a reply, and the whole generation prompt."""
@@ -156,27 +181,35 @@ class ReplyFinder:
             self._headers[key] = prompt[: opener.start()] if opener else prompt, prompt
         return self._headers[key]
 
-    def _tail(self, number: int, header: str, prompt: str) -> list[str]:
-        """Return what a template may write after a reply's own texts, if it is the last message and if it is not."""
-        message = self._messages[number]
-        content = message.get("content") or ""
-        text = content if isinstance(content, str) else content[-1]["text"]
-        key = (text[len(text.rstrip()) :], *(bool(message.get(name)) for name in _TEXT_KEYS))
-        if key in self._tails and not message.get("tool_calls"):
-            return self._tails[key]
-        chat = [*self._messages[: self._replies[0]], _mark(message, number)]
-        tails = []
-        for with_prompt in (True, False):
-            marked = self._render(chat, with_prompt).text
-            if with_prompt:
-                if not marked.endswith(prompt):
+    def _tails(self, message: Message, header: str, prompt: str) -> list[str]:
+        """Return what a template may write after a reply's own texts, if it is the last message and if it is not.
+
+        They are those of the first message that is alike: in what follows its last sentinel, and in the texts it has.
+        """
+        key = (_rest(message), *(bool(message.get(name)) for name in ("tool_calls", *_TEXT_KEYS)))
+        if key not in self._known_tails:
+            tails = self._known_tails[key] = []
+            for with_prompt in (True, False):
+                marked = self._render([*self._messages[: self._replies[0]], _mark(message, 0)], with_prompt).text
+                if with_prompt and not marked.endswith(prompt):
                     continue
-                marked = marked.removesuffix(prompt)
-            last = max((match.end() for match in _SENTINEL.finditer(marked)), default=None)
-            tails.append(marked[last:] if last is not None else marked.rpartition(header)[2])
-        if not message.get("tool_calls"):
-            self._tails[key] = tails
-        return tails
+                marked = marked.removesuffix(prompt) if with_prompt else marked
+                last = max((match.end() for match in _SENTINEL.finditer(marked)), default=None)
+                # Without texts of its own: what stands behind the header, and behind an empty thought.
+                behind = marked.rpartition(header)[2] if header else ""
+                tails += [marked[last:]] if last is not None else [behind, _TAG.split(behind)[-1].lstrip()]
+        return self._known_tails[key]
+
+
+def _rest(message: Message) -> str:
+    """Return what follows the last sentinel in a message: blanks and tags of its content, or the end of its calls."""
+    marked = _mark(message, 0)
+    if marked.get("tool_calls"):
+        text = json.dumps(marked["tool_calls"], ensure_ascii=False)
+    else:
+        content = marked.get("content") or ""
+        text = content if isinstance(content, str) else content[-1]["text"]
+    return _SENTINEL.split(text)[-1]
 
 
 def _agree(text: str, last: int, end: int, tail: str) -> bool:
@@ -200,7 +233,7 @@ def _join_neighbours(outputs: Sequence[Span]) -> list[Span]:
 
 def _mark(message: Message, number: int) -> Message:
     """Return a message with sentinels around each text of it, inside of its blanks and between tags of thoughts."""
-    sentinel = chr(0xD800 + number % _NUM_SENTINELS)
+    sentinel = chr(_FIRST_SENTINEL + number % _NUM_SENTINELS)
 
     def mark(value: Any) -> Any:  # noqa: ANN401 - JSON data
         if isinstance(value, dict):

@@ -53,7 +53,7 @@ def test_named_template_is_the_format_of_its_family(name):
 
 DIGESTS = {
     "chatml": ("c9308e5bdbf2decf", 72),
-    "gemma3": ("e436e015c5e260d2", 108),
+    "gemma3": ("54afb17ae944feb5", 108),
     "llama3.1": ("ac4cdacca6a3f6b6", 0),
     "qwen2.5": ("6f53574d534adad9", 0),
     "qwen3": ("687357c0ed20d4d0", 0),
