@@ -59,7 +59,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
     with open_job(config, plan, outputs, reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
         if not job.already_complete:
             for note in source.first_notes(encodes=encodes):
-                reporter.say(note)
+                reporter.say(f"note: {note}")
             estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
             estimate = estimate.scaled(sum(sample.high - sample.low for sample in config.samples))
             check_room(config, estimate, itemsize=dtype.itemsize, num_keys=num_keys)
@@ -82,7 +82,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
             own = [{"options": _describe_options(config, source, number)} for number in range(len(outputs))]
             shards.publish(own, encodes=encodes)
         if index_configs:
-            indices = tuple(run_index(each, executor=job.executor) for each in index_configs)
+            indices = tuple(run_index(each, executor=job.executor, reporter=job.reporter) for each in index_configs)
     contents = [manifest.content for manifest in job.manifests]
     return BuildResult(
         datasets=tuple(map(MadeDataset.of, prefixes, contents)),

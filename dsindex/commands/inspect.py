@@ -99,7 +99,7 @@ def run_inspect(options: InspectConfig) -> InspectResult:
 
 def _look_at_tokens(seen: InspectResult, options: InspectConfig) -> None:
     """Look at a dataset of tokens; of instruction data also at the masks and the block layouts."""
-    data = open_token_data(tell_kind(options.path), options.tokenizer_model)
+    data = open_token_data(tell_kind(options.path), options)
     dataset, masks = data.dataset, data.masks
     seen.facts["files"] = data.sizes
     seen.findings += data.findings
@@ -218,8 +218,8 @@ def _look_at_cache(seen: InspectResult, options: InspectConfig) -> None:
 def _look_at_sample(seen: InspectResult, dataset: SampleDataset[Any], options: InspectConfig) -> None:
     """Show the parts of a sample, each from one sequence."""
     located = dataset.locate(options.sample or 0)
-    [trace], data = trace_samples([located]), located.data
-    origin = find_origin(data.prefix, options.tokenizer_model)
+    [trace], data = trace_samples([located], contact=options.contact), located.data
+    origin = find_origin(data.prefix, options)
     origin.check_inputs([part.origin for part in trace.parts])
     left = SAMPLE_TOKENS if options.tokens is None else options.tokens
     for part in trace.parts:

@@ -112,7 +112,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     ) as job:
         if not job.already_complete:
             for note in source.first_notes(encodes=True):
-                reporter.say(note)
+                reporter.say(f"note: {note}")
             check_packs(config, list(prefixes.values()))
             examine_exports(config, eos_id)
             # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.

@@ -69,7 +69,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     with open_job(config, plan, [output], reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
         if not job.already_complete:
             for note in source.first_notes():
-                reporter.say(note)
+                reporter.say(f"note: {note}")
             estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
             check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1)
             shared = ShardSettings(

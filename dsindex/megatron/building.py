@@ -5,15 +5,18 @@ If two tasks build the same cache at the same time, one waits for the other and 
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsindex._version import __version__
 from dsindex.errors import InputError, LimitError, OutputError
-from dsindex.formats.mmididx import check_index, read_index
+from dsindex.formats.mmididx import check_index, read_header, read_index
 from dsindex.megatron.cache import (
     CacheRecord,
     Fingerprint,
@@ -26,10 +29,11 @@ from dsindex.megatron.cache import (
 )
 from dsindex.megatron.epochs import STOCK_ORDER, DocumentOrder, shuffle_dtype, split_bounds
 from dsindex.megatron.plan import BlendedCache, GPTCache, PartCounts
+from dsindex.store.local import make_folder, write_whole
 from dsindex.store.read import digest_file, input_status, is_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -61,6 +65,43 @@ def count_parts(prefix: str, parts: Sequence[Part | None], of_documents: bool = 
         None if pair is None else PartCounts(begin=pair[0], end=pair[1], tokens=count_tokens(lengths[slice(*pair)]))
         for pair in bounds
     ]
+
+
+def sequence_counts(prefixes: Mapping[str, str]) -> bytes:
+    """Return the content of the file for Megatron's --per-dataset-sequences-path.
+
+    Args:
+        prefixes: Path as the job types it → path on this machine.
+
+    Raises:
+        InputError: If tokens are neither uint16 nor int32: with such a file, Megatron does not look at their type.
+
+    Source: Megatron-LM, tools/build_sequences_per_dataset.py and gpt_dataset.py, `token_dtype_code`.
+    """
+    headers = {path: read_header(f"{prefix}.idx") for path, prefix in prefixes.items()}
+    for path, header in headers.items():
+        if header.dtype not in {np.dtype("<u2"), np.dtype("<i4")}:
+            raise InputError(
+                f"--per-dataset-sequences-path: Megatron cannot read {path} with it: {header.dtype} tokens"
+            )
+    return json.dumps({path: [each.num_sequences, each.num_boundaries] for path, each in headers.items()}).encode()
+
+
+def write_sequence_counts(path: str, content: bytes) -> None:
+    """Write the file for --per-dataset-sequences-path.
+
+    Raises:
+        OutputError: If another file exists, or this one cannot be written.
+    """
+    if os.path.lexists(path) and not has_content(path, content):
+        raise OutputError(f"{path}: exists and has other counts", hint="move it away, or choose another path")
+    make_folder(os.path.dirname(path) or ".")
+    write_whole(path, content)
+
+
+def has_content(path: str, content: bytes) -> bool:
+    """Tell whether a file has these bytes."""
+    return os.path.isfile(path) and os.path.getsize(path) == len(content) and Path(path).read_bytes() == content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ from dsindex.formats.mmididx import read_index
 from dsindex.megatron.flags import FIM_CLASS
 from dsindex.megatron.maxtext import MAXTEXT_BLEND, MAXTEXT_CLASS, hashed_settings, with_megatron_names
 from dsindex.store.errors import output_error, unreadable
+from dsindex.store.json_text import parse_json
 from dsindex.store.local import (
     BlockDigester,
     atomic_writer,
@@ -147,10 +148,10 @@ def read_description(path: str) -> dict[str, Any]:
     expected = f"the description of a {GPT_CLASS} or {BLENDED_CLASS}"
     try:
         with open_file(path) as file:
-            identifiers = json.loads(file.read().decode())
+            identifiers = parse_json(file.read())
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise FormatError(f"{path}: expected {expected}, got a file that is not JSON ({error})") from error
     try:
         if isinstance(identifiers, dict) and identifiers.get("class") == BLENDED_CLASS:
@@ -302,7 +303,7 @@ class CacheFiles:
         try:
             with open_file(self.record) as file:
                 return msgspec.json.decode(file.read(), type=CacheRecord)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     def changed(self, record: CacheRecord) -> list[str]:

@@ -83,7 +83,7 @@ def explain_cache(
         return Finding(name=name, found=False, sound=False, sentences=(said,))
     record = files.read_record()
     faults = list(_faults(files, record, prefix, settings))
-    said_all = faults or ["the job finds this cache and builds nothing"]
+    said_all = list(faults)
     if record is not None and any(record.settings.order):
         said_all.append(
             f"this name holds {record.settings.show_order()}: a job that misses it trains on another order without a "

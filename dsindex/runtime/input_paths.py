@@ -34,7 +34,7 @@ from msgspec import Struct
 
 from dsindex.errors import InputError
 from dsindex.runtime.work_folder import MARKER_FILE
-from dsindex.store.huggingface import described_configurations, pin
+from dsindex.store.huggingface import described_configurations, forget_commits, pin
 from dsindex.store.listing import expand_pattern, is_folder, is_match, list_files
 from dsindex.store.local import LOCAL
 from dsindex.store.protocol import store_of
@@ -128,6 +128,7 @@ def find_paths(
     Raises:
         InputError: For a pattern without a match, a list or folder that cannot be used, or a split without files.
     """
+    forget_commits()
     found: list[FoundPath] = []
     has_folders = False
     for entry in [*_given(patterns, standard_input), *_listed(lists)]:

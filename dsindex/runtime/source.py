@@ -65,7 +65,7 @@ class TextSource:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence about files that are given more than once, whose records are in the output as often."""
+        """A sentence about inputs that are given more than once, whose records are in the output as often."""
         times = Counter(file.path for file in self.files)
         shown = [f"{show_name(path)} ({count:,} times)" for path, count in times.items() if count > 1]
         more = f", and {len(shown) - _SHOWN:,} more" if len(shown) > _SHOWN else ""
@@ -79,14 +79,19 @@ class TextSource:
         """
         fallback = self.engine.describe_fallback() if encodes else None
         folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else None
-        twice = self._describe_two_eods() if encodes else None
-        return (*filter(None, [fallback, twice, folder]), *self.notes)
+        ends = self._describe_ends() if encodes else None
+        return (*filter(None, [fallback, ends, folder]), *self.notes)
 
-    def _describe_two_eods(self) -> str | None:
-        """Return a note if the post-processor ends texts with EOD, and another is appended; Megatron writes both."""
-        if self.eod_id is None or self.tokenizer.library != "tokenizers" or not self.engine.add_special_tokens:
-            return None
-        if shared_tokenizer(self.tokenizer).encode("a text").ids[-1:] != [self.eod_id]:
+    def _describe_ends(self) -> str | None:
+        """Return a note if documents of a build end without a special token, or with two EOD tokens."""
+        last = None
+        if self.tokenizer.library == "tokenizers" and self.engine.add_special_tokens:
+            ids = shared_tokenizer(self.tokenizer).encode("a text").ids
+            plain = shared_tokenizer(self.tokenizer).encode("a text", add_special_tokens=False).ids
+            last = ids[-1] if ids[-1:] != plain[-1:] else None
+        if self.eod_id is None and last is None and not getattr(self.config, "append_eod", True):
+            return "documents run together, since no EOD token ends them; add --append-eod to separate them"
+        if self.eod_id is None or last != self.eod_id:
             return None
         return (
             f"every document ends with {self.tokenizer.eod_token!r} twice, as with Megatron: the tokenizer's "

@@ -39,7 +39,7 @@ def expand_pattern(pattern: str) -> Sequence[Listed]:
     at the start of a name.
 
     Raises:
-        InputError: If there are none, or the bucket cannot be listed.
+        InputError: If no object is there, or the bucket cannot be listed.
     """
     pattern = pin(pattern)
     if is_url(pattern):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import io
 import os
 import re
@@ -18,7 +19,6 @@ import sys
 import time
 import uuid
 from dataclasses import dataclass
-from functools import partial
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -222,7 +222,7 @@ class LocalFile(Readable):
 
     def read_into(self, view: memoryview[int], offset: int) -> int:
         """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
-        return retried(partial(self._read_once, view, offset))
+        return retried(functools.partial(self._read_once, view, offset))
 
     def _read_once(self, view: memoryview[int], offset: int) -> int:
         try:
@@ -410,7 +410,7 @@ def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[Diges
     with writing(path):
         file = open(temporary, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - closed below
     try:
-        yield DigestingWriter(file.write, errors=partial(writing, path), descriptor=file.fileno())
+        yield DigestingWriter(file.write, errors=functools.partial(writing, path), descriptor=file.fileno())
         with writing(path):
             file.flush()
             os.fsync(file.fileno())
@@ -460,7 +460,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 def sync_folder(folder: str) -> None:
     """Fsync a folder, so that renames in it survive a power failure."""
-    descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = retried(lambda: os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY))
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -477,14 +477,20 @@ def require_path(path: str) -> None:
         OutputError: If it is one of these.
     """
     if is_url(path):
-        raise OutputError(f"{Location(path)}: expected a path of this machine, got an address; copy finished files")
+        hint = "write to a disk, and copy the finished files"
+        raise OutputError(f"{Location(path)}: an address, where only a path of this machine can be written", hint=hint)
     folder = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
     if any(_SYSTEM_FOLDER.match(os.path.realpath(place)) for place in (path, folder)):
-        msg = f"{path}: expected a place on a disk, got one in a folder of devices or of the system; choose another"
-        raise OutputError(msg)
+        raise OutputError(f"{path}: in a folder of devices or of the system", hint="choose a place on a disk")
 
 
 _SYSTEM_FOLDER = re.compile(r"/(dev(?!/shm(/|$))|proc|sys)(/|$)")
+
+
+@functools.lru_cache(1024)
+def _require_folder(path: str) -> None:
+    """Call `require_path` once per folder: for each shard it would be 48 calls of the system."""
+    require_path(path)
 
 
 def make_folder(path: str) -> None:
@@ -493,7 +499,7 @@ def make_folder(path: str) -> None:
     Raises:
         OutputError: If that is refused, or as for `require_path`.
     """
-    require_path(path)
+    _require_folder(path)
     with writing(path):
         try:
             os.makedirs(path, exist_ok=True)
@@ -572,8 +578,12 @@ class LocalStore:
         """
         found = []
         for path in walk(folder, recursive=recursive):
-            with contextlib.suppress(FileNotFoundError):
-                found.append(_status(path, os.lstat(path)))
+            try:
+                found.append(_status(path, retried(functools.partial(os.lstat, path))))
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            except OSError as error:
+                raise unreadable(path, error) from error
         return sorted(found, key=lambda each: os.fsencode(each.path))
 
     def delete(self, paths: Iterable[str]) -> Sequence[str]:

@@ -79,7 +79,7 @@ def test_full_disk_leaves_nothing_and_the_same_command_works_later(name, tmp_pat
         stopped += 1
         assert code == 1
         assert "cannot be written (No space left on device)" in said, said
-        assert "run the same command again" in said
+        assert "then rerun the command" in said
         if name == "index":
             left = outputs(small_disk)
             assert not any(path.endswith("-description.txt") for path in left), "Megatron takes no cache without it"

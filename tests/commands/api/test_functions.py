@@ -72,7 +72,7 @@ def test_build_index_takes_results_and_open_and_verify_take_its_own():
     built = build()
     seen = []
     caches = dsindex.build_index(built, seq_length=16, epochs=2.5, data_cache_path="cache", progress=seen.append)
-    assert (seen[-1].stage, seen[-1].done) == ("index", 1)
+    assert (seen[-1].stage, seen[-1].done) == ("index", 3)
     train = dsindex.open(caches)
     assert isinstance(train, GPTDataset)
     assert len(train) == caches.results[0].num_samples

@@ -171,7 +171,7 @@ def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path, cli):
     expected = InstructionEncoder(parse_config(SPEC_YAML), tokenizer).encode(SPEC_RECORD)
     assert "1 line = 1 kept + 0 quarantined + 0 blank" in shown
     assert f"1 conversation, 1 sequence, {len(expected.tokens)} tokens, {expected.mask.sum()} trainable" in shown
-    assert "already complete: the same plan was carried out before, nothing was done" in cli(command).out
+    assert "already complete\n" in cli(command).out
     for name in ("text_document", "loss_mask"):
         assert main(["verify", f"{tmp_path}/out/spec_{name}"]) == 0
 
@@ -221,7 +221,7 @@ def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path,
         run_config(padded, instruction)
     foreign.unlink()
     report = run_config(padded, instruction)
-    assert next(describe(report)) == "already complete: the same plan was carried out before, only packs were made"
+    assert next(describe(report)) == "already complete: only packs were made"
     assert {name: published(tmp_path)[name] for name in before} == before
     dataset = dsindex.open(tmp_path / "chat", sequence_length=1024, pad_to_multiple=16)
     lengths = IndexedDataset(tmp_path / "chat_text_document").sequence_lengths
