@@ -53,7 +53,7 @@ REFUSED = {
     ),
     "dropout": ({"model": model(dropout=0.1)}, "its model has the option dropout = '0.1'"),
     "new-option": ({"model": model(shape="round")}, "its model has the option shape"),
-    "hole": ({"model": model(vocab=model()["vocab"] | {"aaaa": 10**9})}, "its ids have holes: 1000000000"),
+    "hole": ({"model": model(vocab=model()["vocab"] | {"aaaa": 10**9})}, "its ids have holes: 1,000,000,000 ids"),
     "merge-twice": ({"model": model(merges=[["a", "b"], ["c", "d"], ["a", "b"]])}, "lists a merge twice"),
     "no-byte": (
         {"model": model(vocab={k: n for k, n in model()["vocab"].items() if k != "Ġ"})},
