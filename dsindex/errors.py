@@ -1,19 +1,19 @@
-"""The tree of all errors that a user can cause. A message is one sentence: where, and what happened; a hint may follow.
+"""All errors that a user can cause. A message is one sentence, `{where}: {what happened}`; a hint may follow.
 
     DsindexError
     ├── InputError              an input is missing, empty, unreadable, or changed while it was read
     │   ├── BadRecordError      one line of an input is not a record; knows the file and byte offset
     │   └── StoreError          an object store refuses a request, or cannot be reached
     │       └── MissingObjectError  there is no object at an address
-    ├── RecordProblem           a record cannot become tokens; the reader of the file adds the place
+    ├── RecordProblem           a record cannot become tokens; the reader of the file adds file and line
     ├── TokenizerError          a tokenizer cannot be read, or lacks what the job needs
-    │   └── UnencodableError    its library fails on texts; the reader of a file makes bad records of theirs
+    │   └── UnencodableError    its library fails on some texts, whose records are then bad records
     ├── FormatError             a file does not conform to its format
-    ├── OutputError             an output exists, cannot be written, or does not fit on the disk
-    ├── PlanError               the work folder belongs to another plan, or to a running driver
+    ├── OutputError             an output exists already, cannot be written, or does not fit on the disk
+    ├── PlanError               the work folder belongs to a command with other options, or to a running one
     ├── LimitError              a size is too large for a format or the machine; checked before work starts
-    ├── TaskError               a task failed more often than its budget of retries allows
-    └── MissingPackageError     a package that this needs is not installed
+    ├── TaskError               a task failed more often than it may be retried
+    └── MissingPackageError     a package is not installed
 
 Misuse of the library (a wrong type, an index out of range) raises ValueError, TypeError or IndexError.
 """
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 class DsindexError(Exception):
-    """Base of all errors that dsindex raises on purpose; the command line prints the message and exits with 1.
+    """Base class of errors that a user can cause; the command line prints the message and exits with 1.
 
     Args:
-        lines: What happened, in one sentence; then details, each printed on a line of its own.
-        hint: What the user can do about it, printed on the last line as `hint: ...`.
-        fields: Keyword arguments of a built-in exception that a subclass also extends.
+        lines: One sentence that says what happened; then details, each printed on its own line.
+        hint: What the user can do, printed as `hint: ...` on the last line.
+        fields: Keyword arguments of the built-in exception that a subclass extends.
 
     >>> print(InputError("a.jsonl: empty file", hint="leave it out with --exclude"))
     a.jsonl: empty file
@@ -44,7 +44,7 @@ class DsindexError(Exception):
     """
 
     transient: bool = False
-    """Whether a retry may succeed, as after an I/O error or an outage of a network folder."""
+    """Whether a retry may succeed, for example after an I/O error."""
 
     def __init__(self, *lines: object, hint: str | None = None, **fields: object) -> None:
         super().__init__(*lines, *([] if hint is None else [f"hint: {hint}"]), **fields)
@@ -75,11 +75,12 @@ class BadRecordError(InputError):
 
     Args:
         path: The input file.
-        offset: Byte offset of the line's first byte in the text, or number of a row group.
-        reason: What was expected and what was found, without the place.
-        line: 1-based number of the line, or of the row of a table, in the file, if it is known.
-        part: Number of the shard that has the line, and the line's number in its part of the file, counted from 0.
-        is_row: Whether it is a row of a table; `offset` is then the number of its row group.
+        offset: Byte offset of the line in the text, or number of the row group.
+        reason: What is wrong, without file and line.
+        line: Number of the line, or of the row of a table, counted from 1; None if it is not known.
+        part: Number of the shard, and number of the line in the shard's part of the file, both counted from 0.
+        is_row: Whether it is a row of a table; `offset` then is the number of its row group.
+        hint: What the user can do.
     """
 
     def __init__(
@@ -91,34 +92,36 @@ class BadRecordError(InputError):
         *,
         part: tuple[int, int] | None = None,
         is_row: bool = False,
+        hint: str | None = None,
     ) -> None:
         if is_row:
             place = f"row group {offset}" if line is None else f"row {line}"
         else:
             place = f"line at byte {offset}" if line is None else f"line {line}"
-        super().__init__(f"{path}, {place}: {reason}")
+        super().__init__(f"{path}, {place}: {reason}", hint=hint)
         self.path = path
         self.offset = offset
         self.reason = reason
         self.line = line
         self.part = part
         self.is_row = is_row
+        self.hint = hint
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, int, str, int | None]]:
-        make = functools.partial(type(self), part=self.part, is_row=self.is_row)
+        make = functools.partial(type(self), part=self.part, is_row=self.is_row, hint=self.hint)
         return make, (self.path, self.offset, self.reason, self.line)
 
 
 class TokenizerError(DsindexError):
-    """A tokenizer cannot be read, or lacks what the job needs."""
+    """A tokenizer cannot be read, or lacks something that the command needs."""
 
 
 class UnencodableError(TokenizerError):
-    """A tokenizer's library fails on texts; the reader of a file makes bad records of them.
+    """The library of a tokenizer fails on some texts; their records become bad records.
 
     Args:
         name: The tokenizer's name.
-        reasons: Number of each such text, in what was to be encoded, and what was expected and what happened.
+        reasons: Position of each such text among the texts to encode → what is wrong with it.
     """
 
     def __init__(self, name: str, reasons: Mapping[int, str]) -> None:
@@ -139,23 +142,23 @@ class OutputError(DsindexError):
 
 
 class PlanError(DsindexError):
-    """The work folder belongs to another plan, or to a running driver."""
+    """The work folder belongs to a command with other options, or to a running one."""
 
 
 class LimitError(DsindexError):
-    """A size is too large for a format or this machine; raised before anything is allocated or written."""
+    """A size is too large for a format or this machine; raised before anything is written."""
 
 
 class TaskError(DsindexError):
-    """A task failed more often than its budget of retries allows."""
+    """A task failed more often than it may be retried."""
 
 
 class MissingPackageError(DsindexError, ImportError):
-    """A package that an option or a function needs is not installed."""
+    """A package is not installed."""
 
 
 class UsageError(DsindexError, ValueError):
-    """Options are unknown, missing, of a wrong type or value, or contradict each other; the exit code is 2."""
+    """Options are unknown, missing, wrong, or contradict each other; the command line exits with 2."""
 
 
 def missing_package(error: ImportError) -> MissingPackageError | None:
@@ -200,13 +203,13 @@ _OF_CLUSTERS = {"aiohttp", "aiohttp_cors", "grpc", "opencensus", "opentelemetry"
 
 
 class RecordProblem(DsindexError):
-    """One record cannot become tokens; the reader of the file adds the place.
+    """A record cannot become tokens; the reader of the file adds file and line.
 
     Args:
         kind: A short name for counting: `bad-json`, `bad-text`, `bad-field`, `missing-field`, `no-turns`,
             `unknown-role`, `pattern-error`, `pattern-no-match`, `marker-in-text`, `unbalanced-markers`,
             `template-failed`, `not-encodable`, `nothing-learnt`, `too-long`, `too-large`.
-        reason: One sentence: what was expected, what was found.
+        reason: One sentence that says what is wrong.
     """
 
     def __init__(self, kind: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""How messages and options write names, values, addresses without secrets, numbers of things, sizes and speeds."""
+"""Formatting for messages and options: names, values, sizes, counts, and addresses without secrets."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ if TYPE_CHECKING:
 BUCKET_SCHEMES = ("s3", "gs", "az", "hf")
 WEB_SCHEMES = ("https", "http")
 OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az", "abfs": "az", "abfss": "az", "adl": "az"}
-"""Other names of the schemes of buckets."""
+"""Alternative scheme → scheme."""
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-"""The beginning of an address."""
+"""The scheme of an address."""
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{0,20}"  # bounded, so that the time is linear in a text's length
 _IN_TEXT = re.compile(rf"({_SCHEME})://(\S+?)(?=\s|$|{_SCHEME}://)")
 _QUERY = re.compile(r"[?#]")
 _QUERY_OF_KEY = re.compile(r"\?(?=[^?]*(?:sig|token|secret|passw|key|credential)[\w.-]*=)", re.IGNORECASE)
-"""Where a query begins in the address of a bucket, whose keys and patterns may have question marks."""
+"""Begin of a query in a bucket address; object names and patterns may have question marks as well."""
 _END_OF_CLAUSE = re.compile(r"[:;,.)\]}'\"…]*$")
 LONGEST_VALUE = 80
-"""Characters of a value in a message."""
+"""Most characters of a value in a message."""
 # Control characters, lone surrogates, line separators, characters that change the direction of writing, marks without
 # width, and characters that stand for tags.
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
 )
 THOUSANDS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
-"""Units of numbers, in lower case."""
+"""Unit in lower case → factor."""
 _AMOUNT = re.compile(
     r"\s*(\d{1,25}(?:_\d{1,25}){0,8}(?:\.\d{1,25})?|\.\d{1,25})\s*(.*?)\s*", flags=re.ASCII | re.DOTALL
 )
-"""Digits are bounded, so that reading them takes no time."""
+"""The number of digits is bounded, so that parsing takes no time."""
 
 
 def split_unit(text: str) -> tuple[Fraction | None, str]:
-    """Return a number, None if there is none, and what follows it in lower case.
+    """Split a text into its number, or None, and its unit in lower case.
 
     >>> split_unit("1.5 GB"), split_unit("40%"), split_unit("-3")
     ((Fraction(3, 2), 'gb'), (Fraction(40, 1), '%'), (None, '-3'))
@@ -47,7 +47,7 @@ def split_unit(text: str) -> tuple[Fraction | None, str]:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural if there is not exactly one.
+    """Return a number with its noun, in the plural unless the number is 1.
 
     >>> count(1, "shard"), count(1200, "document"), count(0, "line")
     ('1 shard', '1,200 documents', '0 lines')
@@ -56,7 +56,7 @@ def count(number: int, noun: str) -> str:
 
 
 def format_size(size_bytes: float) -> str:
-    """Return a size, or with `/s` after it a speed, in the unit that suits it.
+    """Return a size in a suitable unit.
 
     >>> format_size(17), format_size(3400), format_size(7_300_000), format_size(2.5e13)
     ('17 B', '3.4 kB', '7.3 MB', '25.0 TB')
@@ -65,7 +65,7 @@ def format_size(size_bytes: float) -> str:
 
 
 def short_number(value: float) -> str:
-    """Return a number of at most four digits with a unit.
+    """Return a number with at most four digits and a unit.
 
     >>> short_number(999), short_number(1_102_275), short_number(12_345), short_number(3.2e9)
     ('999', '1.1 M', '12.3 k', '3.2 B')
@@ -106,7 +106,7 @@ def show_epochs(epochs: float) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text in which every address is shown without user information and query.
+    """Remove user information and queries from all addresses in a text.
 
     >>> without_secrets("got https://me:pw@host/a.jsonl?sig=9f86d0, not s3://bucket/part-?.jsonl")
     'got https://host/a.jsonl, not s3://bucket/part-?.jsonl'
@@ -119,7 +119,7 @@ def without_secrets(text: str) -> str:
 
 
 def without_credentials(scheme: str, rest: str, *, end: re.Match[str] | None = None) -> str:
-    """Return an address without user information and query, but with the punctuation that follows it."""
+    """Return an address without user information and query; punctuation after it is kept."""
     server, _, path = rest.partition("/")
     port = re.fullmatch(r"[^[]*:(.*)", server)
     if "@" in server:
@@ -134,7 +134,7 @@ def without_credentials(scheme: str, rest: str, *, end: re.Match[str] | None = N
 
 
 def show_name(name: str) -> str:
-    r"""Return a name in a form for messages and tables: on one line, without control characters.
+    r"""Return a name on one line, with control characters escaped.
 
     >>> print(show_name("naïve\n\x1b[2J\udcff.jsonl"))
     naïve\n\x1b[2J\udcff.jsonl
@@ -143,6 +143,6 @@ def show_name(name: str) -> str:
 
 
 def show_value(value: object) -> str:
-    """Return a value on one line for messages, without secrets, and cut off if it is long."""
+    """Return the repr of a value on one line, without secrets, shortened if it is long."""
     shown = show_name(without_secrets(repr(value)))
     return shown if len(shown) <= LONGEST_VALUE else f"{shown[:LONGEST_VALUE]}…"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from dsindex.chat.config import InstructionConfig
-    from dsindex.chat.conversations import CharacterSpan
+    from dsindex.chat.thoughts import CharacterSpan
     from dsindex.text.jq import MaskPattern
 
 
@@ -190,14 +190,15 @@ class MessageConstruction:
     def _message_part(self, name: str, index: int, message: object) -> PromptPart:
         if not isinstance(message, dict):
             raise RecordProblem("bad-field", f"field {name!r}, message {index + 1}: expected an object")
-        role = map_role(message_role(message, index + 1), self._config.roles, index + 1)
+        role = map_role(message_role(message, index + 1), self._config.roles, f"message {index + 1}")
+        text = message_text(message, index + 1)
         return PromptPart(
-            text=message_text(message, index + 1),
+            text=text,
             trainable=read_flag(message, f"message {index + 1}: ") is not False,
             role=role,
             prefix=self._config.role_prefixes.get(role, ""),
             place=(name, index),
-            hidden=tuple(sorted(message_spans(message, message_text(message, index + 1), index + 1))),
+            hidden=tuple(sorted(message_spans(message, index + 1, text))),
         )
 
 

@@ -1,19 +1,32 @@
-"""Read conversations: a table of the shapes in which records come, and a table of the keys that say what is learnt.
+"""Read a record as a conversation: its turns in OpenAI's form, and which replies are trained on.
 
-The result is what transformers would pass to a chat template: messages of `role` and `content`, without keys that have
-no value. In a role or a key that steers what is learnt, what cannot be read is a bad record.
+The result is what transformers would pass to a chat template: messages with `role` and `content`, without keys that
+have no value. A role, or a key that decides what is trained on, makes a bad record if it cannot be read.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import product
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from dsindex.chat.thoughts import (
+    THINK,
+    CharacterSpan,
+    TagPair,
+    drop_thoughts,
+    find_thoughts,
+    has_other_tags,
+    skip_blanks,
+)
 from dsindex.errors import RecordProblem
-from dsindex.text.fields import MAX_NESTING, is_too_deep, type_name
+from dsindex.messages import show_value
+from dsindex.text import fields
+from dsindex.text.fields import type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,28 +34,29 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 Learn = Literal["all", "last_turn"]
 Reasoning = Literal["learn", "mask", "drop"]
-CharacterSpan = tuple[int, int]
-"""First character, and one past the last."""
 
 TURN_KEYS = ("messages", "conversations", "conversation")
-"""Keys of a record for a list of turns."""
-PAIR_KEYS = (
-    ("prompt", "completion", ""),
-    ("prompt", "response", ""),
-    ("query", "response", ""),
-    ("question", "answer", ""),
-    ("instruction", "output", "input"),
-    ("instruction", "response", "context"),
-    ("input", "output", ""),
-    ("human", "assistant", ""),
+"""Keys of a record for its list of turns."""
+CALLS_KEY = "answers"
+"""The answer that is a list of tool calls, as in xLAM's data."""
+QUESTION_KEYS = ("prompt", "query", "question", "problem", "instruction", "input", "inputs", "human", "user")
+ANSWER_KEYS = (
+    *("completion", "response", "output", "generated_solution", "solution", "answer", "targets", "assistant"),
+    CALLS_KEY,
 )
-"""Keys for a question, its answer, and what is added to the question; of a record or of a turn."""
+PAIR_KEYS = tuple(product(QUESTION_KEYS, ANSWER_KEYS))
+"""Keys of a question and its answer, in a record or a turn; the first pair that has values counts."""
+CONTEXT_KEYS = ("input", "context")
+"""Keys of texts that follow an `instruction`, as in Alpaca and Dolly."""
+IGNORED_KEYS = ("chosen", "rejected", "rejected_response", "rejected_messages", "tool_choice", "parallel_tool_calls")
+"""Keys of a record that other trainers read; the counts of notes name those that a record has."""
 ROLE_KEYS = ("role", "from")
 TEXT_KEYS = ("content", "value")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
-"""In transformers' order of precedence; passed under all three names, as templates read any."""
+"""In transformers' order of precedence; passed under all three names, since templates read any of them."""
 CALL_ROLES = frozenset({"function_call", "tool_call"})
-"""Roles of turns whose text is one or more calls of tools."""
+"""Roles of turns whose text is one or more tool calls."""
+ARGUMENT_KEYS = ("arguments", "parameters")
 DEFAULT_ROLES: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("user", "human"), "user"),
@@ -51,9 +65,9 @@ DEFAULT_ROLES: Mapping[str, str] = MappingProxyType(
         **{role: role for role in ("system", "developer", "function", "ipython")},
     }
 )
-"""A record's role -> the role of chat templates. Capitals do not matter."""
+"""A record's role -> the role in chat templates. Case does not matter."""
 TOOL_ROLES = frozenset({"tool", "function", "ipython"})
-"""Roles of messages that do not end a turn: the model goes on after them."""
+"""Roles of messages that do not end a turn: the model continues after them."""
 
 LEARN_KEYS: Mapping[str, bool] = MappingProxyType(
     {
@@ -62,23 +76,41 @@ LEARN_KEYS: Mapping[str, bool] = MappingProxyType(
         **dict.fromkeys(("masked", "skip_loss", "ignore_loss", "no_loss"), False),
     }
 )
-"""Keys of a turn or a record with true, false, 1 or 0 -> the value with which it is learnt; never passed to templates.
-If several are given, all must agree that it is learnt."""
+"""Keys of a turn or a record with true, false, 1 or 0 -> the value for which it is trained on; never passed to
+templates. If there are several, it is trained on only if all agree."""
+UNWANTED_KEYS = ("label", "kto_tag")
+"""Keys of a record that are false for an answer to avoid, in the data of KTO."""
 SPAN_KEYS = ("train_detail", "training_detail", "loss_masking_spans")
 """Keys of a turn with spans of its text: axolotl's objects of `begin_offset`, `end_offset` (the last character) and
-`train`; or Fast-LLM's pairs of first and last character, which are not learnt."""
+`train`; or Fast-LLM's pairs of first and last character, which are not trained on."""
 MASKED_ROLE_KEY = "mask"
-"""Key of a record that names a role whose turns are not learnt, as in NeMo's chat data."""
-MEDIA_KEYS = ("images", "image", "videos", "video", "audios", "audio")
+"""Key of a record that names a role whose turns are not trained on, as in NeMo's chat data."""
+MEDIA_KEYS = ("images", "image", "videos", "video", "audios", "audio", "image_url")
+VARIABLE_KEYS: Mapping[str, type] = MappingProxyType({"enable_thinking": bool, "reasoning_effort": str})
+"""Keys of a record that are variables of templates, as in verl's data -> their types."""
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 """Variables of templates that neither a configuration nor `chat_template_kwargs` may set."""
 
+# Notes of a conversation; other notes are names of keys that the template does not use.
+LEARNT_QUESTION = "a user's turn that says it is learnt"
+UNLEARNT_END = "an end of its last reply that is not learnt"
+"""Its template leaves the token that ends a reply outside of `{% generation %}`."""
+REORDERED_REPLY = "a reply with a text or thought after a tool call"
+OTHER_THOUGHTS = "a thought in other tags than the template's"
+
+_T = TypeVar("_T")
+_KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object", bool: "true or false"}
 _NEVER_LEARNT = frozenset({"user", "system", "developer", *TOOL_ROLES})
+_UNPASSED_KEYS = frozenset({*ROLE_KEYS, *LEARN_KEYS, *SPAN_KEYS, *MEDIA_KEYS})
+"""Keys of a turn that templates do not get."""
+_NO_CALL = frozenset({"auto", "none"})
+"""Texts under OpenAI's `function_call` that are no call."""
 _SURROGATE = re.compile(rb"\\u[dD]")
-"""The escapes that may spell a lone surrogate."""
-_THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
-_TAGGED_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
-_QUOTED_ARGUMENTS = re.compile(r"""("(?:arguments|parameters)"\s*:\s*)'(\{.*?\})'(?=\s*\})""", re.DOTALL)
+"""Escapes that may be a lone surrogate."""
+_CALL_TAGS = ("<tool_call>", "</tool_call>")
+_QUOTE_OPENS = re.compile(r"""("(?:arguments|parameters)"\s*:\s*)'(?=\{)""")
+_QUOTE_CLOSES = re.compile(r"""\}'(?=\s*\})""")
+_BETWEEN_CALLS = re.compile(r"[\s,;]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +120,13 @@ class Conversation:
     messages: list[Message]
     """At least one."""
     variables: dict[str, Any]
-    """The record's own variables: `tools`, `documents`, `chat_template_kwargs`."""
+    """The record's own variables: `tools`, `documents`, VARIABLE_KEYS, `chat_template_kwargs`."""
     learnt: frozenset[int] | None = None
-    """Positions of the replies that are learnt; None for all."""
+    """Positions of the replies that are trained on; None for all."""
     hidden: Mapping[int, Sequence[CharacterSpan]] = field(default_factory=dict)
-    """Position of a message -> spans of its content that are not learnt."""
+    """Position of a message -> spans of its content that are not trained on."""
     notes: tuple[str, ...] = ()
-    """What was left out of it, for the counts at the end."""
+    """What was changed or left out, to be counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +138,13 @@ class ConversationReader:
     assistant_role: str = "assistant"
     """Role of replies, after mapping."""
     learn: Learn = "all"
-    """`last_turn` for only the replies after the last message that is neither a reply nor a tool's answer."""
+    """`last_turn` trains only on the replies after the last message that is neither a reply nor a tool's result."""
     reasoning: Reasoning = "learn"
-    """`drop` leaves reasoning out of the messages."""
+    """`drop` removes reasoning from the messages."""
     turns_key: str | None = None
-    """Key of a record for its list of turns; None for the table of shapes."""
+    """Key of a record for its list of turns; None for the usual keys."""
+    tag_pairs: tuple[TagPair, ...] = (THINK,)
+    """Tags around thoughts in the template in use."""
 
     def read_line(self, line: bytes) -> Conversation:
         """Return the conversation of a record as stored in a file.
@@ -125,163 +159,179 @@ class ConversationReader:
         return conversation
 
     def read(self, record: Mapping[str, Any]) -> Conversation:
-        """Return a record's conversation with the variables for its template and the replies that are learnt.
+        """Return a record's conversation with the variables for its template and the replies that are trained on.
 
         Further keys of a message (`name`, `tool_call_id`, ...) are kept.
 
         Raises:
-            RecordProblem: If there is no conversation, a role is unknown, or a field is missing or of a wrong shape.
+            RecordProblem: If there is no conversation, a role is unknown, or a field is missing or has a wrong shape.
 
         >>> ConversationReader().read({"conversations": [{"from": "human", "value": "Hi"}]}).messages
         [{'role': 'user', 'content': 'Hi'}]
         """
-        for key in MEDIA_KEYS:
-            if record.get(key):
-                raise RecordProblem("bad-field", f"expected a record of texts, got `{key}`; only text is encoded")
-        turns = self._find_turns(record)
+        _refuse_media(record, "the record")
+        notes: set[str] = set()
+        turns, num_prompt_turns = self._find_turns(record, notes)
+        masked_role = self._find_masked_role(record)
         messages: list[Message] = []
         flags: list[bool | None] = []
         hidden: dict[int, Sequence[CharacterSpan]] = {}
+        added: defaultdict[int, list[Message]] = defaultdict(list)
+        num_prompt_messages = 0
         for number, turn in enumerate(turns, 1):
-            message, is_call = self._read_message(turn, number)
+            message, is_call = self._read_message(turn, number, notes)
             flag = read_flag(turn, f"message {number}: ") if len(turn) > 2 else None
+            flag = False if message["role"] == self.assistant_role == masked_role else flag
+            spans = message_spans(turn, number, content_text(message))
             if is_call and messages and messages[-1]["role"] == self.assistant_role:
-                # One step of the model, which ends once; the first turn says whether it is learnt.
-                messages[-1].setdefault("tool_calls", []).extend(message["tool_calls"])
+                # The model writes both in one step, which ends once.
+                is_split = number > num_prompt_turns and len(messages) == num_prompt_messages
+                if is_split or (flag is False) != (flags[-1] is False):
+                    what = "a tool call and the reply before it are one message, but only one of them is trained on"
+                    raise RecordProblem("bad-field", f"message {number}: {what}")
+                added[len(messages) - 1].append(message)
                 continue
-            if spans := message_spans(turn, _text_of(message), number):
+            if spans:
                 hidden[len(messages)] = spans
+            if flag is True and message["role"] == "user":
+                notes.add(LEARNT_QUESTION)
             messages.append(message)
             flags.append(flag)
-        if (flag := read_flag(record, "")) is False:
-            raise RecordProblem("nothing-learnt", "expected a record to learn, and a key of it says that it is not")
-        learnt, notes = self._find_learnt(record, messages, flags)
+            if number <= num_prompt_turns:
+                num_prompt_messages = len(messages)
+        if read_flag(record, "") is False or any(record.get(key) is False for key in UNWANTED_KEYS):
+            raise RecordProblem("nothing-learnt", "a key of the record says that it is not to be trained on")
+        for position, calls in added.items():
+            _add_calls(messages[position], calls, notes)
+        learnt = self._find_learnt(messages, flags, num_prompt_messages)
+        variables = _read_variables(record)
         return Conversation(
-            messages=messages, variables=_read_variables(record), learnt=learnt, hidden=hidden, notes=notes
+            messages=messages, variables=variables, learnt=learnt, hidden=hidden, notes=tuple(sorted(notes))
         )
 
-    def _find_turns(self, record: Mapping[str, Any]) -> list[Any]:
-        """Return at least one turn, by the first shape of the table that the record has."""
+    def _find_turns(self, record: Mapping[str, Any], notes: set[str]) -> tuple[list[Any], int]:
+        """Return at least one turn, and how many of them are the prompt."""
         keys = TURN_KEYS if self.turns_key is None else (self.turns_key,)
         key = next((key for key in keys if record.get(key) is not None), None)
         pair = None if key is not None or self.turns_key is not None else find_pair(record)
+        ignored = {*IGNORED_KEYS}
         if key is not None:
-            turns = _read_turns(record[key], key)
+            turns, num_prompt_turns = _read_turns(record[key], key), 0
         elif pair is not None:
-            turns = _read_pair(record, pair)
+            turns, num_prompt_turns = _read_pair(record, pair)
+            contexts = CONTEXT_KEYS if pair[0] == "instruction" else ()
+            ignored |= {*QUESTION_KEYS, *ANSWER_KEYS, *CONTEXT_KEYS, *REASONING_KEYS}.difference(pair, contexts)
         else:
-            shapes = [*keys, *(() if self.turns_key else (f"{asked} and {answer}" for asked, answer, _ in PAIR_KEYS))]
-            found = ", ".join(list(record)[:8]) or "none"
-            raise RecordProblem("missing-field", f"expected the keys {', '.join(shapes)}; the record has: {found}")
+            pairs = f", or a question ({', '.join(QUESTION_KEYS)}) and its answer ({', '.join(ANSWER_KEYS)})"
+            needed, found = " or ".join(keys) + ("" if self.turns_key else pairs), show_value(", ".join([*record][:8]))
+            raise RecordProblem("missing-field", f"no conversation: it needs the key {needed}; its keys are {found}")
         if not turns:
-            raise RecordProblem("no-turns", "expected a conversation with at least one message, got an empty list")
+            raise RecordProblem("no-turns", "the conversation has no messages")
+        notes.update(key for key in ignored if not _is_empty(record.get(key)))
         system = record.get("system") if record.get("system") is not None else record.get("system_prompt")
-        if system is not None and not isinstance(system, str):
-            raise RecordProblem("bad-field", f"expected `system` to be a text, got {type_name(system)}")
-        begins = isinstance(turns[0], dict) and any(turns[0].get(key) == "system" for key in ROLE_KEYS)
-        return [{"role": "system", "content": system}, *turns] if system and not begins else turns
+        if system is None or not require(system, str, "`system`"):
+            return turns, num_prompt_turns
+        first = turns[0] if isinstance(turns[0], dict) else {}
+        if any(str(first.get(key)).lower() == "system" for key in ROLE_KEYS):
+            if all(first.get(key) != system for key in TEXT_KEYS):
+                notes.add("system")
+            return turns, num_prompt_turns
+        return [{"role": "system", "content": system}, *turns], num_prompt_turns + (num_prompt_turns > 0)
 
-    def _read_message(self, turn: object, number: int) -> tuple[Message, bool]:
+    def _read_message(self, turn: object, number: int, notes: set[str]) -> tuple[Message, bool]:
         """Return the `number`-th message (from 1) as templates expect it, and whether its role is that of a call."""
-        if not isinstance(turn, dict):
-            raise RecordProblem("bad-field", f"message {number}: expected an object, got {type_name(turn)}")
+        turn = require(turn, dict, f"message {number}")
         name = message_role(turn, number)
-        role = map_role(name, self.roles, number)
+        role = map_role(name, self.roles, f"message {number}")
         is_call = name.lower() in CALL_ROLES
         message: Message = {"role": role}
         for key, value in turn.items():
+            if value is None or key in _UNPASSED_KEYS:
+                continue
             if key in TEXT_KEYS:
-                if value is not None:
-                    message["content"] = _read_content(key, value, number)
-            elif value is not None and key not in ROLE_KEYS and key not in LEARN_KEYS and key not in SPAN_KEYS:
+                is_call_object = is_call and isinstance(value, dict)
+                content = json.dumps(value) if is_call_object else _read_content(key, value, number)
+                if message.setdefault("content", content) != content:
+                    raise RecordProblem("bad-field", f"message {number}: `content` and `value` have different texts")
+            else:
                 message[key] = value
+        _refuse_media(turn, f"message {number}")
         if len(message) == 2 and not is_call and role != self.assistant_role and "content" in message:
             return message, False
-        self._read_calls(message, number, is_call=is_call)
-        self._read_reasoning(message, number)
+        self._read_calls(message, number, notes, is_call=is_call)
+        self._read_reasoning(message, number, notes)
         if "content" not in message and not any(message.get(key) for key in ("tool_calls", *REASONING_KEYS)):
-            missing = "expected a text under `content` or `value`, got none"
-            raise RecordProblem(
-                "missing-field",
-                f"message {number}: {missing}; only a message with `tool_calls` or reasoning may lack it",
-            )
+            missing = "no text under `content` or `value`, no `tool_calls` and no reasoning"
+            raise RecordProblem("missing-field", f"message {number} has {missing}")
         return message, is_call
 
-    def _read_calls(self, message: Message, number: int, *, is_call: bool) -> None:
-        if is_call:
-            text = message.pop("content", "")
-            before, message["tool_calls"] = _parse_calls(text if isinstance(text, str) else _join(text), number)
+    def _read_calls(self, message: Message, number: int, notes: set[str], *, is_call: bool) -> None:
+        where = f"message {number}"
+        given = parse_json(message.get("tool_calls"))
+        if _is_empty(given):
+            message.pop("tool_calls", None)
+        if "tool_calls" in message:
+            message["tool_calls"] = read_objects(given, f"{where}: `tool_calls`")
+        elif is_call and (text := content_text(message)).strip():
+            before, message["tool_calls"], is_reordered = _parse_calls(text, where, self.tag_pairs)
+            notes.update([REORDERED_REPLY] if is_reordered else [])
+            del message["content"]
             if before:
                 message["content"] = before
-        elif "tool_calls" in message:
-            message["tool_calls"] = read_objects(message["tool_calls"], f"message {number}: `tool_calls`")
-            if not message["tool_calls"]:
-                del message["tool_calls"]
-        if "function_call" in message and "tool_calls" not in message:  # OpenAI's former key
-            call = parse_json(message.pop("function_call"))
-            message["tool_calls"] = [_read_call(call, f"message {number}: `function_call`")]
+        elif (is_call or message["role"] == self.assistant_role) and any(key in message for key in ARGUMENT_KEYS):
+            call = {key: message.pop(key) for key in ("name", *ARGUMENT_KEYS) if key in message}
+            message["tool_calls"] = [_read_call(call, where)]
+        given = parse_json(message.get("function_call"))  # OpenAI's former key
+        if _is_empty(given) or (isinstance(given, str) and given.strip().lower() in _NO_CALL):
+            message.pop("function_call", None)
+        elif "tool_calls" not in message:
+            del message["function_call"]
+            message["tool_calls"] = [_read_call(given, f"{where}: `function_call`")]
+        if is_call and "tool_calls" not in message:
+            places = "neither JSON in `content` or `value`, nor keys `name` and `arguments`"
+            raise RecordProblem("bad-call", f"{where} has no tool call: {places}")
 
-    def _read_reasoning(self, message: Message, number: int) -> None:
+    def _read_reasoning(self, message: Message, number: int, notes: set[str]) -> None:
         given = [key for key in REASONING_KEYS if key in message]
         for key in given:
-            if not isinstance(message[key], str):
-                found = type_name(message[key])
-                raise RecordProblem("bad-field", f"message {number}: expected `{key}` to be a text, got {found}")
-        if self.reasoning == "drop":
-            for key in given:
-                del message[key]
-            if message["role"] == self.assistant_role and isinstance(message.get("content"), str):
-                message["content"] = _THOUGHT.sub("", message["content"])
-        elif given:
-            for key in REASONING_KEYS:
+            require(message[key], str, f"message {number}: `{key}`")
+        if self.reasoning != "drop":
+            for key in REASONING_KEYS if given else ():
                 message.setdefault(key, message[given[0]])
+            return
+        for key in given:
+            del message[key]
+        if message["role"] == self.assistant_role and ("content" in message or given):
+            text = content_text(message)
+            kept = drop_thoughts(text, self.tag_pairs)
+            notes.update([OTHER_THOUGHTS] if has_other_tags(kept) else [])
+            if kept != text or "content" not in message:
+                message["content"] = kept
 
     def _find_learnt(
-        self, record: Mapping[str, Any], messages: Sequence[Message], flags: Sequence[bool | None]
-    ) -> tuple[frozenset[int] | None, tuple[str, ...]]:
-        """Return the positions of the replies that are learnt, None for all; and notes."""
+        self, messages: Sequence[Message], flags: Sequence[bool | None], first: int
+    ) -> frozenset[int] | None:
+        """Return the positions of the replies from `first` on that are trained on, None for all."""
         assistant = self.assistant_role
         roles = [message["role"] for message in messages]
-        notes = []
         for number, (role, flag) in enumerate(zip(roles, flags, strict=True), 1):
             if flag is False and role != assistant and role not in _NEVER_LEARNT:
-                raise RecordProblem(
-                    "bad-field",
-                    f"message {number}: expected a reply where a key says that it is not learnt, got the role "
-                    f"{role!r}; name the role of replies with `assistant_role`",
-                )
-            if flag is True and role == "user":
-                notes = [LEARNT_QUESTION]
-        masked = self._masked_role(record)
-        first = last_turn(roles, assistant) if self.learn == "last_turn" else 0
-        if (completion := record.get("completion")) is not None and isinstance(parse_json(completion), list):
-            first = max(first, len(messages) - len(parse_json(completion)))
+                what = f"its role is {role!r}, not that of replies, {assistant!r}; set `assistant_role`"
+                raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
+        first = max(first, last_turn(roles, assistant)) if self.learn == "last_turn" else first
         replies = [number for number, role in enumerate(roles) if role == assistant]
-        learnt = [
-            number for number in replies if flags[number] is not False and number >= first and roles[number] != masked
-        ]
+        learnt = [number for number in replies if number >= first and flags[number] is not False]
+        if self.reasoning == "drop":  # an empty reply is what a dropped thought leaves
+            learnt = [n for n in learnt if "tool_calls" in messages[n] or content_text(messages[n]).strip()]
         if self.learn == "last_turn" and not learnt:
-            raise RecordProblem(
-                "nothing-learnt",
-                "expected a reply to learn in the last turn, and none of its messages has the role "
-                f"{assistant!r}; `assistant_role` names the role of replies",
-            )
-        return None if len(learnt) == len(replies) else frozenset(learnt), tuple(notes)
+            what = f"no message of the last turn has the role of replies, {assistant!r}; set `assistant_role`"
+            raise RecordProblem("nothing-learnt", f"nothing is trained on: {what}")
+        return None if len(learnt) == len(replies) else frozenset(learnt)
 
-    def _masked_role(self, record: Mapping[str, Any]) -> str | None:
-        masked = record.get(MASKED_ROLE_KEY)
-        if masked is None:
-            return None
-        if not isinstance(masked, str):
-            shown = f"expected `{MASKED_ROLE_KEY}` to be a role that is not learnt, got {type_name(masked)}"
-            raise RecordProblem("bad-field", shown)
-        return map_role(masked, self.roles, 0)
-
-
-# Notes of a conversation.
-LEARNT_QUESTION = "a user's turn that says it is learnt"
-UNLEARNT_END = "an end of its last reply that is not learnt"
-"""Its template leaves the token that ends a reply outside of `{% generation %}`."""
+    def _find_masked_role(self, record: Mapping[str, Any]) -> str | None:
+        where = f"`{MASKED_ROLE_KEY}`"
+        role = record.get(MASKED_ROLE_KEY)
+        return None if role is None else map_role(require(role, str, where), self.roles, where)
 
 
 def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
@@ -294,15 +344,13 @@ def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
     return max((number + 1 for number, role in enumerate(roles) if role not in own), default=0)
 
 
-def find_pair(record: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Return the first pair of keys with values that a record or a turn has."""
-    return next(
-        (keys for keys in PAIR_KEYS if record.get(keys[0]) is not None and record.get(keys[1]) is not None), None
-    )
+def find_pair(record: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the first pair of keys for which a record or a turn has values."""
+    return next((pair for pair in PAIR_KEYS if all(record.get(key) is not None for key in pair)), None)
 
 
 def read_flag(turn: Mapping[str, Any], where: str) -> bool | None:
-    """Return whether a turn or a record says that it is learnt; None if it says nothing.
+    """Return whether a turn or a record says that it is trained on; None if it does not say.
 
     Raises:
         RecordProblem: If the value is not true, false, 1 or 0.
@@ -310,19 +358,19 @@ def read_flag(turn: Mapping[str, Any], where: str) -> bool | None:
     >>> read_flag({"weight": 1, "masked": True}, ""), read_flag({"role": "user", "loss": None}, "")
     (False, None)
     """
-    found: bool | None = None
+    flag: bool | None = None
     if where and MASKED_ROLE_KEY in turn:
-        raise RecordProblem("bad-field", f"{where}expected `loss_mask` or `masked`, got `mask`, which may mean either")
+        raise RecordProblem("bad-field", f"{where}`mask` may mean either; use `loss_mask` or `masked`")
     for key in turn.keys() & LEARN_KEYS.keys():
         value = turn[key]
         if value is None:
             continue
         if not isinstance(value, (bool, int, float)) or value not in (0, 1):
-            shown = repr(value) if isinstance(value, (int, float)) else type_name(value)
-            raise RecordProblem("bad-field", f"{where}expected `{key}` to be true or false, 1 or 0, got {shown}")
-        says = bool(value) is LEARN_KEYS[key]
-        found = says if found is None else found and says
-    return found
+            shown = show_value(value) if isinstance(value, (int, float)) else type_name(value)
+            raise RecordProblem("bad-field", f"{where}`{key}` is {shown}, not true, false, 1 or 0")
+        is_learnt = bool(value) is LEARN_KEYS[key]
+        flag = is_learnt if flag is None else flag and is_learnt
+    return flag
 
 
 def message_role(message: Mapping[str, Any], number: int) -> str:
@@ -333,11 +381,9 @@ def message_role(message: Mapping[str, Any], number: int) -> str:
     """
     for key in ROLE_KEYS:
         value = message.get(key)
-        if isinstance(value, str):
-            return value
         if value is not None:
-            raise RecordProblem("bad-field", f"message {number}: expected `{key}` to be a text, got {type_name(value)}")
-    raise RecordProblem("missing-field", f"message {number}: expected a key `role` or `from`, got neither")
+            return require(value, str, f"message {number}: `{key}`")
+    raise RecordProblem("missing-field", f"message {number}: it has no key `role` or `from`")
 
 
 def message_text(message: Mapping[str, Any], number: int) -> str:
@@ -350,26 +396,26 @@ def message_text(message: Mapping[str, Any], number: int) -> str:
         if message.get(key) is not None:
             content = _read_content(key, message[key], number)
             return content if isinstance(content, str) else _join(content)
-    raise RecordProblem("missing-field", f"message {number}: expected a text under `content` or `value`, got none")
+    raise RecordProblem("missing-field", f"message {number}: it has no text under `content` or `value`")
 
 
-def map_role(role: str, roles: Mapping[str, str], number: int) -> str:
-    """Map the role of the `number`-th message (from 1).
+def map_role(role: str, roles: Mapping[str, str], where: str) -> str:
+    """Map a role.
 
     Raises:
         RecordProblem: If the role is not one of `roles`.
     """
-    found = roles.get(role) or roles.get(role.lower())
-    if found is None:
+    mapped = roles.get(role) or roles.get(role.lower())
+    if mapped is None:
         known = ", ".join(sorted(roles))
         raise RecordProblem(
-            "unknown-role", f"message {number}: expected a role among {known}, got {role!r}; add it to `role_mapping`"
+            "unknown-role", f"{where}: unknown role {show_value(role)}; add it to `role_mapping` (known: {known})"
         )
-    return found
+    return mapped
 
 
 def parse_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
-    """Return the value of a text that is JSON, as Arrow's tables need it; everything else, and other texts, unchanged.
+    """Return the value of a text that is a JSON list or object, as Arrow's tables need it; anything else unchanged.
 
     >>> parse_json('[{"name": "f"}]'), parse_json("f"), parse_json(3)
     ([{'name': 'f'}], 'f', 3)
@@ -383,7 +429,7 @@ def parse_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def read_objects(value: object, name: str) -> list[dict[str, Any]]:
-    """Return a list of objects; it, and each of them, may be JSON in a text.
+    """Return a list of objects; the list, and each object, may be JSON in a text.
 
     Raises:
         RecordProblem: If it is anything else.
@@ -394,80 +440,116 @@ def read_objects(value: object, name: str) -> list[dict[str, Any]]:
     decoded = parse_json(value)
     if isinstance(decoded, str) and not decoded.strip():
         return []
-    if not isinstance(decoded, list):
-        raise RecordProblem("bad-field", f"{name}: expected a list of objects, got {type_name(decoded)}")
-    items = [parse_json(item) for item in decoded]
-    for number, item in enumerate(items, 1):
-        if not isinstance(item, dict):
-            raise RecordProblem("bad-field", f"{name}: expected item {number} to be an object, got {type_name(item)}")
-    return items
+    items = enumerate(require(decoded, list, name), 1)
+    return [require(parse_json(item), dict, f"{name}: item {number}") for number, item in items]
+
+
+def require(value: object, kind: type[_T], where: str) -> _T:
+    """Return a value of a type.
+
+    Raises:
+        RecordProblem: If it has another type.
+    """
+    if not isinstance(value, kind):
+        raise RecordProblem("bad-field", f"{where} is {type_name(value)}, not {_KINDS[kind]}")
+    return value
+
+
+def _is_empty(value: object) -> bool:
+    """Tell whether a value is null, false, 0, blank or empty, or contains nothing else, as Arrow fills in keys."""
+    items = list(value.values()) if isinstance(value, dict) else value
+    if isinstance(items, list):
+        return all(map(_is_empty, items))
+    return not (items.strip() if isinstance(items, str) else items)
+
+
+def _refuse_media(holder: Mapping[str, Any], where: str) -> None:
+    for key in MEDIA_KEYS:
+        if key in holder and not _is_empty(parse_json(holder[key])):
+            raise RecordProblem("bad-field", f"{where} has `{key}`, but only text can be encoded")
 
 
 def _read_turns(value: object, key: str) -> list[Any]:
-    """Return turns from a list of them, or of pairs; an object of lists, as old tables have it; or JSON of them."""
+    """Return turns from a list of turns or pairs, from an object of lists, as old tables have it, or from JSON."""
     value = parse_json(value)
     if isinstance(value, dict) and value and all(isinstance(column, list) for column in value.values()):
-        rows = zip(*value.values(), strict=len({len(column) for column in value.values()}) == 1)
-        value = [dict(zip(value, row, strict=True)) for row in rows]
-    if not isinstance(value, list):
-        raise RecordProblem("bad-field", f"expected `{key}` to be a list of messages, got {type_name(value)}")
+        if len({len(column) for column in value.values()}) > 1:
+            raise RecordProblem("bad-field", f"`{key}`: its lists have different lengths")
+        value = [dict(zip(value, row, strict=True)) for row in zip(*value.values(), strict=True)]
     turns: list[Any] = []
-    for turn in map(parse_json, value):
+    system = None
+    for turn in map(parse_json, require(value, list, f"`{key}`")):
         pair = find_pair(turn) if isinstance(turn, dict) and not any(role in turn for role in ROLE_KEYS) else None
         if pair is None:
             turns.append(turn)
-        else:
-            turns += [{"role": "system", "content": turn["system"]}] if turn.get("system") and not turns else []
-            turns += _read_pair(turn, pair)
+            continue
+        if turn.get("system") and turn["system"] != system:
+            system = turn["system"]
+            turns.append({"role": "system", "content": system})
+        asked, answer = (
+            {"role": role, "content": turn[name]} for role, name in zip(("user", "assistant"), pair, strict=True)
+        )
+        turns += [asked, answer | {name: turn[name] for name in LEARN_KEYS if name in turn}]
     return turns
 
 
-def _read_pair(record: Mapping[str, Any], keys: tuple[str, str, str]) -> list[Any]:
-    """Return the turns of a question and its answer, which may be lists of messages, after those of `history`."""
-    asked, answered, added = keys
+def _read_pair(record: Mapping[str, Any], pair: tuple[str, str]) -> tuple[list[Any], int]:
+    """Return the turns of a question and its answer, and how many are the prompt if it has replies of its own.
+
+    Both may be lists of messages. The replies of `history` are trained on, as in LlamaFactory and ms-swift.
+    """
+    asked, answered = pair
     turns: list[Any] = []
-    for number, earlier in enumerate(parse_json(record.get("history")) or [], 1):
+    history = parse_json(record.get("history")) or []
+    for number, earlier in enumerate(history if isinstance(history, list) else [history], 1):
         if not isinstance(earlier, list) or len(earlier) != 2:
-            raise RecordProblem("bad-field", f"`history`, round {number}: expected a question and an answer")
+            raise RecordProblem("bad-field", f"`history`: round {number} is not a question and an answer")
         turns += [{"role": "user", "content": earlier[0]}, {"role": "assistant", "content": earlier[1]}]
-    for key, role in ((asked, "user"), (answered, "assistant")):
-        value = parse_json(record[key]) if key in ("prompt", "completion") else record[key]
-        if isinstance(value, list):
-            turns += map(parse_json, value)
-            continue
-        if not isinstance(value, str):
-            raise RecordProblem("bad-field", f"expected `{key}` to be a text, got {type_name(value)}")
-        more = record.get(added) if added and role == "user" else None
-        if more is not None and not isinstance(more, str):
-            raise RecordProblem("bad-field", f"expected `{added}` to be a text, got {type_name(more)}")
-        turns.append({"role": role, "content": f"{value}\n\n{more}" if more else value})
-    flags = {key: record[key] for key in LEARN_KEYS if key in record}
-    return [*turns[:-1], {**turns[-1], **flags}] if flags and isinstance(turns[-1], dict) else turns
+    question, answer = _find_messages(record[asked]), _find_messages(record[answered])
+    if isinstance(question, list):
+        turns += question
+    else:
+        keys = (asked, *(key for key in CONTEXT_KEYS if asked == "instruction" and record.get(key)))
+        turns.append({"role": "user", "content": "\n\n".join(require(record[key], str, f"`{key}`") for key in keys)})
+    num_prompt_turns = len(turns) if isinstance(question, list) else 0
+    if answered == CALLS_KEY:
+        calls = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+        answer = [{"role": "tool_call", "content": calls}]
+    elif not isinstance(answer, list):
+        answer = [{"role": "assistant", "content": require(answer, str, f"`{answered}`")}]
+    return turns + answer, num_prompt_turns
+
+
+def _find_messages(value: object) -> object:
+    """Return a list of messages, also from JSON; any other value unchanged, such as a text that is other JSON."""
+    items = parse_json(value)
+    if not isinstance(items, list) or not items:
+        return items if isinstance(value, list) else value
+    messages = [*map(parse_json, items)]
+    is_message = [isinstance(item, dict) and any(key in item for key in ROLE_KEYS) for item in messages]
+    return messages if isinstance(value, list) or all(is_message) else value
 
 
 def _read_content(key: str, value: object, number: int) -> str | list[dict[str, str]]:
     if isinstance(value, str):
         return value
-    if not isinstance(value, list):
-        expected = f"expected `{key}` to be a text or a list of parts of type 'text'"
-        raise RecordProblem("bad-field", f"message {number}: {expected}, got {type_name(value)}")
-    return [_read_part(part, f"message {number}, part {place}") for place, part in enumerate(value, 1)]
+    parts = enumerate(require(value, list, f"message {number}: `{key}`"), 1)
+    return [_read_part(part, f"message {number}, part {place}") for place, part in parts]
 
 
-def _read_part(part: object, name: str) -> dict[str, str]:
-    if not isinstance(part, dict):
-        raise RecordProblem("bad-field", f"{name}: expected an object with `type` and `text`, got {type_name(part)}")
-    kind, text = part.get("type"), part.get("text")
+def _read_part(part: object, where: str) -> dict[str, str]:
+    part = require(part, dict, where)
+    kind = part.get("type")
     if kind != "text":
-        shown = repr(kind) if isinstance(kind, str) else type_name(kind) if "type" in part else "no type"
-        raise RecordProblem("bad-field", f"{name}: expected a part of type 'text', got {shown}; only text is encoded")
-    if not isinstance(text, str):
-        raise RecordProblem("bad-field", f"{name}: expected `text` to be a text, got {type_name(text)}")
-    # Without other keys, which a template may take for an image.
-    return {"type": "text", "text": text}
+        shown = show_value(kind) if isinstance(kind, str) else type_name(kind) if "type" in part else "missing"
+        raise RecordProblem("bad-field", f"{where}: its type is {shown}, but only parts of type 'text' can be encoded")
+    _refuse_media(part, where)
+    # Without the other keys: a template may take `image_url: null` for an image.
+    return {"type": "text", "text": require(part.get("text"), str, f"{where}: `text`")}
 
 
-def _text_of(message: Message) -> str:
+def content_text(message: Message) -> str:
+    """Return the text of a message's content, with its parts joined; empty if it has none."""
     content = message.get("content", "")
     return content if isinstance(content, str) else _join(content)
 
@@ -476,91 +558,156 @@ def _join(parts: Sequence[Mapping[str, str]]) -> str:
     return "".join(part["text"] for part in parts)
 
 
-def _parse_calls(text: str, number: int) -> tuple[str, list[dict[str, Any]]]:
-    """Return the text before the calls that a turn is made of, such as a thought, and the calls.
+def _add_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> None:
+    """Add the turns of tool calls that follow a reply to it, with their texts and thoughts."""
+    before = content_text(reply)
+    has_text = bool(before.strip())
+    for call in calls:
+        has_thought = any(key in call for key in REASONING_KEYS)
+        if ("tool_calls" in reply and "content" in call) or (has_thought and (has_text or "tool_calls" in reply)):
+            notes.add(REORDERED_REPLY)
+        reply["tool_calls"] = tool_calls = reply.get("tool_calls", [])
+        tool_calls += call["tool_calls"]
+    for key in ("content", *REASONING_KEYS):
+        texts = [content_text(call) if key == "content" else call.get(key) for call in calls]
+        if any(texts):
+            reply[key] = "\n\n".join(filter(None, [before if key == "content" else reply.get(key), *texts]))
+    for call in calls:
+        for key, value in call.items():
+            reply.setdefault(key, value)
 
-    They are one or more objects, or a list of them, also in Hermes' `<tool_call>` tags; glaive's data quotes arguments
-    with single quotes.
+
+def _parse_calls(text: str, where: str, pairs: tuple[TagPair, ...]) -> tuple[str, list[dict[str, Any]], bool]:
+    """Return the text around the tool calls of a turn, such as a thought, the calls, and whether text follows one.
+
+    The calls are one or more objects, or lists of objects, in JSON; they may be in Hermes' `<tool_call>` tags with text
+    around them, and a thought may come first. Glaive's data has the arguments in single quotes.
     """
-    thought = _THOUGHT.match(text)
-    before, rest = (text[: thought.end()].strip(), text[thought.end() :]) if thought else ("", text)
-    if tagged := _TAGGED_CALL.findall(rest):
-        before = "\n\n".join(filter(None, [before, rest[: rest.index("<tool_call>")].strip()]))
-        rest = "\n".join(tagged)
-    rest = _QUOTED_ARGUMENTS.sub(lambda match: match[1] + json.dumps(match[2]), rest).strip()
-    decoder, position, calls = json.JSONDecoder(), 0, []
-    try:
-        while position < len(rest):
-            value, position = decoder.raw_decode(rest, position)
-            calls += value if isinstance(value, list) else [value]
-            position += len(rest[position:]) - len(rest[position:].lstrip(" \t\r\n,;"))
-    except (ValueError, RecursionError):
-        calls = []
-    if not calls:
-        raise RecordProblem("bad-call", f"message {number}: expected calls of tools in JSON, got {text[:60]!r}")
-    return before, [_read_call(call, f"message {number}") for call in calls]
+    first, thought_end = next(find_thoughts(text, pairs), (0, 0))
+    for candidate, begin in product((text, _unquote_arguments(text)), (0, thought_end if not first else 0)):
+        try:
+            texts, calls = _split_calls(candidate, begin)
+        except (ValueError, RecursionError):
+            continue
+        if calls:
+            texts[0] = "\n\n".join(filter(None, [candidate[:begin].strip(), texts[0]]))
+            return "\n\n".join(filter(None, texts)), [_read_call(call, where) for call in calls], any(texts[1:])
+    raise RecordProblem("bad-call", f"{where}: its text is not a tool call in JSON: {show_value(text)}")
 
 
-def _read_call(call: object, name: str) -> dict[str, Any]:
+def _split_calls(text: str, begin: int) -> tuple[list[str], list[Any]]:
+    """Return the texts before, between and after the tool calls of a text, and the calls.
+
+    Raises:
+        ValueError: If the text is not made of calls, or a tag is not closed.
+    """
+    opening, closing = _CALL_TAGS
+    if text.startswith(("{", "["), skip_blanks(text, begin, len(text))) or opening not in text:
+        calls, position = _decode_calls(text, begin)
+        if position < len(text):
+            raise ValueError("a text that is no call")
+        return [""], calls
+    texts: list[str] = []
+    calls = []
+    while (position := text.find(opening, begin)) >= 0:
+        texts.append(text[begin:position].strip())
+        decoded, begin = _decode_calls(text, position + len(opening))
+        if not text.startswith(closing, begin):
+            raise ValueError("a tag that is not closed")
+        calls += decoded
+        begin += len(closing)
+    return [*texts, text[begin:].strip()], calls
+
+
+def _decode_calls(text: str, begin: int) -> tuple[list[Any], int]:
+    """Return the JSON objects that a text has from a place on, those of lists included, and the place after them."""
+    decoder, objects = json.JSONDecoder(), []
+    position = _BETWEEN_CALLS.match(text, begin).end()  # type: ignore[union-attr]  # it matches any text
+    while text.startswith(("{", "["), position):
+        value, position = decoder.raw_decode(text, position)
+        objects += value if isinstance(value, list) else [value]
+        position = _BETWEEN_CALLS.match(text, position).end()  # type: ignore[union-attr]
+    return objects, position
+
+
+def _unquote_arguments(text: str) -> str:
+    """Return a text in which arguments in single quotes became JSON strings."""
+    pieces, position = [], 0
+    while (opens := _QUOTE_OPENS.search(text, position)) and (closes := _QUOTE_CLOSES.search(text, opens.end())):
+        pieces += [text[position : opens.end() - 1], json.dumps(text[opens.end() : closes.start() + 1])]
+        position = closes.end()
+    return "".join([*pieces, text[position:]])
+
+
+def _read_call(call: object, where: str) -> dict[str, Any]:
     """Return a call in OpenAI's form, with its arguments as an object if they are one in a text."""
-    whole: dict[str, Any] = call if isinstance(call, dict) else {}
-    own: dict[str, Any] = whole["function"] if isinstance(whole.get("function"), dict) else whole
-    if not isinstance(own.get("name"), str):
-        raise RecordProblem("bad-call", f"{name}: expected a call with a `name`, got {str(call)[:60]}")
-    arguments = own["arguments"] if own.get("arguments") is not None else own.get("parameters")
-    extra = {key: value for key, value in whole.items() if key in ("id", "index")}
-    described = {"name": own["name"], "arguments": {} if arguments is None else parse_json(arguments)}
+    outer: dict[str, Any] = call if isinstance(call, dict) else {}
+    function: dict[str, Any] = outer["function"] if isinstance(outer.get("function"), dict) else outer
+    if not isinstance(function.get("name"), str):
+        raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {show_value(call)}")
+    arguments: object = next((function[key] for key in ARGUMENT_KEYS if function.get(key) is not None), {})
+    extra = {key: value for key, value in outer.items() if key in ("id", "index")}
+    described = {"name": function["name"], "arguments": parse_json(arguments)}
     return {**extra, "type": "function", "function": described}
 
 
-def message_spans(turn: Mapping[str, Any], text: str, number: int) -> list[CharacterSpan]:
-    """Return the spans of a turn's text that it, or a part of its content, says are not learnt.
+def message_spans(turn: Mapping[str, Any], number: int, used: str) -> list[CharacterSpan]:
+    """Return the spans of a turn's text that it, or a part of its content, says are not trained on.
+
+    Args:
+        turn: The turn.
+        number: Its number, from 1.
+        used: The text of its message, of which tool calls and dropped thoughts are no longer a part.
 
     Raises:
-        RecordProblem: If there are spans that are none of the text.
+        RecordProblem: If a span is not within the text, or the text has changed.
     """
     if len(turn) == 2 and isinstance(turn.get("content", turn.get("value")), str):
         return []
+    content = next((turn[key] for key in TEXT_KEYS if isinstance(turn.get(key), (str, list))), "")
+    text = content if isinstance(content, str) else _join(content)
     spans: list[CharacterSpan] = []
     for key in SPAN_KEYS:
         spans += hidden_spans(turn.get(key), text, f"message {number}: `{key}`")
     position = 0
-    for part in next((turn[key] for key in TEXT_KEYS if isinstance(turn.get(key), list)), []):
-        if read_flag(part, f"message {number}: ") is False:  # axolotl's flags of parts
-            spans.append((position, position + len(part["text"])))
-        position += len(part["text"])
+    for part in content if isinstance(content, list) else []:
+        end = position + len(part["text"])
+        if read_flag(part, f"message {number}: ") is False and position < end:  # axolotl's flags of parts
+            spans.append((position, end))
+        position = end
+    if spans and text != used:
+        what = "spans cannot be masked in a text with tool calls or dropped thoughts"
+        raise RecordProblem("bad-field", f"message {number}: {what}")
     return spans
 
 
 def hidden_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
-    """Return spans of a text that are not learnt, as axolotl or Fast-LLM write them.
+    """Return spans of a text that are not trained on, as axolotl or Fast-LLM write them.
 
     Raises:
-        RecordProblem: If they are none of the text.
+        RecordProblem: If a span is not within the text.
 
     >>> hidden_spans([[0, 1], {"begin_offset": 2, "end_offset": 2, "train": True}], "abc", "spans")
     [(0, 2)]
     """
     parsed = parse_json(given)
-    items = parsed if isinstance(parsed, list) else [] if parsed is None else [parsed]
-    spans = [_read_span(item) for item in items]
-    for item, span in zip(items, spans, strict=True):
-        if span is None or not 0 <= span[0] <= span[1] <= len(text):
-            expected = "expected spans of the text, as pairs or as `begin_offset`, `end_offset` and `train`"
-            raise RecordProblem("bad-field", f"{name}: {expected}, got {str(item)[:60]}")
-    return [(span[0], span[1]) for span in spans if span is not None and not span[2]]
+    spans = []
+    for item in parsed if isinstance(parsed, list) else [] if parsed is None else [parsed]:
+        begin, last, is_learnt = _read_span(item)
+        if not 0 <= begin <= last + 1 <= len(text):
+            form = "a pair, or an object of `begin_offset`, `end_offset` and `train`"
+            raise RecordProblem("bad-field", f"{name}: {show_value(item)} is not a span of the text: {form}")
+        spans += [(begin, last + 1)] if begin <= last and not is_learnt else []
+    return spans
 
 
-def _read_span(item: object) -> tuple[int, int, bool] | None:
+def _read_span(item: object) -> tuple[int, int, bool]:
+    """Return the first and the last character of a span, and whether it is trained on; -1 if it is no span."""
+    values = [*item, False] if isinstance(item, list) and len(item) == 2 else []
     if isinstance(item, dict):
-        begin, last, learnt = (item.get(key) for key in ("begin_offset", "end_offset", "train"))
-    elif isinstance(item, (list, tuple)) and len(item) == 2:
-        (begin, last), learnt = item, False
-    else:
-        return None
-    if isinstance(begin, int) and isinstance(last, int) and isinstance(learnt, bool):
-        return begin, last + 1, learnt
-    return None
+        values = [item.get(key) for key in ("begin_offset", "end_offset", "train")]
+    is_span = [isinstance(value, kind) for value, kind in zip(values, (int, int, bool), strict=False)]
+    return (values[0], values[1], values[2]) if len(is_span) == 3 and all(is_span) else (-1, -1, False)
 
 
 def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -574,18 +721,19 @@ def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
         functions = read_objects(record["functions"], "`functions`")
         variables["tools"] = [{"type": "function", "function": function} for function in functions]
     given = parse_json(record.get("chat_template_kwargs"))
-    if given is None or (isinstance(given, str) and not given.strip()):
-        return variables
-    if not isinstance(given, dict):
-        raise RecordProblem("bad-field", f"expected `chat_template_kwargs` to be an object, got {type_name(given)}")
+    is_blank = given is None or (isinstance(given, str) and not given.strip())
+    given = {} if is_blank else require(given, dict, "`chat_template_kwargs`")
     for name in RESERVED_VARIABLES:
         if given.get(name) is not None:
             raise RecordProblem("bad-field", f"`chat_template_kwargs` cannot set {name!r}; make it a key of the record")
-    return {**{name: value for name, value in given.items() if value is not None}, **variables}
+    given = {name: value for name, value in given.items() if value is not None}
+    columns = {key: record[key] for key in VARIABLE_KEYS if record.get(key) is not None}
+    columns = {key: require(value, VARIABLE_KEYS[key], f"`{key}`") for key, value in columns.items()}
+    return {**columns, **given, **variables}
 
 
 def parse_record(line: bytes) -> dict[str, Any]:
-    """Parse one line of JSONL as strictly as `dsindex.text`, but keep integers, which templates may write.
+    """Parse one line of JSONL.
 
     Raises:
         RecordProblem: If it is not UTF-8, not JSON, not an object, or nested too deeply.
@@ -593,15 +741,9 @@ def parse_record(line: bytes) -> dict[str, Any]:
     >>> parse_record(b'{"id": 1}')
     {'id': 1}
     """
-    if is_too_deep(line):
-        raise RecordProblem("bad-json", f"expected at most {MAX_NESTING} objects and lists inside each other, got more")
-    try:
-        record = json.loads(line.decode())
-    except (ValueError, RecursionError) as error:  # includes invalid UTF-8 and integers of more than 4,300 digits
-        raise RecordProblem("bad-json", _describe_bad_json(line, error)) from error
-    if not isinstance(record, dict):
-        hint = "; write each record on a line of its own (`jq -c '.[]'` does)" if isinstance(record, list) else ""
-        raise RecordProblem("bad-json", f"expected a JSON object, got {type_name(record)}{hint}")
+    record = fields.parse_record(line)
+    if isinstance(record, str):
+        raise RecordProblem("bad-json", record)
     return record
 
 
@@ -629,15 +771,4 @@ def check_text(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         found = f"U+{ord(text[error.start]):04X} at character {error.start}"
-        raise RecordProblem("bad-text", f"expected Unicode text, got a lone surrogate ({found})") from None
-
-
-def _describe_bad_json(line: bytes, error: Exception) -> str:
-    begins = line.strip()[:1] in (b"{", b"[")
-    if isinstance(error, json.JSONDecodeError) and begins and error.pos >= len(error.doc.rstrip()):
-        return (
-            f"expected a JSON object on one line, and it does not end on this line ({error.msg}); in JSON Lines, each "
-            "record stands on a line of its own, and `jq -c . FILE` (or `jq -c '.[]' FILE` for a list) writes a "
-            "pretty-printed file so"
-        )
-    return f"expected JSON in UTF-8, got an error: {error}"
+        raise RecordProblem("bad-text", f"a text has a lone surrogate ({found})") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -17,18 +18,21 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from dsindex.chat.config import InstructionConfig, control_tokens, suggest_template
+from dsindex.chat.config import InstructionConfig, control_tokens
 from dsindex.chat.construction import MessageConstruction, group_exchanges
 from dsindex.chat.conversations import (
+    OTHER_THOUGHTS,
     REASONING_KEYS,
     TOOL_ROLES,
     UNLEARNT_END,
     check_text,
+    content_text,
     parse_record,
     strings_in,
 )
-from dsindex.chat.rendering import ChatTemplate
-from dsindex.chat.statistics import fingerprint_content
+from dsindex.chat.rendering import ChatTemplate, SearchedText, has_content
+from dsindex.chat.statistics import explain_note, fingerprint_content
+from dsindex.chat.thoughts import find_tag_pairs, find_thoughts, has_other_tags, skip_blanks
 from dsindex.chat.tokens import (
     ChatTokenizer,
     FastTexts,
@@ -48,8 +52,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.chat.construction import PromptPart, Segment
-    from dsindex.chat.conversations import CharacterSpan, Conversation, Message
-    from dsindex.chat.rendering import Rendered
+    from dsindex.chat.conversations import Conversation, Message
+    from dsindex.chat.replies import Rendered
+    from dsindex.chat.thoughts import CharacterSpan
     from dsindex.text.engines import Engine
     from dsindex.text.jq import PatternAnswers
     from dsindex.text.tokenizer import Tokenizer
@@ -58,10 +63,6 @@ if TYPE_CHECKING:
     """What one sequence is made of: a text with its trainable spans, or segments."""
 
 _T = TypeVar("_T")
-
-_THOUGHT = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
-_BEFORE_THOUGHT = re.compile(r"(?:<think>|<\|channel\|>analysis<\|message\|>)\s*$")
-_AFTER_THOUGHT = re.compile(r"\s*(?:</think>\s*|<\|end\|>)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +125,16 @@ class InstructionEncoder:
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
         """Name -> id of the configured special tokens."""
         self._construction = MessageConstruction(config) if config.message_construction else None
-        self._reader = config.reader
         self._markers = {text: tokenizer.special_id(name, text) for name, text in config.markers.items()}
         specials = sorted({*tokenizer.special_contents(), *self._markers}, key=len, reverse=True)
         self.special_pattern = re.compile("|".join(map(re.escape, specials))) if specials else None
         self._template = None if self._construction else open_template(config, tokenizer)
+        sources = self._template.sources if self._template else ()
+        self.tag_pairs = find_tag_pairs("\n".join([*sources, *tokenizer.special_contents()]))
+        """Tags of the thoughts in replies."""
+        blocks = (rf"{re.escape(opening)}\s*{re.escape(closing)}\s*" for opening, closing in self.tag_pairs)
+        self.empty_thought = re.compile("|".join(blocks))
+        self._reader = replace(config.reader, tag_pairs=self.tag_pairs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(InstructionEncoder, fast=self._fast), (self.config, self._tokenizer)
@@ -214,7 +220,8 @@ class InstructionEncoder:
         if limit is not None and len(whole.tokens) > limit:
             sequences, cut = self._shorten(prompt, whole, limit)
         if prompt.notes and self.config.unwritten == "refuse":
-            raise RecordProblem("not-written", f"the template does not write {prompt.notes[0]}; see `unwritten`")
+            note = prompt.notes[0]
+            raise RecordProblem("not-written", f"{note}: {explain_note(note)}; see `unwritten`")
         return EncodedConversation(
             tokens=_join([sequence.tokens for sequence in sequences]),
             mask=_join([sequence.mask for sequence in sequences]),
@@ -272,6 +279,10 @@ class InstructionEncoder:
         if self._template is None:
             raise TypeError("expected a chat template in the configuration")
         return self._template.render(messages, **variables)
+
+    def reads_variable(self, name: str) -> bool:
+        """Tell whether the template reads a variable."""
+        return self._template is not None and name in self._template.names
 
     def find_special(self, texts: Iterable[str]) -> bool:
         """Tell whether a special token's string stands in one of the texts.
@@ -361,7 +372,7 @@ class _Chat:
         rendered = self._encoder.render([messages[number] for number in kept], self._conversation.variables)
         spans = list(self._find_spans(rendered, kept))
         if chosen is None:
-            self.notes += tuple(self._find_notes(rendered.text, spans))
+            self.notes = (*self.notes, *self._find_notes(rendered.text, spans))
         return MarkedText.of(rendered.text, spans)
 
     def exchanges(self) -> list[list[int]]:
@@ -395,6 +406,8 @@ class _Chat:
             holes = [] if number is None else [*self._find_hidden(rendered.text, span.begin, span.end, number)]
             if self._encoder.config.reasoning == "mask":
                 holes += self._find_reasoning(rendered.text, span.begin, span.end, number)
+            elif number is not None:
+                holes += self._find_empty(rendered.text, span.begin, span.end, number)
             begin = span.begin
             for hole_begin, hole_end in sorted(holes):
                 if begin < hole_begin:
@@ -408,8 +421,7 @@ class _Chat:
         hidden = self._conversation.hidden.get(number)
         if not hidden:
             return
-        content = self._conversation.messages[number].get("content", "")
-        content = content if isinstance(content, str) else "".join(part["text"] for part in content)
+        content = content_text(self._conversation.messages[number])
         stripped = content.strip()
         place = text.find(stripped, begin, end) - content.find(stripped)
         if not text.startswith(stripped, place + content.find(stripped)) or place < 0:
@@ -421,26 +433,36 @@ class _Chat:
 
     def _find_reasoning(self, text: str, begin: int, end: int, number: int | None) -> Iterator[CharacterSpan]:
         """Yield the places of reasoning with the tags around it."""
-        for match in _THOUGHT.finditer(text, begin, end):
-            yield match.span()
+        places = [*find_thoughts(text, self._encoder.tag_pairs, begin, end)]
         message = {} if number is None else self._conversation.messages[number]
         thought = (message.get(REASONING_KEYS[0]) or "").strip()
-        place = text.find(thought, begin, end) if thought else -1
-        if place >= 0:
-            before = _BEFORE_THOUGHT.search(text, begin, place)
-            after = _AFTER_THOUGHT.match(text, place + len(thought), end)
-            yield before.start() if before else place, after.end() if after else place + len(thought)
+        content = content_text(message)
+        # A template may leave it out, and the answer may repeat it.
+        if thought and text.count(thought, begin, end) > content.count(thought):
+            place = text.find(thought, begin, end)
+            places.append((place, place + len(thought)))
+        for first, last in places:
+            yield first, skip_blanks(text, last, end)
+
+    def _find_empty(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
+        """Yield empty thoughts that the template writes by itself: learnt, they would teach a model not to think."""
+        message, pattern = self._conversation.messages[number], self._encoder.empty_thought
+        if not any(message.get(key) for key in REASONING_KEYS) and not pattern.search(content_text(message)):
+            yield from (match.span() for match in pattern.finditer(text, begin, end))
 
     def _find_notes(self, text: str, spans: Sequence[CharacterSpan]) -> Iterator[str]:
         """Yield what the template does not write of the conversation, each once, and whether it learns no end."""
-        found: set[str] = set()
-        for holder in (*self._conversation.messages, self._conversation.variables):
-            found |= {
-                "reasoning_content" if key in REASONING_KEYS else key
-                for key, value in holder.items()
-                if key in _WRITTEN and not _WRITTEN[key](value, text, holder)
-            }
-        yield from sorted(found)
+        variables = self._conversation.variables
+        notes = {name for name in variables if name not in _DATA and not self._encoder.reads_variable(name)}
+        texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))
+        for holder in (*self._conversation.messages, {name: variables[name] for name in _DATA if name in variables}):
+            for key, value in holder.items():
+                name = REASONING_KEYS[0] if key in REASONING_KEYS else key
+                if key in _WRITTEN and name not in notes and not _WRITTEN[key](value, texts[name], holder):
+                    notes.add(name)
+        yield from sorted(notes)
+        if self._encoder.config.reasoning == "mask" and any(has_other_tags(text[begin:end]) for begin, end in spans):
+            yield OTHER_THOUGHTS
         pattern = self._encoder.special_pattern
         if spans and pattern is not None and not self._encoder.config.markers:
             begin, end = spans[-1]
@@ -451,28 +473,26 @@ class _Chat:
                 yield UNLEARNT_END
 
 
-def _has_text(content: object, text: str, message: Mapping[str, Any]) -> bool:
-    if message["role"] in TOOL_ROLES:
-        return True  # often written as JSON
-    parts = [content] if isinstance(content, str) else [part["text"] for part in content]  # type: ignore[attr-defined]
-    return all(part.strip() in text or _THOUGHT.search(part) is not None for part in parts)
-
-
-def _has_reasoning(thought: str, text: str, _message: Mapping[str, Any]) -> bool:
+def _has_reasoning(thought: str, text: SearchedText, _message: Mapping[str, Any]) -> bool:
     return thought.strip() in text
 
 
-def _has_names(items: Sequence[Mapping[str, Any]], text: str, _message: Mapping[str, Any]) -> bool:
+def _has_names(items: Sequence[Mapping[str, Any]], text: SearchedText, _message: Mapping[str, Any]) -> bool:
     described = [item.get("function", item) for item in items]
     return all(str(own.get("name", "")) in text for own in described if isinstance(own, dict))
 
 
-def _has_documents(documents: Sequence[Mapping[str, Any]], text: str, _message: Mapping[str, Any]) -> bool:
-    return all(any(own.strip() in text for own in document.values() if isinstance(own, str)) for document in documents)
+def _has_documents(documents: Sequence[Mapping[str, Any]], text: SearchedText, _message: Mapping[str, Any]) -> bool:
+    values = [[own for own in document.values() if isinstance(own, str)] for document in documents[:_CHECKED_DOCUMENTS]]
+    return all(any(own.strip() in text for own in texts) for texts in values)
 
 
-_WRITTEN: dict[str, Callable[[Any, str, Mapping[str, Any]], bool]] = {
-    "content": _has_text,
+_CHECKED_DOCUMENTS = 100
+"""A field that the template does not write is looked for in the whole text, once for each document."""
+_DATA = ("tools", "documents")
+"""Variables whose values a template has to write."""
+_WRITTEN: dict[str, Callable[[Any, SearchedText, Mapping[str, Any]], bool]] = {
+    "content": lambda _, text, message: has_content(message, text),
     **dict.fromkeys(REASONING_KEYS, _has_reasoning),
     "tool_calls": _has_names,
     "tools": _has_names,
@@ -510,7 +530,7 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
     """Return the chat template of a configuration or of its tokenizer.
 
     Raises:
-        InputError: If there is none, it cannot be used, or it does not say what is learnt.
+        InputError: If there is none, or it cannot be used.
         TokenizerError: If it is a named one whose control tokens the tokenizer would split.
     """
     source, tool_source = config.chat_template, None
@@ -530,7 +550,7 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
             "would learn them in pieces; take a template that fits the tokenizer, add them to its added tokens, or set "
             "`control_tokens: allow`"
         )
-    template = ChatTemplate(
+    return ChatTemplate(
         source,
         tool_source=tool_source,
         constants={
@@ -541,14 +561,8 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
         },
         date=config.template_date,
         join_lines=config.join_template_lines,
+        reply_role=None if config.markers else config.assistant_role,
     )
-    if not template.marks_generation and not config.markers:
-        raise InputError(
-            "chat template: it does not mark what the model generates, so nothing would be learnt; put "
-            "{% generation %} and {% endgeneration %} around it, name marker tokens, or set `chat_template: "
-            f"{suggest_template(source)}`, which has these marks"
-        )
-    return template
 
 
 def _num_system(messages: Sequence[Message]) -> int:

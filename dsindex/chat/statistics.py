@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from dsindex.chat.conversations import LEARNT_QUESTION, UNLEARNT_END
+from dsindex.chat.conversations import LEARNT_QUESTION, OTHER_THOUGHTS, REORDERED_REPLY, UNLEARNT_END
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,10 +58,17 @@ def split_by_hash(fingerprint: bytes, *, fractions: Sequence[float], seed: int =
 
 NOTE = "note: "
 """Beginning of the counts of notes."""
-MEANINGS = {
+_MEANINGS = {
     UNLEARNT_END: "a model may not learn to stop; put the token inside of {% generation %}",
-    LEARNT_QUESTION: "only replies are learnt",
+    LEARNT_QUESTION: "only replies are trained on",
+    REORDERED_REPLY: "templates write thoughts first, then text, then tool calls",
+    OTHER_THOUGHTS: "such thoughts are kept and trained on like text",
 }
+
+
+def explain_note(note: str) -> str:
+    """Return what a note means; most are names of keys."""
+    return _MEANINGS.get(note, "the template does not use it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.chat.conversations import CharacterSpan
+    from dsindex.chat.thoughts import CharacterSpan
     from dsindex.text.engines import Engine
 
 

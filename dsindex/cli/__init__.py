@@ -1,1 +1,1 @@
-"""The command line: one module per command, which parses flags and prints."""
+"""The command line: parser, output, exit codes and signals."""

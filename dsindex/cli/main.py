@@ -32,15 +32,15 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 MAKING_FILES = frozenset({"build", "merge", "index", "raw-index", "convert", "pack", "instruct"})
-"""Commands that succeed once their files are complete, even if their summary cannot be printed."""
+"""Commands that succeed once their files are complete, even if the summary cannot be printed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0 on success; 1 if the job failed or verify found a fault; 2 for wrong usage; 130 if interrupted; 143 if
-        terminated, 129 if its terminal was closed.
+        0 on success; 1 if the command failed or found damage; 2 for wrong usage; 130 if interrupted, 143 if
+        terminated, 129 if the terminal was closed.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["help"]:
@@ -81,20 +81,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(command: str, values: dict[str, Any]) -> object:
     """Return the result of a command."""
-    from dsindex.commands import api as functions  # loads what a help text does not need
+    from dsindex.commands import api as functions  # slow to import
 
     name = "build_index" if command == "index" else command.replace("-", "_")
     if command == "build" and values.pop("dry_run", False):
         name = "estimate"
     elif command == "pack" and "merge" in values:
         name = "join_packed"
-    elif "progress" in options_of(load_model(command)) and command != "index":  # which is one task for each cache
+    elif "progress" in options_of(load_model(command)):
         values["progress"] = True
     return getattr(functions, name).command(**values)
 
 
 def as_plain(value: object) -> object:
-    """Return a result as JSON has it: of a dataclass, all fields and public properties."""
+    """Return a result as plain values for JSON: dataclasses become all their fields and public properties."""
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
         names += [name for name in dir(type(value)) if isinstance(getattr(type(value), name), property)]
@@ -109,7 +109,7 @@ def as_plain(value: object) -> object:
 
 
 def _split_words(command: str | None, given: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Separate the words after `--`, which are a training job's command."""
+    """Split off the words after `--`, which are the command of a training job."""
     if command != "index" or "--" not in given:
         return given, {}
     place = given.index("--")
@@ -147,10 +147,10 @@ def _fail(options: argparse.Namespace | None, error: Exception) -> int:
 def program() -> None:
     """Console entry point, which ends the process as soon as the command is done.
 
-    `os._exit` saves the 0.3 s that Python needs to free the memory of a large build, and never waits for a Ray that
-    hangs; a cluster ends the work of a driver that is gone.
+    `os._exit` saves the 0.3 s that Python needs to free the memory of a large build, and does not wait for Ray if it
+    hangs; a cluster ends the tasks of a driver that has exited.
     """
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks how a command line goes on
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         import argcomplete
 
         words = os.environ.get("COMP_LINE", "").split()[1:]

@@ -1,6 +1,6 @@
-"""The command line's parser: each command's flags are the options of its model, read as text.
+"""The parser of the command line: the flags of a command are the options of its model.
 
-Of a command, only the model of its options is imported, so that `--help` is fast.
+Only the model of the given command is imported, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMMANDS = {
     "pack": "pack.PackFlags",
     "instruct": "instruct.InstructConfig",
 }
-"""Name → the model of its options in `dsindex.options`, whose docstring is its help."""
+"""Command → the model of its options in `dsindex.options`; the docstring of the model is the help text."""
 COMMON = frozenset({
     *("input", "output_prefix", "output", "tokenizer_model", "json_keys", "where", "append_eod", "on_bad_record"),
     *("config", "jq_pattern", "data_path", "seq_length", "split", "seed", "train_iters", "global_batch_size", "epochs"),
@@ -45,14 +45,14 @@ COMMON = frozenset({
 SCREENFUL = 12
 """Options."""
 GROUPS = {
-    "samples": "how long the job trains, in one of four ways",
-    "over time": "caches that go on where another job stopped, and weights that change; the job has to read them with "
+    "samples": "the length of the training job, in one of four ways",
+    "over time": "caches that continue another job, and weights that change; the training job must read them with "
     "--dataloader-type single, its default",
-    "names": "Megatron finds a cache by a hash of its settings, so they must be spelled as in the job",
-    "length of the run": "default: what the amounts in tokens and epochs add up to; with shares only, until the first "
+    "names": "Megatron finds a cache by a hash of its settings, so spell them exactly as in the job",
+    "length of the run": "default: the sum of the amounts in tokens and epochs; with shares only, until the first "
     "dataset has been read once",
 }
-"""Descriptions of groups of options."""
+"""Group of options → its description."""
 EPILOG = """\
 start here:
   dsindex build --input docs.jsonl --tokenizer-model FOLDER --append-eod \\
@@ -74,7 +74,7 @@ class EveryCommand(Options):
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps paragraphs to the terminal, and leaves indented lines, which are examples, as they are."""
+    """Wraps paragraphs to the width of the terminal and leaves indented lines, which are examples, unchanged."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28, width=min(shutil.get_terminal_size().columns, 100))
@@ -102,7 +102,7 @@ class _CommonHelp(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that takes underscores for dashes, and answers an unknown flag with the nearest one."""
+    """An argument parser that accepts underscores for dashes, and suggests the nearest flag for an unknown one."""
 
     def __init__(self, *, common: Collection[str] = (), **named: Any) -> None:  # noqa: ANN401 - as argparse has them
         super().__init__(**{"formatter_class": HelpFormatter, "add_help": False, **named})
@@ -115,7 +115,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # argparse's has overloads
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse a command line; nothing is unknown afterwards."""
+        """Parse a command line; unknown words are an error."""
         words = [re.sub(r"^--[a-z_-]+", lambda flag: flag[0].replace("_", "-"), word) for word in args or ()]
         options, rest = super().parse_known_args(words, namespace)
         if rest:
@@ -132,7 +132,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser(command: str | None) -> Parser:
-    """Return the parser of the command line, with the flags of one command only."""
+    """Return the parser of the command line, with the flags of this command only."""
     description = "Training data for language models: from text to a merged, indexed Megatron dataset."
     parser = Parser(prog="dsindex", description=description, epilog=EPILOG)
     version = "show the version; with --verbose, also those of all dependencies, for a bug report"
@@ -164,7 +164,7 @@ def load_model(command: str) -> type[Options]:
 
 
 class _Ignored(argparse.Action):
-    """Remembers flags that are accepted without effect."""
+    """Collects flags that are accepted but have no effect."""
 
     def __call__(self, _parser: object, namespace: object, _values: object, flag: str | None = None) -> None:
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or ()), flag])
@@ -208,13 +208,13 @@ def _values(option: Option) -> str:
 
 
 def _is_list(option: Option) -> bool:
-    """Tell whether a flag takes several words; one word may hold several values as well, by the option's parser."""
+    """Return whether a flag takes several words; the option's own parser may split a word further."""
     kind = option.kind
     return get_origin(kind) is tuple and get_args(kind)[-1] is ... and option.metavar != "N,N"
 
 
 def _settings(name: str, option: Option) -> dict[str, Any]:
-    """Return how argparse reads the values of an option."""
+    """Return the settings of argparse for an option."""
     kind = option.kind
     if kind is bool:
         return {"dest": name, "action": "store_true"}
@@ -231,7 +231,7 @@ def _settings(name: str, option: Option) -> dict[str, Any]:
 
 
 def read_values(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a file, if one is named, overridden by flags.
+    """Return the options from --config, overridden by flags.
 
     Raises:
         InputError: If the file cannot be read, or is not a configuration.

@@ -1,6 +1,6 @@
-"""How results are shown: a function for each, from a result to lines and tables, which rich lays out.
+"""How results are printed: one function per result returns lines and tables, and rich lays them out.
 
-Nothing in them can control the terminal: every line and cell is escaped here.
+Every line and cell is escaped here, so no text can control the terminal.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 
 Line: TypeAlias = str | Table
 UNBROKEN = 10_000
-"""Columns where there is no terminal: lines stay whole, for grep and for files."""
+"""Columns without a terminal: lines are not broken, so that grep finds them."""
 STYLES = {"green": "intact", "yellow": "note|warning|sound", "red": "(?i:damaged|missing|different)|FAILED|FOUND"}
-"""Words in colour where they begin a line or a cell, or end a line after a colon."""
+"""Colour → words that get it at the beginning of a line or cell, or after the last colon."""
 TOKEN_COLUMNS = 100
-"""The longest line of tokens."""
+"""Columns of a line of tokens."""
 BORDER = "│"
-"""Stands behind each token."""
+"""Separates tokens."""
 VERDICTS = {
     "intact": "intact",
     "sound": "structure is sound; nothing to compare the tokens with",
@@ -65,7 +65,7 @@ VERDICTS = {
 
 
 def show(result: object, file: TextIO | None = None) -> None:
-    """Print the result of a function, as its command does; on a terminal in its width and colours."""
+    """Print a result as its command does, with colours if the output is a terminal."""
     file = sys.stdout if file is None else file
     console = Console(file=file, width=None if file.isatty() else UNBROKEN, markup=False, highlight=False, emoji=False)
     with console.capture() as laid_out:
@@ -84,7 +84,7 @@ def describe(result: object) -> Iterator[Line]:
 
 
 def _wrap(line: str, width: int) -> list[Text]:
-    """Break a line between words; that of flags stays whole, so that it can be pasted into a shell."""
+    """Break a line between words; a line of flags stays whole, so that it can be pasted into a shell."""
     parts = [line]
     if len(line) > width and not line.startswith("--"):
         indent = " " * (len(line) - len(line.lstrip()) + 2)
@@ -100,7 +100,7 @@ def _styled(text: str) -> Text:
 
 
 def _table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *, num_texts: int = 1) -> Table:
-    """Return a table: columns of texts, which are folded where there is no room for them, then columns of numbers."""
+    """Return a table: columns of text, which are folded if there is too little room, then columns of numbers."""
     rows = list(rows)
     grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(head), header_style="")
     for place, name in enumerate(head or [""] * len(rows[0])):
@@ -111,14 +111,14 @@ def _table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *, num
     return grid
 
 
-# The results of jobs.
+# Commands that write datasets and caches.
 
 
-def _text_job(result: TextResult, *, complete: str, engine: str = "", bad: Sequence[str] = ()) -> Iterator[str]:
-    """Yield what was read, how fast, and what became of the records."""
+def _text_job(result: TextResult, *, only: str = "", engine: str = "", bad: Sequence[str] = ()) -> Iterator[str]:
+    """Yield how much was read, how fast, and how many records were kept."""
     run, counts = result.run, result.counts
     if result.already_complete:
-        yield f"already complete: the same plan was {complete}"
+        yield f"already complete{only}"
     else:
         is_part = 0 < result.made_bytes < result.input_bytes
         made = f" ({format_size(result.made_bytes)} in this run)" if is_part else ""
@@ -132,11 +132,11 @@ def _text_job(result: TextResult, *, complete: str, engine: str = "", bad: Seque
     parts = [f"{counts.kept:,} kept", *filtered, f"{counts.quarantined:,} quarantined", f"{counts.blank:,} blank"]
     yield f"{count(counts.lines, 'line')} = {' + '.join(parts)}"
     yield from bad
-    yield from result.notes
+    yield from _noted(result.notes)
 
 
 def _dataset(dataset: MadeDataset) -> Iterator[str]:
-    """Yield what a dataset has, and the digests by which two people compare what they made."""
+    """Yield sizes, and the digests by which two people can compare their datasets."""
     sizes = f"{count(dataset.num_documents, 'document')}, {count(dataset.num_sequences, 'sequence')}"
     yield f"{dataset.prefix}: {sizes}, {count(dataset.num_tokens, 'token')}"
     for suffix in ("bin", "idx", "pbin"):
@@ -145,14 +145,14 @@ def _dataset(dataset: MadeDataset) -> Iterator[str]:
 
 
 def _built(result: BuildResult) -> Iterator[Line]:
-    yield from _text_job(result, complete="built before, nothing was done", engine=result.engine)
+    yield from _text_job(result, engine=result.engine)
     yield from chain.from_iterable(map(_dataset, result.datasets))
     yield from chain.from_iterable(map(_indexed, result.indices))
 
 
 def _merged(result: MergeResult) -> Iterator[Line]:
     if result.already_complete:
-        yield "already complete: the same datasets were merged before, nothing was done"
+        yield "already complete"
     yield from chain.from_iterable(map(_dataset, result.datasets))
     yield from _noted(result.notes)
 
@@ -167,15 +167,16 @@ def _indexed(result: IndexResult) -> Iterator[Line]:
         if each.seconds is not None:
             done = "was there already" if each.reused else f"{disk}, {each.seconds:.1f} s"
         yield f"{each.name}: {count(each.num_samples, 'sample')}{epochs}; {done}"
-        yield f"  {each.paths[0].removesuffix('-description.txt')}"
     for finding in result.findings:
-        yield f"{finding.name}: {'found' if finding.found else 'NOT found'}"
+        verdict = "ready" if finding.found and finding.sound else "found" if finding.found else "NOT found"
+        yield f"{finding.name}: {verdict}"
         yield from (f"  {sentence}" for sentence in finding.sentences)
     yield from _noted(result.notes)
+    yield result.verdict
 
 
 def _packed(result: PackResult) -> Iterator[Line]:
-    yield from _text_job(result, complete="packed before, nothing was done", engine=result.engine)
+    yield from _text_job(result, engine=result.engine)
     if result.counts.empty_documents:
         yield f"{count(result.counts.empty_documents, 'text')} without tokens"
     yield from chain.from_iterable(map(_dataset, result.datasets))
@@ -184,9 +185,9 @@ def _packed(result: PackResult) -> Iterator[Line]:
 def _instructed(result: InstructResult) -> Iterator[Line]:
     exported = not all(export.already_complete for export in result.exports)
     made = [*(["packs"] if result.packed else []), *(["exports"] if exported else [])]
-    done = f"only {' and '.join(made)} were made" if made else "nothing was done"
+    only = f": only {' and '.join(made)} were made" if made else ""
     bad = "quarantined: " + ", ".join(f"{kind} {number:,}" for kind, number in result.bad_records.items())
-    yield from _text_job(result, complete=f"carried out before, {done}", bad=[bad] if result.bad_records else [])
+    yield from _text_job(result, only=only, bad=[bad] if result.bad_records else [])
     yield from chain.from_iterable(map(_split, result.splits))
     yield from chain.from_iterable(map(_dataset, result.datasets))
     for export in result.exports:
@@ -197,7 +198,7 @@ def _instructed(result: InstructResult) -> Iterator[Line]:
 
 
 def _split(split: BuiltSplit) -> Iterator[str]:
-    from dsindex.chat.statistics import MEANINGS  # which no other command needs
+    from dsindex.chat.statistics import explain_note  # only needed here
 
     own, whole = split.statistics, count(split.statistics.conversations, "conversation")
     share = 100 * own.learnt / own.tokens if own.tokens else 0.0
@@ -205,7 +206,7 @@ def _split(split: BuiltSplit) -> Iterator[str]:
     sizes = f"{whole}, {count(own.sequences, 'sequence')}, {count(own.tokens, 'token')}"
     yield f"{split.prefix}: {sizes}, {own.learnt:,} trainable ({share:.1f} %), {own.cut:,} cut off{shortened}"
     for note, number in sorted(own.notes.items()):
-        yield f"  note: {note} in {number:,} of {whole}: {MEANINGS.get(note, 'the template does not write it')}"
+        yield f"  note: {note} in {number:,} of {whole}: {explain_note(note)}"
     if (packing := split.packing) is not None:
         between = f" ({packing.between:,} to multiples of {packing.pad_to_multiple})" if packing.between else ""
         blocks = f"{count(packing.blocks, 'block')} of {packing.sequence_length:,}"
@@ -221,7 +222,7 @@ def _converted(result: ConvertResult) -> Iterator[Line]:
 
 def _raw_indexed(result: RawIndexResult) -> Iterator[Line]:
     entries, dropped = result.account.num_entries, result.account.num_dropped
-    yield f"{result.account.index_path}: {count(entries, 'line')}, {dropped:,} faulty ones left out"
+    yield f"{result.account.index_path}: {count(entries, 'line')}, {dropped:,} faulty left out"
     yield from (f"  left out: {result.file}, line {line} (byte {byte})" for line, byte in result.account.dropped)
     if dropped > len(result.account.dropped):
         yield f"  and {dropped - len(result.account.dropped):,} more"
@@ -236,7 +237,7 @@ def _noted(notes: Iterable[str]) -> Iterator[str]:
     return (f"note: {note}" for note in notes)
 
 
-# The results of tools.
+# Commands that read.
 
 
 def _estimated(result: EstimateResult) -> Iterator[Line]:
@@ -250,7 +251,7 @@ def _estimated(result: EstimateResult) -> Iterator[Line]:
         "documents": f"about {documents}",
         "tokens": f"about {tokens}, {result.token_dtype}, encoded by {result.engine}",
         "output": f"about {size}: .bin {outputs}, .idx {format_size(result.idx_bytes)}",
-        "work folder": f"at most about {format_size(result.work_bytes)}, until the end",
+        "work folder": f"at most about {format_size(result.work_bytes)}, removed at the end",
         "memory": f"about {format_size(WORKER_MEMORY_BYTES)} for each of {count(result.workers, 'worker')}",
     }
     if result.bad_records:
@@ -261,7 +262,7 @@ def _estimated(result: EstimateResult) -> Iterator[Line]:
 
 
 def _rounded(estimate: Estimate, value: float) -> str:
-    """Return a number to two digits, unless everything was read."""
+    """Return a number, rounded to two digits unless all input was read."""
     return f"{value if estimate.is_exact else float(f'{value:.2g}'):,.0f}"
 
 
@@ -300,7 +301,7 @@ def _first_to_run_out(result: MixResult) -> Iterator[str]:
     yield f"first to run out: {each.prefix}, after {after:,} of {result.tokens:,} tokens{at}"
     if each.epochs_shuffled_together > 1:
         together = f"{each.epochs_shuffled_together:,} epochs are shuffled together"
-        yield f"  its {together}, so some of its tokens come again before all have come once"
+        yield f"  its {together}, so some tokens repeat before the first epoch ends"
 
 
 def _verified(result: VerifyResult) -> Iterator[Line]:
@@ -314,6 +315,8 @@ def _verified(result: VerifyResult) -> Iterator[Line]:
         rows.append((each.verdict, each.path, *sizes, len(each.checks)))
     yield _table(rows, ("verdict", "dataset", "documents", "tokens", "checks"), num_texts=2)
     yield from _noted(dict.fromkeys(note for report in result.reports for note in report.notes))
+    checks = [check for report in result.reports for check in report.checks if not check.findings]
+    yield from dict.fromkeys(f"checked: {check.name}" for check in checks if check.name.startswith("index cache "))
     for report in result.reports:
         if report.findings:
             yield from ("", f"{report.path}: {VERDICTS[report.verdict]}", *_failures(report))
@@ -369,7 +372,7 @@ def _lengths(what: str, summary: LengthSummary) -> Iterator[str]:
 
 
 def _tokens(excerpt: Excerpt) -> Iterator[str]:
-    """Yield lines of tokens with their borders, trainable ones in brackets; a token with a newline ends its line."""
+    """Yield lines of tokens; those that are trained on are in brackets. A token with a newline ends its line."""
     line, width, place = "", 0, 0
     columns = min(shutil.get_terminal_size((TOKEN_COLUMNS, 0)).columns, TOKEN_COLUMNS) - 4
     for piece in excerpt.pieces:
@@ -470,4 +473,4 @@ VIEWS: dict[str, Callable[[Any], Iterator[Line]]] = {
     "TracedSamples": _traced,
     "VerifyResult": _verified,
 }
-"""Class → its lines; by name, so that no command imports the others."""
+"""Class → function; by name, so that a command only imports its own results."""

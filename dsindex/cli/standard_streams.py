@@ -1,6 +1,6 @@
-"""Standard output and standard error, which may be closed, full, or unable to encode every character.
+"""Standard output and standard error that may be closed, full, or unable to encode every character.
 
-Failing output never makes a job fail. Characters that the encoding lacks, and names that are not UTF-8, are shown
+A command never fails because of its output. Characters that the encoding lacks, and names that are not UTF-8, are
 escaped. Text that cannot be written is dropped, and `flush_output` raises the reason.
 """
 
@@ -21,14 +21,14 @@ class StandardOutputError(Exception):
     def __init__(self, reason: OSError) -> None:
         super().__init__(str(reason.strerror))
         self.nobody_reads = isinstance(reason, BrokenPipeError)
-        """Whether the reader closed the pipe, as `head` does when it has seen enough."""
+        """Whether the reader closed the pipe, as `head` does."""
 
 
 class StandardStream(io.TextIOWrapper):
     """A text stream whose writes never raise an OSError."""
 
     failure: OSError | None = None
-    """The first error of a write; all text from then on is dropped."""
+    """The first error of a write; all later text is dropped."""
 
     def write(self, text: str) -> int:
         """Write a text, or drop it after a failure."""
@@ -62,8 +62,8 @@ def flush_output() -> None:
 def prepare_standard_streams() -> None:
     """Make this process's standard streams StandardStreams.
 
-    A closed descriptor is first opened on the null device. Otherwise the first file that the job opens would get it,
-    and everything printed to standard output would be written into that file.
+    A closed descriptor is first opened on the null device. Otherwise the first file that the command opens would get
+    this descriptor, and everything printed to standard output would be written into that file.
     """
     for descriptor in (0, 1, 2):
         try:

@@ -1,4 +1,4 @@
-"""`dsindex --version --verbose`: what a bug report needs. It holds no secret: no variable, address or path is shown."""
+"""`dsindex --version --verbose`: what a bug report needs, without secrets: no variables, addresses or paths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsindex.store.machine import available_cpus, available_memory
 
 
 def describe_installation() -> list[str]:
-    """Return the versions of the program, Python, the system and all dependencies, and what jobs may use."""
+    """Return the versions of dsindex, Python, the system and all dependencies, and the available CPUs and memory."""
     libc = " ".join(filter(None, platform.libc_ver()))
     lines = [
         f"dsindex {__version__}",

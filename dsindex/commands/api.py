@@ -1,6 +1,6 @@
-"""The functions of `import dsindex`: each takes the options of its command as typed keyword arguments.
+"""The functions of `import dsindex`, with the options of their commands as typed keyword arguments.
 
-The arguments are the fields of the command's model in `dsindex.options`. Command line and functions run the same code.
+The arguments are the fields of the command's model in `dsindex.options`. The command line calls the same functions.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from dsindex.commands.merge import MergeResult
     from dsindex.commands.mix import MixResult
     from dsindex.commands.pack import PackResult
+    from dsindex.commands.raw_index import RawIndexAccount
     from dsindex.commands.report import ReportResult
     from dsindex.formats.pbin import PbinHeader
     from dsindex.options.common import Progress
     from dsindex.runtime.estimate import EstimateResult
     from dsindex.runtime.progress import Snapshot
-    from dsindex.text.line_index import RawIndexAccount
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
@@ -60,7 +60,7 @@ Config = TypeVar("Config", bound=Options)
 def takes(
     model: Callable[Arguments, Config],
 ) -> Callable[[Callable[[Config, Reporter], Returned]], Callable[Arguments, Returned]]:
-    """Let a function of a model take the fields of the model as keyword arguments."""
+    """Make a function of a model a function of the model's fields as keyword arguments."""
     options = cast("type[Options]", model)  # type checkers see its parameters
 
     def decorate(run: Callable[[Config, Reporter], Returned]) -> Callable[Arguments, Returned]:
@@ -114,14 +114,14 @@ def _signature(run: Callable[..., object], model: type[Options]) -> inspection.S
 
 
 def _document(text: str, model: type[Options]) -> str:
-    """Return a docstring with the help of each option."""
+    """Return a docstring with the help text of each option."""
     lines = [f"    {each.alias or name}: {each.help}" for name, each in options_of(model).items() if each.help]
     return "\n".join([inspection.cleandoc(text), "", "Args:", *lines])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawIndexResult:
-    """The lines of a JSONL file that are in its index, and those that are not."""
+    """Account of the lines of a JSONL file that are in its index and of those left out."""
 
     file: str
     account: RawIndexAccount
@@ -129,26 +129,26 @@ class RawIndexResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResult:
-    """A `.pbin` made of others."""
+    """A `.pbin` that was joined from several."""
 
     path: str
     header: PbinHeader
     num_files: int
 
 
-# What the functions share.
+# Progress and clusters.
 
 
 class FunctionDisplay(Display):
-    """Calls a function with snapshots; an exception from it stops the job, which can be continued."""
+    """Calls a function with snapshots; an exception from it stops the command, which can be continued."""
 
     seconds = BAR_SECONDS
 
     def __init__(self, function: Callable[[Snapshot], object]) -> None:
         self._function = function
 
-    def show(self, snapshot: Snapshot, *, ended: bool) -> None:  # noqa: ARG002 - its share says so
-        """Pass on the progress of a stage."""
+    def show(self, snapshot: Snapshot, *, ended: bool) -> None:  # noqa: ARG002 - share is 1 then
+        """Call the function."""
         self._function(snapshot)
 
 
@@ -166,9 +166,9 @@ def open_reporter(progress: Progress) -> contextlib.AbstractContextManager[Repor
 
 
 def on_connected_cluster(config: Config) -> Config:
-    """Return options set to the Ray cluster that this process is connected to, if they have and name no executor.
+    """Use the Ray cluster that this process is connected to, unless the options name an executor.
 
-    If the cluster has several nodes, `address` is set too, so that all are checked for seeing the same files.
+    If the cluster has several nodes, `address` is set as well, so that all nodes are checked for the same files.
     """
     ray = sys.modules.get("ray")
     is_open = isinstance(config, ExecutorConfig) and not {"executor", "address"} & config.given
@@ -179,7 +179,7 @@ def on_connected_cluster(config: Config) -> Config:
 
 
 def _seen_from_anywhere(config: ExecutorConfig, path: str) -> str:
-    """Return a path that tasks can use; absolute on Ray, whose workers may have another working folder."""
+    """Return a path for tasks; absolute on Ray, whose workers may run in another working folder."""
     return absolute(path) if wants_ray(config) else path
 
 
@@ -190,8 +190,8 @@ def _seen_from_anywhere(config: ExecutorConfig, path: str) -> str:
 def build(config: BuildConfig, reporter: Reporter) -> BuildResult:
     """Tokenize text and merge it into one dataset per key, as `dsindex build` does.
 
-    Repeating an interrupted call continues it; repeating a finished one returns at once. With options of index caches,
-    those of each dataset are built, too.
+    Repeating an interrupted call continues it; repeating a finished call returns at once. With options of index caches,
+    the caches of each dataset are built as well.
     """
     from dsindex.commands.build import run_build
 
@@ -200,7 +200,7 @@ def build(config: BuildConfig, reporter: Reporter) -> BuildResult:
 
 @takes(BuildConfig)
 def estimate(config: BuildConfig, _: Reporter) -> EstimateResult:
-    """Say what a build would take, as `dsindex build --dry-run` does."""
+    """Estimate the size of a build, as `dsindex build --dry-run` does."""
     from dsindex.runtime.estimate import estimate_build
 
     return estimate_build(config)
@@ -219,20 +219,18 @@ def build_index(config: IndexConfig, reporter: Reporter) -> IndexResult:
     """Build the index caches that a Megatron training job looks for, as `dsindex index` does."""
     from dsindex.commands.index import run_index
 
-    reporter.stage("index", total=1, unit="jobs")
     with contextlib.closing(make_executor(config)) as tasks:
         reporter.follow(tasks)
-        result = run_index(config, executor=tasks)
-    reporter.advance(1)
+        result = run_index(config, executor=tasks, reporter=reporter)
     command_notes = () if config.command is None else tuple(config.command.notes)
     return replace(result, notes=(*command_notes, *result.notes))
 
 
 @takes(MixConfig)
 def mix(config: MixConfig, _: Reporter) -> MixResult:
-    """Plan a mixture from the tokens that datasets really have, as `dsindex mix` does.
+    """Plan a mixture from the token counts of datasets, as `dsindex mix` does.
 
-    `source` may be a mapping: `{"web": "60%", "books": "2epochs", "code": "10B", "other": None}`; None is the rest.
+    `source` may be a mapping: `{"web": "60%", "books": "2epochs", "code": "10B", "other": None}`; None takes the rest.
     """
     from dsindex.commands.mix import run_mix
 
@@ -241,7 +239,7 @@ def mix(config: MixConfig, _: Reporter) -> MixResult:
 
 @takes(PackConfig)
 def pack(config: PackConfig, reporter: Reporter) -> PackResult:
-    """Tokenize text into packed data for Modalities, as `dsindex pack` does."""
+    """Tokenize text into a `.pbin` file for Modalities, as `dsindex pack` does."""
     from dsindex.commands.pack import run_pack
 
     return run_pack(config, reporter=reporter)
@@ -261,8 +259,8 @@ def join_packed(config: JoinConfig, _: Reporter) -> JoinResult:
 def instruct(config: InstructConfig, reporter: Reporter) -> InstructResult:
     """Turn conversations into tokens, loss masks and packed blocks, as `dsindex instruct` does.
 
-    `config` says how records become prompts: a YAML file, or a dict of the same content. Its section `job` may have the
-    other options, which arguments override.
+    `config` says how records become prompts: a YAML file, or a dict with the same content. Its section `job` may hold
+    the other options; arguments override it.
     """
     from dsindex.commands.instruct import instruction_of, run_instruct
 
@@ -272,7 +270,7 @@ def instruct(config: InstructConfig, reporter: Reporter) -> InstructResult:
 
 @takes(ConvertCommand)
 def convert(config: ConvertCommand, _: Reporter) -> ConvertResult:
-    """Convert a dataset without loss, as `dsindex convert` does: MMIDIDX to `.pbin` or back, or between `.pbin`s."""
+    """Convert a dataset without loss, as `dsindex convert` does: `.bin/.idx` to `.pbin`, back, or between versions."""
     from dsindex.commands.convert import convert_dataset
 
     return convert_dataset(config)
@@ -281,7 +279,7 @@ def convert(config: ConvertCommand, _: Reporter) -> ConvertResult:
 @takes(RawIndexConfig)
 def raw_index(config: RawIndexConfig, _: Reporter) -> RawIndexResult:
     """Write Modalities' index of the lines of a JSONL file, as `dsindex raw-index` does."""
-    from dsindex.text.line_index import create_raw_index
+    from dsindex.commands.raw_index import create_raw_index
 
     account = create_raw_index(config.file, config.output, drop_faulty_entries=config.drop_faulty_entries)
     return RawIndexResult(file=config.file, account=account)
@@ -289,9 +287,9 @@ def raw_index(config: RawIndexConfig, _: Reporter) -> RawIndexResult:
 
 @takes(InspectConfig)
 def inspect(config: InspectConfig, _: Reporter) -> InspectResult:
-    """Look into a dataset, an index cache, an export or a work folder, as `dsindex inspect` does.
+    """Show the content of a dataset, index cache, export or work folder, as `dsindex inspect` does.
 
-    Damage raises no exception: `findings` has it, in sentences, and `ok` is false.
+    Damage raises no exception: it is listed in `findings`, and `ok` is false.
     """
     from dsindex.commands.inspect import run_inspect
 
@@ -300,7 +298,7 @@ def inspect(config: InspectConfig, _: Reporter) -> InspectResult:
 
 @takes(TraceConfig)
 def trace(config: TraceConfig, _: Reporter) -> TracedSamples | ConsumedTokens:
-    """Trace samples and steps to documents and lines, as `dsindex trace` does."""
+    """Trace samples and steps back to documents and lines, as `dsindex trace` does."""
     from dsindex.commands.trace import run_trace
 
     return run_trace(config)
@@ -308,9 +306,9 @@ def trace(config: TraceConfig, _: Reporter) -> TracedSamples | ConsumedTokens:
 
 @takes(VerifyConfig)
 def verify(config: VerifyConfig, reporter: Reporter) -> VerifyResult:
-    """Prove that datasets are intact, as `dsindex verify` does.
+    """Check that datasets are intact, as `dsindex verify` does.
 
-    Damage raises no exception: the result is true if there are no findings, and lists them otherwise.
+    Damage raises no exception: it is listed in `findings`, and the result is false.
     """
     from dsindex.commands.findings import VerifyResult
     from dsindex.commands.verify import verify_dataset
@@ -323,7 +321,7 @@ def verify(config: VerifyConfig, reporter: Reporter) -> VerifyResult:
 
 @takes(ReportConfig)
 def report(config: ReportConfig, reporter: Reporter) -> ReportResult:
-    """Write one HTML page about datasets, as `dsindex report` does.
+    """Write an HTML report about datasets, as `dsindex report` does.
 
     Damage raises no exception: it is on the page, and `ok` is false.
     """

@@ -39,6 +39,8 @@ class Decoded(Options):
 
     tokenizer_model: OptionalTokenizer = option("PATH", default=None, group="", alias="tokenizer")
     """Tokenizer to use if the recorded one has moved or none is recorded."""
+    contact: tuple[str, ...] = option("ADDRESS", default=(), group="")
+    """Buckets and servers (s3://BUCKET, https://HOST) to contact although only a manifest names them."""
 
 
 class ConvertCommand(Options):

@@ -34,9 +34,9 @@ from msgspec import Struct
 
 from dsindex.errors import InputError
 from dsindex.runtime.work_folder import MARKER_FILE
-from dsindex.store.huggingface import described_configurations, pin
+from dsindex.store.huggingface import described_configurations, forget_commits, pin
 from dsindex.store.listing import expand_pattern, is_folder, is_match, list_files
-from dsindex.store.local import open_file
+from dsindex.store.local import LOCAL
 from dsindex.store.protocol import store_of
 from dsindex.store.urls import ONLY_INPUTS, absolute, joined, locate, refuse_address
 
@@ -128,6 +128,7 @@ def find_paths(
     Raises:
         InputError: For a pattern without a match, a list or folder that cannot be used, or a split without files.
     """
+    forget_commits()
     found: list[FoundPath] = []
     has_folders = False
     for entry in [*_given(patterns, standard_input), *_listed(lists)]:
@@ -179,7 +180,7 @@ def _read_list(path: str) -> Iterator[tuple[str, str]]:
     """
     refuse_address(path, f"{ONLY_INPUTS}, or name it with --input if it holds text")
     try:
-        with nullcontext(piped_input()) if path == STANDARD_INPUT else open_file(path) as file:
+        with nullcontext(piped_input()) if path == STANDARD_INPUT else LOCAL.open(path) as file:
             content = file.read().removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
         msg = f"{path}: the list cannot be read ({error.strerror}); check --input-list, which takes - for a pipe"

@@ -2,6 +2,8 @@
 
 A clean stop starts no new work, abandons running calls (threads finish their current shard), releases the lock and
 prints what is kept. A stop at once is equally safe: no result depends on how a driver ends.
+
+While a module is imported, the first signal waits: a native library that is interrupted by an exception panics.
 """
 
 from __future__ import annotations
@@ -10,11 +12,15 @@ import contextlib
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
+
+
+IMPORT_POLL_SECONDS = 0.05
+"""How often a signal that arrived during an import is delivered again, until the import has ended."""
 
 
 class StoppedError(KeyboardInterrupt):
@@ -42,8 +48,13 @@ def stop_on_signals() -> Iterator[None]:
     global _stop
     hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
 
-    def stop(number: int, _frame: FrameType | None) -> NoReturn:
+    def stop(number: int, frame: FrameType | None) -> None:
         global _stop
+        if _stop is None and _is_importing(frame):
+            again = threading.Timer(IMPORT_POLL_SECONDS, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+            return
         is_first, _stop = _stop is None, _stop or StoppedError(number)
         sentence = "stopping; a second signal stops it at once, which is safe too"
         if not is_first:
@@ -65,6 +76,12 @@ def stop_on_signals() -> Iterator[None]:
         _stop = None
         for number, former in previous.items():
             signal.signal(number, former)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def raise_missed_stop() -> None:

@@ -1,19 +1,21 @@
-"""Progress of a job: a bar in a terminal, a line every few seconds in a log, and a file beside the output.
+"""Progress of a command: bars in a terminal or notebook, lines every few seconds in a log, and a file by the output.
 
     {"format": "dsindex progress 1", "state": "running", "updated": "2026-08-01T12:00:00Z", "started": …,
      "output": "/data/out/x", "host": …, "pid": …, "error": null, "message": null, "stage": {…},
      "finished_stages": [{…}]}
 
-`state` is running, done, stopped or failed; `error` says why a job stopped or failed, `message` what it said last. The
-fields of a stage are those of Snapshot. The file is replaced about once a second while a stage runs: if `updated` is
-older than a minute then, the driver was killed.
+`state` is running, done, stopped or failed; `error` says why a command stopped or failed, and `message` is its last
+message. A stage has the fields of Snapshot. The file is replaced about once a second while a stage runs: if `updated`
+is older than a minute then, the driver was killed.
 
-Speeds count only fresh work: work kept from an earlier run takes no time now and would make the ETA too short.
+Speeds only count work of this run: shards kept from an earlier run take no time and would make the ETA too short.
 """
 
 from __future__ import annotations
 
 import contextlib
+import html
+import importlib
 import os
 import socket
 import sys
@@ -45,12 +47,12 @@ class Snapshot:
 
     stage: str
     unit: str
-    """Unit of `done` and `total`: bytes, or things such as datasets."""
+    """Unit of `done` and `total`: bytes, or a plural noun such as files."""
     done: int = 0
-    """Finished units, including an earlier run's."""
+    """Finished units, including those of an earlier run."""
     total: int
     tasks: str
-    """Name of the stage's tasks: shards, ranges."""
+    """Plural noun for the tasks: shards, ranges."""
     tasks_done: int = 0
     tasks_total: int
     """Number of tasks; 0 if the stage counts only units."""
@@ -59,21 +61,21 @@ class Snapshot:
     seconds: float = 0.0
     """Seconds since the stage began."""
     speed: float = 0.0
-    """Units per second of fresh work."""
+    """Units per second in this run."""
     tokens_per_second: float = 0.0
-    """Tokens per second of fresh work."""
+    """Tokens per second in this run."""
     eta_seconds: float | None = None
-    """Estimated seconds until the stage ends; None if no fresh work is done yet, or none is left."""
+    """Estimated seconds until the stage ends; None before the first task of this run has ended, and at the end."""
     retries: int = 0
-    """Retries of the job so far."""
+    """Retries of the command so far."""
     lost_workers: int = 0
-    """Workers that the job has lost so far."""
+    """Workers lost so far."""
     waiting: str | None = None
-    """What the stage is waiting for while no task can run, such as a cluster's nodes."""
+    """What the stage waits for while no task can run, such as the nodes of a cluster."""
 
     @property
     def share(self) -> float:
-        """Share that is done, from 0 to 1."""
+        """Finished share, from 0 to 1."""
         return self.done / self.total if self.total else 1.0
 
 
@@ -84,13 +86,13 @@ class Display:
     """Interval between two snapshots of a stage."""
 
     def show(self, snapshot: Snapshot, *, ended: bool) -> None:
-        """Show a stage that runs, or its summary."""
+        """Show a running stage, or the summary of one that ended."""
 
     def say(self, text: str) -> None:
         """Show a message."""
 
     def close(self, error: BaseException | None, last: Snapshot | None) -> None:
-        """Stop showing; `error` is the exception that ended the job, if any, and `last` the stage that it ended."""
+        """Stop; `error` is the exception that ended the command, if any, and `last` the stage that it ended."""
 
 
 class PlainDisplay(Display):
@@ -125,7 +127,7 @@ class BarDisplay(Display):
         self._task: TaskID | None = None
 
     def show(self, snapshot: Snapshot, *, ended: bool) -> None:
-        """Update the bar; that of a stage that ended stays."""
+        """Update the bar; bars of stages that ended stay visible."""
         if self._task is None:
             self._task = self._progress.add_task(snapshot.stage, total=1.0, detail="")
         self._progress.update(self._task, completed=snapshot.share, detail=describe(snapshot))
@@ -140,11 +142,32 @@ class BarDisplay(Display):
         self._progress.stop()
 
 
+class NotebookDisplay(Display):
+    """A bar per stage below the cell of a notebook."""
+
+    seconds = BAR_SECONDS
+
+    def __init__(self) -> None:
+        notebook = importlib.import_module("IPython.display")
+        self._html, self._lines = notebook.HTML, list[str]()
+        self._cell = notebook.display(notebook.HTML(""), display_id=True)
+
+    def show(self, snapshot: Snapshot, *, ended: bool) -> None:
+        """Update the bar; bars of stages that ended stay visible."""
+        bar = f'{snapshot.stage} <progress value="{snapshot.share}"></progress> {html.escape(describe(snapshot))}'
+        self._cell.update(self._html("<br>".join([*self._lines, bar])))
+        self._lines += [bar] if ended else []
+
+    def say(self, text: str) -> None:
+        """Show a line above the next bar."""
+        self._lines.append(html.escape(show_name(text)))
+
+
 class ProgressFile(Display):
-    """A display that writes a file; a full disk is left to the job itself to report.
+    """Writes PREFIX.progress.json. Ignores I/O errors, since the command itself reports a full disk.
 
     Args:
-        prefix: The absolute prefix of the job's output, on a disk of this machine.
+        prefix: Absolute prefix of the output, on a disk of this machine.
     """
 
     seconds = FILE_SECONDS
@@ -168,16 +191,19 @@ class ProgressFile(Display):
         self._write(message=without_secrets(text))
 
     def close(self, error: BaseException | None, last: Snapshot | None) -> None:
-        """Write the final state, with the stage that an error ended."""
+        """Write the final state and the stage in which an error occurred."""
         state = "done" if error is None else "failed" if isinstance(error, Exception) else "stopped"
         self._write(state=state, error=error and without_secrets(_reason(error)), stage=last and asdict(last))
 
     def _write(self, **changes: Any) -> None:  # noqa: ANN401 - values of JSON
         self._entry |= {**changes, "updated": utc_now()}
         with contextlib.suppress(OSError):
-            with open(f"{self._path}.tmp", "wb") as file:
-                file.write(encode_json(self._entry, newline=True))
-            os.replace(f"{self._path}.tmp", self._path)
+            try:
+                with open(f"{self._path}.tmp", "wb") as file:
+                    file.write(encode_json(self._entry, newline=True))
+                os.replace(f"{self._path}.tmp", self._path)
+            except OSError:
+                os.unlink(f"{self._path}.tmp")
 
 
 def utc_now() -> str:
@@ -186,7 +212,7 @@ def utc_now() -> str:
 
 
 def read_progress(path: str) -> dict[str, Any] | None:
-    """Return the content of a progress file; None if there is none, or something else."""
+    """Return the content of a progress file; None if there is no such file."""
     try:
         with open(path, "rb") as file:
             entry = decode_json(file.read())
@@ -196,34 +222,34 @@ def read_progress(path: str) -> dict[str, Any] | None:
 
 
 def conclude(prefix: str) -> None:
-    """Say `done` in the file of a driver that was killed after it had published everything."""
+    """Write `done` for a driver that was killed after it had published everything."""
     entry = read_progress(f"{prefix}.{PROGRESS_SUFFIX}")
     if entry is not None and entry.get("state") != "done":
         ProgressFile(prefix).close(None, None)
 
 
 def _reason(error: BaseException) -> str:
-    """Return in a sentence why a job ended, with what is kept."""
+    """Return why a command ended, and what is kept."""
     if isinstance(error, KeyboardInterrupt):
         return "; ".join([str(error) or "interrupted", *getattr(error, "__notes__", [])[:1]])
     return error.sentence if isinstance(error, DsindexError) else f"{type(error).__name__}: {error}"
 
 
 class Reporter:
-    """Counts the progress of a job's stages and passes it to any number of displays."""
+    """Counts the progress of stages and passes it to any number of displays."""
 
     def __init__(self) -> None:
         self._due: dict[Display, float] = {}
-        """Display → when it shows the next snapshot."""
+        """Display → time of its next snapshot."""
         self._stage: Snapshot | None = None
         self._kept: Snapshot
-        """The stage as an earlier run left it, which does not count for speeds."""
+        """The stage at the end of an earlier run, which does not count for speeds."""
         self._began = 0.0
         self._executor: Executor | None = None
 
     @contextlib.contextmanager
     def showing(self, *displays: Display) -> Iterator[Reporter]:
-        """Show on these displays, too, while the block runs; the running stage ends with it."""
+        """Also show on these displays while the block runs; the running stage ends with it."""
         self._due |= dict.fromkeys(displays, 0.0)
         error: BaseException | None = None
         try:
@@ -239,8 +265,10 @@ class Reporter:
                 del self._due[display]
 
     def follow(self, executor: Executor) -> None:
-        """Show what the executor is waiting for while it cannot run tasks, and its retries and lost workers."""
+        """Show which cluster runs the job, what the job waits for, and its retries and lost workers."""
         self._executor = executor
+        if executor.introduction is not None:
+            self.say(executor.introduction)
 
     def stage(self, name: str, *, total: int, unit: str, tasks: int = 0, task_name: str = "shards") -> None:
         """Begin a stage of `total` units, done in `tasks` tasks."""
@@ -258,7 +286,7 @@ class Reporter:
             tasks: Tasks that ended.
             documents: Documents.
             tokens: Tokens.
-            fresh: False for an earlier run's work, which is counted before all other.
+            fresh: False for work of an earlier run, which is counted first.
         """
         if self._stage is not None:
             self._stage = replace(
@@ -313,20 +341,24 @@ class Reporter:
 
 
 def standard_display() -> Display:
-    """Return what shows on standard error: a bar in a terminal, otherwise plain lines."""
+    """Return bars in a terminal or notebook, otherwise lines on standard error."""
+    if "ipykernel" in sys.modules:
+        return NotebookDisplay()
     return BarDisplay() if sys.stderr.isatty() else PlainDisplay()
 
 
 def describe(snapshot: Snapshot) -> str:
-    """Return a stage's share, speeds, time left, troubles and counts as far as they are known, or what it waits for."""
+    """Return the share, counts, speeds, time left and retries of a stage, or what it waits for."""
     if snapshot.waiting:
         return snapshot.waiting
-    is_done = snapshot.done >= snapshot.total
-    parts = [f"done in {format_duration(snapshot.seconds)}" if is_done else f"{snapshot.share:.0%}"]
-    if snapshot.unit != "bytes":
-        parts.append(f"{snapshot.done:,}/{snapshot.total:,} {snapshot.unit}")
-    elif snapshot.tasks_total:
-        parts.append(f"{snapshot.tasks_done:,}/{snapshot.tasks_total:,} {snapshot.tasks}")
+    if snapshot.done >= snapshot.total:
+        parts = [f"done in {format_duration(snapshot.seconds)}"]
+        parts += [format_size(snapshot.total)] if snapshot.unit == "bytes" and snapshot.total else []
+    else:
+        counts = (snapshot.done, snapshot.total, snapshot.unit)
+        if snapshot.unit == "bytes":
+            counts = (snapshot.tasks_done, snapshot.tasks_total, snapshot.tasks)
+        parts = [f"{snapshot.share:.0%}", *([f"{counts[0]:,} of {counts[1]:,} {counts[2]}"] if counts[1] > 1 else [])]
     parts += [f"{format_size(snapshot.speed)}/s"] if snapshot.unit == "bytes" and snapshot.speed > 0 else []
     parts += [f"{short_number(snapshot.tokens_per_second)} tokens/s"] if snapshot.tokens_per_second > 0 else []
     parts += [f"ETA {format_duration(snapshot.eta_seconds)}"] if snapshot.eta_seconds is not None else []

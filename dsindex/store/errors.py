@@ -9,27 +9,35 @@ from dsindex.errors import DsindexError, InputError, MissingObjectError, OutputE
 
 # Of the system.
 
+PASSING_ERRORS = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN})
+"""Errors of a disk or a network folder after which another attempt may succeed."""
 FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_DISK_REMEDIES = {
-    **dict.fromkeys(FULL_DISK_ERRORS, "make room, or choose another place, and run the same command again"),
+_TOO_MANY_FILES = "raise the limit of open files (`ulimit -n 4096`), then rerun the command"
+_WRITE_HINTS = {
+    **dict.fromkeys(FULL_DISK_ERRORS, "make room or choose another place, then rerun the command"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a folder that you may write to"),
     # A folder, a link, a pipe.
     **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.ENXIO), "move away what is there in place of a file"),
+    errno.EMFILE: _TOO_MANY_FILES,
 }
 
 
 def output_error(path: str, error: OSError) -> OutputError:
-    """Return an error that says in one sentence why a file cannot be written and what to do."""
-    remedy = _DISK_REMEDIES.get(error.errno or 0)
-    reason = remedy or "check the folder and run the same command again"
-    refusal = OutputError(f"{path}: cannot be written ({error.strerror}); {reason}")
-    refusal.transient = remedy is None
+    """Return the error that says why a file cannot be written, and what to do."""
+    hint = _WRITE_HINTS.get(error.errno or 0)
+    refusal = OutputError(
+        f"{path}: cannot be written ({error.strerror})", hint=hint or "check the folder, then rerun the command"
+    )
+    refusal.transient = hint is None
     return refusal
 
 
 def unreadable(path: str, error: OSError) -> InputError:
-    """Return the error that says that a file cannot be read."""
-    return InputError(f"{path}: cannot be read ({error.strerror}); make it readable and run the same command again")
+    """Return the error that says that a file cannot be read; it is transient if the disk's error may pass."""
+    hint = _TOO_MANY_FILES if error.errno == errno.EMFILE else "make it readable, then rerun the command"
+    refusal = InputError(f"{path}: cannot be read ({error.strerror})", hint=hint)
+    refusal.transient = error.errno in PASSING_ERRORS
+    return refusal
 
 
 # Of object stores and the Hub.

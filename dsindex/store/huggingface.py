@@ -26,7 +26,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PAUSES = (1.0, 5.0, 30.0, 60.0)
 """Seconds before further attempts, as the Hub counts requests in windows of minutes."""
 _commits: dict[tuple[str, str | None], Any] = {}
-"""(dataset, revision) → what the Hub says of it, so that the inputs of a job have one commit."""
+"""(dataset, revision) → what the Hub says about it, so that all inputs of a job come from one commit."""
 
 
 def endpoint() -> str:
@@ -39,6 +39,11 @@ def token() -> str | None:
     from huggingface_hub import get_token
 
     return get_token()
+
+
+def forget_commits() -> None:
+    """Look branches up again from now on: a process may run one job today and another tomorrow."""
+    _commits.clear()
 
 
 def pin(url: str) -> str:

@@ -9,22 +9,23 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import io
 import os
 import re
 import shutil
 import stat
 import sys
+import time
 import uuid
 from dataclasses import dataclass
-from functools import partial
 from io import BufferedReader
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import xxhash
 
 from dsindex.errors import InputError, OutputError
-from dsindex.store.errors import output_error, unreadable
+from dsindex.store.errors import PASSING_ERRORS, output_error, unreadable
 from dsindex.store.locations import Location
 from dsindex.store.urls import is_url
 
@@ -35,6 +36,26 @@ if TYPE_CHECKING:
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 """Content to write."""
+Answer = TypeVar("Answer")
+
+READ_PAUSES = (0.1, 0.5, 2.0)
+"""Seconds before each further attempt to read from a disk that returned an error."""
+
+
+def retried(read: Callable[[], Answer]) -> Answer:
+    """Return what a function reads; it is called again after errors of the disk that may pass.
+
+    Raises:
+        OSError: The last one, if all four attempts fail; any other error at once.
+    """
+    for pause in READ_PAUSES:
+        try:
+            return read()
+        except OSError as error:
+            if error.errno not in PASSING_ERRORS:
+                raise
+            time.sleep(pause)
+    return read()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +201,7 @@ def _open_regular(path: str, flags: int) -> int:
     kind = what_is_no_file(path)
     if kind is not None:
         raise OSError(errno.EINVAL, f"{kind} in place of a file", path)
-    return os.open(path, flags | os.O_NONBLOCK)  # no effect on files; a pipe does not wait
+    return retried(lambda: os.open(path, flags | os.O_NONBLOCK))  # no effect on files; a pipe does not wait
 
 
 class LocalFile(Readable):
@@ -201,7 +222,18 @@ class LocalFile(Readable):
 
     def read_into(self, view: memoryview[int], offset: int) -> int:
         """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
-        return os.preadv(self._descriptor, [view], offset)
+        return retried(functools.partial(self._read_once, view, offset))
+
+    def _read_once(self, view: memoryview[int], offset: int) -> int:
+        try:
+            return os.preadv(self._descriptor, [view], offset)
+        except OSError as error:
+            if error.errno == errno.ESTALE:  # the server forgot the descriptor, which only opening the file renews
+                fresh = LocalFile(self.path)
+                if (fresh.size_bytes, fresh.version) == (self.size_bytes, self.version):
+                    os.dup2(fresh._descriptor, self._descriptor, inheritable=False)
+                fresh.close()
+            raise
 
     def expect_forwards(self, begin: int, end: int) -> None:  # noqa: ARG002 - Linux reads ahead in whole files
         """Let the system read ahead."""
@@ -249,12 +281,17 @@ def combine_digests(block_digests: Iterable[bytes]) -> str:
 
 
 class BlockDigester:
-    """Digests a stream of bytes by blocks of DIGEST_BLOCK_BYTES, counted from the first byte of the stream."""
+    """Digests a stream of bytes by blocks, counted from the first byte of the stream.
 
-    def __init__(self) -> None:
+    Args:
+        block_bytes: Size of a block; DIGEST_BLOCK_BYTES by default.
+        new_hash: Makes the hash of a block.
+    """
+
+    def __init__(self, block_bytes: int | None = None, new_hash: Callable[[], Any] = xxhash.xxh3_128) -> None:
         self._finished: list[bytes] = []
-        self._hash = xxhash.xxh3_128()
-        self._room = DIGEST_BLOCK_BYTES
+        self._hash = new_hash()
+        self._block_bytes = self._room = block_bytes or DIGEST_BLOCK_BYTES
 
     def update(self, data: Bytes) -> None:
         """Add the next bytes of the stream."""
@@ -267,11 +304,11 @@ class BlockDigester:
             if self._room == 0:
                 self._finished.append(self._hash.digest())
                 self._hash.reset()
-                self._room = DIGEST_BLOCK_BYTES
+                self._room = self._block_bytes
 
     def blocks(self) -> list[bytes]:
         """Return the digest of each block so far, including a last partial one."""
-        return [*self._finished, self._hash.digest()] if self._room < DIGEST_BLOCK_BYTES else list(self._finished)
+        return [*self._finished, self._hash.digest()] if self._room < self._block_bytes else list(self._finished)
 
     def hexdigest(self) -> str:
         """Return the digest of all bytes so far."""
@@ -313,7 +350,8 @@ class DigestingWriter(io.RawIOBase):
         descriptor: int | None = None,
     ) -> None:
         self._append, self._errors, self._descriptor = append, errors, descriptor
-        self._digester = BlockDigester()
+        self.digester = BlockDigester()
+        """Sees all bytes; may be replaced before the first."""
         self.size_bytes = 0
         self._at_work_bytes = 0
         """Bytes whose writeback was started."""
@@ -324,7 +362,7 @@ class DigestingWriter(io.RawIOBase):
         with self._errors():
             for begin in range(0, len(view), WRITE_BYTES):
                 self._append(view[begin : begin + WRITE_BYTES])
-        self._digester.update(view)
+        self.digester.update(view)
         self.size_bytes += len(view)
         if self._descriptor is not None and self.size_bytes - self._at_work_bytes >= WRITEBACK_BYTES:
             start_writeback(self._descriptor, self._at_work_bytes, self.size_bytes - self._at_work_bytes)
@@ -341,7 +379,7 @@ class DigestingWriter(io.RawIOBase):
 
     def hexdigest(self) -> str:
         """Return the digest of the bytes written, as `digest_file` would."""
-        return self._digester.hexdigest()
+        return self.digester.hexdigest()
 
     def as_stored(self, name: str) -> StoredFile:
         """Return the written file under a name."""
@@ -378,7 +416,7 @@ def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[Diges
     with writing(path):
         file = open(temporary, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - closed below
     try:
-        yield DigestingWriter(file.write, errors=partial(writing, path), descriptor=file.fileno())
+        yield DigestingWriter(file.write, errors=functools.partial(writing, path), descriptor=file.fileno())
         with writing(path):
             file.flush()
             os.fsync(file.fileno())
@@ -428,7 +466,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 def sync_folder(folder: str) -> None:
     """Fsync a folder, so that renames in it survive a power failure."""
-    descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = retried(lambda: os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY))
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -445,14 +483,20 @@ def require_path(path: str) -> None:
         OutputError: If it is one of these.
     """
     if is_url(path):
-        raise OutputError(f"{Location(path)}: expected a path of this machine, got an address; copy finished files")
+        hint = "write to a disk, and copy the finished files"
+        raise OutputError(f"{Location(path)}: an address, where only a path of this machine can be written", hint=hint)
     folder = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
     if any(_SYSTEM_FOLDER.match(os.path.realpath(place)) for place in (path, folder)):
-        msg = f"{path}: expected a place on a disk, got one in a folder of devices or of the system; choose another"
-        raise OutputError(msg)
+        raise OutputError(f"{path}: in a folder of devices or of the system", hint="choose a place on a disk")
 
 
 _SYSTEM_FOLDER = re.compile(r"/(dev(?!/shm(/|$))|proc|sys)(/|$)")
+
+
+@functools.lru_cache(1024)
+def _require_folder(path: str) -> None:
+    """Call `require_path` once per folder: for each shard it would be 48 calls of the system."""
+    require_path(path)
 
 
 def make_folder(path: str) -> None:
@@ -461,7 +505,7 @@ def make_folder(path: str) -> None:
     Raises:
         OutputError: If that is refused, or as for `require_path`.
     """
-    require_path(path)
+    _require_folder(path)
     with writing(path):
         try:
             os.makedirs(path, exist_ok=True)
@@ -508,31 +552,44 @@ class LocalStore:
 
     def head(self, path: str) -> InputStatus:
         """Return size and modification time; OSError if there is no file."""
-        return _status(path, os.stat(path))
+        return _status(path, retried(lambda: os.stat(path)))
 
     def open(self, path: str, known: InputStatus | None = None) -> LocalFile:  # noqa: ARG002 - the file says it
         """Open a file; OSError if it cannot be opened, or is no file."""
         return LocalFile(path)
 
     def read(self, path: str) -> tuple[bytes, str] | None:
-        """Return a small file; None if there is no file."""
-        with contextlib.suppress(OSError), open_file(path) as file:
-            return file.read(), ""
-        return None
+        """Return a small file; None if there is no file.
+
+        Raises:
+            InputError: If it cannot be read.
+        """
+        try:
+            with LocalFile(path) as file:
+                return file.read(), ""
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise unreadable(path, error) from error
 
     def put(self, path: str, data: Bytes) -> None:
         """Write a file and replace what has its name."""
         write_whole(path, data)
 
     def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
-        """Return the files in a folder, or below it; links are not followed."""
+        """Return the files in a folder, or below it; links are not followed.
+
+        Raises:
+            InputError: If a folder cannot be read.
+        """
         found = []
-        for top, folders, names in os.walk(folder):
-            if not recursive:
-                folders.clear()
-            for path in (os.path.join(top, name) for name in names):
-                with contextlib.suppress(OSError):
-                    found.append(_status(path, os.lstat(path)))
+        for path in walk(folder, recursive=recursive):
+            try:
+                found.append(_status(path, retried(functools.partial(os.lstat, path))))
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            except OSError as error:
+                raise unreadable(path, error) from error
         return sorted(found, key=lambda each: os.fsencode(each.path))
 
     def delete(self, paths: Iterable[str]) -> Sequence[str]:
@@ -548,6 +605,26 @@ class LocalStore:
     def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - a file grows
         """Open a file for writing; it appears complete and synced, or not at all."""
         return atomic_writer(path)
+
+
+def walk(folder: str, *, recursive: bool = True) -> Iterator[str]:
+    """Yield the paths of the files in a folder, or below it; nothing if it is absent. Links to folders are left out.
+
+    Raises:
+        InputError: If a folder cannot be read: os.walk and glob take one for empty.
+    """
+    try:
+        with retried(lambda: os.scandir(folder)) as scanned:
+            entries = list(scanned)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from walk(entry.path) if recursive else ()
+        elif not (entry.is_symlink() and os.path.isdir(entry.path)):
+            yield entry.path
 
 
 def _status(path: str, status: os.stat_result) -> InputStatus:

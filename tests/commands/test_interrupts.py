@@ -1,9 +1,11 @@
 """Signals: a stop that compiled code swallows or changes is raised all the same, and a second one ends the process."""
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -47,6 +49,27 @@ def test_an_interrupt_while_modules_are_imported(handling, code):
     begin = f"import signal; signal.signal(signal.SIGINT, signal.{handling})"
     ended = subprocess.run([sys.executable, "-c", begin + PROGRAM], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (code, "")
+
+
+IMPORTED = """
+import os, signal
+os.kill(os.getpid(), signal.SIGTERM)
+ended = sum(range(10**6))
+"""
+
+
+def test_a_signal_during_an_import_stops_the_command_once_the_import_has_ended(tmp_path, monkeypatch):
+    """A native library panics if an exception is raised while it is imported."""
+    (tmp_path / "signalled.py").write_text(IMPORTED)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def import_and_wait():
+        importlib.import_module("signalled")
+        time.sleep(60)
+
+    with pytest.raises(StoppedError, match="terminated"), stop_on_signals():
+        import_and_wait()
+    assert sys.modules.pop("signalled").ended > 0
 
 
 def wait_in_compiled_code():

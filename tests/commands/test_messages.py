@@ -22,9 +22,9 @@ GOOD = b'{"text": "good"}\n'
 BAD_INPUT = {
     "not JSON": (
         GOOD + b'{"text": "x" y}\n' + b"the next one\n",
-        r"in\.jsonl, line 2: .*column 14.*; . of . shards are kept: mend it and .* or add --on-bad-record quarantine",
+        r"in\.jsonl, line 2: .*column 14.*; . of . shards are kept.hint: fix it and .* with --on-bad-record quarantine",
     ),
-    "key missing": (GOOD + b'{"body": "x"}\n', r"in\.jsonl, line 2: .*'text'.*body.* kept: mend it"),
+    "key missing": (GOOD + b'{"body": "x"}\n', r"in\.jsonl, line 2: .*'text'.*body.* kept.hint: fix it"),
     "empty file": (b"", r"in\.jsonl: expected at least one record, got an empty file"),
 }
 
@@ -119,7 +119,7 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path, cli):
 @pytest.mark.parametrize(("words", "code", "message"), [
     (["build", "--config", "empty.yaml"], 2, "--input: [''] is not text that can be typed"),
     (["build", "--input", str(OWN.docs), "--tokenizer-model", "/dev/null", "--output-prefix", "x"], 1,
-     "/dev/null: the tokenizer cannot be read (a device in place of a file)"),
+     "/dev/null: the tokenizer cannot be read: a device in place of a file"),
     (["instruct", "template.yaml"], 1, "none.jinja: the chat template cannot be read (No such file or directory)"),
     (["instruct", "date.yaml"], 1, "template_date: expected a date such as 2026-01-31"),
 ], ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "")  # fmt: skip
@@ -139,11 +139,19 @@ def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path, cli)
     given = ["build", "--input", good, good, "--tokenizer-model", tokenizer, "--output-prefix", str(tmp_path / "x")]
     shown = cli(given).err.splitlines()
     [slow] = [line for line in shown if "not gigatoken" in line]
-    assert slow.startswith("tokenizers encodes, and not gigatoken, which is up to fifty times as fast: ")
+    assert slow.startswith("note: tokenizers encodes, and not gigatoken, which is up to fifty times as fast: ")
     [twice] = [line for line in shown if "given more than once" in line]
     [begun] = [line for line in shown if line.startswith("tokenize: ")]
     assert shown.index(slow) < shown.index(twice) < shown.index(begun)
     assert "which takes" not in cli([*given, "--replace", "--engine", "reference"]).err
+
+
+def test_documents_that_run_together_are_noted(tmp_path, cli):
+    source, tokenizer = write(tmp_path / "a.jsonl", GOOD), write(tmp_path / "tokenizer.json", word_piece())
+    builds = {"plain": TOKENIZER, "ended": [*TOKENIZER, "--append-eod"], "sep": ["--tokenizer-model", tokenizer]}
+    said = {name: cli(["build", "--input", source, *own, "--output-prefix", str(tmp_path / name)]).err
+            for name, own in builds.items()}  # fmt: skip
+    assert [name for name, shown in said.items() if "note: documents run together" in shown] == ["plain"]
 
 
 def test_too_little_room_is_said_before_work_starts(tmp_path, cli, monkeypatch):

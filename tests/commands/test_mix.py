@@ -47,7 +47,7 @@ def test_plan_shows_what_is_drawn_and_the_blend(capsys):
         "\n"
         "draws 300 samples of 10 tokens from the train split of '1', 75 iterations: --train-samples 300\n"
         "first to run out: code, after 500 of 3,000 tokens, at iteration 12\n"
-        "  its 6 epochs are shuffled together, so some of its tokens come again before all have come once\n"
+        "  its 6 epochs are shuffled together, so some tokens repeat before the first epoch ends\n"
         "warning: code is read 6 times; repeating a dataset more than 4 times gains little\n"
         "\n"
         "--data-path 0.46667 web 0.33333 books 0.2 code\n--split 1\n"

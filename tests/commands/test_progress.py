@@ -43,9 +43,9 @@ def test_log_gets_a_line_every_few_seconds(clock, capsys):
             executor.lost_workers += second == 10
             reporter.advance(1 * MB, documents=1234, tokens=2 * MB)
     assert capsys.readouterr().err.splitlines() == [
-        "tokenize: 45%, 5/11 shards, 1.0 MB/s, 2.0 M tokens/s, ETA 6.0 s, 6,170 documents",
-        "tokenize: 91%, 10/11 shards, 1.0 MB/s, 2.0 M tokens/s, ETA 1.0 s, 1 retry, 12,340 documents",
-        "tokenize: done in 11.0 s, 11/11 shards, 1.0 MB/s, 2.0 M tokens/s, 1 retry, 1 lost worker, 13,574 documents",
+        "tokenize: 45%, 5 of 11 shards, 1.0 MB/s, 2.0 M tokens/s, ETA 6.0 s, 6,170 documents",
+        "tokenize: 91%, 10 of 11 shards, 1.0 MB/s, 2.0 M tokens/s, ETA 1.0 s, 1 retry, 12,340 documents",
+        "tokenize: done in 11.0 s, 11.0 MB, 1.0 MB/s, 2.0 M tokens/s, 1 retry, 1 lost worker, 13,574 documents",
     ]
 
 
@@ -68,7 +68,7 @@ def test_terminal_gets_a_bar(monkeypatch, clock):
         reporter.advance(1000, tokens=1000)
         reporter.stage("merge", total=0, unit="bytes")
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", sys.stderr.getvalue())
-    bar = r"tokenize ━+╸?━+ 25%, 1/2 shards, 500 B/s, 500 tokens/s "
+    bar = r"tokenize ━+╸?━+ 25%, 1 of 2 shards, 500 B/s, 500 tokens/s "
     assert re.search(rf"a \[word\] first.*{bar}.*merge.* done in", shown, re.DOTALL)
 
 

@@ -56,7 +56,7 @@ def parses(name, words):
     (["done in 0.7 s: 7.3 MB of input"], "done in 0.7 s: 7.4 MB of input\n", False),
     (["a", "…", "d"], "a\nb\nc\nd\n", True),
     (["sha256 …: x"], "sha256 00ff: x\n", True),
-    (["a"], "tokenize: 7%, 1/3 shards, ETA 5 s\na\n", True),
+    (["a"], "tokenize: 7%, 1 of 3 shards, ETA 5 s\na\n", True),
 ])  # fmt: skip
 def test_output_is_compared_except_times_and_omissions(shown, printed, *, is_same):
     try:

@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -43,6 +44,12 @@ SEAMS = (
     "utime",
 )
 """Functions of `os` that change something, but for `open`, which is counted where it may write."""
+READ_SEAMS = ("preadv", "pread", "stat", "lstat", "scandir", "listdir")
+"""Functions of `os` that read something, but for `open`, which is counted where it may not write."""
+LIMIT_SECONDS = 240
+"""A command that takes longer hangs, however busy the machine is."""
+HANGS = -99
+"""The exit code of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,8 @@ class Strike:
     """Only calls of this function are counted."""
     lasts: bool = False
     """An errno is raised by all later calls too."""
+    reads: bool = False
+    """Calls that read are counted, not those that change something."""
     target: str = ""
     """What `vanish` removes, `grow` adds a record to, and `cut` takes the last bytes from."""
 
@@ -76,6 +85,8 @@ class Ended:
     """Names of the counted calls, where nothing struck."""
     tokenized: list[str]
     """Shards that were begun: path and first byte."""
+    struck: bool
+    """Whether the strike happened."""
 
 
 class Zygote:
@@ -97,13 +108,14 @@ class Zygote:
         self._process.stdout.close()  # type: ignore[union-attr]
         self._process.wait(30)
 
-    def run(self, folder, arguments, strike=None, *, waiting=None):
+    def run(self, folder, arguments, strike=None, *, waiting=None, stdin=os.devnull):
         """Run one command to its end; `folder` gets its output; see tests.faults.waiting."""
         order = {
             "folder": str(folder),
             "arguments": [*map(str, arguments)],
             "strike": asdict(strike or Strike()),
             "waiting": None if waiting is None else str(waiting),
+            "stdin": str(stdin),
         }
         self._process.stdin.write(json.dumps(order) + "\n")  # type: ignore[union-attr]
         self._process.stdin.flush()  # type: ignore[union-attr]
@@ -114,6 +126,7 @@ class Zygote:
             errors=(folder / "stderr").read_text(),
             calls=_lines(folder / "calls"),
             tokenized=_lines(folder / "tokenized"),
+            struck=(folder / "struck").exists(),
         )
 
 
@@ -129,10 +142,20 @@ def serve():
         child = os.fork()
         if child == 0:
             strike = Strike(**order["strike"])
-            run_child(Path(order["folder"]), order["arguments"], strike, order["waiting"])
-        _, status = os.waitpid(child, 0)
-        sys.stdout.write(json.dumps(os.waitstatus_to_exitcode(status)) + "\n")
+            run_child(Path(order["folder"]), order["arguments"], strike, order["waiting"], order["stdin"])
+        sys.stdout.write(json.dumps(wait_for_child(child)) + "\n")
         sys.stdout.flush()
+
+
+def wait_for_child(child):
+    """Return the exit code of a command, or minus the signal, or HANGS."""
+    process = os.pidfd_open(child)
+    ended, _, _ = select.select([process], [], [], LIMIT_SECONDS)
+    os.close(process)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) if ended else HANGS
 
 
 def import_everything():
@@ -169,18 +192,18 @@ def warm_up_loops():
     build_arrays(lengths, count_epochs(130, 9, rule=rule, place=""), begin=0, rule=rule, seed=1)
 
 
-def run_child(folder, arguments, strike, waiting):
+def run_child(folder, arguments, strike, waiting, stdin):
     """Be the command; never returns."""
     from dsindex.cli.main import main
 
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("calls", "tokenized"):
+    for name in ("calls", "tokenized", "struck"):
         (folder / name).unlink(missing_ok=True)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         opened = os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         os.dup2(opened, descriptor)
         os.close(opened)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(os.open(stdin, os.O_RDONLY), 0)
     sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115
     sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), line_buffering=True)  # noqa: SIM115
     sys.stderr = io.TextIOWrapper(open(2, "wb", closefd=False), line_buffering=True)  # noqa: SIM115
@@ -190,7 +213,7 @@ def run_child(folder, arguments, strike, waiting):
         record_tokenizing(folder / "tokenized")
         if waiting is not None:
             install(waiting)
-        counter = Counter(strike)
+        counter = Counter(strike, folder / "struck")
         counter.install()
         code = main(arguments)
         (folder / "calls").write_text("".join(f"{name}\n" for name in counter.calls))
@@ -230,23 +253,25 @@ def record_tokenizing(path):
 class Counter:
     """Counts the calls and strikes at one of them."""
 
-    def __init__(self, strike):
-        self._strike = strike
+    def __init__(self, strike, mark):
+        self._strike, self._mark = strike, mark
         self._numbers = itertools.count()
         self.calls = []
 
     def install(self):
-        for name in SEAMS:
+        for name in READ_SEAMS if self._strike.reads else SEAMS:
             setattr(os, name, self._counted(name, getattr(os, name)))
         really_open, really_os_open = builtins.open, os.open
+        self._open = os.open
 
         def open_file(file, mode="r", *arguments, **options):
-            if isinstance(file, str) and set(mode) & set("wxa+"):
+            is_counted = bool(set(mode) & set("wxa+")) != self._strike.reads
+            if isinstance(file, str) and is_counted and "opener" not in options:  # which calls os.open
                 self._meet("open", (file,))
             return really_open(file, mode, *arguments, **options)
 
         def open_descriptor(path, flags, *arguments, **options):
-            if flags & (os.O_WRONLY | os.O_RDWR):
+            if bool(flags & (os.O_WRONLY | os.O_RDWR)) != self._strike.reads:
                 self._meet("os.open", (path,))
             return really_os_open(path, flags, *arguments, **options)
 
@@ -262,6 +287,8 @@ class Counter:
 
     def _meet(self, name, arguments, function=None):
         strike = self._strike
+        if strike.what in {"ENOSPC", "EDQUOT"} and name in {"unlink", "rmdir"}:
+            return
         if strike.name not in {"", name} or (strike.place and not re.search(strike.place, _path_of(arguments))):
             return
         number = next(self._numbers)
@@ -272,6 +299,7 @@ class Counter:
 
     def _act(self, name, arguments, function):
         what = self._strike.what
+        os.close(self._open(self._mark, os.O_CREAT | os.O_WRONLY))
         if what.startswith("E"):
             code = getattr(errno, what)
             raise OSError(code, os.strerror(code))

@@ -85,6 +85,15 @@ def test_configurations_name_the_files(hub):
         input_paths.find_paths([NAME])
 
 
+def test_a_later_job_of_the_same_process_sees_later_commits(hub, files):
+    before = input_paths.find_paths([f"{NAME}/en/*"])
+    hub.commit({**files, "en/more.jsonl": files["en/part.jsonl"]})
+    after = input_paths.find_paths([f"{NAME}/en/*"])
+    assert [each.path.rpartition("/")[2] for each in after] == ["more.jsonl", "part.jsonl"]
+    assert f"@{hub.revisions['main']}/" in after[0].path
+    assert len(before) == 1
+
+
 FAULTS = {
     "busy": ({"faults": [("hub /api", 429), ("storage", 503)]}, {}, "/de/*", None),
     "wrong token": (

@@ -4,7 +4,7 @@ import os
 import pytest
 import xxhash
 
-from dsindex.errors import OutputError
+from dsindex.errors import InputError, OutputError
 from dsindex.store import local as storage
 from dsindex.store.errors import output_error
 
@@ -24,7 +24,7 @@ def test_atomic_writer_leaves_the_old_file_when_the_disk_is_full(tmp_path, monke
     path = tmp_path / "f"
     path.write_bytes(b"old")
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OutputError, match=r"f: cannot be written \(No space left on device\); make room"):
+    with pytest.raises(OutputError, match=r"f: cannot be written \(No space left on device\)\nhint: make room"):
         storage.write_whole(str(path), b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["f"]
@@ -45,11 +45,11 @@ def test_short_writes_and_reads_are_continued(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("number", "remedy", "transient"), [
     (errno.EDQUOT, "make room", False), (errno.EROFS, "choose a folder that you may write to", False),
-    (errno.EIO, "run the same command again", True),
-], ids=["EDQUOT", "EROFS", "EIO"])  # fmt: skip
+    (errno.EIO, "rerun the command", True), (errno.EMFILE, "ulimit -n", False),
+], ids=["EDQUOT", "EROFS", "EIO", "EMFILE"])  # fmt: skip
 def test_output_error_says_what_to_do(number, remedy, transient):
     error = output_error("out.bin", OSError(number, os.strerror(number)))
-    assert str(error).startswith(f"out.bin: cannot be written ({os.strerror(number)}); ")
+    assert str(error).startswith(f"out.bin: cannot be written ({os.strerror(number)})\nhint: ")
     assert remedy in str(error)
     assert error.transient is transient
 
@@ -65,3 +65,59 @@ def test_sync_folder_forgives_only_what_the_file_system_cannot_do(tmp_path, monk
             storage.sync_folder(str(tmp_path))
     else:
         storage.sync_folder(str(tmp_path))
+
+
+PASSING = {errno.EIO: "Input/output error", errno.ESTALE: "Stale file handle"}
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Let the next `count` calls of a function of `os` fail."""
+    monkeypatch.setattr(storage, "READ_PAUSES", (0.0, 0.0, 0.0))
+
+    def fail(name, number, count):
+        real, left = getattr(os, name), [count]
+
+        def call(*arguments, **options):
+            left[0] -= 1
+            if left[0] >= 0:
+                raise OSError(number, os.strerror(number))
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(os, name, call)
+
+    return fail
+
+
+READS = {
+    "preadv": lambda path: storage.LOCAL.open(path).read(),
+    "open": lambda path: storage.LOCAL.read(path)[0],
+    "stat": lambda path: b"content"[: storage.LOCAL.head(path).size_bytes],
+    "scandir": lambda path: b"content" if storage.LOCAL.list(os.path.dirname(path)) else b"",
+}
+
+
+@pytest.mark.parametrize("number", PASSING)
+@pytest.mark.parametrize("name", READS)
+def test_reading_goes_on_after_three_errors_of_a_disk_and_the_fourth_is_an_error(tmp_path, failing, name, number):
+    path = str(tmp_path / "file")
+    (tmp_path / "file").write_bytes(b"content")
+    failing(name, number, 3)
+    assert READS[name](path) == b"content"
+    failing(name, number, 4)
+    with pytest.raises((OSError, InputError), match=PASSING[number]) as raised:
+        READS[name](path)
+    assert getattr(raised.value, "transient", True)
+
+
+def test_what_cannot_be_read_is_not_absent(tmp_path, failing):
+    """A marker, a state.json or a folder that returned an error is not one that is not there."""
+    assert storage.LOCAL.read(str(tmp_path / "none")) is None
+    assert storage.LOCAL.list(str(tmp_path / "none")) == []
+    (tmp_path / "file").write_bytes(b"content")
+    failing("open", errno.EACCES, 1)
+    with pytest.raises(InputError, match="Permission denied"):
+        storage.LOCAL.read(str(tmp_path / "file"))
+    failing("scandir", errno.EACCES, 1)
+    with pytest.raises(InputError, match="Permission denied"):
+        storage.LOCAL.list(str(tmp_path))

@@ -24,7 +24,7 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
 from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, RecordProblem
 from dsindex.formats.provenance import read_rows
-from dsindex.runtime import job as engine_job
+from dsindex.runtime import publish as publishing
 from tests.commands.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
 from tests.support.chat_tokenizers import train
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, SPEC_YAML
@@ -99,20 +99,21 @@ def test_same_bytes_for_any_shard_size_and_executor(tmp_path, expected, name, wa
 def test_same_bytes_after_publishing_was_cut_off(tmp_path, broken, expected, monkeypatch):
     """Tokens go last: where their .idx stands, the mask is whole. Blocks are made of what is published."""
     config = job(tmp_path / "chat", input=(str(broken),))
-    publish, calls = engine_job._rename_all, []
+    rename, calls = publishing._rename, []
 
-    def fail_second(output, *others):
-        calls.append(os.path.basename(output.prefix))
+    def fail_second(partial, final):
+        if final.endswith(".idx"):
+            calls.append(os.path.basename(final))
         if len(calls) == 2:
             raise InputError("the storage went away")
-        publish(output, *others)
+        rename(partial, final)
 
-    monkeypatch.setattr(engine_job, "_rename_all", fail_second)
+    monkeypatch.setattr(publishing, "_rename", fail_second)
     with pytest.raises(InputError, match="the storage went away"):
         run_config(config, SPLIT_IN_PARTS)
-    assert calls == ["chat_test_loss_mask", "chat_test_text_document"]
+    assert calls == ["chat_test_loss_mask.idx", "chat_test_text_document.idx"]
     assert not (tmp_path / "chat_test_text_document.idx").exists()
-    monkeypatch.setattr(engine_job, "_rename_all", publish)
+    monkeypatch.setattr(publishing, "_rename", rename)
     run_config(config, SPLIT_IN_PARTS)
     assert published(tmp_path) == expected["construction"][2]
 
@@ -171,7 +172,7 @@ def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path, cli):
     expected = InstructionEncoder(parse_config(SPEC_YAML), tokenizer).encode(SPEC_RECORD)
     assert "1 line = 1 kept + 0 quarantined + 0 blank" in shown
     assert f"1 conversation, 1 sequence, {len(expected.tokens)} tokens, {expected.mask.sum()} trainable" in shown
-    assert "already complete: the same plan was carried out before, nothing was done" in cli(command).out
+    assert "already complete\n" in cli(command).out
     for name in ("text_document", "loss_mask"):
         assert main(["verify", f"{tmp_path}/out/spec_{name}"]) == 0
 
@@ -217,11 +218,11 @@ def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path,
     padded = config.replaced(seq_length=1024, pad_to_multiple=16)
     foreign = tmp_path / "chat_packing_1024_pad16.idx"
     foreign.write_bytes(b"mine")
-    with pytest.raises(OutputError, match=r"_pad16\.idx: expected packs that dsindex wrote, got a file of which no"):
+    with pytest.raises(OutputError, match=r"_pad16\.idx: no manifest says that dsindex made these packs"):
         run_config(padded, instruction)
     foreign.unlink()
     report = run_config(padded, instruction)
-    assert next(describe(report)) == "already complete: the same plan was carried out before, only packs were made"
+    assert next(describe(report)) == "already complete: only packs were made"
     assert {name: published(tmp_path)[name] for name in before} == before
     dataset = dsindex.open(tmp_path / "chat", sequence_length=1024, pad_to_multiple=16)
     lengths = IndexedDataset(tmp_path / "chat_text_document").sequence_lengths
@@ -307,9 +308,9 @@ def test_tables_give_the_tokens_of_json_and_what_is_not_written_is_said(tmp_path
         words = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / name)]
         words += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / name)]
         said = cli(words).out
-        assert "  note: reasoning_content in 2 of 2 conversations: the template does not write it" in said
+        assert "  note: reasoning_content in 2 of 2 conversations: the template does not use it" in said
         found.add((tmp_path / f"{name}_text_document.bin").read_bytes())
     assert len(found) == 1
     assert "reasoning" not in cli([*words[:-1], f"{words[-1]}-dropped", "--reasoning", "drop"]).out
     refused = cli([*words[:-1], f"{words[-1]}-refused", "--unwritten", "refuse"], 1).err
-    assert "the template does not write reasoning_content; see `unwritten` (not-written)" in refused
+    assert "reasoning_content: the template does not use it; see `unwritten` (not-written)" in refused

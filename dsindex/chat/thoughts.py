@@ -1,0 +1,130 @@
+"""Find the thoughts in a reply by the tags around them, in time linear in the text.
+
+A thought may lack one of its tags. Models whose template writes `<think>` into the prompt (DeepSeek R1, Qwen3-Thinking)
+return only `</think>`, and an answer that was cut off has only `<think>`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CharacterSpan: TypeAlias = tuple[int, int]
+"""First character, and one past the last."""
+TagPair: TypeAlias = tuple[str, str]
+"""Opening and closing tag."""
+
+THINK: TagPair = ("<think>", "</think>")
+TAG_PAIRS: tuple[TagPair, ...] = (
+    THINK,
+    *((f"<{name}>", f"</{name}>") for name in ("thinking", "thought", "reasoning", "seed:think")),
+    ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("<|channel>thought", "<channel|>"),
+    ("<|channel|>analysis<|message|>", "<|end|>"),
+    ("to=self<|message|>", "<|eom|>"),
+)
+"""The tags of current model families."""
+_END_OF_ANYTHING = frozenset({"<|end|>", "<|eom|>"})
+"""Closing tags that also end texts that are no thoughts."""
+_TAG_WITH_A_WORD = re.compile(r"<(\w[\w:.-]*)>")
+_WORD = re.compile(r"think|thought|reason", re.IGNORECASE)
+_LIKE_A_TAG = re.compile(
+    "|".join(
+        [r"<[^\s<>]{0,16}(?:think|thought|reason)[^<>\n]{0,24}>", *(re.escape(opening) for opening, _ in TAG_PAIRS)]
+    ),
+    re.IGNORECASE,
+)
+_BLANKS = re.compile(r"\s*")
+
+
+def find_tag_pairs(template: str) -> tuple[TagPair, ...]:
+    """Return the tags of thoughts that a template, or a list of tokens, contains; `<think>` is always among them.
+
+    >>> find_tag_pairs("{{ '[THINK]' + m.reasoning + '[/THINK]' }}")
+    (('<think>', '</think>'), ('[THINK]', '[/THINK]'))
+    """
+    known = [pair for pair in TAG_PAIRS if pair[0] in template]
+    names = dict.fromkeys(name for name in _TAG_WITH_A_WORD.findall(template) if _WORD.search(name))
+    own = [(f"<{name}>", f"</{name}>") for name in names if f"</{name}>" in template]
+    return tuple(dict.fromkeys([THINK, *known, *own]))
+
+
+def find_thoughts(
+    text: str, pairs: tuple[TagPair, ...], begin: int = 0, end: int | None = None
+) -> Iterator[CharacterSpan]:
+    """Yield the thoughts of a reply with their tags, in order.
+
+    A closing tag alone ends a thought that began with the reply or after the thought before; an opening tag alone
+    begins one that lasts to the end. Tags of other families count if the reply begins with them.
+
+    Args:
+        text: A text with the reply.
+        pairs: The tags in use.
+        begin: First character of the reply.
+        end: One past its last character.
+
+    >>> list(find_thoughts("a</think>b<think>c", (THINK,)))
+    [(0, 9), (10, 18)]
+    """
+    end = len(text) if end is None else end
+    first = skip_blanks(text, begin, end)
+    foreign = [pair for pair in TAG_PAIRS if pair not in pairs and text.startswith(pair[0], first, end)]
+    tags, closing_tags = _compile(pairs + tuple(foreign))
+    while match := tags.search(text, begin, end):
+        family, is_close = divmod((match.lastindex or 1) - 1, 2)
+        if is_close:
+            yield begin, match.end()
+            begin = match.end()
+            continue
+        close = closing_tags[family].search(text, match.end(), end)
+        begin = close.end() if close else end
+        yield match.start(), begin
+
+
+def skip_blanks(text: str, begin: int, end: int) -> int:
+    """Return the place of the first character that is not white space, at most `end`."""
+    return _BLANKS.match(text, begin, end).end()  # type: ignore[union-attr]  # it matches any text
+
+
+@functools.lru_cache(maxsize=64)
+def _compile(pairs: tuple[TagPair, ...]) -> tuple[re.Pattern[str], list[re.Pattern[str]]]:
+    """Return a pattern with two groups for each pair, and the pattern of each closing tag."""
+    groups = []
+    for opening, closing in pairs:
+        is_element = opening[1:-1].isalnum() and opening[0] == "<"
+        attributes = r"(?:\s[^<>\n]{0,64})?>" if is_element else re.escape(opening[-1])
+        alone = r"(?!)" if closing in _END_OF_ANYTHING else re.escape(closing)
+        groups.append(f"({re.escape(opening[:-1])}{attributes})|({alone})")
+    return re.compile("|".join(groups), re.IGNORECASE), [
+        re.compile(re.escape(pair[1]), re.IGNORECASE) for pair in pairs
+    ]
+
+
+def drop_thoughts(text: str, pairs: tuple[TagPair, ...]) -> str:
+    """Return a reply without its thoughts. Words on both sides of one stay apart.
+
+    >>> drop_thoughts("<think>Sum.</think> Sure<think>I add.</think>two.", (THINK,))
+    'Sure two.'
+    """
+    kept: list[str] = []
+    position = 0
+    for begin, end in find_thoughts(text, pairs):
+        piece = text[position:begin].rstrip()
+        gap, position = text[position + len(piece) : begin], skip_blanks(text, end, len(text))
+        if piece:
+            kept += [piece, max(gap, text[end:position], key=len) or " "]
+    rest = text[position:]
+    return "".join(kept if rest else kept[:-1]) + rest
+
+
+def has_other_tags(text: str) -> bool:
+    """Tell whether a text contains something that looks like the tag of a thought."""
+    return _LIKE_A_TAG.search(text) is not None
