@@ -207,7 +207,7 @@ def test_planned_caches_are_read_as_planned(release, tmp_path):
     sampler = RELEASES_FOLDER / ("main" if release == "0.16" else release)  # where it is beside the package
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider"),
+            *(PYTHON, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider"),
             *(f"--basetemp={tmp_path}/t", "tests/peers/test_indices.py", "tests/peers/test_continuing.py"),
             *("-k", "packed or continuing"),
         ],
