@@ -190,7 +190,7 @@ class MessageConstruction:
     def _message_part(self, name: str, index: int, message: object) -> PromptPart:
         if not isinstance(message, dict):
             raise RecordProblem("bad-field", f"field {name!r}, message {index + 1}: expected an object")
-        role = map_role(message_role(message, index + 1), self._config.roles, index + 1)
+        role = map_role(message_role(message, index + 1), self._config.roles, f"message {index + 1}")
         text = message_text(message, index + 1)
         return PromptPart(
             text=text,

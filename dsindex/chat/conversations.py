@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
@@ -23,6 +24,7 @@ from dsindex.chat.thoughts import (
     skip_blanks,
 )
 from dsindex.errors import RecordProblem
+from dsindex.messages import show_value
 from dsindex.text import fields
 from dsindex.text.fields import type_name
 
@@ -104,7 +106,9 @@ OTHER_THOUGHTS = "a thought in other tags than the template's"
 _T = TypeVar("_T")
 _KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object", bool: "true or false"}
 _NEVER_LEARNT = frozenset({"user", "system", "developer", *TOOL_ROLES})
-_NO_CALL = frozenset({"", "auto", "none"})
+_UNPASSED_KEYS = frozenset({*ROLE_KEYS, *LEARN_KEYS, *SPAN_KEYS, *MEDIA_KEYS})
+"""Keys of a turn that templates do not get."""
+_NO_CALL = frozenset({"auto", "none"})
 """Texts under OpenAI's `function_call` that are no call."""
 _SURROGATE = re.compile(rb"\\u[dD]")
 """Escapes that may be a lone surrogate."""
@@ -176,6 +180,7 @@ class ConversationReader:
         messages: list[Message] = []
         flags: list[bool | None] = []
         hidden: dict[int, Sequence[CharacterSpan]] = {}
+        added: defaultdict[int, list[Message]] = defaultdict(list)
         num_prompt_messages = 0
         for number, turn in enumerate(turns, 1):
             message, is_call = self._read_message(turn, number, notes)
@@ -190,7 +195,7 @@ class ConversationReader:
                         f"message {number}: a tool call and the reply before it are one message, but only one of them "
                         "is to be trained on",
                     )
-                _add_call(messages[-1], message, notes)
+                added[len(messages) - 1].append(message)
                 continue
             if spans:
                 hidden[len(messages)] = spans
@@ -200,6 +205,8 @@ class ConversationReader:
                 num_prompt_messages = len(messages)
         if read_flag(record, "") is False or any(record.get(key) is False for key in UNWANTED_KEYS):
             raise RecordProblem("nothing-learnt", "a key of the record says that it is not to be trained on")
+        for position, calls in added.items():
+            _add_calls(messages[position], calls, notes)
         learnt = self._find_learnt(record, messages, flags, notes, num_prompt_messages)
         return Conversation(
             messages=messages,
@@ -223,7 +230,7 @@ class ConversationReader:
             ignored |= {*QUESTION_KEYS, *ANSWER_KEYS, *CONTEXT_KEYS, *REASONING_KEYS}.difference(pair, contexts)
         else:
             pairs = f", or a question ({', '.join(QUESTION_KEYS)}) and its answer ({', '.join(ANSWER_KEYS)})"
-            needed, found = " or ".join(keys) + ("" if self.turns_key else pairs), ", ".join([*record][:8]) or "none"
+            needed, found = " or ".join(keys) + ("" if self.turns_key else pairs), show_value(", ".join([*record][:8]))
             raise RecordProblem("missing-field", f"no conversation: it needs the key {needed}; its keys are {found}")
         if not turns:
             raise RecordProblem("no-turns", "the conversation has no messages")
@@ -242,11 +249,11 @@ class ConversationReader:
         """Return the `number`-th message (from 1) as templates expect it, and whether its role is that of a call."""
         turn = require(turn, dict, f"message {number}")
         name = message_role(turn, number)
-        role = map_role(name, self.roles, number)
+        role = map_role(name, self.roles, f"message {number}")
         is_call = name.lower() in CALL_ROLES
         message: Message = {"role": role}
         for key, value in turn.items():
-            if value is None or key in ROLE_KEYS or key in LEARN_KEYS or key in SPAN_KEYS:
+            if value is None or key in _UNPASSED_KEYS:
                 continue
             if key in TEXT_KEYS:
                 content = _read_content(key, value, number)
@@ -254,9 +261,9 @@ class ConversationReader:
                     raise RecordProblem("bad-field", f"message {number}: `content` and `value` have different texts")
             else:
                 message[key] = value
+        _refuse_media(turn, f"message {number}")
         if len(message) == 2 and not is_call and role != self.assistant_role and "content" in message:
             return message, False
-        _refuse_media(message, f"message {number}")
         self._read_calls(message, number, notes, is_call=is_call)
         self._read_reasoning(message, number, notes)
         if "content" not in message and not any(message.get(key) for key in ("tool_calls", *REASONING_KEYS)):
@@ -266,10 +273,11 @@ class ConversationReader:
 
     def _read_calls(self, message: Message, number: int, notes: set[str], *, is_call: bool) -> None:
         where = f"message {number}"
-        if _is_empty(message.get("tool_calls")):
+        given = parse_json(message.get("tool_calls"))
+        if _is_empty(given):
             message.pop("tool_calls", None)
         if "tool_calls" in message:
-            message["tool_calls"] = read_objects(message["tool_calls"], f"{where}: `tool_calls`")
+            message["tool_calls"] = read_objects(given, f"{where}: `tool_calls`")
         elif is_call and (text := content_text(message)).strip():
             before, message["tool_calls"], is_reordered = _parse_calls(text, where, self.tag_pairs)
             notes.update([REORDERED_REPLY] if is_reordered else [])
@@ -319,16 +327,13 @@ class ConversationReader:
         roles = [message["role"] for message in messages]
         for number, (role, flag) in enumerate(zip(roles, flags, strict=True), 1):
             if flag is False and role != assistant and role not in _NEVER_LEARNT:
-                raise RecordProblem(
-                    "bad-field",
-                    f"message {number}: a key says that it is not trained on, but its role {role!r} is not the role of "
-                    f"replies, {assistant!r}; set `assistant_role`",
-                )
+                what = f"its role is {role!r}, not that of replies, {assistant!r}; set `assistant_role`"
+                raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
             if flag is True and role == "user":
                 notes.add(LEARNT_QUESTION)
         masked = record.get(MASKED_ROLE_KEY)
         if masked is not None:
-            masked = map_role(require(masked, str, f"`{MASKED_ROLE_KEY}`"), self.roles, 0)
+            masked = map_role(require(masked, str, f"`{MASKED_ROLE_KEY}`"), self.roles, f"`{MASKED_ROLE_KEY}`")
         first = last_turn(roles, assistant) if self.learn == "last_turn" else 0
         replies = [number for number, role in enumerate(roles) if role == assistant]
         learnt = [
@@ -381,7 +386,7 @@ def read_flag(turn: Mapping[str, Any], where: str) -> bool | None:
         if value is None:
             continue
         if not isinstance(value, (bool, int, float)) or value not in (0, 1):
-            shown = repr(value) if isinstance(value, (int, float)) else type_name(value)
+            shown = show_value(value) if isinstance(value, (int, float)) else type_name(value)
             raise RecordProblem("bad-field", f"{where}`{key}` is {shown}, not true, false, 1 or 0")
         is_learnt = bool(value) is LEARN_KEYS[key]
         flag = is_learnt if flag is None else flag and is_learnt
@@ -414,8 +419,8 @@ def message_text(message: Mapping[str, Any], number: int) -> str:
     raise RecordProblem("missing-field", f"message {number}: it has no text under `content` or `value`")
 
 
-def map_role(role: str, roles: Mapping[str, str], number: int) -> str:
-    """Map the role of the `number`-th message (from 1).
+def map_role(role: str, roles: Mapping[str, str], where: str) -> str:
+    """Map a role.
 
     Raises:
         RecordProblem: If the role is not one of `roles`.
@@ -424,7 +429,7 @@ def map_role(role: str, roles: Mapping[str, str], number: int) -> str:
     if mapped is None:
         known = ", ".join(sorted(roles))
         raise RecordProblem(
-            "unknown-role", f"message {number}: unknown role {role!r}; add it to `role_mapping` (known: {known})"
+            "unknown-role", f"{where}: unknown role {show_value(role)}; add it to `role_mapping` (known: {known})"
         )
     return mapped
 
@@ -471,9 +476,11 @@ def require(value: object, kind: type[_T], where: str) -> _T:
 
 
 def _is_empty(value: object) -> bool:
-    """Tell whether a value is null, false, 0, blank or empty, or contains nothing else, as Arrow fills missing keys."""
+    """Tell whether a value is null, false, 0, blank or empty, or contains nothing else, as Arrow fills in keys."""
     items = list(value.values()) if isinstance(value, dict) else value
-    return all(map(_is_empty, items)) if isinstance(items, list) else not items
+    if isinstance(items, list):
+        return all(map(_is_empty, items))
+    return not (items.strip() if isinstance(items, str) else items)
 
 
 def _refuse_media(holder: Mapping[str, Any], where: str) -> None:
@@ -554,7 +561,7 @@ def _read_part(part: object, where: str) -> dict[str, str]:
     part = require(part, dict, where)
     kind = part.get("type")
     if kind != "text":
-        shown = repr(kind) if isinstance(kind, str) else type_name(kind) if "type" in part else "missing"
+        shown = show_value(kind) if isinstance(kind, str) else type_name(kind) if "type" in part else "missing"
         raise RecordProblem("bad-field", f"{where}: its type is {shown}, but only parts of type 'text' can be encoded")
     _refuse_media(part, where)
     # Without the other keys: a template may take `image_url: null` for an image.
@@ -571,19 +578,23 @@ def _join(parts: Sequence[Mapping[str, str]]) -> str:
     return "".join(part["text"] for part in parts)
 
 
-def _add_call(reply: Message, call: Message, notes: set[str]) -> None:
-    """Add a turn of tool calls, with its text and thought, to the reply before it."""
-    text, before = content_text(call), content_text(reply)
-    thoughts = [key for key in REASONING_KEYS if key in call]
-    if (text and "tool_calls" in reply) or (thoughts and (before.strip() or "tool_calls" in reply)):
-        notes.add(REORDERED_REPLY)
-    if text:
-        reply["content"] = f"{before}\n\n{text}" if before else text
-    for key in thoughts:
-        reply[key] = f"{reply[key]}\n\n{call[key]}" if reply.get(key) else call[key]
-    reply["tool_calls"] = [*reply.get("tool_calls", []), *call["tool_calls"]]
-    for key, value in call.items():
-        reply.setdefault(key, value)
+def _add_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> None:
+    """Add the turns of tool calls that follow a reply to it, with their texts and thoughts."""
+    before = content_text(reply)
+    has_text = bool(before.strip())
+    for call in calls:
+        has_thought = any(key in call for key in REASONING_KEYS)
+        if ("tool_calls" in reply and "content" in call) or (has_thought and (has_text or "tool_calls" in reply)):
+            notes.add(REORDERED_REPLY)
+        reply["tool_calls"] = tool_calls = reply.get("tool_calls", [])
+        tool_calls += call["tool_calls"]
+    for key in ("content", *REASONING_KEYS):
+        texts = [content_text(call) if key == "content" else call.get(key) for call in calls]
+        if any(texts):
+            reply[key] = "\n\n".join(filter(None, [before if key == "content" else reply.get(key), *texts]))
+    for call in calls:
+        for key, value in call.items():
+            reply.setdefault(key, value)
 
 
 def _parse_calls(text: str, where: str, pairs: tuple[TagPair, ...]) -> tuple[str, list[dict[str, Any]], bool]:
@@ -601,7 +612,7 @@ def _parse_calls(text: str, where: str, pairs: tuple[TagPair, ...]) -> tuple[str
         if calls:
             texts[0] = "\n\n".join(filter(None, [candidate[:begin].strip(), texts[0]]))
             return "\n\n".join(filter(None, texts)), [_read_call(call, where) for call in calls], any(texts[1:])
-    raise RecordProblem("bad-call", f"{where}: its text is not a tool call in JSON: {text[:60]!r}")
+    raise RecordProblem("bad-call", f"{where}: its text is not a tool call in JSON: {show_value(text)}")
 
 
 def _split_calls(text: str, begin: int) -> tuple[list[str], list[Any]]:
@@ -653,7 +664,7 @@ def _read_call(call: object, where: str) -> dict[str, Any]:
     outer: dict[str, Any] = call if isinstance(call, dict) else {}
     function: dict[str, Any] = outer["function"] if isinstance(outer.get("function"), dict) else outer
     if not isinstance(function.get("name"), str):
-        raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {str(call)[:60]}")
+        raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {show_value(call)}")
     arguments: object = next((function[key] for key in ARGUMENT_KEYS if function.get(key) is not None), {})
     extra = {key: value for key, value in outer.items() if key in ("id", "index")}
     described = {"name": function["name"], "arguments": parse_json(arguments)}
@@ -705,7 +716,7 @@ def hidden_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
     for item, span in zip(items, spans, strict=True):
         if span is None or not 0 <= span[0] <= span[1] <= len(text):
             form = "a pair, or an object of `begin_offset`, `end_offset` and `train`"
-            raise RecordProblem("bad-field", f"{name}: {str(item)[:60]} is not a span of the text: {form}")
+            raise RecordProblem("bad-field", f"{name}: {show_value(item)} is not a span of the text: {form}")
     return [(span[0], span[1]) for span in spans if span is not None and not span[2] and span[0] < span[1]]
 
 

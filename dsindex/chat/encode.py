@@ -443,9 +443,9 @@ class _Chat:
     def _find_notes(self, text: str, spans: Sequence[CharacterSpan]) -> Iterator[str]:
         """Yield what the template does not write of the conversation, each once, and whether it learns no end."""
         variables = self._conversation.variables
-        notes = {name for name in variables if name not in _WRITTEN and not self._encoder.reads_variable(name)}
+        notes = {name for name in variables if name not in _DATA and not self._encoder.reads_variable(name)}
         texts: defaultdict[str, _SearchedText] = defaultdict(lambda: _SearchedText(text))
-        for holder in (*self._conversation.messages, variables):
+        for holder in (*self._conversation.messages, {name: variables[name] for name in _DATA if name in variables}):
             for key, value in holder.items():
                 name = REASONING_KEYS[0] if key in REASONING_KEYS else key
                 if key in _WRITTEN and name not in notes and not _WRITTEN[key](value, texts[name], holder):
@@ -498,6 +498,8 @@ def _has_documents(documents: Sequence[Mapping[str, Any]], text: _SearchedText, 
 
 _CHECKED_DOCUMENTS = 100
 """A field that the template does not write is looked for in the whole text, once for each document."""
+_DATA = ("tools", "documents")
+"""Variables whose values a template has to write."""
 _WRITTEN: dict[str, Callable[[Any, _SearchedText, Mapping[str, Any]], bool]] = {
     "content": _has_text,
     **dict.fromkeys(REASONING_KEYS, _has_reasoning),

@@ -78,7 +78,7 @@ def read_export_manifest(folder: str) -> ExportManifest | None:
             raise ValueError("it names files outside of its folder")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"{path}: cannot be read as the manifest of an export ({error}); export again") from error
     return manifest
 

@@ -8,6 +8,7 @@ went through the version `spec`, which has only tokens of 4 bytes. Files appear 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from dsindex.commands.results import JobResult, MadeDataset
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.errors import FormatError, LimitError, OutputError
+from dsindex.errors import FormatError, LimitError
 from dsindex.formats.dtypes import cast_tokens
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.formats.pbin import (
@@ -27,8 +28,10 @@ from dsindex.formats.pbin import (
     read_pbin_header,
     write_pbin_index,
 )
-from dsindex.store.local import atomic_writer, remove_if_present, require_path
-from dsindex.store.urls import as_prefix
+from dsindex.runtime.plan import make_plan
+from dsindex.runtime.publish import new_files
+from dsindex.store.read import input_status
+from dsindex.store.urls import absolute, as_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,23 +136,21 @@ def convert_to_indexed(
     header = read_pbin_header(path, version=version)
     wanted = TYPE_OF_SIZE[header.token_bytes] if dtype is None else dtype.newbyteorder("<")
     idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
-    _refuse_existing(bin_path, idx_path)
     lengths = read_document_lengths(path, header)
     filled = lengths > 0
-    builder = IndexBuilder(wanted, folder=os.path.dirname(prefix) or ".")
-    try:
-        builder.add_documents(lengths[filled], filled.astype(np.int64))
-        with atomic_writer(bin_path) as bin_file:
-            _copy_tokens(bin_file, path, open_tokens(path, header), wanted)
-        with atomic_writer(idx_path) as idx_file:
-            builder.write(idx_file)
-    except BaseException as error:
-        remove_if_present(bin_path)  # which no .idx completes
-        if isinstance(error, OverflowError):
+    plan = make_plan({"convert": wanted.str}, [input_status(absolute(path))])
+    with (
+        new_files(prefix, [bin_path, idx_path], plan) as files,
+        contextlib.closing(IndexBuilder(wanted, folder=os.path.dirname(prefix) or ".")) as builder,
+    ):
+        try:
+            builder.add_documents(lengths[filled], filled.astype(np.int64))
+        except OverflowError as error:
             raise LimitError(f"{path}: {error}") from error
-        raise
-    finally:
-        builder.close()
+        with files.open(bin_path) as bin_file:
+            _copy_tokens(bin_file, path, open_tokens(path, header), wanted)
+        with files.open(idx_path) as idx_file:
+            builder.write(idx_file)
     return _converted(prefix, (len(lengths), int(filled.sum()), header.num_tokens), wanted)
 
 
@@ -206,10 +207,9 @@ def _write_pbin(
     output: str, header: PbinHeader, sources: Sequence[tuple[str, Items]], document_lengths: NDArray[np.int64]
 ) -> None:
     """Write the tokens of files, each given with its path."""
-    _refuse_existing(output)
-    head = header.to_bytes()
-    with atomic_writer(output) as file:
-        file.write(head)
+    plan = make_plan({"convert": header.version.name}, [input_status(absolute(path)) for path, _ in sources])
+    with new_files(output, [output], plan) as files, files.open(output) as file:
+        file.write(header.to_bytes())
         for path, tokens in sources:
             _copy_tokens(file, path, tokens, header.dtype)
         write_pbin_index(file, header, document_lengths)
@@ -224,14 +224,6 @@ def _copy_tokens(file: DigestingWriter, path: str, tokens: Items, dtype: np.dtyp
         except OverflowError as error:
             raise FormatError(f"{path}: {error}; choose a larger token type") from error
         file.write(np.ascontiguousarray(cast.astype(dtype, copy=False)).view(np.uint8).data)
-
-
-def _refuse_existing(*paths: str) -> None:
-    """Refuse paths that exist, even as broken links; one may be an input."""
-    for path in paths:
-        require_path(path)
-        if os.path.lexists(path):
-            raise OutputError(f"{path}: expected a file that does not exist yet; choose another name")
 
 
 def _converted(path: str, counts: tuple[int, int, int], dtype: np.dtype[Any]) -> ConvertResult:

@@ -20,8 +20,8 @@ from dsindex.formats.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.messages import count
 from dsindex.runtime.input_paths import STANDARD_INPUT, FoundPath
 from dsindex.runtime.inputs import look_at_inputs, plan_shards
+from dsindex.runtime.tokenize import ShardSettings, tokenize_shard
 from dsindex.runtime.work_folder import write_marker
-from dsindex.runtime.worker import ShardSettings, tokenize_shard
 from dsindex.store.read import fingerprint_input, is_stored
 from dsindex.store.urls import require_confirmed
 from dsindex.text.blocks import Sample

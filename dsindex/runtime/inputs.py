@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
@@ -181,8 +182,13 @@ def plan_shards(inputs: Sequence[InputFile], *, shard_bytes: int) -> list[ShardT
         inputs: The inputs.
         shard_bytes: About the bytes of text of small inputs in a shard.
     """
-    parts = _share_shards(inputs, shard_bytes)
-    return [ShardTask(shard=shard, input=first, parts=own) for shard, (first, own) in enumerate(parts)]
+    tasks, times = list[ShardTask](), Counter[str]()
+    for shard, (first, parts) in enumerate(_share_shards(inputs, shard_bytes)):
+        task = ShardTask(shard=shard, input=first, parts=parts)
+        key = task.key
+        tasks.append(replace(task, occurrence=times[key]) if times[key] else task)
+        times[key] += 1
+    return tasks
 
 
 def _share_shards(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tuple[int, tuple[TextPart, ...]]]:

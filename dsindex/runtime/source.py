@@ -14,9 +14,10 @@ from dsindex.messages import show_name
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.input_paths import find_paths, piped_input
 from dsindex.runtime.inputs import choose_shard_size, look_at_inputs, plan_shards
-from dsindex.runtime.work_folder import INPUTS_FOLDER, Ledger, hold_work_folder, is_marked
+from dsindex.runtime.work_folder import INPUTS_FOLDER, hold_work_folder, is_marked
 from dsindex.store.local import holds_writes, make_folder
 from dsindex.store.protocol import find, open_output, store_of
+from dsindex.store.read import digest_file
 from dsindex.store.urls import joined
 from dsindex.text.streams import LARGEST_RECORD_BYTES
 from dsindex.text.tiktoken_files import TokenizerOptions
@@ -121,7 +122,6 @@ class TextSource:
             "engine": [self.engine.name, self.engine.version, self.engine.reference_version],
             "append-eod": self.eod_id,
             "tokenizer-hf-no-include-special-tokens": config.tokenizer_hf_no_include_special_tokens,
-            "shard-size": config.shard_size,
             **({} if config.input_format == "auto" else {"input-format": config.input_format}),
             "no-provenance": config.no_provenance,
             "on-bad-record": config.on_bad_record,
@@ -219,40 +219,45 @@ def open_source(
 
 # Standard input is a file of the work folder: a file can be read in parts, in parallel, and again.
 #
-# It is complete or absent, and what an interrupted run stored is used as it is. On a disk its modification time is
-# derived from its content, so the same text makes the same plan whenever it is piped; in a bucket its ETag is.
+# It is complete or absent. On a disk its modification time is derived from its content, so the same text makes the same
+# plan whenever it is piped; in a bucket its ETag is. So a run that continues reads its standard input like any other
+# input: if it is the same, its shards are kept, and if it is not, they are made again.
 
 
 def _store_standard_input(work_dir: str, path: str, *, say: Callable[[str], None]) -> None:
-    """Store standard input in the work folder, unless an interrupted run has: a finished one does not count.
+    """Store standard input in the work folder; without one, keep what an interrupted run stored.
 
     Raises:
-        InputError: If standard input is empty or cannot be read.
+        InputError: If standard input is empty or cannot be read, and nothing intact is stored.
         PlanError: If the folder is another program's or another driver's.
         OutputError: If it cannot be stored.
     """
-    kept = find(path) if is_marked(work_dir) else None
-    if kept is not None and not Ledger(work_dir).is_finished:
-        what = f"the interrupted run stored {kept.size_bytes:,} bytes of it in {path}"
-        say(f"standard input is not read: {what}; remove {work_dir} to read it again")
-        return
-    stream, folder = piped_input(), os.path.dirname(path)
-    with hold_work_folder(work_dir):
-        say("reading standard input to its end, into the work folder")
-        if not holds_writes(path):
-            make_folder(folder)
-            store_of(folder).delete(each.path for each in store_of(folder).list(folder))  # a killed driver's
-        try:
+    kept, folder = find(path) if is_marked(work_dir) else None, os.path.dirname(path)
+    try:
+        stream = piped_input()
+        with hold_work_folder(work_dir):
+            say("reading standard input to its end, into the work folder")
+            if not holds_writes(path):
+                make_folder(folder)
+                left = (each.path for each in store_of(folder).list(folder) if each.path != path)
+                store_of(folder).delete(left)  # a killed driver's
             with open_output(path) as file:
                 while chunk := stream.read1(_READ_BYTES):  # Ctrl-C is heard after it
                     file.write(chunk)
                 if not file.size_bytes:
-                    raise InputError("-: expected at least one record on standard input, got nothing; check the pipe")
-        except OSError as error:
-            raise InputError(f"-: standard input cannot be read ({error.strerror}); check the pipe") from error
-        if not holds_writes(path):
-            modified = time_of_content(file.hexdigest())
-            os.utime(path, ns=(modified, modified))
+                    raise InputError("-: standard input is empty", hint="check the pipe")
+            if not holds_writes(path):
+                modified = time_of_content(file.hexdigest())
+                os.utime(path, ns=(modified, modified))
+    except OSError as error:
+        raise InputError(f"-: standard input cannot be read ({error.strerror})", hint="check the pipe") from error
+    except InputError:
+        if kept is None:
+            raise
+        if not holds_writes(path) and time_of_content(digest_file(path)) != kept.modified_ns:
+            what = "nothing is piped, and what an interrupted run stored is damaged"
+            raise InputError(f"{path}: {what}", hint="pipe the input again") from None
+        say(f"nothing is piped: continuing with the {kept.size_bytes:,} bytes of standard input in {path}")
 
 
 def time_of_content(digest: str) -> int:

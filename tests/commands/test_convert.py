@@ -60,7 +60,7 @@ def test_missing_sources_and_existing_outputs_are_named(tmp_path):
     with pytest.raises(FormatError, match=r"none\.idx: cannot be read"):
         convert_to_pbin(str(tmp_path / "none"), str(tmp_path / "x.pbin"))
     source = write_dataset(tmp_path / "x", SEQUENCES)
-    with pytest.raises(OutputError, match="expected a file that does not exist yet"):
+    with pytest.raises(OutputError, match="exists already, with other content"):
         convert_to_indexed(write_pbin(tmp_path / "y.pbin", [[1]]), source)
     (tmp_path / "x.bin").unlink()
     with pytest.raises(FormatError, match=r"x\.bin: cannot be read"):

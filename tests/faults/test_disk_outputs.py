@@ -69,7 +69,7 @@ def test_full_disk_leaves_nothing_and_the_same_command_works_later(name, tmp_pat
     needed = sum(-(-len(content) // PAGE) for content in expected.values())
     monkeypatch.setattr("dsindex.commands.index.free_bytes", lambda _folder: 1 << 40)  # looks before it leaps
     stopped = 0
-    for pages in [*range(0, needed, max(1, needed // 12)), needed + 1]:
+    for pages in [*range(0, needed, max(1, needed // 12)), needed + 5]:
         leave_free(small_disk, pages)
         capsys.readouterr()
         code = main(command)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
+import xxhash
 
 from tests.faults.corpus import BROKEN, TOKENIZER, committed_shards, write_corpus
 from tests.faults.zygote import Strike
@@ -121,8 +122,9 @@ def undisturbed(scenario, out, zygote):
 def copy_prepared(scenario, out):
     """Copy what stands before the command; plans name their output, and those of the copy are to name the copy."""
     shutil.copytree(scenario.prepared, out)
-    for path in [*out.glob("*.manifest.json"), *out.glob("*.build/ledger.jsonl")]:
-        path.write_text(path.read_text().replace(str(scenario.prepared), str(out)))
+    for path in out.glob("*.build/journal.jsonl"):
+        lines = [line[17:].replace(bytes(scenario.prepared), bytes(out)) for line in path.read_bytes().splitlines()]
+        path.write_bytes(b"".join(b"%s %s\n" % (xxhash.xxh3_64_hexdigest(line).encode(), line) for line in lines))
 
 
 def points(num_calls, count):
