@@ -40,17 +40,10 @@ TURN_KEYS = ("messages", "conversations", "conversation")
 CALLS_KEY = "answers"
 """The answer that is a list of tool calls, as in xLAM's data."""
 QUESTION_KEYS = ("prompt", "query", "question", "problem", "instruction", "input", "inputs", "human", "user")
-ANSWER_KEYS: tuple[str, ...] = (
-    "completion",
-    "response",
-    "output",
-    "generated_solution",
-    "solution",
-    "answer",
-    "targets",
-    "assistant",
+ANSWER_KEYS = (
+    *("completion", "response", "output", "generated_solution", "solution", "answer", "targets", "assistant"),
+    CALLS_KEY,
 )
-ANSWER_KEYS += (CALLS_KEY,)
 PAIR_KEYS = tuple(product(QUESTION_KEYS, ANSWER_KEYS))
 """Keys of a question and its answer, in a record or a turn; the first pair that has values counts."""
 CONTEXT_KEYS = ("input", "context")
@@ -93,15 +86,17 @@ SPAN_KEYS = ("train_detail", "training_detail", "loss_masking_spans")
 MASKED_ROLE_KEY = "mask"
 """Key of a record that names a role whose turns are not trained on, as in NeMo's chat data."""
 MEDIA_KEYS = ("images", "image", "videos", "video", "audios", "audio", "image_url")
+VARIABLE_KEYS: Mapping[str, type] = MappingProxyType({"enable_thinking": bool, "reasoning_effort": str})
+"""Keys of a record that are variables of templates, as in verl's data -> their types."""
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 """Variables of templates that neither a configuration nor `chat_template_kwargs` may set."""
 
 # Notes of a conversation; other notes are names of keys that the template does not use.
-LEARNT_QUESTION = "a user's turn that says it is learnt"
-UNLEARNT_END = "an end of its last reply that is not learnt"
-"""Its template leaves the token that ends a reply outside of `{% generation %}`."""
-REORDERED_REPLY = "a reply with a text or thought after a tool call"
-OTHER_THOUGHTS = "a thought in other tags than the template's"
+LEARNT_QUESTION = "a user turn marked for training"
+UNLEARNT_END = "an untrained end of the last reply"
+"""The template writes the token that ends a reply outside of `{% generation %}`."""
+REORDERED_REPLY = "text or a thought after a tool call"
+OTHER_THOUGHTS = "a thought in unknown tags"
 
 _T = TypeVar("_T")
 _KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object", bool: "true or false"}
@@ -125,7 +120,7 @@ class Conversation:
     messages: list[Message]
     """At least one."""
     variables: dict[str, Any]
-    """The record's own variables: `tools`, `documents`, `enable_thinking`, `chat_template_kwargs`."""
+    """The record's own variables: `tools`, `documents`, VARIABLE_KEYS, `chat_template_kwargs`."""
     learnt: frozenset[int] | None = None
     """Positions of the replies that are trained on; None for all."""
     hidden: Mapping[int, Sequence[CharacterSpan]] = field(default_factory=dict)
@@ -177,6 +172,7 @@ class ConversationReader:
         _refuse_media(record, "the record")
         notes: set[str] = set()
         turns, num_prompt_turns = self._find_turns(record, notes)
+        masked_role = self._find_masked_role(record)
         messages: list[Message] = []
         flags: list[bool | None] = []
         hidden: dict[int, Sequence[CharacterSpan]] = {}
@@ -185,20 +181,20 @@ class ConversationReader:
         for number, turn in enumerate(turns, 1):
             message, is_call = self._read_message(turn, number, notes)
             flag = read_flag(turn, f"message {number}: ") if len(turn) > 2 else None
+            flag = False if message["role"] == self.assistant_role == masked_role else flag
             spans = message_spans(turn, number, content_text(message))
             if is_call and messages and messages[-1]["role"] == self.assistant_role:
                 # The model writes both in one step, which ends once.
                 is_split = number > num_prompt_turns and len(messages) == num_prompt_messages
                 if is_split or (flag is False) != (flags[-1] is False):
-                    raise RecordProblem(
-                        "bad-field",
-                        f"message {number}: a tool call and the reply before it are one message, but only one of them "
-                        "is to be trained on",
-                    )
+                    what = "a tool call and the reply before it are one message, but only one of them is trained on"
+                    raise RecordProblem("bad-field", f"message {number}: {what}")
                 added[len(messages) - 1].append(message)
                 continue
             if spans:
                 hidden[len(messages)] = spans
+            if flag is True and message["role"] == "user":
+                notes.add(LEARNT_QUESTION)
             messages.append(message)
             flags.append(flag)
             if number <= num_prompt_turns:
@@ -207,13 +203,10 @@ class ConversationReader:
             raise RecordProblem("nothing-learnt", "a key of the record says that it is not to be trained on")
         for position, calls in added.items():
             _add_calls(messages[position], calls, notes)
-        learnt = self._find_learnt(record, messages, flags, notes, num_prompt_messages)
+        learnt = self._find_learnt(messages, flags, num_prompt_messages)
+        variables = _read_variables(record)
         return Conversation(
-            messages=messages,
-            variables=_read_variables(record),
-            learnt=learnt,
-            hidden=hidden,
-            notes=tuple(sorted(notes)),
+            messages=messages, variables=variables, learnt=learnt, hidden=hidden, notes=tuple(sorted(notes))
         )
 
     def _find_turns(self, record: Mapping[str, Any], notes: set[str]) -> tuple[list[Any], int]:
@@ -256,7 +249,8 @@ class ConversationReader:
             if value is None or key in _UNPASSED_KEYS:
                 continue
             if key in TEXT_KEYS:
-                content = _read_content(key, value, number)
+                is_call_object = is_call and isinstance(value, dict)
+                content = json.dumps(value) if is_call_object else _read_content(key, value, number)
                 if message.setdefault("content", content) != content:
                     raise RecordProblem("bad-field", f"message {number}: `content` and `value` have different texts")
             else:
@@ -315,41 +309,29 @@ class ConversationReader:
                 message["content"] = kept
 
     def _find_learnt(
-        self,
-        record: Mapping[str, Any],
-        messages: Sequence[Message],
-        flags: Sequence[bool | None],
-        notes: set[str],
-        num_prompt_messages: int,
+        self, messages: Sequence[Message], flags: Sequence[bool | None], first: int
     ) -> frozenset[int] | None:
-        """Return the positions of the replies that are trained on, None for all."""
+        """Return the positions of the replies from `first` on that are trained on, None for all."""
         assistant = self.assistant_role
         roles = [message["role"] for message in messages]
         for number, (role, flag) in enumerate(zip(roles, flags, strict=True), 1):
             if flag is False and role != assistant and role not in _NEVER_LEARNT:
                 what = f"its role is {role!r}, not that of replies, {assistant!r}; set `assistant_role`"
                 raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
-            if flag is True and role == "user":
-                notes.add(LEARNT_QUESTION)
-        masked = record.get(MASKED_ROLE_KEY)
-        if masked is not None:
-            masked = map_role(require(masked, str, f"`{MASKED_ROLE_KEY}`"), self.roles, f"`{MASKED_ROLE_KEY}`")
-        first = last_turn(roles, assistant) if self.learn == "last_turn" else 0
+        first = max(first, last_turn(roles, assistant)) if self.learn == "last_turn" else first
         replies = [number for number, role in enumerate(roles) if role == assistant]
-        learnt = [
-            number
-            for number in replies
-            if flags[number] is not False and number >= max(first, num_prompt_messages) and roles[number] != masked
-        ]
+        learnt = [number for number in replies if number >= first and flags[number] is not False]
         if self.reasoning == "drop":  # an empty reply is what a dropped thought leaves
             learnt = [n for n in learnt if "tool_calls" in messages[n] or content_text(messages[n]).strip()]
         if self.learn == "last_turn" and not learnt:
-            raise RecordProblem(
-                "nothing-learnt",
-                f"the last turn has no reply to train on: none of its messages has the role {assistant!r}, which "
-                "`assistant_role` sets",
-            )
+            what = f"no message of the last turn has the role of replies, {assistant!r}; set `assistant_role`"
+            raise RecordProblem("nothing-learnt", f"nothing is trained on: {what}")
         return None if len(learnt) == len(replies) else frozenset(learnt)
+
+    def _find_masked_role(self, record: Mapping[str, Any]) -> str | None:
+        where = f"`{MASKED_ROLE_KEY}`"
+        role = record.get(MASKED_ROLE_KEY)
+        return None if role is None else map_role(require(role, str, where), self.roles, where)
 
 
 def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
@@ -364,9 +346,7 @@ def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
 
 def find_pair(record: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the first pair of keys for which a record or a turn has values."""
-    return next(
-        (keys for keys in PAIR_KEYS if record.get(keys[0]) is not None and record.get(keys[1]) is not None), None
-    )
+    return next((pair for pair in PAIR_KEYS if all(record.get(key) is not None for key in pair)), None)
 
 
 def read_flag(turn: Mapping[str, Any], where: str) -> bool | None:
@@ -684,7 +664,7 @@ def message_spans(turn: Mapping[str, Any], number: int, used: str) -> list[Chara
     """
     if len(turn) == 2 and isinstance(turn.get("content", turn.get("value")), str):
         return []
-    content = next((turn[key] for key in TEXT_KEYS if turn.get(key) is not None), "")
+    content = next((turn[key] for key in TEXT_KEYS if isinstance(turn.get(key), (str, list))), "")
     text = content if isinstance(content, str) else _join(content)
     spans: list[CharacterSpan] = []
     for key in SPAN_KEYS:
@@ -711,25 +691,23 @@ def hidden_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
     [(0, 2)]
     """
     parsed = parse_json(given)
-    items = parsed if isinstance(parsed, list) else [] if parsed is None else [parsed]
-    spans = [_read_span(item) for item in items]
-    for item, span in zip(items, spans, strict=True):
-        if span is None or not 0 <= span[0] <= span[1] <= len(text):
+    spans = []
+    for item in parsed if isinstance(parsed, list) else [] if parsed is None else [parsed]:
+        begin, last, is_learnt = _read_span(item)
+        if not 0 <= begin <= last + 1 <= len(text):
             form = "a pair, or an object of `begin_offset`, `end_offset` and `train`"
             raise RecordProblem("bad-field", f"{name}: {show_value(item)} is not a span of the text: {form}")
-    return [(span[0], span[1]) for span in spans if span is not None and not span[2] and span[0] < span[1]]
+        spans += [(begin, last + 1)] if begin <= last and not is_learnt else []
+    return spans
 
 
-def _read_span(item: object) -> tuple[int, int, bool] | None:
+def _read_span(item: object) -> tuple[int, int, bool]:
+    """Return the first and the last character of a span, and whether it is trained on; -1 if it is no span."""
+    values = [*item, False] if isinstance(item, list) and len(item) == 2 else []
     if isinstance(item, dict):
-        begin, last, is_learnt = (item.get(key) for key in ("begin_offset", "end_offset", "train"))
-    elif isinstance(item, list) and len(item) == 2:
-        (begin, last), is_learnt = item, False
-    else:
-        return None
-    if isinstance(begin, int) and isinstance(last, int) and isinstance(is_learnt, bool):
-        return begin, last + 1, is_learnt
-    return None
+        values = [item.get(key) for key in ("begin_offset", "end_offset", "train")]
+    is_span = [isinstance(value, kind) for value, kind in zip(values, (int, int, bool), strict=False)]
+    return (values[0], values[1], values[2]) if len(is_span) == 3 and all(is_span) else (-1, -1, False)
 
 
 def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -749,9 +727,9 @@ def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
         if given.get(name) is not None:
             raise RecordProblem("bad-field", f"`chat_template_kwargs` cannot set {name!r}; make it a key of the record")
     given = {name: value for name, value in given.items() if value is not None}
-    if (thinks := record.get("enable_thinking")) is not None:  # verl's column
-        given.setdefault("enable_thinking", require(thinks, bool, "`enable_thinking`"))
-    return {**given, **variables}
+    columns = {key: record[key] for key in VARIABLE_KEYS if record.get(key) is not None}
+    columns = {key: require(value, VARIABLE_KEYS[key], f"`{key}`") for key, value in columns.items()}
+    return {**columns, **given, **variables}
 
 
 def parse_record(line: bytes) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def test_nothing_of_a_turn_with_calls_is_lost(seed):
     turns = [turn for step in steps for turn in ({"role": "user", "content": next(words)}, *step)]
     flags = [{turn.get("loss", True) for turn in step} for step in steps]
     if any(len(flag) > 1 for flag in flags):
-        with pytest.raises(RecordProblem, match="only one of them is to be trained on"):
+        with pytest.raises(RecordProblem, match="only one of them is trained on"):
             ConversationReader().read({"messages": turns})
         return
     conversation = ConversationReader().read({"messages": turns})

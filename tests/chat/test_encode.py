@@ -80,9 +80,7 @@ def test_marker_in_a_text_is_refused():
     assert caught.value.kind == "marker-in-text"
 
 
-def test_template_has_to_say_what_is_learnt():
-    with pytest.raises(InputError, match=r"not mark what the model generates.* `chat_template: gemma3`, which has"):
-        encoder("", template="<start_of_turn>{{ messages }}")
+def test_a_tokenizer_without_a_template_is_refused():
     with pytest.raises(InputError, match="the tokenizer has none"):
         InstructionEncoder(parse_config("{}"), train("bytes"))
 

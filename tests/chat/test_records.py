@@ -100,6 +100,7 @@ CALLS = {
     "OpenAI's form": ('[{"type": "function", "function": {"name": "f"}}]', [{}]),
     "single quotes": ("""{"name": "f", "arguments": '{"city": "Oslo"}'}""", [CITY]),
     "lines": ('{"name": "f", "arguments": {}}\n{"name": "f", "arguments": {"city": "Oslo"}}', [{}, CITY]),
+    "one object": ({"name": "f", "arguments": {"city": "Oslo"}}, [CITY]),
     "tags": ('<tool_call>\n{"name": "f", "arguments": {"city": "Oslo"}}\n</tool_call>', [CITY]),
 }
 
@@ -186,7 +187,7 @@ def test_learnt_replies_need_the_role_of_replies():
     bot, roles = {"role": "bot", "content": "x"}, {"user": "user", "bot": "Bot"}
     with pytest.raises(RecordProblem, match=r"message 2: .* its role is 'Bot', not that of replies"):
         read({"messages": [USER, {**bot, "weight": 0}]}, roles=roles)
-    with pytest.raises(RecordProblem, match="none of its messages has the role 'assistant'"):
+    with pytest.raises(RecordProblem, match="no message of the last turn has the role of replies"):
         read({"messages": [USER, bot]}, roles=roles, learn="last_turn")
     assert read({"messages": [USER, bot] * 2}, roles=roles, learn="last_turn", assistant_role="Bot").learnt == {3}
 
