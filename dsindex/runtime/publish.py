@@ -193,6 +193,7 @@ def new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[NewFiles]
             elif os.path.getsize(final) != file.size_bytes or digest_file(final) != file.digest:
                 hint = "choose another name, or remove it"
                 raise OutputError(f"{final}: exists already, with other content", hint=hint)
+        store_of(artifact.finals[0]).delete(map(artifact.partial, files.written.keys() - missing.keys()))
         if missing:
             publish([replace(artifact, finals=tuple(missing))], missing)
 
