@@ -92,11 +92,11 @@ RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 """Variables of templates that neither a configuration nor `chat_template_kwargs` may set."""
 
 # Notes of a conversation; other notes are names of keys that the template does not use.
-LEARNT_QUESTION = "a user's turn that says it is learnt"
-UNLEARNT_END = "an end of its last reply that is not learnt"
-"""Its template leaves the token that ends a reply outside of `{% generation %}`."""
-REORDERED_REPLY = "a reply with a text or thought after a tool call"
-OTHER_THOUGHTS = "a thought in other tags than the template's"
+LEARNT_QUESTION = "a user turn marked for training"
+UNLEARNT_END = "an untrained end of the last reply"
+"""The template writes the token that ends a reply outside of `{% generation %}`."""
+REORDERED_REPLY = "text or a thought after a tool call"
+OTHER_THOUGHTS = "a thought in unknown tags"
 
 _T = TypeVar("_T")
 _KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object", bool: "true or false"}

@@ -50,7 +50,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
         from dsindex.commands.index import check_index_options, run_index  # load numba
 
         check_index_options(index_configs[0])
-    source = open_source(config, append_eod=config.append_eod, reporter=reporter, columns=config.selection().paths)
+    source = open_source(config, append_eod=config.append_eod, reporter=reporter, selection=config.selection())
     selection = config.selection(source.tokenizer.vocabulary_size)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     encodes, num_keys = config.token_ids is None, len(config.output_names)

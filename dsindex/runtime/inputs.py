@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from dsindex.runtime.input_paths import FoundPath
     from dsindex.text.input_format import Columns, InputForm, InputFormat
+    from dsindex.text.selection import Selection
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -71,7 +72,7 @@ def look_at_inputs(
     wanted: InputFormat = "auto",
     shard_size: int | None = None,
     largest: int = LARGEST_SHARD_BYTES,
-    columns: Columns | None = None,
+    selection: Selection | None = None,
 ) -> list[InputFile]:
     """Return the files under paths that were found, as they are now, with their forms and parts.
 
@@ -80,17 +81,17 @@ def look_at_inputs(
         wanted: The format of all inputs that are not Parquet or Arrow; `auto` is JSON lines.
         shard_size: Bytes of text in a shard, about; None to choose it for each input.
         largest: The largest size that is chosen.
-        columns: The wanted columns of tables; None for all.
+        selection: What is read of records; None if any record may be read.
 
     Raises:
         InputError: If one cannot be an input, naming it.
     """
-    look = partial(_look_at, wanted=wanted, shard_size=shard_size, largest=largest, columns=columns)
+    look = partial(_look_at, wanted=wanted, shard_size=shard_size, largest=largest, selection=selection)
     return _map_in_threads(look, list(paths))
 
 
 def _look_at(
-    found: FoundPath, *, wanted: InputFormat, shard_size: int | None, largest: int, columns: Columns | None
+    found: FoundPath, *, wanted: InputFormat, shard_size: int | None, largest: int, selection: Selection | None
 ) -> InputFile:
     path, stored = found.path, found.absolute_path
     with found.errors_placed():
@@ -103,6 +104,7 @@ def _look_at(
         except OSError as error:
             what = f"cannot be read ({error.strerror})"
             raise InputError(f"{path}: {what}; check --input, which takes files, and - for a pipe") from error
+        columns = None if selection is None else selection.of_input(stored).paths
         status = InputStatus(path=stored, size_bytes=file.size_bytes, version=file.version)
         return InputFile(path=path, parts=tuple(_cut(status, form, shard_size, largest, columns)))
 

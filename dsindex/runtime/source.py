@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dsindex.runtime.tasks import ShardTask
     from dsindex.store.local import InputStatus
     from dsindex.text.engines import Engine
-    from dsindex.text.input_format import Columns
+    from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
 
@@ -170,7 +170,7 @@ def open_source(
     *,
     append_eod: bool,
     reporter: Reporter | None = None,
-    columns: Columns | None = None,
+    selection: Selection | None = None,
 ) -> TextSource:
     """Load the tokenizer and find the inputs; standard input is read last, into the work folder.
 
@@ -178,7 +178,7 @@ def open_source(
         config: The options of the job.
         append_eod: Whether every document ends with EOD.
         reporter: Shows messages about standard input; None if the job writes nothing, so that it cannot read it.
-        columns: The columns of texts that tables must have; None if any record may be read.
+        selection: What is read of records; None if any record may be read.
 
     Raises:
         InputError: If an input is missing, empty or not readable.
@@ -207,7 +207,7 @@ def open_source(
         wanted=config.input_format,
         shard_size=config.shard_size,
         largest=config.largest_shard,
-        columns=columns,
+        selection=selection,
     )
     inputs = look(path for path in paths if not path.is_standard_input)
     for number, path in enumerate(paths):
