@@ -11,6 +11,7 @@ from dsindex.store.config_files import option_names, parse_yaml, read_yaml
 @pytest.mark.parametrize(("text", "message"), [
     ("a: &a [x]\nb: *a\n", r"c\.yaml, line 2: expected YAML, got what is none \(the alias \*a; write the value itself"),
     ("[" * 100_000, r"c\.yaml: expected YAML, got what is none"),
+    ("a: [" + "?," * 50_000 + "]", r"c\.yaml: too many values for a configuration\nhint: name many inputs with --input-list"),
     ("input: a\nb: 1\ninput: c\n", r"c\.yaml, line 3: expected YAML, got what is none \(input again; leave one out"),
     ("a: !!timestamp 2024-13-01\n", r"c\.yaml: expected YAML, got what is none"),
     ("a: !!int ''\n", r"c\.yaml: expected YAML, got what is none"),
@@ -20,7 +21,7 @@ from dsindex.store.config_files import option_names, parse_yaml, read_yaml
     ("{[a]: b}: c\n", r"c\.yaml, line 1: expected YAML"),
     ("a: 1\n---\nb: 1\n", r"c\.yaml, line 2: expected YAML"),
     ("", r"c\.yaml: expected a mapping of options to values, got None"),
-], ids=["alias", "deep", "key-twice", "date", "integer", "digits", "object", "no-utf8", "key-no-text",
+], ids=["alias", "deep", "many", "key-twice", "date", "integer", "digits", "object", "no-utf8", "key-no-text",
         "two-documents", "empty"])  # fmt: skip
 def test_what_is_no_configuration_is_refused_by_line(text, message):
     with pytest.raises(InputError, match=message):
