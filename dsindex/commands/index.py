@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -16,14 +16,24 @@ from dsindex.errors import InputError, LimitError, OutputError, UsageError
 from dsindex.megatron import maxtext
 from dsindex.megatron.building import (
     BuiltCache,
-    build_cache,
     count_parts,
     describe_cache,
     has_content,
+    make_contents,
     sequence_counts,
     write_sequence_counts,
 )
-from dsindex.megatron.cache import BLENDED_CLASS, GPT_CLASSES, cache_files, dataset_parts, is_maxtext, read_description
+from dsindex.megatron.cache import (
+    BLENDED_CLASS,
+    GPT_CLASSES,
+    cache_files,
+    check_cache,
+    dataset_parts,
+    encode_record,
+    is_maxtext,
+    read_description,
+    write_content,
+)
 from dsindex.megatron.continuation import plan_over_time
 from dsindex.megatron.epochs import (
     SPLIT_NAMES,
@@ -50,16 +60,20 @@ from dsindex.messages import count, format_size
 from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
 from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
+from dsindex.runtime.plan import make_plan
 from dsindex.runtime.progress import Reporter
+from dsindex.runtime.publish import Artifact, publish, writing_artifacts
 from dsindex.store.config_files import read_object
 from dsindex.store.local import free_bytes, open_file
 from dsindex.store.machine import available_cpus, available_memory
+from dsindex.store.protocol import open_output
 from dsindex.store.read import digest_file
 from dsindex.store.urls import absolute, local_paths, refuse_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from dsindex.megatron.cache import CacheFiles, CacheRecord, Content
     from dsindex.megatron.flags import Sizes
     from dsindex.megatron.plan import Blend, Cache, Counts
     from dsindex.options.index import IndexConfig
@@ -426,6 +440,61 @@ def _build(caches: Sequence[Cache], executor: Executor, reporter: Reporter) -> l
             results.append(result)
             reporter.advance(1)
     return results
+
+
+def build_cache(cache: Cache, threads: int = 1) -> BuiltCache:
+    """Build one cache and publish it, or keep an existing one that is still valid; waits for another that builds it.
+
+    Raises:
+        FormatError: If the `.idx` changed since the cache was planned.
+        LimitError: If a blend draws more samples than a dataset has.
+        OutputError: If the cache cannot be written, or another program's file has one of its names.
+    """
+    started = time.monotonic()
+    with writing_artifacts([cache.files.stem], [_artifact(cache.files)], waits=True):
+        made = make_contents(cache, threads)
+        reused = made is None or write_cache(cache.files, *made)
+    return describe_cache(cache, seconds=time.monotonic() - started, reused=reused)
+
+
+def _artifact(files: CacheFiles) -> Artifact:
+    """Return a cache's files, of which the description and dsindex's record complete it."""
+    finals = tuple(map(absolute, (*files.paths, files.record)))
+    return Artifact(finals=finals, plan_id=make_plan({"cache": files.stem}).plan_id)
+
+
+def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRecord) -> bool:
+    """Publish a cache, which is locked, or keep identical files.
+
+    Args:
+        files: The paths.
+        contents: Contents of the files, in the order of `files.paths`.
+        record: What to record besides the files' sizes and digests.
+
+    Returns:
+        Whether the files existed already.
+
+    Raises:
+        OutputError: If a file exists that differs and that dsindex did not write, or a file cannot be written.
+    """
+    complete = check_cache(files, contents, record)
+    if complete is None:
+        return True
+    is_there = files.exist() and not files.changed(complete)
+    artifact = _artifact(files)
+    *finals, record_path = artifact.finals
+    written: list[tuple[str, Content]] = [(record_path, encode_record(complete))]
+    if is_there:
+        artifact = replace(artifact, finals=(record_path,))
+    else:
+        written = [*zip(finals, contents, strict=True), *written]
+    sizes: dict[str, int | None] = {}
+    for final, content in written:
+        with open_output(artifact.partial(final)) as file:
+            write_content(file, content)
+        sizes[final] = file.size_bytes
+    publish([artifact], sizes)
+    return is_there
 
 
 def _explain(cache: Cache) -> Finding:

@@ -35,7 +35,7 @@ from dsindex.megatron.cache import (
 )
 from dsindex.messages import count
 from dsindex.runtime.progress import PROGRESS_SUFFIX, Snapshot, describe, read_progress
-from dsindex.runtime.work_folder import LOCK_FILE, MARKER_FILE, Ledger
+from dsindex.runtime.work_folder import LOCK_FILE, MARKER_FILE, Journal
 from dsindex.store.lock import owner_is_gone
 
 if TYPE_CHECKING:
@@ -280,15 +280,15 @@ def find_work_folder(path: str) -> str | None:
 
 def _look_at_work_folder(seen: InspectResult, _: InspectConfig) -> None:
     path, facts = seen.path, seen.facts
-    ledger = Ledger(path)
+    journal = Journal(path)
     progress = read_progress(f"{path.rstrip('/').removesuffix('.build')}.{PROGRESS_SUFFIX}") or {}
-    facts["finished"] = "yes" if ledger.is_finished else "no: run the same command again to continue"
+    facts["finished"] = "yes" if journal.is_finished else "no: run the same command again to continue"
     with contextlib.suppress(KeyError, TypeError, ValueError):  # it is another version's
         snapshot = Snapshot(**progress["stage"])
         facts["stage"] = f"{snapshot.stage}: {describe(snapshot)}"
-    if ledger.plan is not None:
-        facts["inputs"] = some_inputs([path for path, *_ in ledger.plan.inputs])
-        settings = ledger.plan.settings
+    if journal.began is not None:
+        facts["inputs"] = some_inputs([path for path, *_ in journal.began.plan.inputs])
+        settings = journal.began.plan.settings
         facts["settings"] = [f"{name} = {value}" for name, value in settings.items() if value not in (None, False, "")]
     names = ("output", "state", "started", "updated", "host", "error", "message")
     facts |= {name: progress[name] for name in names if isinstance(progress.get(name), str)}

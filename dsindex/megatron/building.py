@@ -1,13 +1,9 @@
-"""Build one cache, on any executor, and write it.
-
-If two tasks build the same cache at the same time, one waits for the other and then finds it built.
-"""
+"""Make the contents of one cache."""
 
 from __future__ import annotations
 
 import json
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +19,7 @@ from dsindex.megatron.cache import (
     count_tokens,
     description_text,
     fingerprint,
-    lock_cache,
     read_lengths,
-    write_cache,
 )
 from dsindex.megatron.epochs import STOCK_ORDER, DocumentOrder, shuffle_dtype, split_bounds
 from dsindex.megatron.plan import BlendedCache, GPTCache, PartCounts
@@ -37,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.megatron.cache import Content
     from dsindex.megatron.epochs import EpochCounts, Part, SampleRule
     from dsindex.megatron.plan import Cache
 
@@ -143,39 +138,38 @@ def describe_cache(cache: Cache, *, seconds: float | None = None, reused: bool =
     )
 
 
-def build_cache(cache: Cache, threads: int = 1) -> BuiltCache:
-    """Build one cache and write it, or keep an existing one that is still valid.
+def make_contents(cache: Cache, threads: int = 1) -> tuple[Sequence[Content], CacheRecord] | None:
+    """Return the contents of a cache's files, in the order of their paths, and its record; None if it is current.
 
     Raises:
         FormatError: If the `.idx` changed since the cache was planned.
         LimitError: If a blend draws more samples than a dataset has.
-        OutputError: If the cache cannot be written.
+        OutputError: If a cache of another order has its name.
     """
-    started = time.monotonic()
-    reused = _build_blend(cache) if isinstance(cache, BlendedCache) else _build_dataset(cache, threads)
-    return describe_cache(cache, seconds=time.monotonic() - started, reused=reused)
-
-
-def _build_dataset(cache: GPTCache, threads: int) -> bool:
-    begin, end = cache.part.begin, cache.part.end
-    lengths = read_lengths(cache.path, begin, end, of_documents=cache.of_documents)
-    source = fingerprint(cache.path, begin, end, lengths, of_documents=cache.of_documents)
-    with lock_cache(cache.files):
-        if _is_current(cache, source):
-            return True
+    if isinstance(cache, BlendedCache):
+        arrays, source = _make_blend(cache), None
         _require_same_order(cache)
-        if cache.continued is not None:
-            from dsindex.megatron.continuation import build_continued_arrays
+    else:
+        begin, end = cache.part.begin, cache.part.end
+        lengths = read_lengths(cache.path, begin, end, of_documents=cache.of_documents)
+        source = fingerprint(cache.path, begin, end, lengths, of_documents=cache.of_documents)
+        if _is_current(cache, source):
+            return None
+        _require_same_order(cache)
+        arrays = _make_arrays(cache, lengths, threads)
+    return (*arrays, description_text(cache.identifiers).encode()), _record(cache, source)
 
-            arrays = build_continued_arrays(cache, cache.continued, lengths, threads=threads)
-        else:
-            how: dict[str, Any] = {"rule": cache.rule, "seed": cache.seed, "order": cache.order}
-            arrays = build_arrays(lengths, cache.epochs, begin=begin, threads=threads, **how)
-        contents = (*arrays, description_text(cache.identifiers).encode())
-        return write_cache(cache.files, contents, _record(cache, source))
+
+def _make_arrays(cache: GPTCache, lengths: NDArray[np.int32], threads: int) -> tuple[NDArray[Any], ...]:
+    if cache.continued is not None:
+        from dsindex.megatron.continuation import build_continued_arrays
+
+        return build_continued_arrays(cache, cache.continued, lengths, threads=threads)
+    how: dict[str, Any] = {"rule": cache.rule, "seed": cache.seed, "order": cache.order}
+    return build_arrays(lengths, cache.epochs, begin=cache.part.begin, threads=threads, **how)
 
 
-def _build_blend(cache: BlendedCache) -> bool:
+def _make_blend(cache: BlendedCache) -> tuple[NDArray[Any], ...]:
     from dsindex.megatron.arrays import blend_by_weights, blend_exhaustively
 
     if cache.continued is not None:
@@ -193,10 +187,7 @@ def _build_blend(cache: BlendedCache) -> bool:
                 f"{cache.name}: the blend draws {size} samples from {dataset.prefix}, which has only "
                 f"{dataset.num_samples}; raise --mid-level-dataset-surplus from {cache.surplus:g}, here and in the job"
             )
-    contents = (datasets, samples, description_text(cache.identifiers).encode())
-    with lock_cache(cache.files):
-        _require_same_order(cache)
-        return write_cache(cache.files, contents, _record(cache))
+    return datasets, samples
 
 
 def _record(cache: Cache, source: Fingerprint | None = None) -> CacheRecord:
@@ -210,8 +201,7 @@ def _require_same_order(cache: Cache) -> None:
         OutputError: If there is one.
     """
     record, wanted = cache.files.read_record(), cache.settings
-    is_there = record is not None and record.building is None and cache.files.exist()
-    if record is not None and is_there and record.settings.order != wanted.order:
+    if record is not None and cache.files.exist() and record.settings.order != wanted.order:
         raise OutputError(
             f"{cache.files.paths[0]}: the cache of this name has {record.settings.show_order()}, not "
             f"{wanted.show_order()}; Megatron's names do not tell document orders apart: choose another "
@@ -222,7 +212,7 @@ def _require_same_order(cache: Cache) -> None:
 def _is_current(cache: GPTCache, source: Fingerprint) -> bool:
     """Tell whether this cache exists with the recorded bytes, built from the same lengths and options."""
     record = cache.files.read_record()
-    if record is None or record.source is None or record.building is not None or record.settings != cache.settings:
+    if record is None or record.source is None or record.settings != cache.settings:
         return False
     was = record.source
     is_same = (was.lengths_digest, was.begin, was.end) == (source.lengths_digest, source.begin, source.end)

@@ -102,9 +102,6 @@ def _faults(
             doubt = f"no {os.path.basename(files.record)} says that it has {asked.show_order()}"
             yield f"the job finds this cache, but {doubt}: choose another --data-cache-path for that"
         return
-    if record.building is not None:
-        yield "dsindex was stopped while building this cache; build it again"
-        return
     if changed := files.changed(record):
         what = f"the job finds this cache, but {', '.join(changed)} changed since dsindex wrote it"
         yield f"{what}; move it away and build it again"

@@ -332,7 +332,7 @@ class ProcessExecutor(Executor):
 
 def begin_worker() -> int:
     """Import what calls need, while the driver does something else; return the process."""
-    import dsindex.runtime.worker  # noqa: F401
+    import dsindex.runtime.merge  # noqa: F401
 
     return os.getpid()
 

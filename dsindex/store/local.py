@@ -281,12 +281,17 @@ def combine_digests(block_digests: Iterable[bytes]) -> str:
 
 
 class BlockDigester:
-    """Digests a stream of bytes by blocks of DIGEST_BLOCK_BYTES, counted from the first byte of the stream."""
+    """Digests a stream of bytes by blocks, counted from the first byte of the stream.
 
-    def __init__(self) -> None:
+    Args:
+        block_bytes: Size of a block; DIGEST_BLOCK_BYTES by default.
+        new_hash: Makes the hash of a block.
+    """
+
+    def __init__(self, block_bytes: int | None = None, new_hash: Callable[[], Any] = xxhash.xxh3_128) -> None:
         self._finished: list[bytes] = []
-        self._hash = xxhash.xxh3_128()
-        self._room = DIGEST_BLOCK_BYTES
+        self._hash = new_hash()
+        self._block_bytes = self._room = block_bytes or DIGEST_BLOCK_BYTES
 
     def update(self, data: Bytes) -> None:
         """Add the next bytes of the stream."""
@@ -299,11 +304,11 @@ class BlockDigester:
             if self._room == 0:
                 self._finished.append(self._hash.digest())
                 self._hash.reset()
-                self._room = DIGEST_BLOCK_BYTES
+                self._room = self._block_bytes
 
     def blocks(self) -> list[bytes]:
         """Return the digest of each block so far, including a last partial one."""
-        return [*self._finished, self._hash.digest()] if self._room < DIGEST_BLOCK_BYTES else list(self._finished)
+        return [*self._finished, self._hash.digest()] if self._room < self._block_bytes else list(self._finished)
 
     def hexdigest(self) -> str:
         """Return the digest of all bytes so far."""
@@ -345,7 +350,8 @@ class DigestingWriter(io.RawIOBase):
         descriptor: int | None = None,
     ) -> None:
         self._append, self._errors, self._descriptor = append, errors, descriptor
-        self._digester = BlockDigester()
+        self.digester = BlockDigester()
+        """Sees all bytes; may be replaced before the first."""
         self.size_bytes = 0
         self._at_work_bytes = 0
         """Bytes whose writeback was started."""
@@ -356,7 +362,7 @@ class DigestingWriter(io.RawIOBase):
         with self._errors():
             for begin in range(0, len(view), WRITE_BYTES):
                 self._append(view[begin : begin + WRITE_BYTES])
-        self._digester.update(view)
+        self.digester.update(view)
         self.size_bytes += len(view)
         if self._descriptor is not None and self.size_bytes - self._at_work_bytes >= WRITEBACK_BYTES:
             start_writeback(self._descriptor, self._at_work_bytes, self.size_bytes - self._at_work_bytes)
@@ -373,7 +379,7 @@ class DigestingWriter(io.RawIOBase):
 
     def hexdigest(self) -> str:
         """Return the digest of the bytes written, as `digest_file` would."""
-        return self._digester.hexdigest()
+        return self.digester.hexdigest()
 
     def as_stored(self, name: str) -> StoredFile:
         """Return the written file under a name."""

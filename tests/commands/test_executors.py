@@ -12,7 +12,7 @@ import pytest
 from dsindex.errors import BadRecordError, TaskError
 from dsindex.runtime.dispatch import Dispatch
 from dsindex.runtime.executors import Call, ProcessExecutor, ThreadExecutor
-from dsindex.runtime.worker import make_index
+from dsindex.runtime.merge import make_index
 from dsindex.store.machine import available_cpus, available_memory
 from dsindex.store.protocol import open_output
 from tests.support.jobs import run_config
@@ -221,7 +221,7 @@ def make_index_in_a_worker_that_dies_once(parts, path):
 
 
 def test_worker_that_dies_while_it_writes_leaves_nothing(tmp_path, make_config, monkeypatch):
-    monkeypatch.setattr("dsindex.runtime.job.make_index", make_index_in_a_worker_that_dies_once)
+    monkeypatch.setattr("dsindex.runtime.assembly.make_index", make_index_in_a_worker_that_dies_once)
     run_config(make_config(executor="processes"))
     assert (tmp_path / "died").exists()
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".bin", ".idx", ".json", ".parquet"}
