@@ -85,7 +85,7 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f", line {mark.line + 1}"
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise InputError(f"{source}{where}: expected YAML, got what is none ({reason})") from error
+        raise InputError(f"{source}{where}: not valid YAML: {reason}") from error
     if not isinstance(loaded, dict):
         raise InputError(f"{source}: expected a mapping of options to values, got {show_value(loaded)}")
     return loaded
