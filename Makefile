@@ -78,6 +78,7 @@ bench: $(DEV_READY)
 
 faults: $(DEV_READY)
 	$(BIN)/python -m pytest tests/faults --long-faults
+	$(BIN)/python -m tests.faults.drawn 0 $(or $(SEEDS),2000) --long
 
 # `clean` removes only folders with a marker file that these targets wrote.
 MADE := $(VENV)/.ready demo-output/dsindex-demo.txt bench-output/results.json site/.dsindex-site

@@ -80,6 +80,7 @@ class BadRecordError(InputError):
         line: Number of the line, or of the row of a table, counted from 1; None if it is not known.
         part: Number of the shard, and number of the line in the shard's part of the file, both counted from 0.
         is_row: Whether it is a row of a table; `offset` then is the number of its row group.
+        hint: What the user can do.
     """
 
     def __init__(
@@ -91,21 +92,23 @@ class BadRecordError(InputError):
         *,
         part: tuple[int, int] | None = None,
         is_row: bool = False,
+        hint: str | None = None,
     ) -> None:
         if is_row:
             place = f"row group {offset}" if line is None else f"row {line}"
         else:
             place = f"line at byte {offset}" if line is None else f"line {line}"
-        super().__init__(f"{path}, {place}: {reason}")
+        super().__init__(f"{path}, {place}: {reason}", hint=hint)
         self.path = path
         self.offset = offset
         self.reason = reason
         self.line = line
         self.part = part
         self.is_row = is_row
+        self.hint = hint
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, int, str, int | None]]:
-        make = functools.partial(type(self), part=self.part, is_row=self.is_row)
+        make = functools.partial(type(self), part=self.part, is_row=self.is_row, hint=self.hint)
         return make, (self.path, self.offset, self.reason, self.line)
 
 

@@ -74,7 +74,7 @@ def test_only_the_store_tells_objects_from_files():
 def test_library_imports_nothing_heavy():
     """`import dsindex` and its formats stay cheap: what is slow to import loads when it is used."""
     code = (
-        "import sys, dsindex, dsindex.formats.mmididx, dsindex.runtime.worker;"
+        "import sys, dsindex, dsindex.formats.mmididx, dsindex.runtime.tokenize, dsindex.runtime.merge;"
         "import dsindex.cli.main;"
         "print(sorted({'ray','awkward','numba','pyarrow.json','gigatoken','jinja2','torch'} & set(sys.modules)))"
     )

@@ -56,7 +56,6 @@ def read_template(name: str) -> str:
 
 
 _CONTROL_TOKEN = re.compile(r"<\|[^|>' ]+\|>|<(?:start|end)_of_turn>")
-_MISTRAL_TOKEN = re.compile(r"\[/?[A-Z_]+\]")
 
 
 def control_tokens(template: str | None) -> list[str]:
@@ -65,32 +64,8 @@ def control_tokens(template: str | None) -> list[str]:
     >>> control_tokens(read_template("chatml")), control_tokens("<|mine|>")
     (['<|im_end|>', '<|im_start|>'], [])
     """
-    name = next((name for name in template_names() if template == read_template(name)), None)
-    if name is None or template is None:
-        return []
-    found = _CONTROL_TOKEN.findall(template) + (_MISTRAL_TOKEN.findall(template) if "mistral" in name else [])
-    return sorted(set(found))
-
-
-_FAMILIES = (
-    ("<|start_header_id|>", "llama3.1"),
-    ("<start_of_turn>", "gemma3"),
-    ("<|channel|>", "gpt-oss"),
-    ("[INST]", "mistral"),
-    ("<|im_sep|>", "phi4"),
-    ("<think>", "qwen3"),
-    ("<tool_call>", "qwen2.5"),
-)
-"""What a family's own template spells -> the template that dsindex has for it."""
-
-
-def suggest_template(source: str) -> str:
-    """Return the name of the template that is most like another one.
-
-    >>> suggest_template("{{ '<start_of_turn>' }}"), suggest_template("")
-    ('gemma3', 'chatml')
-    """
-    return next((name for spelt, name in _FAMILIES if spelt in source), "chatml")
+    is_named = template is not None and template in map(read_template, template_names())
+    return sorted(set(_CONTROL_TOKEN.findall(template or ""))) if is_named else []
 
 
 MAX_TEMPLATE_BYTES = 1 << 20

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import product
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from dsindex.chat.thoughts import (
@@ -23,6 +23,7 @@ from dsindex.chat.thoughts import (
     skip_blanks,
 )
 from dsindex.errors import RecordProblem
+from dsindex.messages import show_value
 from dsindex.text import fields
 from dsindex.text.fields import type_name
 
@@ -38,17 +39,10 @@ TURN_KEYS = ("messages", "conversations", "conversation")
 CALLS_KEY = "answers"
 """The answer that is a list of tool calls, as in xLAM's data."""
 QUESTION_KEYS = ("prompt", "query", "question", "problem", "instruction", "input", "inputs", "human", "user")
-ANSWER_KEYS: tuple[str, ...] = (
-    "completion",
-    "response",
-    "output",
-    "generated_solution",
-    "solution",
-    "answer",
-    "targets",
-    "assistant",
+ANSWER_KEYS = (
+    *("completion", "response", "output", "generated_solution", "solution", "answer", "targets", "assistant"),
+    CALLS_KEY,
 )
-ANSWER_KEYS += (CALLS_KEY,)
 PAIR_KEYS = tuple(product(QUESTION_KEYS, ANSWER_KEYS))
 """Keys of a question and its answer, in a record or a turn; the first pair that has values counts."""
 CONTEXT_KEYS = ("input", "context")
@@ -62,25 +56,21 @@ REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 CALL_ROLES = frozenset({"function_call", "tool_call"})
 """Roles of turns whose text is one or more tool calls."""
 ARGUMENT_KEYS = ("arguments", "parameters")
-DEFAULT_ROLES: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("user", "human"), "user"),
-        **dict.fromkeys(("assistant", "gpt", "model", *CALL_ROLES), "assistant"),
-        **dict.fromkeys(("tool", "observation", "tool_response"), "tool"),
-        **{role: role for role in ("system", "developer", "function", "ipython")},
-    }
-)
+DEFAULT_ROLES: Mapping[str, str] = {
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "model", *CALL_ROLES), "assistant"),
+    **dict.fromkeys(("tool", "observation", "tool_response"), "tool"),
+    **{role: role for role in ("system", "developer", "function", "ipython")},
+}
 """A record's role -> the role in chat templates. Case does not matter."""
 TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 """Roles of messages that do not end a turn: the model continues after them."""
 
-LEARN_KEYS: Mapping[str, bool] = MappingProxyType(
-    {
-        **dict.fromkeys(("weight", "train", "training", "trainable", "loss", "loss_weight", "loss_scale"), True),
-        **dict.fromkeys(("loss_mask", "train_on_turn", "learn"), True),
-        **dict.fromkeys(("masked", "skip_loss", "ignore_loss", "no_loss"), False),
-    }
-)
+LEARN_KEYS: Mapping[str, bool] = {
+    **dict.fromkeys(("weight", "train", "training", "trainable", "loss", "loss_weight", "loss_scale"), True),
+    **dict.fromkeys(("loss_mask", "train_on_turn", "learn"), True),
+    **dict.fromkeys(("masked", "skip_loss", "ignore_loss", "no_loss"), False),
+}
 """Keys of a turn or a record with true, false, 1 or 0 -> the value for which it is trained on; never passed to
 templates. If there are several, it is trained on only if all agree."""
 UNWANTED_KEYS = ("label", "kto_tag")
@@ -91,24 +81,27 @@ SPAN_KEYS = ("train_detail", "training_detail", "loss_masking_spans")
 MASKED_ROLE_KEY = "mask"
 """Key of a record that names a role whose turns are not trained on, as in NeMo's chat data."""
 MEDIA_KEYS = ("images", "image", "videos", "video", "audios", "audio", "image_url")
+VARIABLE_KEYS: Mapping[str, type] = {"enable_thinking": bool, "reasoning_effort": str}
+"""Keys of a record that are variables of templates, as in verl's data -> their types."""
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 """Variables of templates that neither a configuration nor `chat_template_kwargs` may set."""
 
 # Notes of a conversation; other notes are names of keys that the template does not use.
-LEARNT_QUESTION = "a user's turn that says it is learnt"
-UNLEARNT_END = "an end of its last reply that is not learnt"
-"""Its template leaves the token that ends a reply outside of `{% generation %}`."""
-REORDERED_REPLY = "a reply with a text or thought after a tool call"
-OTHER_THOUGHTS = "a thought in other tags than the template's"
+LEARNT_QUESTION = "a user turn marked for training"
+UNLEARNT_END = "an untrained end of the last reply"
+"""The template writes the token that ends a reply outside of `{% generation %}`."""
+REORDERED_REPLY = "text or a thought after a tool call"
+OTHER_THOUGHTS = "a thought in unknown tags"
 
 _T = TypeVar("_T")
 _KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object", bool: "true or false"}
 _NEVER_LEARNT = frozenset({"user", "system", "developer", *TOOL_ROLES})
-_NO_CALL = frozenset({"", "auto", "none"})
+_UNPASSED_KEYS = frozenset({*ROLE_KEYS, *LEARN_KEYS, *SPAN_KEYS, *MEDIA_KEYS})
+"""Keys of a turn that templates do not get."""
+_NO_CALL = frozenset({"auto", "none"})
 """Texts under OpenAI's `function_call` that are no call."""
 _SURROGATE = re.compile(rb"\\u[dD]")
 """Escapes that may be a lone surrogate."""
-_CALL_TAGS = ("<tool_call>", "</tool_call>")
 _QUOTE_OPENS = re.compile(r"""("(?:arguments|parameters)"\s*:\s*)'(?=\{)""")
 _QUOTE_CLOSES = re.compile(r"""\}'(?=\s*\})""")
 _BETWEEN_CALLS = re.compile(r"[\s,;]*")
@@ -121,7 +114,7 @@ class Conversation:
     messages: list[Message]
     """At least one."""
     variables: dict[str, Any]
-    """The record's own variables: `tools`, `documents`, `enable_thinking`, `chat_template_kwargs`."""
+    """The record's own variables: `tools`, `documents`, VARIABLE_KEYS, `chat_template_kwargs`."""
     learnt: frozenset[int] | None = None
     """Positions of the replies that are trained on; None for all."""
     hidden: Mapping[int, Sequence[CharacterSpan]] = field(default_factory=dict)
@@ -173,41 +166,67 @@ class ConversationReader:
         _refuse_media(record, "the record")
         notes: set[str] = set()
         turns, num_prompt_turns = self._find_turns(record, notes)
+        masked_role = record.get(MASKED_ROLE_KEY)
+        if masked_role is not None:
+            where = f"`{MASKED_ROLE_KEY}`"
+            masked_role = map_role(require(masked_role, str, where), self.roles, where)
         messages: list[Message] = []
-        flags: list[bool | None] = []
+        trained: set[int] = set()
         hidden: dict[int, Sequence[CharacterSpan]] = {}
-        num_prompt_messages = 0
+        calls: defaultdict[int, list[Message]] = defaultdict(list)
         for number, turn in enumerate(turns, 1):
             message, is_call = self._read_message(turn, number, notes)
-            flag = read_flag(turn, f"message {number}: ") if len(turn) > 2 else None
+            role, position = message["role"], len(messages)
+            is_wanted = self._is_wanted(turn, role, number, notes)
+            is_wanted = is_wanted and role != masked_role and number > num_prompt_turns
             spans = message_spans(turn, number, content_text(message))
-            if is_call and messages and messages[-1]["role"] == self.assistant_role:
+            if is_call and messages and messages[-1]["role"] == role:
                 # The model writes both in one step, which ends once.
-                is_split = number > num_prompt_turns and len(messages) == num_prompt_messages
-                if is_split or (flag is False) != (flags[-1] is False):
-                    raise RecordProblem(
-                        "bad-field",
-                        f"message {number}: a tool call and the reply before it are one message, but only one of them "
-                        "is to be trained on",
-                    )
-                _add_call(messages[-1], message, notes)
+                if is_wanted != (position - 1 in trained):
+                    what = "a tool call and the reply before it are one message, but only one of them is trained on"
+                    raise RecordProblem("bad-field", f"message {number}: {what}")
+                calls[position - 1].append(message)
                 continue
-            if spans:
-                hidden[len(messages)] = spans
             messages.append(message)
-            flags.append(flag)
-            if number <= num_prompt_turns:
-                num_prompt_messages = len(messages)
+            if spans:
+                hidden[position] = spans
+            if role == self.assistant_role and is_wanted:
+                trained.add(position)
         if read_flag(record, "") is False or any(record.get(key) is False for key in UNWANTED_KEYS):
             raise RecordProblem("nothing-learnt", "a key of the record says that it is not to be trained on")
-        learnt = self._find_learnt(record, messages, flags, notes, num_prompt_messages)
+        for position, added in calls.items():
+            _add_calls(messages[position], added, notes)
+        trained = self._keep_wanted(messages, trained)
+        num_replies = sum(message["role"] == self.assistant_role for message in messages)
         return Conversation(
             messages=messages,
             variables=_read_variables(record),
-            learnt=learnt,
+            learnt=None if len(trained) == num_replies else frozenset(trained),
             hidden=hidden,
             notes=tuple(sorted(notes)),
         )
+
+    def _is_wanted(self, turn: Mapping[str, Any], role: str, number: int, notes: set[str]) -> bool:
+        """Return whether no key of a turn says that it is not trained on."""
+        flag = read_flag(turn, f"message {number}: ") if len(turn) > 2 else None
+        if flag is False and role not in {self.assistant_role, *_NEVER_LEARNT}:
+            what = f"its role is {role!r}, not that of replies, {self.assistant_role!r}; set `assistant_role`"
+            raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
+        if flag is True and role == "user":
+            notes.add(LEARNT_QUESTION)
+        return flag is not False
+
+    def _keep_wanted(self, messages: Sequence[Message], trained: set[int]) -> set[int]:
+        """Return the replies that are trained on with `learn` and `reasoning`."""
+        if self.learn == "last_turn":
+            first = last_turn([message["role"] for message in messages], self.assistant_role)
+            trained = {number for number in trained if number >= first}
+            if not trained:
+                what = f"no message of the last turn has the role of replies, {self.assistant_role!r}"
+                raise RecordProblem("nothing-learnt", f"nothing is trained on: {what}; set `assistant_role`")
+        if self.reasoning == "drop":  # an empty reply is what a dropped thought leaves
+            trained = {n for n in trained if "tool_calls" in messages[n] or content_text(messages[n]).strip()}
+        return trained
 
     def _find_turns(self, record: Mapping[str, Any], notes: set[str]) -> tuple[list[Any], int]:
         """Return at least one turn, and how many of them are the prompt."""
@@ -223,7 +242,7 @@ class ConversationReader:
             ignored |= {*QUESTION_KEYS, *ANSWER_KEYS, *CONTEXT_KEYS, *REASONING_KEYS}.difference(pair, contexts)
         else:
             pairs = f", or a question ({', '.join(QUESTION_KEYS)}) and its answer ({', '.join(ANSWER_KEYS)})"
-            needed, found = " or ".join(keys) + ("" if self.turns_key else pairs), ", ".join([*record][:8]) or "none"
+            needed, found = " or ".join(keys) + ("" if self.turns_key else pairs), show_value(", ".join([*record][:8]))
             raise RecordProblem("missing-field", f"no conversation: it needs the key {needed}; its keys are {found}")
         if not turns:
             raise RecordProblem("no-turns", "the conversation has no messages")
@@ -242,21 +261,22 @@ class ConversationReader:
         """Return the `number`-th message (from 1) as templates expect it, and whether its role is that of a call."""
         turn = require(turn, dict, f"message {number}")
         name = message_role(turn, number)
-        role = map_role(name, self.roles, number)
         is_call = name.lower() in CALL_ROLES
+        role = self.assistant_role if is_call else map_role(name, self.roles, f"message {number}")
         message: Message = {"role": role}
         for key, value in turn.items():
-            if value is None or key in ROLE_KEYS or key in LEARN_KEYS or key in SPAN_KEYS:
+            if value is None or key in _UNPASSED_KEYS:
                 continue
             if key in TEXT_KEYS:
-                content = _read_content(key, value, number)
+                is_call_object = is_call and isinstance(value, dict)
+                content = json.dumps(value) if is_call_object else _read_content(key, value, number)
                 if message.setdefault("content", content) != content:
                     raise RecordProblem("bad-field", f"message {number}: `content` and `value` have different texts")
             else:
                 message[key] = value
+        _refuse_media(turn, f"message {number}")
         if len(message) == 2 and not is_call and role != self.assistant_role and "content" in message:
             return message, False
-        _refuse_media(message, f"message {number}")
         self._read_calls(message, number, notes, is_call=is_call)
         self._read_reasoning(message, number, notes)
         if "content" not in message and not any(message.get(key) for key in ("tool_calls", *REASONING_KEYS)):
@@ -266,10 +286,11 @@ class ConversationReader:
 
     def _read_calls(self, message: Message, number: int, notes: set[str], *, is_call: bool) -> None:
         where = f"message {number}"
-        if _is_empty(message.get("tool_calls")):
+        given = parse_json(message.get("tool_calls"))
+        if _is_empty(given):
             message.pop("tool_calls", None)
         if "tool_calls" in message:
-            message["tool_calls"] = read_objects(message["tool_calls"], f"{where}: `tool_calls`")
+            message["tool_calls"] = read_objects(given, f"{where}: `tool_calls`")
         elif is_call and (text := content_text(message)).strip():
             before, message["tool_calls"], is_reordered = _parse_calls(text, where, self.tag_pairs)
             notes.update([REORDERED_REPLY] if is_reordered else [])
@@ -306,46 +327,6 @@ class ConversationReader:
             if kept != text or "content" not in message:
                 message["content"] = kept
 
-    def _find_learnt(
-        self,
-        record: Mapping[str, Any],
-        messages: Sequence[Message],
-        flags: Sequence[bool | None],
-        notes: set[str],
-        num_prompt_messages: int,
-    ) -> frozenset[int] | None:
-        """Return the positions of the replies that are trained on, None for all."""
-        assistant = self.assistant_role
-        roles = [message["role"] for message in messages]
-        for number, (role, flag) in enumerate(zip(roles, flags, strict=True), 1):
-            if flag is False and role != assistant and role not in _NEVER_LEARNT:
-                raise RecordProblem(
-                    "bad-field",
-                    f"message {number}: a key says that it is not trained on, but its role {role!r} is not the role of "
-                    f"replies, {assistant!r}; set `assistant_role`",
-                )
-            if flag is True and role == "user":
-                notes.add(LEARNT_QUESTION)
-        masked = record.get(MASKED_ROLE_KEY)
-        if masked is not None:
-            masked = map_role(require(masked, str, f"`{MASKED_ROLE_KEY}`"), self.roles, 0)
-        first = last_turn(roles, assistant) if self.learn == "last_turn" else 0
-        replies = [number for number, role in enumerate(roles) if role == assistant]
-        learnt = [
-            number
-            for number in replies
-            if flags[number] is not False and number >= max(first, num_prompt_messages) and roles[number] != masked
-        ]
-        if self.reasoning == "drop":  # an empty reply is what a dropped thought leaves
-            learnt = [n for n in learnt if "tool_calls" in messages[n] or content_text(messages[n]).strip()]
-        if self.learn == "last_turn" and not learnt:
-            raise RecordProblem(
-                "nothing-learnt",
-                f"the last turn has no reply to train on: none of its messages has the role {assistant!r}, which "
-                "`assistant_role` sets",
-            )
-        return None if len(learnt) == len(replies) else frozenset(learnt)
-
 
 def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
     """Return the position at which the last turn's replies begin: after the last message to the model.
@@ -359,9 +340,7 @@ def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
 
 def find_pair(record: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the first pair of keys for which a record or a turn has values."""
-    return next(
-        (keys for keys in PAIR_KEYS if record.get(keys[0]) is not None and record.get(keys[1]) is not None), None
-    )
+    return next((pair for pair in PAIR_KEYS if all(record.get(key) is not None for key in pair)), None)
 
 
 def read_flag(turn: Mapping[str, Any], where: str) -> bool | None:
@@ -381,7 +360,7 @@ def read_flag(turn: Mapping[str, Any], where: str) -> bool | None:
         if value is None:
             continue
         if not isinstance(value, (bool, int, float)) or value not in (0, 1):
-            shown = repr(value) if isinstance(value, (int, float)) else type_name(value)
+            shown = show_value(value) if isinstance(value, (int, float)) else type_name(value)
             raise RecordProblem("bad-field", f"{where}`{key}` is {shown}, not true, false, 1 or 0")
         is_learnt = bool(value) is LEARN_KEYS[key]
         flag = is_learnt if flag is None else flag and is_learnt
@@ -414,8 +393,8 @@ def message_text(message: Mapping[str, Any], number: int) -> str:
     raise RecordProblem("missing-field", f"message {number}: it has no text under `content` or `value`")
 
 
-def map_role(role: str, roles: Mapping[str, str], number: int) -> str:
-    """Map the role of the `number`-th message (from 1).
+def map_role(role: str, roles: Mapping[str, str], where: str) -> str:
+    """Map a role.
 
     Raises:
         RecordProblem: If the role is not one of `roles`.
@@ -424,7 +403,7 @@ def map_role(role: str, roles: Mapping[str, str], number: int) -> str:
     if mapped is None:
         known = ", ".join(sorted(roles))
         raise RecordProblem(
-            "unknown-role", f"message {number}: unknown role {role!r}; add it to `role_mapping` (known: {known})"
+            "unknown-role", f"{where}: unknown role {show_value(role)}; add it to `role_mapping` (known: {known})"
         )
     return mapped
 
@@ -471,9 +450,11 @@ def require(value: object, kind: type[_T], where: str) -> _T:
 
 
 def _is_empty(value: object) -> bool:
-    """Tell whether a value is null, false, 0, blank or empty, or contains nothing else, as Arrow fills missing keys."""
+    """Tell whether a value is null, false, 0, blank or empty, or contains nothing else, as Arrow fills in keys."""
     items = list(value.values()) if isinstance(value, dict) else value
-    return all(map(_is_empty, items)) if isinstance(items, list) else not items
+    if isinstance(items, list):
+        return all(map(_is_empty, items))
+    return not (items.strip() if isinstance(items, str) else items)
 
 
 def _refuse_media(holder: Mapping[str, Any], where: str) -> None:
@@ -554,7 +535,7 @@ def _read_part(part: object, where: str) -> dict[str, str]:
     part = require(part, dict, where)
     kind = part.get("type")
     if kind != "text":
-        shown = repr(kind) if isinstance(kind, str) else type_name(kind) if "type" in part else "missing"
+        shown = show_value(kind) if isinstance(kind, str) else type_name(kind) if "type" in part else "missing"
         raise RecordProblem("bad-field", f"{where}: its type is {shown}, but only parts of type 'text' can be encoded")
     _refuse_media(part, where)
     # Without the other keys: a template may take `image_url: null` for an image.
@@ -571,19 +552,23 @@ def _join(parts: Sequence[Mapping[str, str]]) -> str:
     return "".join(part["text"] for part in parts)
 
 
-def _add_call(reply: Message, call: Message, notes: set[str]) -> None:
-    """Add a turn of tool calls, with its text and thought, to the reply before it."""
-    text, before = content_text(call), content_text(reply)
-    thoughts = [key for key in REASONING_KEYS if key in call]
-    if (text and "tool_calls" in reply) or (thoughts and (before.strip() or "tool_calls" in reply)):
-        notes.add(REORDERED_REPLY)
-    if text:
-        reply["content"] = f"{before}\n\n{text}" if before else text
-    for key in thoughts:
-        reply[key] = f"{reply[key]}\n\n{call[key]}" if reply.get(key) else call[key]
-    reply["tool_calls"] = [*reply.get("tool_calls", []), *call["tool_calls"]]
-    for key, value in call.items():
-        reply.setdefault(key, value)
+def _add_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> None:
+    """Add the turns of tool calls that follow a reply to it, with their texts and thoughts."""
+    before = content_text(reply)
+    has_text = bool(before.strip())
+    for call in calls:
+        has_thought = any(key in call for key in REASONING_KEYS)
+        if ("tool_calls" in reply and "content" in call) or (has_thought and (has_text or "tool_calls" in reply)):
+            notes.add(REORDERED_REPLY)
+        reply["tool_calls"] = tool_calls = reply.get("tool_calls", [])
+        tool_calls += call["tool_calls"]
+    for key in ("content", *REASONING_KEYS):
+        texts = [content_text(call) if key == "content" else call.get(key) for call in calls]
+        if any(texts):
+            reply[key] = "\n\n".join(filter(None, [before if key == "content" else reply.get(key), *texts]))
+    for call in calls:
+        for key, value in call.items():
+            reply.setdefault(key, value)
 
 
 def _parse_calls(text: str, where: str, pairs: tuple[TagPair, ...]) -> tuple[str, list[dict[str, Any]], bool]:
@@ -601,7 +586,7 @@ def _parse_calls(text: str, where: str, pairs: tuple[TagPair, ...]) -> tuple[str
         if calls:
             texts[0] = "\n\n".join(filter(None, [candidate[:begin].strip(), texts[0]]))
             return "\n\n".join(filter(None, texts)), [_read_call(call, where) for call in calls], any(texts[1:])
-    raise RecordProblem("bad-call", f"{where}: its text is not a tool call in JSON: {text[:60]!r}")
+    raise RecordProblem("bad-call", f"{where}: its text is not a tool call in JSON: {show_value(text)}")
 
 
 def _split_calls(text: str, begin: int) -> tuple[list[str], list[Any]]:
@@ -610,14 +595,11 @@ def _split_calls(text: str, begin: int) -> tuple[list[str], list[Any]]:
     Raises:
         ValueError: If the text is not made of calls, or a tag is not closed.
     """
-    opening, closing = _CALL_TAGS
+    opening, closing = "<tool_call>", "</tool_call>"
     if text.startswith(("{", "["), skip_blanks(text, begin, len(text))) or opening not in text:
-        calls, position = _decode_calls(text, begin)
-        if position < len(text):
-            raise ValueError("a text that is no call")
-        return [""], calls
+        text, begin = f"{opening}{text[begin:]}{closing}", 0
     texts: list[str] = []
-    calls = []
+    calls: list[Any] = []
     while (position := text.find(opening, begin)) >= 0:
         texts.append(text[begin:position].strip())
         decoded, begin = _decode_calls(text, position + len(opening))
@@ -653,7 +635,7 @@ def _read_call(call: object, where: str) -> dict[str, Any]:
     outer: dict[str, Any] = call if isinstance(call, dict) else {}
     function: dict[str, Any] = outer["function"] if isinstance(outer.get("function"), dict) else outer
     if not isinstance(function.get("name"), str):
-        raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {str(call)[:60]}")
+        raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {show_value(call)}")
     arguments: object = next((function[key] for key in ARGUMENT_KEYS if function.get(key) is not None), {})
     extra = {key: value for key, value in outer.items() if key in ("id", "index")}
     described = {"name": function["name"], "arguments": parse_json(arguments)}
@@ -673,7 +655,7 @@ def message_spans(turn: Mapping[str, Any], number: int, used: str) -> list[Chara
     """
     if len(turn) == 2 and isinstance(turn.get("content", turn.get("value")), str):
         return []
-    content = next((turn[key] for key in TEXT_KEYS if turn.get(key) is not None), "")
+    content = next((turn[key] for key in TEXT_KEYS if isinstance(turn.get(key), (str, list))), "")
     text = content if isinstance(content, str) else _join(content)
     spans: list[CharacterSpan] = []
     for key in SPAN_KEYS:
@@ -700,25 +682,16 @@ def hidden_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
     [(0, 2)]
     """
     parsed = parse_json(given)
-    items = parsed if isinstance(parsed, list) else [] if parsed is None else [parsed]
-    spans = [_read_span(item) for item in items]
-    for item, span in zip(items, spans, strict=True):
-        if span is None or not 0 <= span[0] <= span[1] <= len(text):
+    spans = []
+    for item in parsed if isinstance(parsed, list) else [] if parsed is None else [parsed]:
+        keys = ("begin_offset", "end_offset", "train")
+        values: list[Any] = [*item, False] if isinstance(item, list) else []
+        values = [item.get(key) for key in keys] if isinstance(item, dict) else values
+        if [*map(type, values)] != [int, int, bool] or not 0 <= values[0] <= values[1] + 1 <= len(text):
             form = "a pair, or an object of `begin_offset`, `end_offset` and `train`"
-            raise RecordProblem("bad-field", f"{name}: {str(item)[:60]} is not a span of the text: {form}")
-    return [(span[0], span[1]) for span in spans if span is not None and not span[2] and span[0] < span[1]]
-
-
-def _read_span(item: object) -> tuple[int, int, bool] | None:
-    if isinstance(item, dict):
-        begin, last, is_learnt = (item.get(key) for key in ("begin_offset", "end_offset", "train"))
-    elif isinstance(item, list) and len(item) == 2:
-        (begin, last), is_learnt = item, False
-    else:
-        return None
-    if isinstance(begin, int) and isinstance(last, int) and isinstance(is_learnt, bool):
-        return begin, last + 1, is_learnt
-    return None
+            raise RecordProblem("bad-field", f"{name}: {show_value(item)} is not a span of the text: {form}")
+        spans += [(values[0], values[1] + 1)] if values[0] <= values[1] and not values[2] else []
+    return spans
 
 
 def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -738,9 +711,9 @@ def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
         if given.get(name) is not None:
             raise RecordProblem("bad-field", f"`chat_template_kwargs` cannot set {name!r}; make it a key of the record")
     given = {name: value for name, value in given.items() if value is not None}
-    if (thinks := record.get("enable_thinking")) is not None:  # verl's column
-        given.setdefault("enable_thinking", require(thinks, bool, "`enable_thinking`"))
-    return {**given, **variables}
+    columns = {key: record[key] for key in VARIABLE_KEYS if record.get(key) is not None}
+    columns = {key: require(value, VARIABLE_KEYS[key], f"`{key}`") for key, value in columns.items()}
+    return {**columns, **given, **variables}
 
 
 def parse_record(line: bytes) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from dsindex.chat.config import InstructionConfig, control_tokens, suggest_template
+from dsindex.chat.config import InstructionConfig, control_tokens
 from dsindex.chat.construction import MessageConstruction, group_exchanges
 from dsindex.chat.conversations import (
     OTHER_THOUGHTS,
@@ -30,9 +30,9 @@ from dsindex.chat.conversations import (
     parse_record,
     strings_in,
 )
-from dsindex.chat.rendering import ChatTemplate
+from dsindex.chat.rendering import ChatTemplate, SearchedText, has_content
 from dsindex.chat.statistics import explain_note, fingerprint_content
-from dsindex.chat.thoughts import THINK, find_tag_pairs, find_thoughts, has_other_tags, skip_blanks
+from dsindex.chat.thoughts import find_tag_pairs, find_thoughts, has_other_tags, skip_blanks
 from dsindex.chat.tokens import (
     ChatTokenizer,
     FastTexts,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from dsindex.chat.construction import PromptPart, Segment
     from dsindex.chat.conversations import Conversation, Message
-    from dsindex.chat.rendering import Rendered
+    from dsindex.chat.replies import Rendered
     from dsindex.chat.thoughts import CharacterSpan
     from dsindex.text.engines import Engine
     from dsindex.text.jq import PatternAnswers
@@ -132,6 +132,8 @@ class InstructionEncoder:
         sources = self._template.sources if self._template else ()
         self.tag_pairs = find_tag_pairs("\n".join([*sources, *tokenizer.special_contents()]))
         """Tags of the thoughts in replies."""
+        blocks = (rf"{re.escape(opening)}\s*{re.escape(closing)}\s*" for opening, closing in self.tag_pairs)
+        self.empty_thought = re.compile("|".join(blocks))
         self._reader = replace(config.reader, tag_pairs=self.tag_pairs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -404,6 +406,8 @@ class _Chat:
             holes = [] if number is None else [*self._find_hidden(rendered.text, span.begin, span.end, number)]
             if self._encoder.config.reasoning == "mask":
                 holes += self._find_reasoning(rendered.text, span.begin, span.end, number)
+            elif number is not None:
+                holes += self._find_empty(rendered.text, span.begin, span.end, number)
             begin = span.begin
             for hole_begin, hole_end in sorted(holes):
                 if begin < hole_begin:
@@ -440,12 +444,18 @@ class _Chat:
         for first, last in places:
             yield first, skip_blanks(text, last, end)
 
+    def _find_empty(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
+        """Yield empty thoughts that the template writes by itself: learnt, they would teach a model not to think."""
+        message, pattern = self._conversation.messages[number], self._encoder.empty_thought
+        if not any(message.get(key) for key in REASONING_KEYS) and not pattern.search(content_text(message)):
+            yield from (match.span() for match in pattern.finditer(text, begin, end))
+
     def _find_notes(self, text: str, spans: Sequence[CharacterSpan]) -> Iterator[str]:
         """Yield what the template does not write of the conversation, each once, and whether it learns no end."""
         variables = self._conversation.variables
-        notes = {name for name in variables if name not in _WRITTEN and not self._encoder.reads_variable(name)}
-        texts: defaultdict[str, _SearchedText] = defaultdict(lambda: _SearchedText(text))
-        for holder in (*self._conversation.messages, variables):
+        notes = {name for name in variables if name not in _DATA and not self._encoder.reads_variable(name)}
+        texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))
+        for holder in (*self._conversation.messages, {name: variables[name] for name in _DATA if name in variables}):
             for key, value in holder.items():
                 name = REASONING_KEYS[0] if key in REASONING_KEYS else key
                 if key in _WRITTEN and name not in notes and not _WRITTEN[key](value, texts[name], holder):
@@ -463,43 +473,26 @@ class _Chat:
                 yield UNLEARNT_END
 
 
-class _SearchedText:
-    """A text in which each search begins at the place of the one before: parts in the text's order take one pass."""
-
-    def __init__(self, text: str) -> None:
-        self._text, self._place = text, 0
-
-    def __contains__(self, part: str) -> bool:
-        place = self._text.find(part, self._place)
-        self._place = place if place >= 0 else max(0, self._text.find(part))
-        return self._text.startswith(part, self._place)
-
-
-def _has_text(content: Any, text: _SearchedText, message: Mapping[str, Any]) -> bool:  # noqa: ANN401 - text or parts
-    if message["role"] in TOOL_ROLES:
-        return True  # often written as JSON
-    parts = [content] if isinstance(content, str) else [part["text"] for part in content]
-    return all(part.strip() in text or any(find_thoughts(part, (THINK,))) for part in parts)
-
-
-def _has_reasoning(thought: str, text: _SearchedText, _message: Mapping[str, Any]) -> bool:
+def _has_reasoning(thought: str, text: SearchedText, _message: Mapping[str, Any]) -> bool:
     return thought.strip() in text
 
 
-def _has_names(items: Sequence[Mapping[str, Any]], text: _SearchedText, _message: Mapping[str, Any]) -> bool:
+def _has_names(items: Sequence[Mapping[str, Any]], text: SearchedText, _message: Mapping[str, Any]) -> bool:
     described = [item.get("function", item) for item in items]
     return all(str(own.get("name", "")) in text for own in described if isinstance(own, dict))
 
 
-def _has_documents(documents: Sequence[Mapping[str, Any]], text: _SearchedText, _message: Mapping[str, Any]) -> bool:
+def _has_documents(documents: Sequence[Mapping[str, Any]], text: SearchedText, _message: Mapping[str, Any]) -> bool:
     values = [[own for own in document.values() if isinstance(own, str)] for document in documents[:_CHECKED_DOCUMENTS]]
     return all(any(own.strip() in text for own in texts) for texts in values)
 
 
 _CHECKED_DOCUMENTS = 100
 """A field that the template does not write is looked for in the whole text, once for each document."""
-_WRITTEN: dict[str, Callable[[Any, _SearchedText, Mapping[str, Any]], bool]] = {
-    "content": _has_text,
+_DATA = ("tools", "documents")
+"""Variables whose values a template has to write."""
+_WRITTEN: dict[str, Callable[[Any, SearchedText, Mapping[str, Any]], bool]] = {
+    "content": lambda _, text, message: has_content(message, text),
     **dict.fromkeys(REASONING_KEYS, _has_reasoning),
     "tool_calls": _has_names,
     "tools": _has_names,
@@ -537,7 +530,7 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
     """Return the chat template of a configuration or of its tokenizer.
 
     Raises:
-        InputError: If there is none, it cannot be used, or it does not say what is learnt.
+        InputError: If there is none, or it cannot be used.
         TokenizerError: If it is a named one whose control tokens the tokenizer would split.
     """
     source, tool_source = config.chat_template, None
@@ -557,7 +550,7 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
             "would learn them in pieces; take a template that fits the tokenizer, add them to its added tokens, or set "
             "`control_tokens: allow`"
         )
-    template = ChatTemplate(
+    return ChatTemplate(
         source,
         tool_source=tool_source,
         constants={
@@ -568,14 +561,8 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
         },
         date=config.template_date,
         join_lines=config.join_template_lines,
+        reply_role=None if config.markers else config.assistant_role,
     )
-    if not template.marks_generation and not config.markers:
-        raise InputError(
-            "chat template: it does not mark what the model generates, so nothing would be learnt; put "
-            "{% generation %} and {% endgeneration %} around it, name marker tokens, or set `chat_template: "
-            f"{suggest_template(source)}`, which has these marks"
-        )
-    return template
 
 
 def _num_system(messages: Sequence[Message]) -> int:

@@ -17,16 +17,20 @@ import json
 import re
 from collections.abc import KeysView, ValuesView
 from collections.abc import Set as AbstractSet
+from itertools import product
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from jinja2 import TemplateError, Undefined, meta, nodes, pass_context
+from jinja2 import TemplateError, Undefined, UndefinedError, meta, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
 from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace, _PassArg, missing
 from jinja2.visitor import NodeTransformer
 
+from dsindex.chat.conversations import TOOL_ROLES, parse_json
+from dsindex.chat.replies import Rendered, ReplyFinder, Span
+from dsindex.chat.thoughts import THINK, find_thoughts
 from dsindex.errors import InputError, RecordProblem
 
 if TYPE_CHECKING:
@@ -36,11 +40,14 @@ if TYPE_CHECKING:
     from jinja2.parser import Parser
     from jinja2.runtime import Context
 
+    from dsindex.chat.replies import Render
+
 # Marks are pieces of their own: record texts have no lone surrogates. A begin is followed by the message's position.
 _BEGIN, _END = "\udfa0", "\udfa1"
+_MARKS = frozenset((_BEGIN, _END))
 _TURNS = "positions of messages"
 """Variable with the position of each message by its identity; no template can spell it."""
-_STEP, _CONCAT, _COUNT, _BUDGET = "\udfa2", "\udfa3", "\udfa4", "\udfa5"
+_STEP, _CONCAT, _COUNT, _ITEMS, _BUDGET = "\udfa2", "\udfa3", "\udfa4", "\udfa5", "\udfa6"
 """Names of the filters that count, and of the variable with the budget; no template can spell them."""
 _ALWAYS_GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _OF_ANY_DICT = frozenset(dir(dict))
@@ -48,10 +55,9 @@ _OF_ANY_DICT = frozenset(dir(dict))
 _OF_LOOPS = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
 _OF_TEXTS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
 _REFUSED_FILTERS = ("batch", "center", "pprint", "random", "slice", "striptags", "sum", "urlize", "wordwrap", "xmlattr")
-_FREE_FILTERS = frozenset(
-    {"default", "d", "first", "items", "last", "length", "count", "map", "reject", "rejectattr", "select", "selectattr"}
-)
+_FREE_FILTERS = frozenset({"default", "d", "first", "items", "last", "length", "count"})
 """Filters that make no new text or list."""
+_LIST_FILTERS = frozenset({"map", "reject", "rejectattr", "select", "selectattr"})
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 _SHOWN_CHARACTERS = 1000
 MAX_STEPS = 1_000_000
@@ -60,6 +66,8 @@ _MAX_CHARACTERS = 1 << 24
 """Characters of all values that a rendering makes, and of its text; more for a large record."""
 _MAX_VALUE = 1 << 20
 """Characters of one value; more for a large record."""
+_FORM_ERRORS = (TypeError, AttributeError, UndefinedError)
+"""What a template raises if a content or arguments have another form than it reads."""
 _MAX_NUMBER = 10_000
 """Largest number for a filter or a width."""
 _MAX_INDENT = 16
@@ -73,22 +81,6 @@ _LARGE_WIDTH = {
 """Part of a format such as `%09999d` or `{:>9999}`."""
 
 
-class Span(NamedTuple):
-    """Generated characters of a text."""
-
-    begin: int
-    end: int
-    message: int | None
-    """Position of the message that the loop around the block is at; None outside of such loops."""
-
-
-class Rendered(NamedTuple):
-    """The text of a conversation."""
-
-    text: str
-    spans: list[Span]
-
-
 class ChatTemplate:
     """A compiled template. Picklable and thread-safe.
 
@@ -98,6 +90,8 @@ class ChatTemplate:
         constants: Variables for all conversations: names of special tokens, `template_variables`.
         date: The date for `strftime_now`; without it, a template that calls it fails on every record.
         join_lines: Remove newlines between `}` and `{` first, as Modalities does.
+        reply_role: The role of the messages that are found in the text of a template without `{% generation %}`; None
+            for no spans.
 
     Raises:
         InputError: If the source is not an allowed template.
@@ -111,8 +105,10 @@ class ChatTemplate:
         constants: Mapping[str, Any] | None = None,
         date: datetime.date | None = None,
         join_lines: bool = False,
+        reply_role: str | None = "assistant",
     ) -> None:
-        self._given = (source, tool_source, dict(constants or {}), date, join_lines)
+        self._given = (source, tool_source, dict(constants or {}), date, join_lines, reply_role)
+        self._reply_role = reply_role
         # None rather than missing, as in transformers: templates test `tools is not none`.
         self._constants = {"tools": None, "documents": None, **(constants or {}), "add_generation_prompt": False}
         self._main = _Compiled(source.replace("}\n{", "}{") if join_lines else source, date)
@@ -122,8 +118,6 @@ class ChatTemplate:
         self.sources = tuple(filter(None, [source, tool_source]))
         self.names = self._main.names | self._for_tools.names
         """Names of variables that the template reads or sets."""
-        self.marks_generation = self._main.marks_generation and self._for_tools.marks_generation
-        """Whether the template has `{% generation %}` blocks."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, self._given
@@ -139,23 +133,64 @@ class ChatTemplate:
             RecordProblem: If the template does not render this conversation.
         """
         compiled = self._main if variables.get("tools") is None else self._for_tools
-        try:
-            fitting = [compiled.fit(message) for message in messages]
-            turns = {id(message): position for position, message in enumerate(fitting)}
+
+        def render(chosen: Sequence[dict[str, Any]], with_prompt: bool) -> Rendered:
+            turns = {id(message): position for position, message in enumerate(chosen)}
             budget = _Budget([messages, variables, self._constants])
-            known = {**self._constants, **variables, "messages": fitting, _TURNS: turns, _BUDGET: budget}
-            pieces = compiled.template.root_render_func(compiled.template.new_context(known))
-            rendered = _take_marks(pieces, budget)
-        except MemoryError:
-            raise
-        except Exception as error:
-            reason = _ADDRESS.sub(">", str(error) or type(error).__name__)[:_SHOWN_CHARACTERS]
-            line = compiled.line_of(error)
-            raise RecordProblem(
-                "template-failed", f"the chat template does not render: line {line}: {reason}"
-            ) from error
-        self._check(rendered.text, messages, variables)
-        return rendered
+            known = {**self._constants, **variables, "messages": chosen, _TURNS: turns, _BUDGET: budget}
+            known["add_generation_prompt"] = with_prompt
+            try:
+                pieces = compiled.template.root_render_func(compiled.template.new_context(known))
+                return _take_marks(pieces, budget, has_ends=compiled.marks_generation)
+            except MemoryError:
+                raise
+            except Exception as error:
+                reason = _ADDRESS.sub(">", str(error) or type(error).__name__)[:_SHOWN_CHARACTERS]
+                line = compiled.line_of(error)
+                raise RecordProblem(
+                    "template-failed", f"the chat template does not render: line {line}: {reason}"
+                ) from error
+
+        rendered, fitting = self._choose_form(render, messages, variables)
+        if compiled.marks_generation or self._reply_role is None:
+            return rendered
+        return ReplyFinder(render, fitting, self._reply_role).find(rendered)
+
+    def _choose_form(
+        self, render: Render, messages: Sequence[dict[str, Any]], variables: Mapping[str, object]
+    ) -> tuple[Rendered, list[dict[str, Any]]]:
+        """Render messages as given; or in another form, if the template cannot read this one, or leaves contents out.
+
+        Returns:
+            The text, and the messages in the form that was taken.
+
+        Raises:
+            RecordProblem: If the template renders no form, or refuses the conversation.
+        """
+        given: tuple[Rendered, list[dict[str, Any]]] | None = None
+        problem: RecordProblem | None = None
+        for change_content, change_call in product((None, _as_parts, _as_text), (None, _other_arguments)):
+            fitting = [_change(message, change_content, change_call) for message in messages]
+            if (given or problem) and fitting == messages:
+                continue
+            try:
+                rendered = render(fitting, False)
+                self._check(rendered.text, messages, variables)
+            except RecordProblem as error:
+                problem = problem or error
+                if error.__cause__ is not None and not isinstance(error.__cause__, _FORM_ERRORS):
+                    break
+                continue
+            searched = SearchedText(rendered.text)
+            if (problem and change_content is None) or all(has_content(message, searched) for message in fitting):
+                return rendered, fitting
+            given = given or (None if problem else (rendered, fitting))
+        if given is not None:
+            return given
+        reason = str(problem)
+        if any(message.get("tool_calls") for message in messages) and "refuses" not in reason:
+            reason += "; the `arguments` of its calls were tried as a text and as an object"
+        raise RecordProblem("template-failed", reason) from problem
 
     def _check(self, text: str, messages: Sequence[dict[str, Any]], variables: Mapping[str, object]) -> None:
         """Refuse what no template means to write: Python's form of parts, and addresses of objects."""
@@ -170,28 +205,87 @@ class ChatTemplate:
             raise RecordProblem("template-failed", f"the chat template {reason}")
 
 
+def _change(
+    message: dict[str, Any], change_content: Callable[[Any], Any] | None, change_call: Callable[[Any], Any] | None
+) -> dict[str, Any]:
+    changed = dict(message)  # an object of its own, so that equal messages have their own positions
+    if change_content and changed.get("content") is not None:
+        changed["content"] = change_content(changed["content"])
+    if change_call and changed.get("tool_calls"):
+        changed["tool_calls"] = [change_call(call) for call in changed["tool_calls"]]
+    return changed
+
+
+class SearchedText:
+    """A text in which each search begins at the place of the one before: parts in the text's order take one pass."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._place = text, 0
+
+    def __contains__(self, part: str) -> bool:
+        place = self._text.find(part, self._place)
+        self._place = place if place >= 0 else max(0, self._text.find(part))
+        return self._text.startswith(part, self._place)
+
+
+def has_content(message: Mapping[str, Any], text: SearchedText) -> bool:
+    """Tell whether a text has the content of a message; always of a tool, which may be JSON, and of a thought."""
+    content = message.get("content") or ""
+    parts = [content] if isinstance(content, str) else [part["text"] for part in content]
+    if message["role"] in TOOL_ROLES:
+        return True
+    return all(part.strip() in text or any(find_thoughts(part, (THINK,))) for part in parts)
+
+
+def _as_parts(content: Any) -> Any:  # noqa: ANN401 - a text or parts
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _as_text(content: Any) -> Any:  # noqa: ANN401 - as above
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def _other_arguments(call: dict[str, Any]) -> dict[str, Any]:
+    """Return a call with its arguments as an object if they are JSON in a text, or the other way round."""
+    own = call["function"] if isinstance(call.get("function"), dict) else call
+    given = own.get("arguments")
+    other = {**own, "arguments": parse_json(given) if isinstance(given, str) else _tojson(given)}
+    return {**call, "function": other} if own is not call else other
+
+
 def _unpickle(
-    source: str, tool_source: str | None, constants: Mapping[str, Any], date: datetime.date | None, join_lines: bool
+    source: str,
+    tool_source: str | None,
+    constants: Mapping[str, Any],
+    date: datetime.date | None,
+    join_lines: bool,
+    reply_role: str | None,
 ) -> ChatTemplate:
-    return ChatTemplate(source, tool_source=tool_source, constants=constants, date=date, join_lines=join_lines)
+    return ChatTemplate(
+        source, tool_source=tool_source, constants=constants, date=date, join_lines=join_lines, reply_role=reply_role
+    )
 
 
-def _take_marks(pieces: Iterator[str], budget: _Budget) -> Rendered:
+def _take_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Rendered:
+    """Return the text between the marks, and its spans: up to an end mark, or to the next mark if there are no ends."""
     kept, spans, position = [], [], 0
     begin, message = -1, -1
     for piece in pieces:
-        if piece[:1] == _BEGIN:
-            begin, message = position, int(piece[1:])
-        elif piece == _END:
-            spans.append(Span(begin, position, None if message < 0 else message))
-            begin = -1
+        if piece[:1] in _MARKS:
+            if begin >= 0 and has_ends == (piece != _END):
+                break
+            if begin >= 0:
+                spans.append(Span(begin, position, None if message < 0 else message))
+            begin, message = (-1, -1) if piece == _END else (position, int(piece[1:]))
         else:
             kept.append(piece)
             position += len(piece)
             if position > _MAX_VALUE:
                 budget.take(len(piece))
-    if begin >= 0:
+    if begin >= 0 and has_ends:
         raise TemplateError("it leaves a generation block before its end (break, continue?)")
+    if begin >= 0:
+        spans.append(Span(begin, position, None if message < 0 else message))
     return Rendered("".join(kept), spans)
 
 
@@ -204,10 +298,12 @@ class _Compiled:
             tree = environment.parse(source)
             for node in tree.find_all((nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)):
                 raise TemplateError(f"line {node.lineno}: a chat template cannot use other files")
-            self._reads_parts, self._reads_texts = _content_forms(tree)
             self.names = frozenset(name.name for name in tree.find_all(nodes.Name))
             needed = _needed_variables(tree) - environment.globals.keys() - _ALWAYS_GIVEN
-            self.marks_generation = _name_turns(tree, [])
+            self.marks_generation = any(used.name == _BEGIN for used in tree.find_all(nodes.Filter))
+            if not self.marks_generation:
+                _mark_outputs(tree)
+            _name_turns(tree, [])
             _count_steps(tree)
             _CountCharacters().visit(tree)
             self.template = environment.from_string(tree)
@@ -222,16 +318,6 @@ class _Compiled:
         found = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == "<template>"]
         line: int = self.template.get_corresponding_lineno(found[-1]) if found else 1
         return line
-
-    def fit(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a message whose content has a form that the template reads: a text, or a list of parts."""
-        content = message.get("content")
-        if isinstance(content, list) and not self._reads_parts:
-            content = "".join(part["text"] for part in content)
-        if isinstance(content, str) and not self._reads_texts:
-            content = [{"type": "text", "text": content}]
-        # An object of its own, so that equal messages have their own positions.
-        return dict(message) if content is None else {**message, "content": content}
 
 
 def _explain_refusal(error: Exception) -> str:
@@ -302,12 +388,15 @@ class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # as a
 
     intercepted_binops = frozenset({"*", "**", "-", "+", "%"})
 
-    def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - any object of a template
+    def getitem(self, obj: Any, argument: Any) -> Any:  # noqa: ANN401 - any object of a template
+        return super().getitem(_items(obj) if argument == "text" else obj, argument)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - as above
         if type(obj) is dict and attribute not in _OF_ANY_DICT:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if (type(obj) is str and attribute in _OF_TEXTS) or (type(obj) is LoopContext and attribute in _OF_LOOPS):
             return getattr(obj, attribute)
-        return super().getattr(obj, attribute)
+        return super().getattr(_items(obj) if attribute == "text" else obj, attribute)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - as above
         if operator == "+" and type(left) is str and type(right) is str:
@@ -408,11 +497,24 @@ def _concat(context: Context, *values: object) -> str:
     return text
 
 
+def _of_list(make: Callable[..., Any]) -> Callable[..., Any]:
+    return pass_context(lambda context, value, *args, **names: make(context, _items(value), *args, **names))  # type: ignore[no-any-return]  # as above
+
+
+def _items(value: Any) -> Any:  # noqa: ANN401 - any list
+    if isinstance(value, str):
+        raise TypeError("it takes a text for a list of parts")
+    return value
+
+
 @pass_context
 def _count(context: Context, value: Any, is_part: bool = False) -> Any:  # noqa: ANN401 - a literal or a slice
     budget = context.parent[_BUDGET]
     budget.take(len(value) if is_part else budget.weigh(value))
     return value
+
+
+_BUFFERS = (nodes.Macro, nodes.CallBlock, nodes.AssignBlock, nodes.FilterBlock)
 
 
 class _CountCharacters(NodeTransformer):  # type: ignore[misc]  # as above
@@ -422,12 +524,14 @@ class _CountCharacters(NodeTransformer):  # type: ignore[misc]  # as above
 
     def generic_visit(self, node: nodes.Node, *args: Any, **names: Any) -> nodes.Node:  # noqa: ANN401 - jinja2's
         outer = self.is_buffer
-        self.is_buffer |= isinstance(node, (nodes.Macro, nodes.CallBlock, nodes.AssignBlock, nodes.FilterBlock))
+        self.is_buffer |= isinstance(node, _BUFFERS)
         super().generic_visit(node, *args, **names)
         if isinstance(node, nodes.Output) and self.is_buffer:
             texts = [nodes.Const(part.data) if isinstance(part, nodes.TemplateData) else part for part in node.nodes]
             node.nodes = [_filtered(_CONCAT, text) for text in texts]
         self.is_buffer = outer
+        if isinstance(node, nodes.For):
+            node.iter = node.iter if isinstance(node.iter, nodes.Const) else _filtered(_ITEMS, node.iter)
         if isinstance(node, nodes.Concat):
             return _filtered(_CONCAT, *node.nodes)
         if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
@@ -447,10 +551,10 @@ def _make_environment(date: datetime.date | None) -> ImmutableSandboxedEnvironme
     environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     filters = {**environment.filters, "tojson": _tojson}
     environment.filters = {
-        name: make if name in _FREE_FILTERS else _guard(name, make)
+        name: make if name in _FREE_FILTERS else _of_list(make) if name in _LIST_FILTERS else _guard(name, make)
         for name, make in filters.items()
         if name not in _REFUSED_FILTERS
-    } | {_BEGIN: _begin_generation, _STEP: _step, _CONCAT: _concat, _COUNT: _count}
+    } | {_BEGIN: _begin_generation, _STEP: _step, _CONCAT: _concat, _COUNT: _count, _ITEMS: _items}
     environment.globals["namespace"] = _Namespace
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _clock(date)
@@ -503,70 +607,33 @@ def _needed_variables(tree: nodes.Template) -> frozenset[str]:
     return frozenset(name for name in meta.find_undeclared_variables(tree) - optional if not name.endswith("_token"))
 
 
-def _name_turns(node: nodes.Node, names: list[str]) -> bool:
-    """Give each block's begin the names that may stand for its message; return whether there is a block.
+def _mark_outputs(node: nodes.Node) -> None:
+    """Put a mark before each output that is not written into a buffer."""
+    for body in (getattr(node, name, []) for name in ("body", "elif_", "else_") if not isinstance(node, _BUFFERS)):
+        for child in body:
+            _mark_outputs(child)
+        marked = [[_mark(child.lineno), child] if isinstance(child, nodes.Output) else [child] for child in body]
+        body[:] = [part for parts in marked for part in parts]
+
+
+def _mark(line: int) -> nodes.Output:
+    return nodes.Output([_filtered(_BEGIN, nodes.Const(None))]).set_lineno(line)
+
+
+def _name_turns(node: nodes.Node, names: list[str]) -> None:
+    """Give each mark the names that may stand for its message.
 
     They are the targets of the loops around it, and what is set in them, as by `{% set message = messages[i] %}`.
     """
-    has_blocks = False
     for child in node.iter_child_nodes():
         if isinstance(child, nodes.Filter) and child.name == _BEGIN:
             child.args = [nodes.Name(name, "load") for name in names[1:]]
             child.node = nodes.Name(names[0], "load") if names else nodes.Const(None)
-            has_blocks = True
         inner = names
         if isinstance(child, nodes.For):
             stored = [name.name for name in child.find_all(nodes.Name) if name.ctx == "store"]
             inner = [*dict.fromkeys([*stored, *names])]
-        has_blocks |= _name_turns(child, inner)
-    return has_blocks
-
-
-def _content_forms(tree: nodes.Template) -> tuple[bool, bool]:
-    """Return whether a template reads a content that is a list of several parts, and one that is a text.
-
-    It reads parts if it loops over a content or filters it. If it does, or takes the first element of a content, it
-    reads texts only if it also asks whether a content is one.
-    """
-    aliases: set[str] = set()
-
-    def is_content(node: nodes.Node | None) -> bool:
-        while isinstance(node, nodes.Filter):
-            node = node.node
-        if isinstance(node, nodes.Getattr):
-            return bool(node.attr == "content")
-        if isinstance(node, nodes.Getitem):
-            return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
-        return isinstance(node, nodes.Name) and node.name in aliases
-
-    macros = {macro.name: macro.args for macro in tree.find_all(nodes.Macro)}
-    for _ in range(2):  # an alias of an alias
-        aliases |= {
-            assigned.target.name
-            for assigned in tree.find_all(nodes.Assign)
-            if isinstance(assigned.target, nodes.Name) and is_content(assigned.node)
-        }
-        for call in tree.find_all(nodes.Call):
-            parameters = macros.get(call.node.name, []) if isinstance(call.node, nodes.Name) else []
-            pairs = zip(parameters, call.args, strict=False)
-            aliases |= {parameter.name for parameter, value in pairs if is_content(value)}
-    loops = any(is_content(loop.iter) for loop in tree.find_all(nodes.For))
-    filters = any(
-        used.name in {"map", "selectattr", "rejectattr"} and is_content(used.node)
-        for used in tree.find_all(nodes.Filter)
-    )
-    texts = [*tree.find_all(nodes.Getattr), *tree.find_all(nodes.Getitem)]
-    elements = any(
-        isinstance(found.node, nodes.Getitem) and is_content(found.node.node)
-        for found in texts
-        if (found.attr if isinstance(found, nodes.Getattr) else getattr(found.arg, "value", None)) == "text"
-    )
-    asks = any(
-        test.name in {"string", "iterable", "sequence", "mapping"} and is_content(test.node)
-        for test in tree.find_all(nodes.Test)
-    )
-    reads_parts = loops or filters
-    return reads_parts, asks or not (reads_parts or elements)
+        _name_turns(child, inner)
 
 
 def _undefined_type(needed: frozenset[str]) -> type[Undefined]:
@@ -603,9 +670,8 @@ class _Generation(Extension):  # type: ignore[misc]  # as above
         outer = {"macro", "call", "set", "filter", "generation"} & set(parser._tag_stack[:-1])
         if outer:
             parser.fail(f"generation must not stand inside {min(outer)}", line)
-        begin = nodes.Filter(nodes.Const(None), _BEGIN, [], [], None, None)
         return [
-            nodes.Output([begin]).set_lineno(line),
+            _mark(line),
             nodes.Scope(body).set_lineno(line),
             nodes.Output([nodes.TemplateData(_END)]).set_lineno(line),
         ]

@@ -88,7 +88,7 @@ def run(command: str, values: dict[str, Any]) -> object:
         name = "estimate"
     elif command == "pack" and "merge" in values:
         name = "join_packed"
-    elif "progress" in options_of(load_model(command)) and command != "index":  # which is one task for each cache
+    elif "progress" in options_of(load_model(command)):
         values["progress"] = True
     return getattr(functions, name).command(**values)
 

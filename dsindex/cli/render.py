@@ -6,7 +6,6 @@ Every line and cell is escaped here, so no text can control the terminal.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import textwrap
@@ -168,12 +167,12 @@ def _indexed(result: IndexResult) -> Iterator[Line]:
         if each.seconds is not None:
             done = "was there already" if each.reused else f"{disk}, {each.seconds:.1f} s"
         yield f"{each.name}: {count(each.num_samples, 'sample')}{epochs}; {done}"
-    if folders := dict.fromkeys(os.path.dirname(each.paths[0]) for each in result.results):
-        yield f"{count(len(result.results), 'cache')} in {', '.join(folders)}"
     for finding in result.findings:
-        yield f"{finding.name}: {'found' if finding.found else 'NOT found'}"
+        verdict = "ready" if finding.found and finding.sound else "found" if finding.found else "NOT found"
+        yield f"{finding.name}: {verdict}"
         yield from (f"  {sentence}" for sentence in finding.sentences)
     yield from _noted(result.notes)
+    yield result.verdict
 
 
 def _packed(result: PackResult) -> Iterator[Line]:
@@ -316,6 +315,8 @@ def _verified(result: VerifyResult) -> Iterator[Line]:
         rows.append((each.verdict, each.path, *sizes, len(each.checks)))
     yield _table(rows, ("verdict", "dataset", "documents", "tokens", "checks"), num_texts=2)
     yield from _noted(dict.fromkeys(note for report in result.reports for note in report.notes))
+    checks = [check for report in result.reports for check in report.checks if not check.findings]
+    yield from dict.fromkeys(f"checked: {check.name}" for check in checks if check.name.startswith("index cache "))
     for report in result.reports:
         if report.findings:
             yield from ("", f"{report.path}: {VERDICTS[report.verdict]}", *_failures(report))

@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from dsindex.commands.merge import MergeResult
     from dsindex.commands.mix import MixResult
     from dsindex.commands.pack import PackResult
+    from dsindex.commands.raw_index import RawIndexAccount
     from dsindex.commands.report import ReportResult
     from dsindex.formats.pbin import PbinHeader
     from dsindex.options.common import Progress
     from dsindex.runtime.estimate import EstimateResult
     from dsindex.runtime.progress import Snapshot
-    from dsindex.text.line_index import RawIndexAccount
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
@@ -219,11 +219,9 @@ def build_index(config: IndexConfig, reporter: Reporter) -> IndexResult:
     """Build the index caches that a Megatron training job looks for, as `dsindex index` does."""
     from dsindex.commands.index import run_index
 
-    reporter.stage("index", total=1, unit="jobs")
     with contextlib.closing(make_executor(config)) as tasks:
         reporter.follow(tasks)
-        result = run_index(config, executor=tasks)
-    reporter.advance(1)
+        result = run_index(config, executor=tasks, reporter=reporter)
     command_notes = () if config.command is None else tuple(config.command.notes)
     return replace(result, notes=(*command_notes, *result.notes))
 
@@ -253,7 +251,9 @@ def join_packed(config: JoinConfig, _: Reporter) -> JoinResult:
     from dsindex.commands.convert import join_pbin_files
     from dsindex.formats.pbin import PBIN_VERSIONS
 
-    header = join_pbin_files(config.merge, config.output, version=PBIN_VERSIONS[config.pbin_era])
+    header = join_pbin_files(
+        config.merge, config.output, version=PBIN_VERSIONS[config.pbin_era], seed=config.shuffle_documents
+    )
     return JoinResult(path=config.output, header=header, num_files=len(config.merge))
 
 
@@ -281,7 +281,7 @@ def convert(config: ConvertCommand, _: Reporter) -> ConvertResult:
 @takes(RawIndexConfig)
 def raw_index(config: RawIndexConfig, _: Reporter) -> RawIndexResult:
     """Write Modalities' index of the lines of a JSONL file, as `dsindex raw-index` does."""
-    from dsindex.text.line_index import create_raw_index
+    from dsindex.commands.raw_index import create_raw_index
 
     account = create_raw_index(config.file, config.output, drop_faulty_entries=config.drop_faulty_entries)
     return RawIndexResult(file=config.file, account=account)

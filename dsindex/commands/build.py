@@ -9,12 +9,13 @@ from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
 from dsindex.errors import InputError
 from dsindex.formats.dtypes import dtype_for_vocabulary
 from dsindex.runtime.estimate import check_room
-from dsindex.runtime.job import make_plan, open_job
+from dsindex.runtime.job import open_job
 from dsindex.runtime.output import Output
+from dsindex.runtime.plan import make_plan
 from dsindex.runtime.preflight import examine_sample
-from dsindex.runtime.shards import make_shards
+from dsindex.runtime.shards import Shards
 from dsindex.runtime.source import open_source
-from dsindex.runtime.worker import ShardSettings
+from dsindex.runtime.tokenize import ShardSettings
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
         from dsindex.commands.index import check_index_options, run_index  # load numba
 
         check_index_options(index_configs[0])
-    source = open_source(config, append_eod=config.append_eod, reporter=reporter, columns=config.selection().paths)
+    source = open_source(config, append_eod=config.append_eod, reporter=reporter, selection=config.selection())
     selection = config.selection(source.tokenizer.vocabulary_size)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     encodes, num_keys = config.token_ids is None, len(config.output_names)
@@ -74,15 +75,16 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
                 samples=config.samples,
                 **source.shard_options(),
             )
-            shards = make_shards(job, source, settings)
+            shards = Shards(job, source, settings)
+            shards.tokenize_and_merge()
             for output in outputs if config.hold_out is not None else ():
-                if not any(part.header.num_documents for part in output.parts):
+                if not any(segment.header.num_documents for segment in output.segments):
                     msg = f"{output.prefix}: expected records for it with --hold-out {config.hold_out}, got none"
                     raise InputError(f"{msg}; take another share")
             own = [{"options": _describe_options(config, source, number)} for number in range(len(outputs))]
             shards.publish(own, encodes=encodes)
         if index_configs:
-            indices = tuple(run_index(each, executor=job.executor) for each in index_configs)
+            indices = tuple(run_index(each, executor=job.executor, reporter=job.reporter) for each in index_configs)
     contents = [manifest.content for manifest in job.manifests]
     return BuildResult(
         datasets=tuple(map(MadeDataset.of, prefixes, contents)),
@@ -105,7 +107,6 @@ def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:
         "empty-documents": None if config.empty_documents == "keep" else config.empty_documents,
         "sample": config.sample,
         "hold-out": config.hold_out,
-        "output-prefix": str(absolute(config.output_prefix)),
     }
     return settings | {name: value for name, value in options.items() if value is not None}
 

@@ -87,6 +87,7 @@ class VerifyReport:
 
 
 SAME_AS = "the same documents as"
+CACHE = "index cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

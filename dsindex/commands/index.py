@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -14,8 +14,26 @@ import msgspec
 from dsindex.datasets.tails import describe_data
 from dsindex.errors import InputError, LimitError, OutputError, UsageError
 from dsindex.megatron import maxtext
-from dsindex.megatron.building import BuiltCache, build_cache, count_parts, describe_cache
-from dsindex.megatron.cache import BLENDED_CLASS, GPT_CLASSES, cache_files, dataset_parts, is_maxtext, read_description
+from dsindex.megatron.building import (
+    BuiltCache,
+    count_parts,
+    describe_cache,
+    has_content,
+    make_contents,
+    sequence_counts,
+    write_sequence_counts,
+)
+from dsindex.megatron.cache import (
+    BLENDED_CLASS,
+    GPT_CLASSES,
+    cache_files,
+    check_cache,
+    dataset_parts,
+    encode_record,
+    is_maxtext,
+    read_description,
+    write_content,
+)
 from dsindex.megatron.continuation import plan_over_time
 from dsindex.megatron.epochs import (
     SPLIT_NAMES,
@@ -38,19 +56,24 @@ from dsindex.megatron.plan import (
     parse_data_path,
 )
 from dsindex.megatron.pretrain_command import job_path, local_path, parse_replacements
-from dsindex.messages import format_size
+from dsindex.messages import count, format_size
 from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
 from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
+from dsindex.runtime.plan import make_plan
+from dsindex.runtime.progress import Reporter
+from dsindex.runtime.publish import Artifact, publish, writing_artifacts
 from dsindex.store.config_files import read_object
 from dsindex.store.local import free_bytes, open_file
 from dsindex.store.machine import available_cpus, available_memory
+from dsindex.store.protocol import open_output
 from dsindex.store.read import digest_file
 from dsindex.store.urls import absolute, local_paths, refuse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from dsindex.megatron.cache import CacheFiles, CacheRecord, Content
     from dsindex.megatron.flags import Sizes
     from dsindex.megatron.plan import Blend, Cache, Counts
     from dsindex.options.index import IndexConfig
@@ -58,7 +81,10 @@ if TYPE_CHECKING:
 
 Words: TypeAlias = str | Annotated[list[str | int | float], msgspec.Meta(min_length=1)]
 """Paths and weights, in one text or as a list."""
-NO_IDENTIFIERS = "the tokenizer's identifiers are not known (--tokenizer-identifiers or --like)"
+NO_IDENTIFIERS = (
+    "a Megatron job looks for other names, which depend on its tokenizer: for a job, add --megatron-release and the "
+    "flags of its tokenizer"
+)
 DEFER_FLAG = "--dataloader-defer-npy-index-mmap"
 """Makes a missing cache an error in Megatron."""
 NO_FOLDER = (
@@ -84,6 +110,15 @@ class IndexResult:
         return all(finding.found and finding.sound for finding in self.findings)
 
     @property
+    def verdict(self) -> str:
+        """How many caches are ready, or planned."""
+        place = f" in {', '.join(self.folders)}" if self.folders else ""
+        if any(each.seconds is None for each in self.results):
+            return f"{count(len(self.results), 'cache')} planned{place}"
+        ready = [each.found and each.sound for each in self.findings] or [True for _ in self.results]
+        return f"{sum(ready)} of {count(len(ready), 'cache')} ready{place}"
+
+    @property
     def descriptions(self) -> dict[str, tuple[str, ...]]:
         """Description of each cache -> prefixes of its datasets."""
         return {result.paths[0]: result.prefixes for result in self.results}
@@ -94,7 +129,7 @@ class IndexResult:
         return tuple(dict.fromkeys(os.path.dirname(result.paths[0]) for result in self.results))
 
 
-def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
+def run_index(config: IndexConfig, *, executor: Executor, reporter: Reporter | None = None) -> IndexResult:
     """Build the index caches of a job, or only examine them with --dry-run and --explain.
 
     Raises:
@@ -110,23 +145,12 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
         return IndexResult(results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
 
     counts = _count_parts(config, blends, settings, executor)
-    if settings.order.digest is not None and len(counts) > 1:
-        raise InputError(
-            f"--document-order {config.document_order}: expected one dataset, whose documents the file lists, got "
-            f"{len(counts)}; leave the order to `packed`, or index each dataset by itself"
-        )
-    if config.full_validation and settings.matrix is not None and any(blend and blend.weights for blend in blends):
-        raise LimitError(
-            "--full-validation: Megatron stops at a weighted --data-path, as one epoch of valid has no number of "
-            "samples; leave the weights out, or give valid a path of its own"
-        )
+    _check_blends(config, settings, blends)
     train = blends[0].prefixes if blends[0] is not None else ()
     parts = [counts[prefix][0] for prefix in dict.fromkeys(train)]
     sizes = _requested_sizes(config, settings, sum(part.tokens for part in parts if part is not None))
-    replacements = parse_replacements(config.dataset_path_as or ())
-    datasets, blended = find_needed_caches(
-        blends, sizes, settings=settings, counts=counts, job_path=partial(job_path, replacements=replacements)
-    )
+    job = partial(job_path, replacements=parse_replacements(config.dataset_path_as or ()))
+    datasets, blended = find_needed_caches(blends, sizes, settings=settings, counts=counts, job_path=job)
     notes: list[str] = []
     if config.is_over_time:
         datasets, blended, notes = plan_over_time(
@@ -137,19 +161,29 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
             schedule=config.blend_schedule,
             max_epochs=config.max_epochs,
         )
-    notes += _notes(config, settings, datasets, counts)
+    notes += _notes(config, settings, datasets, counts, job)
     caches: list[Cache] = [*datasets, *(blended if settings.folder is not None else ())]
     if blended and settings.folder is None:
         notes.append("blends are not written: Megatron caches blends only with --data-cache-path")
 
     results: list[BuiltCache] = []
     findings: tuple[Finding, ...] = ()
+    path = config.per_dataset_sequences_path
+    if path is not None:
+        content = sequence_counts({job(prefix): prefix for prefix in counts})
     if config.explain:
         findings = tuple(map(_explain, caches))
+        if path is not None:
+            is_right = has_content(path, content)
+            said = "it has the counts of the datasets" if is_right else "the file is missing or has other counts"
+            findings += (Finding(name=path, found=os.path.isfile(path), sound=is_right, sentences=(said,)),)
     elif config.dry_run:
         results = [describe_cache(cache) for cache in caches]
     else:
-        results = _build(caches, executor)
+        results = _build(caches, executor, reporter or Reporter())
+        if path is not None:
+            write_sequence_counts(path, content)
+            notes.append(f"{path} has the counts of the datasets: start the job with --per-dataset-sequences-path")
     return IndexResult(results=tuple(results), notes=tuple(notes), findings=findings, seconds=time.monotonic() - began)
 
 
@@ -313,6 +347,26 @@ def _requested_sizes(config: IndexConfig, settings: CacheSettings, train_tokens:
     return maxtext.samples_for_steps(length) if settings.is_maxtext else samples_for_training(length)
 
 
+def _check_blends(config: IndexConfig, settings: CacheSettings, blends: Sequence[Blend | None]) -> None:
+    """Refuse a file's order for several datasets, and a weighted blend without a number of samples.
+
+    Raises:
+        InputError: If there are several datasets.
+        LimitError: If Megatron would stop.
+    """
+    prefixes = {prefix for blend in blends if blend is not None for prefix in blend.prefixes}
+    if settings.order.digest is not None and len(prefixes) > 1:
+        raise InputError(
+            f"--document-order {config.document_order}: expected one dataset, whose documents the file lists, got "
+            f"{len(prefixes)}; leave the order to `packed`, or index each dataset by itself"
+        )
+    if config.full_validation and settings.matrix is not None and any(blend and blend.weights for blend in blends):
+        raise LimitError(
+            "--full-validation: Megatron stops at a weighted --data-path, as one epoch of valid has no number of "
+            "samples; leave the weights out, or give valid a path of its own"
+        )
+
+
 # The work.
 
 
@@ -344,7 +398,7 @@ def _count_parts(
     return counts
 
 
-def _build(caches: Sequence[Cache], executor: Executor) -> list[BuiltCache]:
+def _build(caches: Sequence[Cache], executor: Executor, reporter: Reporter) -> list[BuiltCache]:
     """Build the caches side by side, as many as fit into memory.
 
     Raises:
@@ -371,33 +425,99 @@ def _build(caches: Sequence[Cache], executor: Executor) -> list[BuiltCache]:
             wanted, there = format_size(size_bytes), format_size(free)
             remedy = "make room, or choose another --data-cache-path"
             raise OutputError(f"{folder}: the caches need {wanted}, but {there} are free; {remedy}")
+    from dsindex.megatron.arrays import are_kernels_compiled  # numba is slow to import
+
+    if caches and not are_kernels_compiled():
+        reporter.say("compiling once, about 10 s")
+    reporter.stage("index", total=len(caches), unit="caches")
     results: list[BuiltCache] = []
     for group in groups:
         calls = (
             Call(name=f"index[{number:05}]", place=cache.name, function=build_cache, arguments=(cache, threads))
             for number, cache in enumerate(group, len(results))
         )
-        results += run_in_order(executor, calls)
+        for result in run_in_order(executor, calls, on_idle=reporter.tick):
+            results.append(result)
+            reporter.advance(1)
     return results
+
+
+def build_cache(cache: Cache, threads: int = 1) -> BuiltCache:
+    """Build one cache and publish it, or keep an existing one that is still valid; waits for another that builds it.
+
+    Raises:
+        FormatError: If the `.idx` changed since the cache was planned.
+        LimitError: If a blend draws more samples than a dataset has.
+        OutputError: If the cache cannot be written, or another program's file has one of its names.
+    """
+    started = time.monotonic()
+    with writing_artifacts([cache.files.stem], [_artifact(cache.files)], waits=True):
+        made = make_contents(cache, threads)
+        reused = made is None or write_cache(cache.files, *made)
+    return describe_cache(cache, seconds=time.monotonic() - started, reused=reused)
+
+
+def _artifact(files: CacheFiles) -> Artifact:
+    """Return a cache's files, of which the description and dsindex's record complete it."""
+    finals = tuple(map(absolute, (*files.paths, files.record)))
+    return Artifact(finals=finals, plan_id=make_plan({"cache": files.stem}).plan_id)
+
+
+def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRecord) -> bool:
+    """Publish a cache, which is locked, or keep identical files.
+
+    Args:
+        files: The paths.
+        contents: Contents of the files, in the order of `files.paths`.
+        record: What to record besides the files' sizes and digests.
+
+    Returns:
+        Whether the files existed already.
+
+    Raises:
+        OutputError: If a file exists that differs and that dsindex did not write, or a file cannot be written.
+    """
+    complete = check_cache(files, contents, record)
+    if complete is None:
+        return True
+    is_there = files.exist() and not files.changed(complete)
+    artifact = _artifact(files)
+    *finals, record_path = artifact.finals
+    written: list[tuple[str, Content]] = [(record_path, encode_record(complete))]
+    if is_there:
+        artifact = replace(artifact, finals=(record_path,))
+    else:
+        written = [*zip(finals, contents, strict=True), *written]
+    sizes: dict[str, int | None] = {}
+    for final, content in written:
+        with open_output(artifact.partial(final)) as file:
+            write_content(file, content)
+        sizes[final] = file.size_bytes
+    publish([artifact], sizes)
+    return is_there
 
 
 def _explain(cache: Cache) -> Finding:
     if dataset_parts(cache.identifiers)[0]["tokenizer"] is None and not is_maxtext(cache.identifiers):
-        said = f"{NO_IDENTIFIERS}, so no hash is known"
-        return Finding(name=cache.name, found=False, sound=False, sentences=(said,))
+        return Finding(name=cache.name, found=False, sound=False, sentences=(NO_IDENTIFIERS,))
     prefix = None if isinstance(cache, BlendedCache) else cache.path
     return explain_cache(cache.identifiers, cache.files, prefix=prefix, settings=cache.settings)
 
 
-def _notes(config: IndexConfig, settings: CacheSettings, datasets: Sequence[GPTCache], counts: Counts) -> Iterator[str]:
+def _notes(
+    config: IndexConfig,
+    settings: CacheSettings,
+    datasets: Sequence[GPTCache],
+    counts: Counts,
+    job: Callable[[str], str],
+) -> Iterator[str]:
     """Yield what a job may have been meant otherwise, or has to know."""
     if settings.is_maxtext:
-        job = partial(job_path, replacements=parse_replacements(config.dataset_path_as or ()))
         blends = zip(maxtext.SPLITS_READ, _blends(config), strict=False)
         words = {name: (tuple(map(job, each.prefixes)), each.weights or (1.0,)) for name, each in blends if each}
         yield f"tell MaxText {maxtext.show_settings(job(config.data_cache_path or ''), words, config.split)}"
     elif settings.tokenizer is None and not config.plain_names:
-        yield f"{NO_IDENTIFIERS}: a job will not find these caches, whose names are not Megatron's hashes"
+        yield f"these caches are named after their datasets, for a reader of your own; {NO_IDENTIFIERS}"
     yield from describe_sums(dict(zip(SPLIT_NAMES, _blends(config), strict=True)))
     for cache in datasets:
         if not cache.num_samples:

@@ -35,7 +35,7 @@ from dsindex.megatron.cache import (
 )
 from dsindex.messages import count
 from dsindex.runtime.progress import PROGRESS_SUFFIX, Snapshot, describe, read_progress
-from dsindex.runtime.work_folder import LOCK_FILE, MARKER_FILE, Ledger
+from dsindex.runtime.work_folder import LOCK_FILE, MARKER_FILE, Journal
 from dsindex.store.lock import owner_is_gone
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def run_inspect(options: InspectConfig) -> InspectResult:
 
 def _look_at_tokens(seen: InspectResult, options: InspectConfig) -> None:
     """Look at a dataset of tokens; of instruction data also at the masks and the block layouts."""
-    data = open_token_data(tell_kind(options.path), options.tokenizer_model)
+    data = open_token_data(tell_kind(options.path), options)
     dataset, masks = data.dataset, data.masks
     seen.facts["files"] = data.sizes
     seen.findings += data.findings
@@ -218,8 +218,8 @@ def _look_at_cache(seen: InspectResult, options: InspectConfig) -> None:
 def _look_at_sample(seen: InspectResult, dataset: SampleDataset[Any], options: InspectConfig) -> None:
     """Show the parts of a sample, each from one sequence."""
     located = dataset.locate(options.sample or 0)
-    [trace], data = trace_samples([located]), located.data
-    origin = find_origin(data.prefix, options.tokenizer_model)
+    [trace], data = trace_samples([located], contact=options.contact), located.data
+    origin = find_origin(data.prefix, options)
     origin.check_inputs([part.origin for part in trace.parts])
     left = SAMPLE_TOKENS if options.tokens is None else options.tokens
     for part in trace.parts:
@@ -280,15 +280,15 @@ def find_work_folder(path: str) -> str | None:
 
 def _look_at_work_folder(seen: InspectResult, _: InspectConfig) -> None:
     path, facts = seen.path, seen.facts
-    ledger = Ledger(path)
+    journal = Journal(path)
     progress = read_progress(f"{path.rstrip('/').removesuffix('.build')}.{PROGRESS_SUFFIX}") or {}
-    facts["finished"] = "yes" if ledger.is_finished else "no: run the same command again to continue"
+    facts["finished"] = "yes" if journal.is_finished else "no: run the same command again to continue"
     with contextlib.suppress(KeyError, TypeError, ValueError):  # it is another version's
         snapshot = Snapshot(**progress["stage"])
         facts["stage"] = f"{snapshot.stage}: {describe(snapshot)}"
-    if ledger.plan is not None:
-        facts["inputs"] = some_inputs([path for path, *_ in ledger.plan.inputs])
-        settings = ledger.plan.settings
+    if journal.began is not None:
+        facts["inputs"] = some_inputs([path for path, *_ in journal.began.plan.inputs])
+        settings = journal.began.plan.settings
         facts["settings"] = [f"{name} = {value}" for name, value in settings.items() if value not in (None, False, "")]
     names = ("output", "state", "started", "updated", "host", "error", "message")
     facts |= {name: progress[name] for name in names if isinstance(progress.get(name), str)}

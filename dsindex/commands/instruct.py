@@ -26,10 +26,11 @@ from dsindex.errors import UsageError
 from dsindex.formats.dtypes import dtype_for_vocabulary
 from dsindex.options.instruct import as_text_config, read_instruction
 from dsindex.runtime.estimate import check_room
-from dsindex.runtime.job import make_plan, open_job
+from dsindex.runtime.job import open_job
 from dsindex.runtime.output import Output
+from dsindex.runtime.plan import make_plan
 from dsindex.runtime.preflight import Estimate
-from dsindex.runtime.shards import make_shards
+from dsindex.runtime.shards import Shards
 from dsindex.runtime.source import open_source
 from dsindex.store.config_files import option_names
 from dsindex.store.urls import absolute
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from dsindex.options.instruct import InstructConfig
     from dsindex.runtime.job import Job
     from dsindex.runtime.progress import Reporter
-    from dsindex.runtime.shards import Shards
     from dsindex.runtime.source import TextSource
 
 
@@ -121,7 +121,8 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
             settings = InstructionSettings(
                 recipe=recipe, fractions=config.split, split_seed=config.split_seed, **source.shard_options()
             )
-            shards = make_shards(job, source, settings, function=encode_shard)
+            shards = Shards(job, source, settings, function=encode_shard)
+            shards.tokenize_and_merge()
             shards.publish(_describe(config, recipe, shards))
         packed = pack_splits(config, list(prefixes.values()))
         if config.export:
@@ -142,7 +143,6 @@ def _settings(config: InstructConfig, source: TextSource, recipe: EncoderRecipe)
         "special tokens and chat templates of the tokenizer's folder": xxhash.xxh3_64_hexdigest(files),
         "split": config.split,
         "split-seed": config.split_seed,
-        "output-prefix": str(absolute(config.output_prefix)),
     }
 
 

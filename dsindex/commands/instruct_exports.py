@@ -1,20 +1,18 @@
 """The exports of a job of `dsindex instruct`: folders of files whose rows dsindex.chat.exports makes.
 
-An export is a function of the published tokens and masks, so its bytes do not depend on shards, workers or crashes. It
-is written to `<folder>.<plan>.partial` and gets its name, with its manifest, in one rename.
+An export is a function of the published tokens and masks, so its bytes do not depend on shards, workers or crashes. Its
+folder gets its name, with its manifest, in one rename.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import xxhash
 
 from dsindex.chat.exports import (
     COLUMNS,
@@ -35,8 +33,9 @@ from dsindex.datasets.instruction import one_per_block, open_masked, packing_pre
 from dsindex.errors import InputError, OutputError
 from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
-from dsindex.store.errors import output_error
-from dsindex.store.local import StoredFile, atomic_writer, make_folder, sync_folder, write_whole
+from dsindex.runtime.plan import make_plan
+from dsindex.runtime.publish import Artifact, publish, writing_artifacts
+from dsindex.store.local import StoredFile, atomic_writer, make_folder, write_whole
 from dsindex.store.read import digest_file
 from dsindex.store.urls import with_suffix
 
@@ -130,11 +129,14 @@ def make_exports(
     made = []
     for kind in dict.fromkeys(config.export):
         path, own_plan = _folder_of(config, kind), {"export": kind, **plan}
-        manifest = read_export_manifest(path)
-        is_made = manifest is not None and manifest.plan == own_plan and _is_whole(path, manifest)
-        if manifest is None or not is_made:
-            folder = f"{os.path.abspath(path)}.{xxhash.xxh3_64_hexdigest(msgspec.json.encode(own_plan))}.partial"
-            shutil.rmtree(folder, ignore_errors=True)
+        artifact = Artifact(finals=(os.path.abspath(path),), plan_id=make_plan(own_plan).plan_id)
+        with writing_artifacts([path], [artifact]):
+            manifest = read_export_manifest(path)
+            is_made = manifest is not None and manifest.plan == own_plan and _is_whole(path, manifest)
+            if manifest is not None and is_made:
+                made.append(MadeExport(kind=kind, path=path, splits=manifest.splits, already_complete=True))
+                continue
+            folder = artifact.partial(artifact.finals[0])
             make_folder(folder)
             splits = _write_files(kind, config, prefixes, folder, eos_id or 0, executor, reporter)
             files = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
@@ -149,8 +151,10 @@ def make_exports(
                     for name, file in files.items()
                 },
             )
-            _publish(folder, manifest, path)
-        made.append(MadeExport(kind=kind, path=path, splits=manifest.splits, already_complete=is_made))
+            encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+            write_whole(os.path.join(folder, EXPORT_MANIFEST), encoded)
+            publish([artifact], {artifact.finals[0]: None})
+            made.append(MadeExport(kind=kind, path=path, splits=manifest.splits, already_complete=False))
     return made
 
 
@@ -233,17 +237,3 @@ def write_file(task: ExportFile) -> Counter[str]:
                     targets=trainable - int(np.count_nonzero(mask[firsts])),
                 )
     return counts
-
-
-def _publish(folder: str, manifest: ExportManifest, path: str) -> None:
-    """Give a folder its manifest and its name, in place of an earlier export."""
-    replaced = folder.removesuffix(".partial") + ".replaced"
-    write_whole(os.path.join(folder, EXPORT_MANIFEST), msgspec.json.format(msgspec.json.encode(manifest), indent=2))
-    try:
-        if os.path.isdir(path):
-            os.rename(path, replaced)
-        os.rename(folder, path)
-        sync_folder(os.path.dirname(os.path.abspath(path)))
-        shutil.rmtree(replaced, ignore_errors=True)
-    except OSError as error:
-        raise output_error(path, error) from error

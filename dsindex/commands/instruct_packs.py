@@ -7,7 +7,6 @@ packs of another length take seconds.
 
 from __future__ import annotations
 
-import io
 import re
 import time
 from dataclasses import dataclass
@@ -32,9 +31,9 @@ from dsindex.formats.manifest import (
     read_manifest,
 )
 from dsindex.formats.mmididx import IndexHeader, write_index
-from dsindex.runtime.job import hold_output, make_plan
+from dsindex.runtime.plan import make_plan
+from dsindex.runtime.publish import Artifact, begin_in_bucket, is_publishing, publish, writing_artifacts
 from dsindex.store.listing import find_stored
-from dsindex.store.local import DigestingWriter
 from dsindex.store.protocol import open_output, replace_file, store_of
 from dsindex.store.read import is_stored
 
@@ -99,11 +98,14 @@ def check_packs(config: InstructConfig, prefixes: Sequence[str]) -> None:
     """
     for prefix in prefixes if config.seq_length is not None else ():
         path = packs_path(config, prefix)
-        if is_stored(f"{path}.idx") and read_manifest(path) is None:
-            raise OutputError(
-                f"{path}.idx: expected packs that dsindex wrote, got a file of which no manifest says so; move it "
-                "away, or choose another --output-prefix"
-            )
+        with writing_artifacts([path], [_artifact(path, "")]):
+            _require_own(path)
+
+
+def _require_own(path: str) -> None:
+    if is_stored(f"{path}.idx") and read_manifest(path) is None and not is_publishing([_artifact(path, "")]):
+        what = "no manifest says that dsindex made these packs"
+        raise OutputError(f"{path}.idx: {what}", hint="move the file away, or choose another --output-prefix")
 
 
 def packs_path(config: InstructConfig, prefix: str) -> str:
@@ -114,7 +116,7 @@ def packs_path(config: InstructConfig, prefix: str) -> str:
 def _pack(
     config: InstructConfig, length: int, prefix: str, tokens: Content, sources: dict[str, list[Any]]
 ) -> MadePacking:
-    """Make the packs of a split, unless they are there. The index completes them, and comes after the manifest."""
+    """Make the packs of a split, unless they are there."""
     path = packs_path(config, prefix)
     settings = {
         "packing": FORMAT,
@@ -124,23 +126,24 @@ def _pack(
         "longer-than-pack": "drop" if config.longer_than_pack == "drop" else "refuse",
     }
     plan = make_plan(settings)
-    with hold_output(path):
+    artifact = _artifact(path, plan.plan_id)
+    bin_path, idx_path, own_manifest = artifact.finals
+    with writing_artifacts([path], [artifact]):
         found = read_manifest(path)
         if found is not None and found.run.plan == plan and files_have_recorded_sizes(path, found):
             return MadePacking(prefix=path, content=found.content, already_complete=True)
-        check_packs(config, [prefix])
+        _require_own(path)
         layout, facts = _lay_out(config, length, f"{prefix}_text_document")
-        store_of(path).delete([f"{path}.idx"])
-        with open_output(f"{path}.bin") as file:
+        begin_in_bucket(artifact, [artifact], artifact.finals)
+        with open_output(artifact.partial(bin_path)) as file:
             file.write(layout.conversations.astype(LAYOUT_DTYPE).tobytes())
         lengths = np.diff(layout.block_starts).astype(np.int32)
         boundaries = np.arange(len(lengths) + 1, dtype=np.int64)
         header = IndexHeader(
             dtype=LAYOUT_DTYPE, num_sequences=len(lengths), num_boundaries=len(boundaries), has_modes=False
         )
-        index = io.BytesIO()
-        writer = DigestingWriter(index.write)
-        write_index(writer, header, lambda name: [lengths if name == "lengths" else boundaries])
+        with open_output(artifact.partial(idx_path)) as index:
+            write_index(index, header, lambda name: [lengths if name == "lengths" else boundaries])
         content = Content(
             inputs=tokens.inputs,
             documents=layout.num_blocks,
@@ -149,13 +152,19 @@ def _pack(
             token_dtype=LAYOUT_DTYPE.name,
             options=msgspec.structs.replace(tokens.options, seq_length=length),
             packing=facts,
-            digests={"bin": file.as_stored("bin"), "idx": writer.as_stored("idx")},
+            digests={"bin": file.as_stored("bin"), "idx": index.as_stored("idx")},
         )
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         run = Run(plan=plan, started=started, executor="driver", workers=1, shards=1, dsindex=__version__)
-        replace_file(manifest_path(path), Manifest(content=content, run=run).encode())
-        replace_file(f"{path}.idx", index.getvalue())
+        encoded = Manifest(content=content, run=run).encode()
+        replace_file(artifact.partial(own_manifest), encoded)
+        sizes = {bin_path: file.size_bytes, idx_path: index.size_bytes, own_manifest: len(encoded)}
+        publish([artifact], sizes)
     return MadePacking(prefix=path, content=content, already_complete=False)
+
+
+def _artifact(path: str, plan_id: str) -> Artifact:
+    return Artifact(finals=(f"{path}.bin", f"{path}.idx", manifest_path(path)), plan_id=plan_id)
 
 
 def _lay_out(config: InstructConfig, length: int, tokens: str) -> tuple[BlockLayout, RecordedPacking]:

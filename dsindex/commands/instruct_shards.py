@@ -17,7 +17,7 @@ from dsindex.chat.statistics import NOTE, SPLITS, split_by_hash
 from dsindex.errors import RecordProblem
 from dsindex.formats.dtypes import cast_tokens, dtype_for_vocabulary
 from dsindex.runtime.tasks import ShardResult
-from dsindex.runtime.worker import Attempt, GroupWriter, WorkSettings
+from dsindex.runtime.tokenize import Attempt, GroupWriter, WorkSettings
 from dsindex.text.blocks import BadRecord, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.layout import check_ids
@@ -90,7 +90,9 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
                 if isinstance(outcome, RecordProblem):
                     reason = f"{outcome.reason} ({outcome.kind})"
                     bad[outcome.kind] += 1
-                    attempt.set_aside(BadRecord(part=part, offset=offset, line=line, line_bytes=kept, reason=reason))
+                    attempt.quarantine_record(
+                        BadRecord(part=part, offset=offset, line=line, line_bytes=kept, reason=reason)
+                    )
                 else:
                     splits[_split_of(outcome, settings)].hold(outcome, part, offset, line)
             reader.counts[part]["blank"] += block.num_lines - num_records

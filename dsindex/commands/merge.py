@@ -1,4 +1,4 @@
-"""The driver of `dsindex merge`: joins many datasets, with the same ranges, ledger and publishing as a build."""
+"""The driver of `dsindex merge`: joins many datasets, with the same ranges, journal and publishing as a build."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from dsindex.commands.results import JobResult, MadeDataset
 from dsindex.datasets.lineage import tell_tokenizers_apart
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import Content, Manifest, RecordedInput, RecordedTokenizer, read_manifest
-from dsindex.formats.mmididx import check_index, read_header, read_index
+from dsindex.formats.mmididx import read_header
+from dsindex.runtime.assembly import Assembly
+from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.estimate import require_room
-from dsindex.runtime.job import make_plan, open_job
+from dsindex.runtime.executors import Call
+from dsindex.runtime.job import open_job
+from dsindex.runtime.merge import check_segment
 from dsindex.runtime.output import Output
-from dsindex.runtime.tasks import Part, PartFile
+from dsindex.runtime.plan import make_plan
+from dsindex.runtime.tasks import Segment, SourceFile
 from dsindex.store.read import input_status
 from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
 
@@ -41,39 +46,44 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
         FormatError: If an input is damaged, or differs from the first in token type or in having modes.
         DsindexError: If the merge cannot be done as asked; final names then never refer to incomplete files.
     """
-    prefixes = [as_prefix(path) for path in config.input]
-    parts = list(map(open_part, prefixes))
-    refuse_mixture(parts)
-    prefix, dtype = absolute(config.output_prefix), parts[0].header.dtype
-    inputs = [input_status(absolute(f"{given}.{suffix}")) for given in prefixes for suffix in ("bin", "idx")]
-    plan = make_plan({"output-prefix": str(prefix)}, inputs)
+    prefixes = [absolute(as_prefix(path)) for path in config.input]  # workers may have another working folder
+    segments = list(map(open_segment, prefixes))
+    refuse_mixture(segments)
+    prefix, dtype = absolute(config.output_prefix), segments[0].header.dtype
+    inputs = [input_status(f"{given}.{suffix}") for given in prefixes for suffix in ("bin", "idx")]
+    plan = make_plan({"command": "merge"}, inputs)
     output = Output(prefix=prefix, plan_id=plan.plan_id, dtype=dtype)
     with open_job(config, plan, [output], reporter=reporter) as job:
         if not job.already_complete:
-            needed = sum(part.bin.size_bytes + part.header.size_bytes for part in parts)
+            needed = sum(segment.bin.size_bytes + segment.header.size_bytes for segment in segments)
             require_room({folder_of(prefix): needed}, what="the output")
-            for part in parts:
-                check_index(part.idx.path, read_index(part.idx.path), bin_size_bytes=part.bin.size_bytes)
-                output.add(part)
-            job.assemble()
+            checks = (
+                Call(name=f"check[{number:05}]", place=each.idx.path, function=check_segment, arguments=(each,))
+                for number, each in enumerate(segments)
+            )
+            for segment, _ in zip(segments, run_in_order(job.executor, checks), strict=True):
+                output.segments.append(segment)
+                output.tokens.add(segment.bin)
+            [files] = Assembly(job).complete()
             for file in inputs:
                 if input_status(file.path) != file:
                     what = "changed while it was merged; leave inputs alone, and run the same command again"
                     raise InputError(f"{file.path}: {what}")
-            shared = _shared_tokenizer(prefixes, parts)
+            shared = _shared_tokenizer(prefixes, segments)
             content = Content(
                 inputs=[
                     RecordedInput(path=path, documents=part.header.num_documents, sequences=part.header.num_sequences)
-                    for path, part in zip(config.input, parts, strict=True)
+                    for path, part in zip(config.input, segments, strict=True)
                 ],
-                documents=sum(part.header.num_documents for part in parts),
-                sequences=sum(part.header.num_sequences for part in parts),
-                tokens=sum(map(_count_tokens, parts)),
+                documents=sum(segment.header.num_documents for segment in segments),
+                sequences=sum(segment.header.num_sequences for segment in segments),
+                tokens=sum(map(_count_tokens, segments)),
                 token_dtype=dtype.name,
                 tokenizer=shared.content.tokenizer if shared else None,
-                digests=output.digests,
+                digests=files,
             )
-            job.publish([content], tokenizer_path=shared.run.tokenizer_path if shared else None)
+            name = shared.run.tokenizer_path if shared else None
+            job.publish([content], num_shards=len(segments), tokenizer_path=name)
     return MergeResult(
         datasets=(MadeDataset.of(config.output_prefix, job.manifests[0].content),),
         already_complete=job.already_complete,
@@ -81,7 +91,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     )
 
 
-def open_part(prefix: str) -> Part:
+def open_segment(prefix: str) -> Segment:
     """Open one dataset for merging.
 
     Args:
@@ -97,39 +107,40 @@ def open_part(prefix: str) -> Part:
     except OSError as error:
         msg = f"{prefix}.bin: cannot be read ({error.strerror}); a dataset is a .bin and an .idx"
         raise FormatError(msg) from error
-    bin_file = PartFile(path=tokens.path, size_bytes=tokens.size_bytes)
-    return Part(bin=bin_file, idx=PartFile(path=idx_path, size_bytes=header.size_bytes), header=header)
+    bin_file = SourceFile(path=tokens.path, size_bytes=tokens.size_bytes)
+    return Segment(bin=bin_file, idx=SourceFile(path=idx_path, size_bytes=header.size_bytes), header=header)
 
 
-def refuse_mixture(parts: Sequence[Part]) -> None:
-    """Refuse parts that differ in token type or in having modes.
+def refuse_mixture(segments: Sequence[Segment]) -> None:
+    """Refuse datasets that differ in token type or in having modes.
 
     Raises:
         FormatError: Naming the first that does.
     """
     # A dataset without sequences looks the same with and without modes.
-    first = next((part for part in parts if part.header.num_sequences), parts[0])
-    for part in parts:
-        has_other_modes = part.header.num_sequences and part.header.has_modes != first.header.has_modes
-        if has_other_modes or part.header.dtype != first.header.dtype:
+    first = next((segment for segment in segments if segment.header.num_sequences), segments[0])
+    for segment in segments:
+        has_other_modes = segment.header.num_sequences and segment.header.has_modes != first.header.has_modes
+        if has_other_modes or segment.header.dtype != first.header.dtype:
             raise FormatError(
-                f"{part.idx.path}: expected {_describe(first)} as in {first.idx.path}, got {_describe(part)}; such "
+                f"{segment.idx.path} has {_describe(segment)}, and {first.idx.path} has {_describe(first)}; such "
                 "datasets cannot be merged"
             )
 
 
-def _describe(part: Part) -> str:
-    return f"tokens of type {part.header.dtype} {'with' if part.header.has_modes else 'without'} sequence modes"
+def _describe(segment: Segment) -> str:
+    header = segment.header
+    return f"tokens of type {header.dtype} {'with' if header.has_modes else 'without'} sequence modes"
 
 
-def _count_tokens(part: Part) -> int:
-    return part.bin.size_bytes // part.header.dtype.itemsize
+def _count_tokens(segment: Segment) -> int:
+    return segment.bin.size_bytes // segment.header.dtype.itemsize
 
 
-def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> Manifest | None:
+def _shared_tokenizer(prefixes: Sequence[str], segments: Sequence[Segment]) -> Manifest | None:
     """Return the first manifest if all datasets have one, their own, that names the same tokenizer; otherwise None."""
     manifests, tokenizers = list[Manifest](), list[RecordedTokenizer]()
-    for prefix, part in zip(prefixes, parts, strict=True):
+    for prefix, part in zip(prefixes, segments, strict=True):
         try:
             manifest = read_manifest(prefix)
         except FormatError:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from dsindex.datasets.tails import describe_data
 from dsindex.errors import InputError, LimitError, UsageError
 from dsindex.formats.manifest import read_manifest
-from dsindex.megatron.building import count_parts
+from dsindex.megatron.building import count_parts, sequence_counts, write_sequence_counts
 from dsindex.megatron.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
 from dsindex.megatron.plan import Blend, CacheSettings, describe_sums, find_needed_caches, parse_data_path
 from dsindex.messages import THOUSANDS, show_epochs, show_percent, split_unit
@@ -116,11 +116,17 @@ def run_mix(config: MixConfig) -> MixResult:
         "valid": _words(held, weights) if held else config.valid_data_path,
         "test": config.test_data_path,
     }
+    if config.per_dataset_sequences_path is not None:
+        used = dict.fromkeys(prefix for words in blends.values() if words for prefix in parse_data_path(words).prefixes)
+        content = sequence_counts({prefix: prefix for prefix in used})
+        write_sequence_counts(config.per_dataset_sequences_path, content)
     given = {name: tuple(words) for name, words in blends.items() if words}
     flags = [f"--{name}-data-path {shlex.join(words)}" for name, words in given.items()]
     if split is not None:
         own_split = [f"--split {shlex.quote(split)}"] if config.split else []
         flags = [f"--data-path {shlex.join(data_path)}", *own_split]
+    if config.per_dataset_sequences_path is not None:
+        flags.append(f"--per-dataset-sequences-path {shlex.quote(config.per_dataset_sequences_path)}")
     return MixResult(
         datasets=datasets,
         split=split,

@@ -10,18 +10,21 @@ import numpy as np
 from dsindex.commands.convert import TYPE_OF_SIZE
 from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
 from dsindex.errors import TokenizerError
+from dsindex.formats.mmididx import LENGTH
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.estimate import check_room
 from dsindex.runtime.executors import Call
-from dsindex.runtime.job import make_plan, open_job
+from dsindex.runtime.job import open_job
+from dsindex.runtime.merge import answering_damage, read_sections
 from dsindex.runtime.output import Output
+from dsindex.runtime.plan import make_plan
 from dsindex.runtime.preflight import examine_sample
-from dsindex.runtime.shards import make_shards
+from dsindex.runtime.shards import Shards
 from dsindex.runtime.source import open_source
-from dsindex.runtime.tasks import PartFile
+from dsindex.runtime.tasks import Damaged, SourceFile
+from dsindex.runtime.tokenize import ShardSettings
 from dsindex.runtime.work_folder import SHARDS_FOLDER
-from dsindex.runtime.worker import ShardSettings, read_lengths
 from dsindex.store.protocol import open_output, replace_file
 from dsindex.store.urls import absolute, joined
 from dsindex.text.selection import open_pattern
@@ -32,9 +35,8 @@ if TYPE_CHECKING:
 
     from dsindex.formats.pbin import PbinVersion
     from dsindex.options.pack import PackConfig
-    from dsindex.runtime.job import Job
     from dsindex.runtime.progress import Reporter
-    from dsindex.runtime.tasks import Part
+    from dsindex.runtime.tasks import Segment
     from dsindex.text.tokenizer import Tokenizer
 
 
@@ -56,14 +58,16 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     source = open_source(config, append_eod=True, reporter=reporter)
     token_bytes = choose_token_bytes(source.tokenizer, version)
     settings = source.settings()
-    settings |= {"eod-token": settings.pop("append-eod"), "output": str(absolute(config.output))}
+    settings["eod-token"] = settings.pop("append-eod")
     settings |= {"jq-pattern": config.jq_pattern, "pbin-era": config.pbin_era}
     plan = make_plan(settings, source.files)
     output = Output(
         prefix=absolute(config.output_prefix),
         plan_id=plan.plan_id,
         dtype=TYPE_OF_SIZE[token_bytes],
-        head=PartFile(path=joined(work_folder_path(config), f"{SHARDS_FOLDER}/head"), size_bytes=version.header_bytes),
+        head=SourceFile(
+            path=joined(work_folder_path(config), f"{SHARDS_FOLDER}/head"), size_bytes=version.header_bytes
+        ),
     )
     uses_jq = selection.needs_jq
     with open_job(config, plan, [output], reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
@@ -82,8 +86,9 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
                 layout="pbin",
                 **source.shard_options(),
             )
-            shards = make_shards(job, source, shared)
-            _add_ends(job, output, version)
+            shards = Shards(job, source, shared)
+            shards.tokenize_and_merge()
+            _add_ends(shards, output, version)
             options = source.describe_options(jq_pattern=config.jq_pattern, pbin_era=config.pbin_era)
             shards.publish([{"token_dtype": np.dtype(f"u{token_bytes}").name, "options": options}])
     return PackResult(
@@ -115,28 +120,33 @@ def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
     return token_bytes
 
 
-# The parts of a `.pbin` besides its tokens: the token size and the header before them, the pickled index after them.
+# A `.pbin` has more than tokens: a header before them, a pickled index after them.
 
 
-def _add_ends(job: Job, output: Output, version: PbinVersion) -> None:
+def _add_ends(shards: Shards, output: Output, version: PbinVersion) -> None:
     """Write the header and the index of all shards to files of the work folder."""
-    data_bytes = sum(part.bin.size_bytes for part in output.parts)
+    data_bytes = sum(segment.bin.size_bytes for segment in output.segments)
     header = PbinHeader(version=version, token_bytes=output.dtype.itemsize, data_bytes=data_bytes)
-    arguments = (output.parts, header, joined(job.work_dir, SHARDS_FOLDER))
+    arguments = (output.segments, header, joined(shards.job.work_dir, SHARDS_FOLDER))
     call = Call(name="pack-index", place=output.prefix, function=_write_ends, arguments=arguments)
-    [(_, tail)] = job.dispatch([(output.name, call)]).run()
-    output.add_file(tail)
+    [(_, tail)] = shards.job.dispatch([(output.name, call)]).run()
+    if isinstance(tail, Damaged):
+        shards.run(shards.make_again(tail))
+        _add_ends(shards, output, version)
+    else:
+        output.tokens.add(tail)
 
 
-def _write_ends(parts: Sequence[Part], header: PbinHeader, folder: str) -> PartFile:
+@answering_damage
+def _write_ends(segments: Sequence[Segment], header: PbinHeader, folder: str) -> SourceFile:
     """Write the header, and the index from the lengths in the shards' `.idx` files; return the index.
 
     Raises:
-        InputError: If a shard is missing.
         OutputError: If the work folder cannot be written.
     """
     replace_file(joined(folder, "head"), header.to_bytes())
     path = joined(folder, "index")
+    lengths = (items for _, section, items in read_sections(segments) if section == "lengths")
     with open_output(path) as file:
-        write_pbin_index(file, header, read_lengths(parts))
-    return PartFile(path=path, size_bytes=file.size_bytes)
+        write_pbin_index(file, header, np.concatenate([np.empty(0, LENGTH), *lengths]))
+    return SourceFile(path=path, size_bytes=file.size_bytes)

@@ -114,7 +114,7 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
         OutputError: If the page is another file, or cannot be written.
     """
     _check_output(options.output)
-    opened = [open_token_data(tell_kind(path), options.tokenizer_model) for path in options.prefix]
+    opened = [open_token_data(tell_kind(path), options) for path in options.prefix]
     places = [os.path.realpath(each.files[-1]) for each in opened]
     twice = next((each for each, place in zip(opened, places, strict=True) if places.count(place) > 1), None)
     if twice is not None:

@@ -16,6 +16,7 @@ from dsindex.datasets.packed import PbinDocuments
 from dsindex.errors import DsindexError, FormatError, InputError, MissingObjectError, TokenizerError
 from dsindex.formats.manifest import read_manifest
 from dsindex.store.read import fingerprint_input, input_status, is_stored
+from dsindex.store.urls import require_confirmed
 from dsindex.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from dsindex.datasets.documents import Documents
     from dsindex.datasets.lineage import DocumentOrigin
     from dsindex.formats.manifest import Content, Manifest
+    from dsindex.options.datasets import Decoded
     from dsindex.store.read import Items
     from dsindex.text.tokenizer import Tokenizer
 
@@ -41,6 +43,8 @@ class Origin:
     notes: dict[str, None] = field(default_factory=dict)
     """Sentences about a tokenizer that is missing or may be another, and lines and inputs that are not known."""
     findings: list[str] = field(default_factory=list)
+    contact: Sequence[str] = ()
+    """Addresses whose buckets and servers may be contacted, besides those of the datasets."""
 
     @property
     def content(self) -> Content | None:
@@ -53,7 +57,7 @@ class Origin:
         Raises:
             FormatError: If the manifest or the provenance is damaged, or belongs to another dataset.
         """
-        found, notes = find_document_origins(self.prefix, num_documents, documents)
+        found, notes = find_document_origins(self.prefix, num_documents, documents, contact=self.contact)
         self.notes.update(dict.fromkeys(notes))
         self.check_inputs(found.values())
         return [found[document] for document in documents]
@@ -63,7 +67,7 @@ class Origin:
         known = {(self.prefix if each.part is None else each.part.prefix, each.source) for each in origins}
         for prefix, number in sorted({(prefix, source.input) for prefix, source in known if source is not None}):
             manifest = self.manifest if prefix == self.prefix else read_manifest(prefix)
-            problem = None if manifest is None else input_problem(manifest, number)
+            problem = None if manifest is None else input_problem(manifest, number, given=(prefix, *self.contact))
             if manifest is not None and problem is not None:
                 path = manifest.content.inputs[number].path
                 told = f"{path}: this input {problem}; lines are those that it had when the dataset was made"
@@ -98,12 +102,12 @@ def some_inputs(names: list[str]) -> list[str]:
     return names if more <= 0 else [*names[:SHOWN_INPUTS], f"and {more:,} more"]
 
 
-def find_origin(prefix: str, tokenizer_model: str | None, *, documents: Documents | None = None) -> Origin:
+def find_origin(prefix: str, options: Decoded, *, documents: Documents | None = None) -> Origin:
     """Read a dataset's manifest, and load its tokenizer.
 
     Args:
         prefix: Path without suffix.
-        tokenizer_model: The tokenizer to use; None for the recorded one.
+        options: The tokenizer to use instead of the recorded one, and addresses to contact.
         documents: The dataset, of which the manifest has to be.
 
     Raises:
@@ -112,10 +116,11 @@ def find_origin(prefix: str, tokenizer_model: str | None, *, documents: Document
     try:
         manifest = read_manifest(prefix)
     except FormatError as error:
-        given = None if tokenizer_model is None else load_tokenizer(tokenizer_model)
+        given = None if options.tokenizer_model is None else load_tokenizer(options.tokenizer_model)
         return Origin(prefix=prefix, manifest=None, tokenizer=given, findings=[error.sentence])
-    tokenizer, note = _choose_tokenizer(prefix, manifest, tokenizer_model)
-    origin = Origin(prefix=prefix, manifest=manifest, tokenizer=tokenizer, notes={note: None} if note else {})
+    tokenizer, note = _choose_tokenizer(prefix, manifest, options.tokenizer_model)
+    notes = {note: None} if note else {}
+    origin = Origin(prefix=prefix, manifest=manifest, tokenizer=tokenizer, notes=notes, contact=options.contact)
     if manifest is None or documents is None:
         return origin
     expected, got = manifest.content, (documents.num_documents, len(documents.tokens))
@@ -143,12 +148,17 @@ def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None)
     return tokenizer, f"{other} ({recorded.name}, sha256 {recorded.sha256[:16]}…), so the text can be wrong"
 
 
-def input_problem(manifest: Manifest, number: int) -> str | None:
-    """Return what became of an input since the build; None if it is as it was."""
+def input_problem(manifest: Manifest, number: int, *, given: Iterable[str]) -> str | None:
+    """Return what became of an input since the build; None if it is as it was. Only given addresses are contacted."""
     recorded, absolute = manifest.content.inputs[number], manifest.run.plan.inputs
     path = recorded.path
-    if not is_stored(path) and number < len(absolute):
-        path = absolute[number][0]
+    try:
+        require_confirmed(path, given)
+        if not is_stored(path) and number < len(absolute):
+            path = absolute[number][0]
+            require_confirmed(path, given)
+    except InputError as error:
+        return f"was {error.sentence.removeprefix(f'{path}: ')}"
     try:
         status = input_status(path)
         if recorded.size_bytes not in {None, status.size_bytes}:
@@ -156,9 +166,9 @@ def input_problem(manifest: Manifest, number: int) -> str | None:
         if recorded.fingerprint not in {None, fingerprint_input(status.path)}:
             return "has changed: it has the same size and other content"
     except (FileNotFoundError, NotADirectoryError, MissingObjectError):
-        return "is not there any more"
+        return "no longer exists"
     except (OSError, DsindexError):
-        return "is out of reach now"
+        return "cannot be read"
     return None
 
 
@@ -182,7 +192,7 @@ class TokenData:
         return file_sizes(self.files)
 
 
-def open_token_data(subject: Subject, tokenizer_model: str | None) -> TokenData:
+def open_token_data(subject: Subject, options: Decoded) -> TokenData:
     """Open a dataset of tokens.
 
     Raises:
@@ -200,7 +210,7 @@ def open_token_data(subject: Subject, tokenizer_model: str | None) -> TokenData:
             masks = open_masks(stem, len(documents.tokens))
     except FormatError as error:
         findings.append(error.sentence)
-    origin = find_origin(subject.prefix if subject.kind == "pbin" else path, tokenizer_model, documents=documents)
+    origin = find_origin(subject.prefix if subject.kind == "pbin" else path, options, documents=documents)
     return TokenData(
         path=path,
         files=(path,) if subject.kind == "pbin" else (f"{path}.bin", f"{path}.idx"),

@@ -55,9 +55,9 @@ def run_trace(config: TraceConfig) -> TracedSamples | ConsumedTokens:
         if not 0 <= number < len(samples):
             raise InputError(f"{config.cache}: expected a sample from 0 to {len(samples) - 1}, got {number}")
     located = [samples.locate(number) for number in numbers]
-    traces, data = trace_samples(located), {own.data.prefix: own.data for own in located}
+    traces, data = trace_samples(located, contact=config.contact), {own.data.prefix: own.data for own in located}
     parts = [part for trace in traces for part in trace.parts]
-    origins = {prefix: find_origin(prefix, config.tokenizer_model) for prefix in data}
+    origins = {prefix: find_origin(prefix, config) for prefix in data}
     for prefix, origin in origins.items():
         origin.check_inputs(part.origin for part in parts if part.prefix == prefix)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.commands.findings import SAME_AS, CheckResult, DatasetCounts, VerifyReport
+from dsindex.commands.findings import CACHE, SAME_AS, CheckResult, DatasetCounts, VerifyReport
 from dsindex.commands.verify_caches import find_caches, verify_cache
 from dsindex.commands.verify_tokens import compare_shard, find_difference, open_source
 from dsindex.datasets.detect import tell_kind
@@ -27,7 +27,7 @@ from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.formats.provenance import count_rows
-from dsindex.messages import count
+from dsindex.megatron.cache import files_of
 from dsindex.runtime.dispatch import make_executor, run_in_order
 from dsindex.runtime.executors import Call
 from dsindex.store.local import DIGEST_BLOCK_BYTES, combine_digests
@@ -195,22 +195,24 @@ def _count(dataset: IndexedDataset | PbinDocuments, *, token_type: str, version:
 
 
 def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, place: str) -> Iterator[CheckResult]:
-    """Run checks, the pieces of each side by side."""
+    """Run checks, all pieces side by side."""
     if total := sum(len(check.pieces) for check in checks):
         reporter.stage("verify", total=total, unit="blocks")
 
-    def results_of(check: Check) -> Iterator[Any]:
-        name = check.function.__name__
-        calls = (
-            Call(name=f"{name}[{number}]", place=place, function=check.function, arguments=own)
-            for number, own in enumerate(check.pieces)
-        )
-        for result in run_in_order(executor, calls, on_idle=reporter.tick):
-            reporter.advance(1)
-            yield result
+    calls = (
+        Call(name=f"{check.function.__name__}[{number}]", place=place, function=check.function, arguments=piece)
+        for check in checks
+        for number, piece in enumerate(check.pieces)
+    )
+    results = run_in_order(executor, calls, on_idle=reporter.tick)
+
+    def next_result() -> Any:  # noqa: ANN401 - of the check's function
+        reporter.advance(1)
+        return next(results)
 
     for check in checks:
-        yield CheckResult(name=check.name, findings=tuple(check.judge(results_of(check))))
+        own_results = (next_result() for _ in check.pieces)
+        yield CheckResult(name=check.name, findings=tuple(check.judge(own_results)))
 
 
 # The checks.
@@ -226,13 +228,13 @@ def _checks_of_content(
         name = f"token ids below the {size:,} of the vocabulary"
         yield Check(name=name, function=find_foreign_id, pieces=pieces)
     if config.cache is not None:
-        found = find_caches(config.cache, subject.path)
-        if not found:
+        descriptions = find_caches(config.cache, subject.path)
+        if not descriptions:
             name = os.path.basename(subject.path)
-            msg = f"{config.cache}: expected an index cache of {name}, found none; build one: dsindex index"
-            raise InputError(msg)
-        name, caches = f"{count(len(found), 'index cache')} against the data", [(each, subject.path) for each in found]
-        yield Check(name=name, function=verify_cache, pieces=caches)
+            raise InputError(f"{config.cache}: no index cache of {name} is here", hint="build one: dsindex index")
+        for path in descriptions:
+            name = os.path.basename(files_of(path).stem)
+            yield Check(name=f"{CACHE} {name}", function=verify_cache, pieces=[(path, subject.path)])
     if config.same_as is not None:
         name, own = f"{SAME_AS} {config.same_as}", [(subject.path, config.same_as)]
         yield Check(name=name, function=find_difference, pieces=own, compares_tokens=True)

@@ -110,7 +110,7 @@ def _findings(description: str, prefix: str) -> Iterator[str]:
         raise FormatError(f"{description}: expected a name that matches its content, with {ending!r}")
     arrays = list(map(files.open, files.arrays))
     record = files.read_record()
-    if record is not None and record.building is None:  # then dsindex wrote it, and its digests tell what changed
+    if record is not None:  # then dsindex wrote it, and its digests tell what changed
         yield from (f"{name} changed since dsindex wrote it" for name in files.changed(record))
         yield from source_changes(prefix, record.source) if record.source is not None else ()
     elif described["class"] == BLENDED_CLASS:

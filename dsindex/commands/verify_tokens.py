@@ -19,10 +19,11 @@ from dsindex.errors import FormatError, InputError
 from dsindex.formats.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.messages import count
 from dsindex.runtime.input_paths import STANDARD_INPUT, FoundPath
-from dsindex.runtime.inputs import look_at_inputs, plan_shards
+from dsindex.runtime.inputs import cut_inputs, look_at_inputs, plan_shards
+from dsindex.runtime.tokenize import ShardSettings, tokenize_shard
 from dsindex.runtime.work_folder import write_marker
-from dsindex.runtime.worker import ShardSettings, tokenize_shard
 from dsindex.store.read import fingerprint_input, is_stored
+from dsindex.store.urls import require_confirmed
 from dsindex.text.blocks import Sample
 from dsindex.text.selection import open_pattern, open_selection
 from dsindex.text.streams import LARGEST_RECORD_BYTES
@@ -185,7 +186,7 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
             work_dir="",
             samples=(Sample(low=options.leave_out or 0.0, high=options.sample or 1.0),),
         ),
-        tasks=tuple(plan_shards(_find_inputs(manifest), shard_bytes=SHARD_BYTES)),
+        tasks=tuple(plan_shards(_find_inputs(prefix, manifest, config.contact), shard_bytes=SHARD_BYTES)),
     )
 
 
@@ -247,21 +248,23 @@ def _selection_of(prefix: str, manifest: Manifest) -> Selection | None:
     return open_selection(keys, where=options.where, join=options.join, vocabulary_size=size)
 
 
-def _find_inputs(manifest: Manifest) -> list[InputFile]:
+def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> list[InputFile]:
     """Find the inputs by their paths as given, or else their absolute paths, and compare them with the manifest.
 
     Raises:
-        InputError: If one is missing, changed, or was standard input.
+        InputError: If one is missing, changed, or was standard input; or is at an address that was not confirmed.
     """
     absolute = [path for path, *_ in manifest.run.plan.inputs]
     found = []
     for number, recorded in enumerate(manifest.content.inputs):
         path = recorded.path
+        require_confirmed(path, (prefix, *contact))
         if (path == STANDARD_INPUT or not is_stored(path)) and number < len(absolute):
             path = absolute[number]
+            require_confirmed(path, (prefix, *contact))
         form: Any = recorded.format or "jsonl"
         place = FoundPath(path=path, absolute_path=path)
-        [file] = look_at_inputs([place], wanted=form, shard_size=SHARD_BYTES)
+        [file] = cut_inputs(look_at_inputs([place], wanted=form), shard_size=SHARD_BYTES)
         if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
             what = f"expected the input of {recorded.size_bytes} bytes with which the dataset was made, got another"
             raise InputError(f"{path}: {what}; it changed, restore the original")

@@ -115,7 +115,7 @@ def load_like(recorded: RecordedTokenizer | None, path: str, *, is_given: bool =
     if is_given:
         options.pop("vocab_file", None)
     try:
-        return load_tokenizer(path, options=msgspec.convert(options, TokenizerOptions))
+        return load_tokenizer(path, options=msgspec.convert(options, TokenizerOptions), fetches=is_given)
     except msgspec.ValidationError as error:
         msg = f"{path}: expected options of a tokenizer in the manifest, got {options}; it is damaged"
         raise TokenizerError(msg) from error

@@ -27,6 +27,7 @@ from dsindex.megatron.cache import (
     read_description,
 )
 from dsindex.megatron.maxtext import MAXTEXT_CLASS
+from dsindex.store.urls import require_confirmed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -288,9 +289,12 @@ class GPTDataset(MegatronSamples):
         if add_extra_token is None:
             record = files_of(path).read_record()
             add_extra_token = record is None or record.settings.extra_token
+        if prefix is None:
+            prefix = str(description["dataset_path"])
+            require_confirmed(prefix, [path], hint="give the path of the dataset: --data-path, in Python prefix=")
         return cls(
             IndexedDataset(
-                description["dataset_path"] if prefix is None else prefix,
+                prefix,
                 check=check,
                 by_documents=description["class"] == MAXTEXT_CLASS,
             ),

@@ -232,7 +232,7 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in named.items()}
         """Name -> id of each special token."""
         path = refuse_address(os.fspath(jsonl_path), "expected a file on this machine, as lines are read one by one")
-        self.lines = RawLines(path, index_path, finds=index_path is None)
+        self.lines = RawLines(path, index_path)
         self.place = self.lines.path
         self._reopen = partial(
             InstructionDataset,

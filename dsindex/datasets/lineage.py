@@ -18,6 +18,7 @@ from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.formats.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.store.machine import available_cpus
 from dsindex.store.read import is_stored
+from dsindex.store.urls import local_paths, require_confirmed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -74,14 +75,21 @@ class DocumentOrigin:
 
 
 def find_document_origins(
-    prefix: str, num_documents: int, documents: Iterable[int]
+    prefix: str, num_documents: int, documents: Iterable[int], *, contact: Sequence[str] = ()
 ) -> tuple[dict[int, DocumentOrigin], tuple[str, ...]]:
     """Return the origins of documents of a dataset, and sentences about those that are unknown.
+
+    Args:
+        prefix: The dataset.
+        num_documents: Its number of documents.
+        documents: Their numbers.
+        contact: Addresses whose buckets and servers may be contacted, in addition to the address of the dataset.
 
     Raises:
         FormatError: If the dataset's own manifest or provenance is damaged or belongs to another dataset.
     """
-    parts, notes, found = find_parts(prefix, num_documents), dict[str, None](), dict[int, DocumentOrigin]()
+    given = (prefix, *contact)
+    parts, notes, found = find_parts(prefix, num_documents, given=given), dict[str, None](), dict[int, DocumentOrigin]()
     wanted: dict[int, list[int]] = {}
     for document in sorted(set(documents)):
         wanted.setdefault(bisect_right(parts, document, key=lambda part: part.first_document) - 1, []).append(document)
@@ -90,6 +98,7 @@ def find_document_origins(
         there = [document - part.first_document for document in own]
         lines: list[SourceLine] | list[None] = [None] * len(own)
         try:
+            require_confirmed(part.prefix, given)
             lines = find_lines(part.prefix, part.num_documents, there)
         except (InputError, FormatError) as error:
             if part.prefix == prefix and isinstance(error, FormatError):
@@ -134,19 +143,25 @@ def find_lines(prefix: str, num_documents: int, documents: Sequence[int]) -> lis
         return [line for found in pool.map(read, groups) for line in found]
 
 
-def find_parts(prefix: str, num_documents: int, *, first: int = 0, depth: int = 0) -> list[PartOfDataset]:
+def find_parts(
+    prefix: str, num_documents: int, *, given: Iterable[str], first: int = 0, depth: int = 0
+) -> list[PartOfDataset]:
     """Return the datasets that a merged one was made of, those of their parts in their place; otherwise itself.
 
     Args:
         prefix: The dataset.
         num_documents: Its number of documents.
+        given: Addresses from the user; a part elsewhere is not opened, so its own parts stay unknown.
         first: The number of its first document in the whole.
         depth: Merges above it.
 
     Raises:
         FormatError: If a manifest is damaged or belongs to another dataset.
     """
-    named = [] if is_stored(f"{prefix}{PROVENANCE_SUFFIX}") else _merged_from(prefix)
+    named = []
+    with contextlib.suppress(InputError):
+        require_confirmed(prefix, given)
+        named = [] if is_stored(f"{prefix}{PROVENANCE_SUFFIX}") else _merged_from(prefix)
     if not named:
         return [PartOfDataset(prefix=prefix, first_document=first, num_documents=num_documents)]
     total = sum(size for _, size in named)
@@ -155,7 +170,7 @@ def find_parts(prefix: str, num_documents: int, *, first: int = 0, depth: int = 
         raise FormatError(f"{manifest_path(prefix)}: {what}; it belongs to another dataset")
     parts = []
     for own, size in named:
-        parts += find_parts(own, size, first=first, depth=depth + 1) if size else []
+        parts += find_parts(own, size, given=given, first=first, depth=depth + 1) if size else []
         first += size
     return parts
 
@@ -169,7 +184,8 @@ def _merged_from(prefix: str) -> list[tuple[str, int]]:
     named = []
     for number, each in enumerate(inputs):
         given = each.path.removesuffix(".bin").removesuffix(".idx")
-        has_moved = len(places) == len(inputs) and not is_stored(f"{given}.idx")
+        is_here = all(is_stored(f"{path}.idx") for path in local_paths([given]))  # an address is not contacted
+        has_moved = len(places) == len(inputs) and not is_here
         named.append((places[number][0].removesuffix(".bin") if has_moved else given, each.documents or 0))
     return named
 

@@ -11,7 +11,7 @@ from dsindex.datasets.base import MapDataset, tensor_maker
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.formats.raw_index import raw_index_path, read_raw_index
 from dsindex.store.local import LocalFile, open_file
-from dsindex.text.line_index import create_raw_index, find_lines
+from dsindex.text.line_index import find_lines
 from dsindex.text.tokenizer import Tokenizer, decode, load_tokenizer
 
 if TYPE_CHECKING:
@@ -37,22 +37,18 @@ class RawLines(MapDataset[bytes]):
 
     item = "line"
 
-    def __init__(
-        self, path: str | os.PathLike[str], index_path: str | os.PathLike[str] | None = None, *, finds: bool = False
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], index_path: str | os.PathLike[str] | None = None) -> None:
         self.path = self.place = os.fspath(path)
         self.index_path = raw_index_path(self.path) if index_path is None else os.fspath(index_path)
-        self._reopen = partial(RawLines, *map(os.path.abspath, (self.path, self.index_path)), finds=finds)
+        self._reopen = partial(RawLines, *map(os.path.abspath, (self.path, self.index_path)))
         try:
             status = os.stat(self.path)
         except OSError as error:
             raise InputError(f"{self.path}: cannot be read ({error.strerror}); check the path") from error
         self._state = (status.st_size, str(status.st_mtime_ns))
-        if not os.path.exists(self.index_path) and finds:
-            self._pairs = find_lines(self.path)
-            return
         if not os.path.exists(self.index_path):
-            create_raw_index(self.path, self.index_path)
+            self._pairs, _ = find_lines(self.path)
+            return
         self._pairs = read_raw_index(self.index_path, size_bytes=status.st_size)
         ends = self._pairs.sum(axis=1)
         with open_file(self.path) as file:

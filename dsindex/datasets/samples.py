@@ -116,7 +116,7 @@ class SampleTrace:
     """The step that reads it, from 1, if `dsindex trace` was asked for steps."""
 
 
-def trace_samples(located: Iterable[LocatedSample]) -> list[SampleTrace]:
+def trace_samples(located: Iterable[LocatedSample], *, contact: Sequence[str] = ()) -> list[SampleTrace]:
     """Trace samples; the manifest and provenance of each dataset are opened once.
 
     Raises:
@@ -128,7 +128,10 @@ def trace_samples(located: Iterable[LocatedSample]) -> list[SampleTrace]:
     documents: dict[IndexedDataset, set[int]] = {}
     for each in samples:
         documents.setdefault(each.data, set()).update(each.data.document_of(part.sequence) for part in each.parts)
-    found = {data: find_document_origins(data.prefix, data.num_documents, own) for data, own in documents.items()}
+    found = {
+        data: find_document_origins(data.prefix, data.num_documents, own, contact=contact)
+        for data, own in documents.items()
+    }
     return [
         SampleTrace(
             sample=each.sample,

@@ -73,7 +73,7 @@ def _describe_tail(prefix: str, begin: int, end: int) -> str | None:
     recorded = read_manifest(prefix)
     if recorded is None or end <= begin or header.num_sequences != header.num_documents:
         return None
-    parts = find_parts(prefix, header.num_documents)
+    parts = find_parts(prefix, header.num_documents, given=[prefix])
     if parts[0].prefix != prefix:
         inputs = [part.prefix for part in parts]
         first = sum(part.first_document <= begin for part in parts) - 1

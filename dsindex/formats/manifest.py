@@ -262,18 +262,22 @@ def read_manifest(prefix: str) -> Manifest | None:
     path = manifest_path(prefix)
     try:
         with open_readable(path) as file:
-            manifest = decode_json(file.read_at(min(file.size_bytes, LARGEST_MANIFEST_BYTES), 0))
+            if file.size_bytes > LARGEST_MANIFEST_BYTES:
+                raise ValueError(f"it has {file.size_bytes:,} bytes, more than {LARGEST_MANIFEST_BYTES:,}")
+            manifest = decode_json(file.read_at(file.size_bytes, 0))
         if not isinstance(manifest, dict) or manifest.get("format") != MANIFEST_FORMAT:
-            raise ValueError(f"expected {MANIFEST_FORMAT!r}, got another JSON file")
+            raise ValueError(f"it does not say {MANIFEST_FORMAT!r}")
         with contextlib.suppress(KeyError, TypeError, AttributeError):  # the message below names what is missing
             for suffix, entry in manifest["content"]["digests"].items():
                 entry |= {"name": suffix, "digest": entry["xxh3_128"]}
         return msgspec.convert(manifest, Manifest)
     except (FileNotFoundError, NotADirectoryError, MissingObjectError):
         return None
-    except (OSError, ValueError, msgspec.ValidationError) as error:
-        msg = f"{path}: cannot be read as a manifest ({error}); restore the file, or rebuild with --replace"
-        raise FormatError(msg) from error
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        hint = "restore the file, or build the dataset again with --replace"
+        raise FormatError(f"{path}: not a manifest: {error}", hint=hint) from error
 
 
 def files_have_recorded_sizes(prefix: str, manifest: Manifest) -> bool:

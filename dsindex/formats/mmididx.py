@@ -311,12 +311,25 @@ class IndexBuilder:
     def __init__(self, dtype: np.dtype[Any], *, folder: str) -> None:
         self._dtype = dtype
         self._spools = {
-            name: tempfile.SpooledTemporaryFile[bytes](HELD_BYTES, dir=folder) for name in ("lengths", "boundaries")
+            name: tempfile.SpooledTemporaryFile[bytes](HELD_BYTES, dir=folder)
+            for name in ("lengths", "boundaries", "modes")
         }
         self.num_sequences = 0
         self.num_documents = 0
         self.num_tokens = 0
+        self._has_modes = False
         self._spools["boundaries"].write(bytes(BOUNDARY.itemsize))
+
+    def append(self, section: str, items: NDArray[Any]) -> None:
+        """Append items to a section as they are in the file, to "boundaries" without the leading 0."""
+        self._spools[section].write(np.ascontiguousarray(items, SECTIONS[section]).data)
+        if section == "lengths":
+            self.num_sequences += len(items)
+            self.num_tokens += int(items.sum(dtype=np.int64))
+        elif section == "boundaries":
+            self.num_documents += len(items)
+        else:
+            self._has_modes = True
 
     def add_documents(
         self, sequence_lengths: NDArray[np.integer[Any]], sequences_per_document: NDArray[np.integer[Any]]
@@ -333,12 +346,8 @@ class IndexBuilder:
         if len(sequence_lengths) and int(sequence_lengths.max()) > np.iinfo(LENGTH).max:
             longest = int(sequence_lengths.max())
             raise OverflowError(f"a sequence of {longest:,} tokens is too long for MMIDIDX (at most 2**31 - 1)")
-        ends = self.num_sequences + np.cumsum(sequences_per_document)
-        self._spools["lengths"].write(sequence_lengths.astype(LENGTH).tobytes())
-        self._spools["boundaries"].write(ends.astype(BOUNDARY).tobytes())
-        self.num_sequences += len(sequence_lengths)
-        self.num_documents += len(sequences_per_document)
-        self.num_tokens += int(sequence_lengths.sum(dtype=np.int64))
+        self.append("boundaries", self.num_sequences + np.cumsum(sequences_per_document))
+        self.append("lengths", sequence_lengths)
 
     def write(self, file: DigestingWriter) -> None:
         """Write the index of all documents that were added."""
@@ -346,7 +355,7 @@ class IndexBuilder:
             dtype=self._dtype,
             num_sequences=self.num_sequences,
             num_boundaries=self.num_documents + 1,
-            has_modes=False,
+            has_modes=self._has_modes,
         )
         write_index(file, header, self._read)
 

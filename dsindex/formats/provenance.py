@@ -19,14 +19,55 @@ from dsindex.errors import FormatError
 from dsindex.store.read import open_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
+    from dsindex.store.local import DigestingWriter
 
+
+PROVENANCE_SUFFIX = "provenance.parquet"
 ROWS_PER_GROUP = 1 << 20
 COLUMNS = [("input", "int32"), ("offset", "int64"), ("line", "int64")]
+ROW = np.dtype([("input", "<i4"), ("offset", "<i8"), ("line", "<i8")])
+"""A row in memory, and in the files of shards."""
+
+
+def write_provenance(file: DigestingWriter, chunks: Iterable[NDArray[np.void]]) -> None:
+    """Write rows of type ROW, with one row group in memory, whatever the sizes of the chunks."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from dsindex.formats.arrow import number_array
+
+    schema = pa.schema([(name, getattr(pa, dtype)()) for name, dtype in COLUMNS])
+    with pq.ParquetWriter(
+        pa.PythonFile(file, mode="w"),
+        schema,
+        compression="zstd",
+        use_dictionary=["input"],
+        column_encoding={"offset": "DELTA_BINARY_PACKED", "line": "DELTA_BINARY_PACKED"},
+        store_schema=False,
+    ) as writer:
+        for group in _row_groups(chunks):
+            columns = [number_array(group[name]) for name, _ in COLUMNS]
+            writer.write_table(pa.table(columns, schema=schema), row_group_size=ROWS_PER_GROUP)
+
+
+def _row_groups(chunks: Iterable[NDArray[np.void]]) -> Iterator[NDArray[np.void]]:
+    group, filled = np.empty(ROWS_PER_GROUP, ROW), 0
+    for chunk in chunks:
+        left = chunk
+        while len(left):
+            rows = group[filled : filled + len(left)]
+            rows[:], left = left[: len(rows)], left[len(rows) :]
+            filled += len(rows)
+            if filled == ROWS_PER_GROUP:
+                yield group
+                filled = 0
+    if filled:
+        yield group[:filled]
 
 
 def count_rows(path: str) -> int:

@@ -15,7 +15,9 @@ Source: docs/formats.md §2; megatron.core.datasets helpers.cpp, `build_sample_i
 
 from __future__ import annotations
 
+import glob
 import itertools
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -164,6 +166,13 @@ def _walk_block(
 # steps at a time, without a branch that the processor would mispredict.
 #
 # Source: numpy/random/mtrand.pyx (`shuffle`, `_shuffle_raw`), numpy/random/src/mt19937, `random_interval`.
+
+
+def are_kernels_compiled() -> bool:
+    """Tell whether this machine has compiled kernels from an earlier run."""
+    folder = _shuffle_words.stats.cache_path
+    return bool(glob.glob(os.path.join(glob.escape(folder), f"arrays.{_shuffle_words.__name__}-*.nbi")))
+
 
 STATE_WORDS = 624
 BATCH = 128

@@ -1,38 +1,37 @@
-"""Build one cache, on any executor, and write it.
-
-If two tasks build the same cache at the same time, one waits for the other and then finds it built.
-"""
+"""Make the contents of one cache."""
 
 from __future__ import annotations
 
-import time
+import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsindex._version import __version__
 from dsindex.errors import InputError, LimitError, OutputError
-from dsindex.formats.mmididx import check_index, read_index
+from dsindex.formats.mmididx import check_index, read_header, read_index
 from dsindex.megatron.cache import (
     CacheRecord,
     Fingerprint,
     count_tokens,
     description_text,
     fingerprint,
-    lock_cache,
     read_lengths,
-    write_cache,
 )
 from dsindex.megatron.epochs import STOCK_ORDER, DocumentOrder, shuffle_dtype, split_bounds
 from dsindex.megatron.plan import BlendedCache, GPTCache, PartCounts
+from dsindex.store.local import make_folder, write_whole
 from dsindex.store.read import digest_file, input_status, is_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from dsindex.megatron.cache import Content
     from dsindex.megatron.epochs import EpochCounts, Part, SampleRule
     from dsindex.megatron.plan import Cache
 
@@ -61,6 +60,43 @@ def count_parts(prefix: str, parts: Sequence[Part | None], of_documents: bool = 
         None if pair is None else PartCounts(begin=pair[0], end=pair[1], tokens=count_tokens(lengths[slice(*pair)]))
         for pair in bounds
     ]
+
+
+def sequence_counts(prefixes: Mapping[str, str]) -> bytes:
+    """Return the content of the file for Megatron's --per-dataset-sequences-path.
+
+    Args:
+        prefixes: Path as the job types it → path on this machine.
+
+    Raises:
+        InputError: If tokens are neither uint16 nor int32: with such a file, Megatron does not look at their type.
+
+    Source: Megatron-LM, tools/build_sequences_per_dataset.py and gpt_dataset.py, `token_dtype_code`.
+    """
+    headers = {path: read_header(f"{prefix}.idx") for path, prefix in prefixes.items()}
+    for path, header in headers.items():
+        if header.dtype not in {np.dtype("<u2"), np.dtype("<i4")}:
+            raise InputError(
+                f"--per-dataset-sequences-path: Megatron cannot read {path} with it: {header.dtype} tokens"
+            )
+    return json.dumps({path: [each.num_sequences, each.num_boundaries] for path, each in headers.items()}).encode()
+
+
+def write_sequence_counts(path: str, content: bytes) -> None:
+    """Write the file for --per-dataset-sequences-path.
+
+    Raises:
+        OutputError: If another file exists, or this one cannot be written.
+    """
+    if os.path.lexists(path) and not has_content(path, content):
+        raise OutputError(f"{path}: exists and has other counts", hint="move it away, or choose another path")
+    make_folder(os.path.dirname(path) or ".")
+    write_whole(path, content)
+
+
+def has_content(path: str, content: bytes) -> bool:
+    """Tell whether a file has these bytes."""
+    return os.path.isfile(path) and os.path.getsize(path) == len(content) and Path(path).read_bytes() == content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,39 +138,38 @@ def describe_cache(cache: Cache, *, seconds: float | None = None, reused: bool =
     )
 
 
-def build_cache(cache: Cache, threads: int = 1) -> BuiltCache:
-    """Build one cache and write it, or keep an existing one that is still valid.
+def make_contents(cache: Cache, threads: int = 1) -> tuple[Sequence[Content], CacheRecord] | None:
+    """Return the contents of a cache's files, in the order of their paths, and its record; None if it is current.
 
     Raises:
         FormatError: If the `.idx` changed since the cache was planned.
         LimitError: If a blend draws more samples than a dataset has.
-        OutputError: If the cache cannot be written.
+        OutputError: If a cache of another order has its name.
     """
-    started = time.monotonic()
-    reused = _build_blend(cache) if isinstance(cache, BlendedCache) else _build_dataset(cache, threads)
-    return describe_cache(cache, seconds=time.monotonic() - started, reused=reused)
-
-
-def _build_dataset(cache: GPTCache, threads: int) -> bool:
-    begin, end = cache.part.begin, cache.part.end
-    lengths = read_lengths(cache.path, begin, end, of_documents=cache.of_documents)
-    source = fingerprint(cache.path, begin, end, lengths, of_documents=cache.of_documents)
-    with lock_cache(cache.files):
-        if _is_current(cache, source):
-            return True
+    if isinstance(cache, BlendedCache):
+        arrays, source = _make_blend(cache), None
         _require_same_order(cache)
-        if cache.continued is not None:
-            from dsindex.megatron.continuation import build_continued_arrays
+    else:
+        begin, end = cache.part.begin, cache.part.end
+        lengths = read_lengths(cache.path, begin, end, of_documents=cache.of_documents)
+        source = fingerprint(cache.path, begin, end, lengths, of_documents=cache.of_documents)
+        if _is_current(cache, source):
+            return None
+        _require_same_order(cache)
+        arrays = _make_arrays(cache, lengths, threads)
+    return (*arrays, description_text(cache.identifiers).encode()), _record(cache, source)
 
-            arrays = build_continued_arrays(cache, cache.continued, lengths, threads=threads)
-        else:
-            how: dict[str, Any] = {"rule": cache.rule, "seed": cache.seed, "order": cache.order}
-            arrays = build_arrays(lengths, cache.epochs, begin=begin, threads=threads, **how)
-        contents = (*arrays, description_text(cache.identifiers).encode())
-        return write_cache(cache.files, contents, _record(cache, source))
+
+def _make_arrays(cache: GPTCache, lengths: NDArray[np.int32], threads: int) -> tuple[NDArray[Any], ...]:
+    if cache.continued is not None:
+        from dsindex.megatron.continuation import build_continued_arrays
+
+        return build_continued_arrays(cache, cache.continued, lengths, threads=threads)
+    how: dict[str, Any] = {"rule": cache.rule, "seed": cache.seed, "order": cache.order}
+    return build_arrays(lengths, cache.epochs, begin=cache.part.begin, threads=threads, **how)
 
 
-def _build_blend(cache: BlendedCache) -> bool:
+def _make_blend(cache: BlendedCache) -> tuple[NDArray[Any], ...]:
     from dsindex.megatron.arrays import blend_by_weights, blend_exhaustively
 
     if cache.continued is not None:
@@ -152,10 +187,7 @@ def _build_blend(cache: BlendedCache) -> bool:
                 f"{cache.name}: the blend draws {size} samples from {dataset.prefix}, which has only "
                 f"{dataset.num_samples}; raise --mid-level-dataset-surplus from {cache.surplus:g}, here and in the job"
             )
-    contents = (datasets, samples, description_text(cache.identifiers).encode())
-    with lock_cache(cache.files):
-        _require_same_order(cache)
-        return write_cache(cache.files, contents, _record(cache))
+    return datasets, samples
 
 
 def _record(cache: Cache, source: Fingerprint | None = None) -> CacheRecord:
@@ -169,8 +201,7 @@ def _require_same_order(cache: Cache) -> None:
         OutputError: If there is one.
     """
     record, wanted = cache.files.read_record(), cache.settings
-    is_there = record is not None and record.building is None and cache.files.exist()
-    if record is not None and is_there and record.settings.order != wanted.order:
+    if record is not None and cache.files.exist() and record.settings.order != wanted.order:
         raise OutputError(
             f"{cache.files.paths[0]}: the cache of this name has {record.settings.show_order()}, not "
             f"{wanted.show_order()}; Megatron's names do not tell document orders apart: choose another "
@@ -181,7 +212,7 @@ def _require_same_order(cache: Cache) -> None:
 def _is_current(cache: GPTCache, source: Fingerprint) -> bool:
     """Tell whether this cache exists with the recorded bytes, built from the same lengths and options."""
     record = cache.files.read_record()
-    if record is None or record.source is None or record.building is not None or record.settings != cache.settings:
+    if record is None or record.source is None or record.settings != cache.settings:
         return False
     was = record.source
     is_same = (was.lengths_digest, was.begin, was.end) == (source.lengths_digest, source.begin, source.end)

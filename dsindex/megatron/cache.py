@@ -9,13 +9,9 @@
 md5 is the hash of the description, which Megatron writes with json.dumps(indent=4); a job looks for exactly these
 names. Without the tokenizer's identifiers the hash is unknown, and the dataset's name replaces it.
 
-Megatron uses a cache if its files exist, and checks nothing else. So the description is removed before anything else
-changes and written after all arrays. The record has what the hash does not cover, and the digests of the files that
-dsindex wrote, or was about to write when it was killed. Order of a write:
-
-        record of old and new files → description removed → arrays → description → record of the new files
-
-A file that is not in the record is kept: it is used if it has the bytes that would be written, and refused if not.
+Megatron uses a cache if its files exist, and checks nothing else. So the description is withdrawn before the arrays of
+a new cache get their names, and comes after all of them. The record has what the hash does not cover, and the digests
+of the files. Another program's file is kept if it has the bytes that would be written, and refused if not.
 
 Source: docs/formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_dataset.py and blended_dataset.py.
 """
@@ -23,10 +19,8 @@ Source: docs/formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_da
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import uuid
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -40,17 +34,9 @@ from dsindex.formats.dtypes import DAMAGED_ARRAY_ERRORS
 from dsindex.formats.mmididx import read_index
 from dsindex.megatron.flags import FIM_CLASS
 from dsindex.megatron.maxtext import MAXTEXT_BLEND, MAXTEXT_CLASS, hashed_settings, with_megatron_names
-from dsindex.store.errors import output_error, unreadable
-from dsindex.store.local import (
-    BlockDigester,
-    atomic_writer,
-    make_folder,
-    open_file,
-    remove_if_present,
-    sync_folder,
-    temporary_name,
-    write_whole,
-)
+from dsindex.store.errors import unreadable
+from dsindex.store.json_text import parse_json
+from dsindex.store.local import BlockDigester, open_file
 from dsindex.store.read import digest_file, input_status, version_number
 from dsindex.store.urls import absolute
 
@@ -58,6 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from dsindex.store.local import DigestingWriter
 
 
 GPT_CLASS = "GPTDataset"
@@ -147,10 +135,10 @@ def read_description(path: str) -> dict[str, Any]:
     expected = f"the description of a {GPT_CLASS} or {BLENDED_CLASS}"
     try:
         with open_file(path) as file:
-            identifiers = json.loads(file.read().decode())
+            identifiers = parse_json(file.read())
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise FormatError(f"{path}: expected {expected}, got a file that is not JSON ({error})") from error
     try:
         if isinstance(identifiers, dict) and identifiers.get("class") == BLENDED_CLASS:
@@ -235,14 +223,12 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class CacheRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="version", tag=1):
     """dsindex's record beside a cache."""
 
-    building: str | None = None
-    """Id of the attempt that writes the cache, or was killed meanwhile."""
     dsindex: str = ""
     numpy: str = ""
     settings: Settings = Settings()
     source: Fingerprint | None = None
     files: dict[str, list[FileState]] = {}
-    """Names → what dsindex wrote, or was about to write."""
+    """Names → what dsindex wrote."""
 
 
 # Names.
@@ -302,7 +288,7 @@ class CacheFiles:
         try:
             with open_file(self.record) as file:
                 return msgspec.json.decode(file.read(), type=CacheRecord)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     def changed(self, record: CacheRecord) -> list[str]:
@@ -436,49 +422,16 @@ def open_array(source: IndexSource, name: str, *, length: int | None = None) -> 
 # Writing.
 
 
-@contextlib.contextmanager
-def lock_cache(files: CacheFiles) -> Iterator[None]:
-    """Keep other tasks from writing the same cache, waiting for one that does, and make its folder.
-
-    The lock is the system's (flock), which is released when a process dies. A file system without such locks has none
-    to offer: two jobs then write the same bytes.
-
-    Raises:
-        OutputError: If the lock file cannot be made.
-    """
-    make_folder(os.path.dirname(files.record) or ".")
-    path = f"{files.stem}-dsindex.lock"
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise output_error(path, error) from error
-        with contextlib.suppress(OSError):  # without such locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):  # its last holder has removed it
-            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
-                break
-        os.close(descriptor)
-    try:
-        yield
-    finally:
-        remove_if_present(path)
-        os.close(descriptor)
-
-
-def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRecord) -> bool:
-    """Write a cache, or keep it if identical files exist; call it inside `lock_cache`.
+def check_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRecord) -> CacheRecord | None:
+    """Return the record of a cache that is to be written; None if identical files exist already.
 
     Args:
         files: The paths.
         contents: Contents of the files, in the order of `files.paths`.
         record: What to record besides the files' sizes and digests.
 
-    Returns:
-        Whether the files existed already.
-
     Raises:
-        OutputError: If a file exists that differs and that dsindex did not write, or a file cannot be written.
+        OutputError: If a file exists that differs and that dsindex did not write.
     """
     wanted = [state_of(content) for content in contents]
     there = [_state_at(path) for path in files.paths]
@@ -486,53 +439,26 @@ def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRec
     names = [os.path.basename(path) for path in files.paths]
     final = msgspec.structs.replace(record, files={name: [new] for name, new in zip(names, wanted, strict=True)})
     if there == wanted:
-        if stored is not None and stored != final:  # another program's cache gets no record
-            _remove_temporaries(files, stored)
-            _write_record(files, final)
-        return True
-    ours: dict[str, list[FileState]] = {}
+        return final if stored not in (None, final) else None  # another program's cache gets no record
     for name, old, new in zip(names, there, wanted, strict=True):
         if old not in (None, new, *(stored.files.get(name, ()) if stored is not None else ())):
             raise OutputError(
-                f"{os.path.join(os.path.dirname(files.stem), name)}: expected no file or one that dsindex wrote, got "
-                "another one, which does not match these data and options; a training job would use it as it is: move "
-                "it away, or choose another folder for the cache"
+                f"{os.path.join(os.path.dirname(files.stem), name)}: another program's file is here, which does not "
+                "match these data and options; a training job would use it as it is",
+                hint="move it away, or choose another folder for the cache",
             )
-        ours[name] = [new] if old in (None, new) else [new, old]
-    if stored is not None:
-        _remove_temporaries(files, stored)
-    attempt_id = uuid.uuid4().hex
-    _write_record(files, CacheRecord(building=attempt_id, files=ours))
-    remove_if_present(files.description)
-    sync_folder(os.path.dirname(files.description))
-    for path, content in zip(files.paths, contents, strict=True):
-        write_content(path, content, attempt_id=attempt_id)
-    _write_record(files, final)
-    return False
+    return final
 
 
-def _write_record(files: CacheFiles, record: CacheRecord) -> None:
-    write_whole(files.record, msgspec.json.format(msgspec.json.encode(record), indent=2), writer="record")
+def encode_record(record: CacheRecord) -> bytes:
+    """Return the content of a record's file."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2)
 
 
-def _remove_temporaries(files: CacheFiles, record: CacheRecord) -> None:
-    """Remove the temporary files of a killed writer, which carry the attempt id in its record."""
-    if record.building is not None and record.building.isalnum():
-        for path in files.paths:
-            remove_if_present(temporary_name(path, record.building))
-
-
-def write_content(path: str, content: Content, *, attempt_id: str | None = None) -> None:
-    """Write a file completely or not at all; arrays are written as by numpy.save.
-
-    Args:
-        path: The final path.
-        content: Bytes or an array.
-        attempt_id: Passed to `atomic_writer`.
-    """
-    with atomic_writer(path, attempt_id=attempt_id) as file:
-        for piece in _pieces(content):
-            file.write(piece)
+def write_content(file: DigestingWriter, content: Content) -> None:
+    """Write the content of a file; arrays are written as by numpy.save."""
+    for piece in _pieces(content):
+        file.write(piece)
 
 
 def _pieces(content: Content) -> Iterator[bytes | memoryview]:

@@ -228,8 +228,6 @@ def read_first_job(path: str) -> tuple[FirstCache, list[FirstCache]]:
 def _read_first(path: str) -> FirstCache:
     described, files = read_description(path), files_of(path)
     record = files.read_record() or CacheRecord()
-    if record.building is not None:
-        raise FormatError(f"{files.record}: dsindex was stopped while it built this cache; build it again first")
     if record.files and (changed := files.changed(record)):
         raise FormatError(
             f"{files.stem}: {', '.join(changed)} changed since dsindex wrote it, so what the first job read is not "

@@ -83,7 +83,7 @@ def explain_cache(
         return Finding(name=name, found=False, sound=False, sentences=(said,))
     record = files.read_record()
     faults = list(_faults(files, record, prefix, settings))
-    said_all = faults or ["the job finds this cache and builds nothing"]
+    said_all = list(faults)
     if record is not None and any(record.settings.order):
         said_all.append(
             f"this name holds {record.settings.show_order()}: a job that misses it trains on another order without a "
@@ -101,9 +101,6 @@ def _faults(
         if asked is not None:
             doubt = f"no {os.path.basename(files.record)} says that it has {asked.show_order()}"
             yield f"the job finds this cache, but {doubt}: choose another --data-cache-path for that"
-        return
-    if record.building is not None:
-        yield "dsindex was stopped while building this cache; build it again"
         return
     if changed := files.changed(record):
         what = f"the job finds this cache, but {', '.join(changed)} changed since dsindex wrote it"

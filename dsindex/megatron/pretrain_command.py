@@ -1,17 +1,23 @@
 """What the index caches of a Megatron job depend on, from the command that starts it, as an argument vector.
 
 `dsindex index … -- torchrun … pretrain_gpt.py …` gives it; the shell has expanded its variables. Flags that matter are
-options of `dsindex index` under the same names; all others are ignored. Source:
-`get_train_valid_test_num_samples` of megatron/training/training.py and `core_gpt_dataset_config_from_args` of
+options of `dsindex index` under the same names; the others only have to exist in the job's release.
+
+`job_flags.txt`, written by tests/peers/job_flags.py, has the flags of each release: in turn, a line with releases and a
+line with the flags that exactly these releases have.
+
+Source: `get_train_valid_test_num_samples` of megatron/training/training.py and `core_gpt_dataset_config_from_args` of
 pretrain_gpt.py.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.errors import InputError
 from dsindex.megatron.flags import JobTokenizer, TrainingLength
@@ -26,7 +32,7 @@ FILES = ("data_args_path", "per_split_data_args_path")
 LENGTHS = tuple(each.name for each in fields(TrainingLength) if each.name not in {"sequence_length", "release"})
 NAMES = (
     *(*PATHS, *FILES, "multiple_validation_sets", "seq_length", *LENGTHS, "split", "seed", "data_cache_path"),
-    *("mid_level_dataset_surplus", "fim_data", *TOKENIZER_NAMES),
+    *("per_dataset_sequences_path", "mid_level_dataset_surplus", "fim_data", *TOKENIZER_NAMES),
 )
 """The job's flags that are options of `dsindex index`, as names of options."""
 LISTS = (*PATHS, "rampup_batch_size", "tokenizer_special_tokens", "tiktoken_special_tokens")
@@ -36,14 +42,17 @@ SWITCHES = {
 }
 REFUSED = {
     "mock_data": "such a job makes up its data and looks for no caches",
-    "sft": "such a job has an SFTDataset, which looks for no caches",
+    "sft": "in all releases so far, such a job reads JSONL and looks for no caches",
     "encoder_seq_length": "pretrain_gpt.py cuts samples by --seq-length; use that",
     "yaml_cfg": "Megatron then takes its settings from that file; give them as flags",
 }
 """Flags of jobs whose caches cannot be prepared, and why."""
 MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
-SIZES = ("micro_batch_size", *MODEL_SIZES, "nnodes", "nproc_per_node")
+LAUNCHER_FLAGS = ("--nnodes", "--nproc-per-node")
+LAUNCHER_SIZES = ("nnodes", "nproc_per_node")
+SIZES = ("micro_batch_size", *MODEL_SIZES, *LAUNCHER_SIZES)
 """What a job's batch size follows from if it does not say it."""
+_SHELL_SCRIPT = re.compile(r".+\.(sh|bash|sbatch|slurm)|sh|bash|zsh|sbatch")
 _OTHER_SCRIPT = re.compile(r"pretrain_(bert|t5|ict|retro|vlm|mimo|vision\w*)\.py|train_rl\.py")
 _NEGATIVE_NUMBER = re.compile(r"-(\d|\.\d)")
 
@@ -58,54 +67,112 @@ class JobCommand:
     notes: list[str] = field(default_factory=list)
 
 
-def take_command(words: Sequence[str], *, local_path: Callable[[str], str] = str) -> JobCommand:
+def take_command(
+    words: Sequence[str], *, release: str | None = None, local_path: Callable[[str], str] = str
+) -> JobCommand:
     """Take what a job's caches depend on from its command, or from its flags alone.
 
     Args:
         words: Such as `torchrun --nnodes 2 pretrain_gpt.py --seq-length 4096 …`.
+        release: The job's release of Megatron; None for any.
         local_path: Turns a path of the job into one of this machine.
 
     Raises:
-        InputError: If a flag is refused, or nothing is taken.
+        InputError: If a flag is refused, or Megatron does not have it, or nothing is taken.
 
     >>> take_command(["torchrun", "pretrain_gpt.py", "--seq-length", "4096", "--bf16"])
     JobCommand(options={'seq_length': '4096'}, ignored=['--bf16'], notes=[])
     """
-    scripts = [word for word in words if word.endswith(".py")]
-    if any(_OTHER_SCRIPT.fullmatch(os.path.basename(script)) for script in scripts):
-        raise InputError(
-            f"{scripts[-1]} has datasets of its own; only caches of pretrain_gpt.py's kind can be prepared"
-        )
+    script, launcher, job = _split(words)
     command, sizes = JobCommand(), dict[str, int]()
-    for name, values in _flags(words):
+    _check_flags([flag for flag, _ in job], script, release, command)
+    for flag, values in (*launcher, *job):
+        name = flag[2:].replace("-", "_")
         if name in REFUSED or (name == "dataloader_type" and values == ["external"]):
-            raise InputError(f"{_flag(name)}: {REFUSED.get(name, 'a loader of the job itself looks for no caches')}")
+            raise InputError(f"{flag}: {REFUSED.get(name, 'a loader of the job itself looks for no caches')}")
         if name in SIZES and values[:1] and values[0].isdecimal():
             sizes[name] = int(values[0])
         if name in NAMES:
             command.options[name] = _value(name, values)
-        elif name not in {"nnodes", "nproc_per_node"}:
-            command.ignored.append(_flag(name))
+        elif name not in LAUNCHER_SIZES:
+            command.ignored.append(flag)
     if not command.options:
-        raise InputError("expected flags of pretrain_gpt.py after --, got none that its caches depend on")
+        raise InputError(
+            "the command after -- has no flags of pretrain_gpt.py that caches depend on",
+            hint="paste the whole command that starts the job, with its variables replaced by their values",
+        )
     if "global_batch_size" not in command.options:
         _derive_batch_size(command, sizes)
-    for name in {*PATHS, *FILES, "data_cache_path"} & command.options.keys():
+    for name in {*PATHS, *FILES, "data_cache_path", "per_dataset_sequences_path"} & command.options.keys():
         value = command.options[name]
         command.options[name] = local_path(value) if isinstance(value, str) else list(map(local_path, value))
     return command
 
 
-def _flags(words: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return flags as names of options, each with its values."""
-    found: list[tuple[str, list[str]]] = []
+Flag: TypeAlias = tuple[str, list[str]]
+"""A flag as it is typed, and its values."""
+
+
+def _split(words: Sequence[str]) -> tuple[str, list[Flag], list[Flag]]:
+    """Return the name of the command's Python script, or "", and the flags of its launcher and of the script.
+
+    Raises:
+        InputError: If the command runs a shell script, or a script whose caches cannot be prepared.
+    """
+    place = next((place for place, word in enumerate(words) if word.endswith(".py")), -1)
+    script = os.path.basename(words[place]) if place >= 0 else ""
+    if _OTHER_SCRIPT.fullmatch(script):
+        raise InputError(f"{script} has datasets of its own; only caches of pretrain_gpt.py's kind can be prepared")
+    shell = next(filter(_SHELL_SCRIPT.fullmatch, reversed(words)), None)
+    if not script and shell is not None:
+        raise InputError(
+            f"{shell}: scripts are not read, only the command that starts pretrain_gpt.py",
+            hint="put `echo` before that command in the script, run the script, and paste its output after --",
+        )
+    launcher = [each for each in _flags(words[: place + 1]) if each[0].replace("_", "-") in LAUNCHER_FLAGS]
+    return script, launcher, _flags(words[place + 1 :])
+
+
+def _flags(words: Sequence[str]) -> list[Flag]:
+    found: list[Flag] = []
     for word in words:
         if word.startswith("--") and len(word) > 2:
-            name, equals, value = word[2:].partition("=")
-            found.append((name.replace("-", "_"), [value] if equals else []))
-        elif found and not word.endswith(".py") and (not word.startswith("-") or _NEGATIVE_NUMBER.match(word)):
+            flag, equals, value = word.partition("=")
+            found.append((flag, [value] if equals else []))
+        elif found and (not word.startswith("-") or _NEGATIVE_NUMBER.match(word)):
             found[-1][1].append(word)
     return found
+
+
+def _check_flags(flags: Sequence[str], script: str, release: str | None, command: JobCommand) -> None:
+    """Check that a release has the flags. A script that is not Megatron's may have its own, so a note is added instead.
+
+    Raises:
+        InputError: If a script of Megatron's would stop at a flag.
+    """
+    known = read_job_flags(release)
+    unknown = [flag for flag in dict.fromkeys(flags) if flag not in known]
+    if not unknown:
+        return
+    near = {flag: difflib.get_close_matches(flag.replace("_", "-"), known, n=1) for flag in unknown}
+    hint = "; ".join(f"instead of {flag}, did you mean {names[0]}?" for flag, names in near.items() if names) or None
+    has = f"Megatron {release or 'of any known release'} has no {', '.join(unknown)}"
+    if not script or script.startswith("pretrain_"):
+        raise InputError(f"{has}: the job would stop at once", hint=hint)
+    command.notes.append(f"{has}: {script} has to define it{'' if hint is None else f'; {hint}'}")
+
+
+def read_job_flags(release: str | None) -> set[str]:
+    """Return the flags of the scripts of a release of Megatron, or of any of them.
+
+    >>> "--use-gigatoken" in read_job_flags("main"), "--use-gigatoken" in read_job_flags("0.16")
+    (True, False)
+    """
+    lines = files("dsindex.megatron").joinpath("job_flags.txt").read_text().splitlines()
+    pairs = zip(lines[::2], lines[1::2], strict=True)
+    return {
+        flag for releases, flags in pairs if release is None or release in releases.split() for flag in flags.split()
+    }
 
 
 def _flag(name: str) -> str:
@@ -119,7 +186,7 @@ def _value(name: str, values: list[str]) -> Any:  # noqa: ANN401 - a switch, a t
         return values
     if len(values) != 1:
         got = " ".join(values) or "none"
-        raise InputError(f"{_flag(name)}: expected one value, as in pretrain_gpt.py, got {got}; quote it in the shell")
+        raise InputError(f"{_flag(name)} takes one value in pretrain_gpt.py, not {got}", hint="quote it in the shell")
     return values[0]
 
 
@@ -138,7 +205,7 @@ def _derive_batch_size(command: JobCommand, sizes: dict[str, int]) -> None:
 
 
 def merge_command(given: dict[str, Any], command: JobCommand) -> dict[str, Any]:
-    """Return options with those of a job's command, which they override; notes of the command say what was taken."""
+    """Add the options of a job's command to those that are given, which override them; a note says what was taken."""
     options = dict(command.options)
     if any(name in given for name in (*PATHS, *FILES)):
         options = {name: value for name, value in options.items() if name not in {*PATHS, *FILES}}
@@ -168,14 +235,16 @@ def parse_replacements(words: Sequence[str]) -> list[Replacement]:
     """Return the pairs of `--dataset-path-as`.
 
     Raises:
-        InputError: If a word is none.
+        InputError: If a word has no equals sign.
 
     >>> parse_replacements(["data=/lustre/data"])
     [('data', '/lustre/data')]
     """
     pairs = [(here, there) for here, equals, there in (word.partition("=") for word in words) if equals]
     if len(pairs) < len(list(words)):
-        raise InputError(f"--dataset-path-as: expected HERE=THERE, beginnings of paths, got {' '.join(words)}")
+        raise InputError(
+            f"--dataset-path-as: {' '.join(words)} has no equals sign", hint="write HERE=THERE, two beginnings of paths"
+        )
     return pairs
 
 

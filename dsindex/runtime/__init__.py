@@ -1,1 +1,1 @@
-"""What every job that writes goes through: frame, plan, work folder, ledger, stages, publishing."""
+"""What every job that writes goes through: plan, work folder, journal, shards, merge, publishing."""

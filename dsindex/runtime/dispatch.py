@@ -167,9 +167,10 @@ class Dispatch(Generic[K]):
 
     def _abandon(self, unwanted: Callable[[_Flight[K]], bool]) -> None:
         self._paused = [flight for flight in self._paused if not unwanted(flight)]
-        for attempt_id in [attempt_id for attempt_id, flight in self._flights.items() if unwanted(flight)]:
+        attempt_ids = {attempt_id for attempt_id, flight in self._flights.items() if unwanted(flight)}
+        for attempt_id in attempt_ids:
             del self._flights[attempt_id]
-            self._executor.abandon(attempt_id)
+        self._executor.abandon(attempt_ids)
 
 
 def run_in_order(

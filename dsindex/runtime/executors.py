@@ -17,10 +17,11 @@ import sys
 import threading
 import time
 import traceback
+import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from dsindex._version import __version__
 from dsindex.errors import TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 HIRE_SECONDS = 2.0
 """Pause after a worker that did not start."""
@@ -51,6 +52,29 @@ class Call:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     """Arguments; may contain values that `Executor.share` returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A large argument of many calls, such as a tokenizer, which each worker process receives once."""
+
+    key: str
+    value: Any = None
+    """What is shared, or a reference to it; None for a worker that has it."""
+
+    def take(self) -> Any:  # noqa: ANN401 - what was shared
+        """Return the value, in a worker; every call there gets the same object."""
+        if self.key not in _received:
+            _received[self.key] = self.fetch()
+        return _received[self.key]
+
+    def fetch(self) -> Any:  # noqa: ANN401 - what was shared
+        """Return the value of a worker's first call."""
+        return self.value
+
+
+_received: dict[str, Any] = {}
+"""In a worker: the key of a shared value → the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +103,8 @@ class Worker:
     """The attempt that it runs; None while it is idle or starts."""
     ends: float = math.inf
     """When that is past its deadline (time.monotonic)."""
+    received: set[str] = field(default_factory=set)
+    """Keys of the shared values that were sent to it."""
 
 
 class Executor(ABC):
@@ -87,6 +113,8 @@ class Executor(ABC):
     kind: str
     lost: tuple[type[Exception], ...] = ()
     """Errors that say that a worker is lost; none if its workers cannot be ended either."""
+    introduction: str | None = None
+    """Names the cluster that was joined, if it is the user's."""
     waiting: str | None = None
     """What calls wait for, and since when, as text; None if some run."""
     retries = 0
@@ -128,7 +156,7 @@ class Executor(ABC):
         return reference.result()
 
     def share(self, value: object) -> object:
-        """Make a large argument available to all workers once; pass what this returns in `Call.arguments`."""
+        """Return what to pass in `Call.arguments` for a large value, so that it travels once per worker."""
         return value
 
     def require_seen(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:  # noqa: B027 - this machine does
@@ -162,10 +190,10 @@ class Executor(ABC):
         self._assign()  # no worker should wait until the driver has handled these outcomes
         return [outcome for outcome in ended if outcome is not None]
 
-    def abandon(self, attempt_id: int) -> None:
-        """Stop an attempt by ending its worker; its outcome will not be reported."""
-        self._queue = deque(entry for entry in self._queue if entry[0] != attempt_id)
-        for worker in [each for each in self._workers if each.attempt_id == attempt_id]:
+    def abandon(self, attempt_ids: Set[int]) -> None:
+        """Stop attempts by ending their workers; their outcomes will not be reported."""
+        self._queue = deque(entry for entry in self._queue if entry[0] not in attempt_ids)
+        for worker in [each for each in self._workers if each.attempt_id in attempt_ids]:
             self._lay_off(worker)
 
     def close(self) -> None:
@@ -274,6 +302,18 @@ class ProcessExecutor(Executor):
     kind = "processes"
     lost = (BrokenExecutor,)
 
+    def share(self, value: object) -> object:
+        """Return a value under a key, for `give`."""
+        return Shared(uuid.uuid4().hex, value)
+
+    def give(self, worker: Worker, call: Call) -> Any:  # noqa: ANN401 - a future
+        """Send a call; of the values that it shares, only those that the process does not have."""
+        shared = [each for each in call.arguments if isinstance(each, Shared)]
+        known = {each.key: Shared(each.key) for each in shared if each.key in worker.received}
+        arguments = [known.get(each.key, each) if isinstance(each, Shared) else each for each in call.arguments]
+        worker.received.update(each.key for each in shared)
+        return worker.handle.submit(run_guarded, call.function, arguments)
+
     def hire(self) -> Worker:
         """Spawn a process."""
         spawn = multiprocessing.get_context("spawn")
@@ -292,7 +332,7 @@ class ProcessExecutor(Executor):
 
 def begin_worker() -> int:
     """Import what calls need, while the driver does something else; return the process."""
-    import dsindex.runtime.worker  # noqa: F401
+    import dsindex.runtime.merge  # noqa: F401
 
     return os.getpid()
 
@@ -329,7 +369,7 @@ def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple
     its traceback, which cannot be pickled, as a note.
     """
     try:
-        return function(*arguments), None
+        return function(*(each.take() if isinstance(each, Shared) else each for each in arguments)), None
     except BaseException as error:  # noqa: BLE001 - the driver handles every error
         told: Exception = RuntimeError(f"{type(error).__name__}: {error}")
         if isinstance(error, Exception):

@@ -4,9 +4,10 @@ Entries of `--input` come first, as given, then the entries of each list. A patt
 are looked up here, and not opened.
 
 A folder gives all files below it whose suffixes are those of data. The entries of each folder are taken by name,
-compared as bytes, so `a/z.jsonl` comes before `b.jsonl`. Left out are hidden files and folders, files of other kinds,
-links to folders (they may lead in circles), and what dsindex itself writes. Links to files are followed, as the cache
-of the Hugging Face Hub needs. A folder of `Dataset.save_to_disk` gives the files that its state.json names.
+compared as bytes, so `a/z.jsonl` comes before `b.jsonl`. Left out are names that begin with `.` or `_`, as readers of
+Spark and Hive do, files of other kinds, links to folders (they may lead in circles), and what dsindex itself writes.
+Links to files are followed, as the cache of the Hugging Face Hub needs. A folder of `Dataset.save_to_disk` gives the
+files that its state.json names.
 
 Splits and numbered parts are told by the names of files, in the layouts of Hugging Face's datasets:
 
@@ -236,6 +237,7 @@ def find_folder_files(
     if several := next((each for each in revisions if len(each) > 1), None):
         found = f"expected one revision in snapshots, found {len(several)} ({', '.join(sorted(several))})"
         raise InputError(f"{folder}: {found}; name the folder of one of them")
+    _refuse_table_formats(folder, names)
     saved = {place: _saved_files(folder, place) for place, inside in names.items() if _STATE_FILE in inside}
     splits = {
         parts: next((name for at, name in enumerate(parts[:-1]) if _DICT_FILE in names[parts[:at]]), find_split(parts))
@@ -274,13 +276,27 @@ def data_stem(name: str) -> str | None:
 def _is_data(parts: Parts, names: Mapping[Parts, set[str]], saved: set[str] | None) -> bool:
     """Tell whether to take a file, given what each folder has in it, and the state.json beside the file."""
     *_, name = parts
-    if any(part.startswith(".") or MARKER_FILE in names[parts[:depth]] for depth, part in enumerate(parts)):
+    if any(part.startswith((".", "_")) or MARKER_FILE in names[parts[:depth]] for depth, part in enumerate(parts)):
         return False
     if data_stem(name) is None or name in _INFO_FILES or name.endswith(_OWN_SUFFIXES):
         return False
     if saved is not None:
         return name in saved
     return not (_INFO_FILE in names[parts[:-1]] and _CACHED_MAP.fullmatch(name))
+
+
+def _refuse_table_formats(folder: str, names: Mapping[Parts, set[str]]) -> None:
+    """Refuse tables whose log says which files count: others are of earlier versions, and rows may be deleted."""
+    for place, inside in names.items():
+        is_iceberg = any(name.endswith(".metadata.json") for name in names.get((*place, "metadata"), ()))
+        if "_delta_log" in inside or is_iceberg:
+            what = "an Iceberg table" if is_iceberg else "a Delta table"
+            raise InputError(
+                f"{joined(folder, '/'.join(place))}: this is {what}, whose log says which of its files count",
+                hint="export the rows as Parquet, for example COPY (FROM "
+                + ("iceberg_scan" if is_iceberg else "delta_scan")
+                + "('FOLDER')) TO 'rows.parquet' in DuckDB",
+            )
 
 
 class _DataFile(Struct):

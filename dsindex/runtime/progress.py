@@ -198,9 +198,12 @@ class ProgressFile(Display):
     def _write(self, **changes: Any) -> None:  # noqa: ANN401 - values of JSON
         self._entry |= {**changes, "updated": utc_now()}
         with contextlib.suppress(OSError):
-            with open(f"{self._path}.tmp", "wb") as file:
-                file.write(encode_json(self._entry, newline=True))
-            os.replace(f"{self._path}.tmp", self._path)
+            try:
+                with open(f"{self._path}.tmp", "wb") as file:
+                    file.write(encode_json(self._entry, newline=True))
+                os.replace(f"{self._path}.tmp", self._path)
+            except OSError:
+                os.unlink(f"{self._path}.tmp")
 
 
 def utc_now() -> str:
@@ -262,8 +265,10 @@ class Reporter:
                 del self._due[display]
 
     def follow(self, executor: Executor) -> None:
-        """Show the retries and lost workers of the executor, and what it waits for while it cannot run tasks."""
+        """Show which cluster runs the job, what the job waits for, and its retries and lost workers."""
         self._executor = executor
+        if executor.introduction is not None:
+            self.say(executor.introduction)
 
     def stage(self, name: str, *, total: int, unit: str, tasks: int = 0, task_name: str = "shards") -> None:
         """Begin a stage of `total` units, done in `tasks` tasks."""

@@ -15,6 +15,7 @@ import platform
 import re
 import socket
 import time
+import uuid
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -25,10 +26,11 @@ import ray.util
 
 from dsindex._version import __version__
 from dsindex.errors import InputError, TaskError
-from dsindex.messages import show_name, without_secrets
+from dsindex.messages import count, show_name, without_secrets
 from dsindex.runtime.executors import (
     ClusterLostError,
     Executor,
+    Shared,
     Worker,
     begin_worker,
     last_line,
@@ -55,6 +57,8 @@ BUSY_SECONDS = 10.0
 """Time without any worker after which it is said that none can start."""
 LEAST_BACKLOG = 16
 """Calls beyond the slots at least, so that a cluster that starts from nothing is asked for more than one CPU."""
+MOST_PENDING = 512
+"""Most actors beyond the CPUs of the cluster."""
 CHECKED_FILES = 20
 SAME_VERSIONS = ("ray", "gigatoken", "tokenizers", "sentencepiece", "tiktoken", "pyarrow", "numpy")
 """Packages whose versions, like Python's and dsindex's, must be equal: others may write or send different data."""
@@ -96,8 +100,17 @@ def versions() -> dict[str, str]:
     return found
 
 
-class RayWorker:
-    """A process on some node that runs calls.
+@dataclass(frozen=True, slots=True)
+class SharedReference(Shared):
+    """A shared value in the object store."""
+
+    def fetch(self) -> Any:  # noqa: ANN401 - what was shared
+        """Return it."""
+        return ray.get(self.value)
+
+
+class DsindexWorker:
+    """A process on some node that runs calls; Ray's dashboard shows the name of this class.
 
     Args:
         environment: Variables to set.
@@ -139,22 +152,28 @@ class RayExecutor(Executor):
         """
         super().__init__(workers or 1)
         self._is_guest = ray.is_initialized()
+        dashboard = ""
         if not self._is_guest:
             with keeping_sigterm():
-                connect(address, workers)
+                dashboard = connect(address, workers)
         self._head: str = ray.get_runtime_context().gcs_address
         self._num_workers = workers
+        self._is_private = address is None and not self._is_guest
         self._environment = {name: os.environ[name] for name in STORE_VARIABLES if name in os.environ}
         self._environment["TOKENIZERS_PARALLELISM"] = "false"
         self._check: Any = None
         """A NodeCheck in the object store."""
         self._head_answers = True
         self._looked = self._answered = self._had_worker = time.monotonic()
-        self._count_cpus()
+        num_nodes, num_cpus = self._count_cpus()
+        if not self._is_private:
+            shown = f", dashboard http://{dashboard}" if dashboard else ""
+            size = f"{count(num_nodes, 'node')}, {count(num_cpus, 'CPU')}"
+            self.introduction = f"joined the Ray cluster at {self._head}: {size}{shown}"
 
     def share(self, value: object) -> object:
-        """Put a value into the object store once."""
-        return ray.put(value)
+        """Put a value into the object store, from which each worker takes it once."""
+        return SharedReference(uuid.uuid4().hex, ray.put(value))
 
     def require_seen(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:
         """Let workers check their versions and these paths before their next call."""
@@ -224,11 +243,17 @@ class RayExecutor(Executor):
             msg = f"{self._head}: the head of the Ray cluster has not answered for {LOST_SECONDS:.0f} s and is lost"
             raise ClusterLostError(msg)
 
-    def _count_cpus(self) -> None:
-        num_cpus = int(sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]))
+    def _count_cpus(self) -> tuple[int, int]:
+        """Count nodes and CPUs, and set how many calls and actors there may be.
+
+        Actors beyond the CPUs are pending; an autoscaler adds nodes for them, so a private cluster has none.
+        """
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        num_cpus = int(sum(node["Resources"].get("CPU", 0) for node in nodes))
         self.slots = self._num_workers or max(1, num_cpus)
         self.backlog = 0 if self._num_workers else max(self.slots, LEAST_BACKLOG)
-        self.most_workers = self.slots + self.backlog
+        pending = 0 if self._is_private else min(self.backlog, num_cpus or LEAST_BACKLOG, MOST_PENDING)
+        self.most_workers = self.slots + pending
         now = time.monotonic()
         if not self._queue or any(worker.pid for worker in self._workers):
             self._had_worker = now
@@ -236,13 +261,14 @@ class RayExecutor(Executor):
         reason = f"other jobs use all {num_cpus:,} CPUs" if num_cpus else "no node of the cluster has CPUs"
         text = f"waiting for {seconds:.0f} s: {reason}; `ray status` says more"
         self.waiting = text if seconds > BUSY_SECONDS else None
+        return len(nodes), num_cpus
 
 
-_ACTOR: Any = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0)(RayWorker)
+_ACTOR: Any = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0)(DsindexWorker)
 
 
-def connect(address: str | None, workers: int | None) -> None:
-    """Connect this process to a cluster.
+def connect(address: str | None, workers: int | None) -> str:
+    """Connect this process to a cluster; return the address of its dashboard, empty if it has none.
 
     Args:
         address: The cluster to join: HOST:PORT, HOST, or auto for the one on this machine; None starts a private one.
@@ -262,7 +288,7 @@ def connect(address: str | None, workers: int | None) -> None:
             f"a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN; from elsewhere: ray job submit -- dsindex …"
         )
     try:
-        ray.init(**options)
+        return str(ray.init(**options).dashboard_url or "")
     except Exception as error:
         raise TaskError(f"{place}: cannot be started or reached ({last_line(error)}); {remedy}") from error
 

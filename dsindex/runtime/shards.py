@@ -1,147 +1,159 @@
-"""Make the shards of a plan: keep those that the ledger has, make the others, count records.
+"""Make the shards of a plan: keep those that the journal has, make the others, count records, describe the datasets.
 
-Meanwhile, ranges of the output that finished shards fill are merged (dsindex.runtime.job). What is made is then
-described: datasets to assemble, and the counts for their manifests.
+Meanwhile, ranges of the outputs that finished shards fill are merged (dsindex.runtime.assembly).
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from functools import partial
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
 
-from dsindex.errors import BadRecordError, InputError
+from dsindex.errors import BadRecordError, InputError, OutputError
 from dsindex.formats.manifest import Content, RecordCounts, RecordedInput
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.messages import count
+from dsindex.runtime.assembly import Assembly
 from dsindex.runtime.executors import Call
 from dsindex.runtime.output import ranges_of
-from dsindex.runtime.tasks import Part, PartFile, ShardRows
-from dsindex.runtime.work_folder import SHARDS_FOLDER, ShardMade
-from dsindex.runtime.worker import tokenize_shard
+from dsindex.runtime.tasks import Damaged, Segment, ShardRows, SourceFile
+from dsindex.runtime.tokenize import tokenize_shard
+from dsindex.runtime.work_folder import SHARDS_FOLDER, ShardMade, ShardVoid, keep_shard_size
 from dsindex.store.protocol import store_of
 from dsindex.store.urls import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from dsindex.runtime.job import Job, RangeOfOutput
+    from dsindex.runtime.assembly import Calls, Key
+    from dsindex.runtime.job import Job
+    from dsindex.runtime.output import Output
     from dsindex.runtime.source import TextSource
     from dsindex.runtime.tasks import ShardResult, ShardTask
+    from dsindex.store.local import StoredFile
+
+MOST_DAMAGES = 3
+"""How often a file of one shard may be found damaged in a run, before the disk is given up."""
 
 
-def make_shards(
-    job: Job,
-    source: TextSource,
-    settings: object,
-    *,
-    function: Callable[[ShardTask, Any], ShardResult] = tokenize_shard,
-) -> Shards:
-    """Make the shards of a source that the ledger does not have, and merge ranges of the outputs meanwhile.
+class Shards(Assembly):
+    """The shards of a plan, and the outputs that are assembled from them.
 
     Args:
         job: The job.
         source: The inputs.
         settings: The settings that all shards share; sent to every worker once.
-        function: The function that makes a shard.
-
-    Raises:
-        BadRecordError: The bad record at the smallest input and offset, with its line number.
-        InputError: If there are more bad records than allowed, or no records at all.
+        function: Makes a shard.
     """
-    tasks = source.tasks()
-    kept = _find_kept(job, tasks)
-    if job.ledger.shards:
-        job.reporter.say(f"{len(kept):,} of {count(len(tasks), 'shard')} kept, {len(tasks) - len(kept):,} to be made")
-    job.reporter.stage("tokenize", total=sum(task.stored_bytes for task in tasks), unit="bytes", tasks=len(tasks))
-    shards = Shards(job, source, tasks)
-    ready = [call for number, result in kept.items() for call in shards.take(number, result, fresh=False)]
-    missing, shared = [task for task in tasks if task.shard not in kept], job.executor.share(settings)
 
-    def call(task: ShardTask) -> tuple[int | RangeOfOutput, Call]:
-        name = f"tokenize[{task.shard:05d}]"
-        return task.shard, Call(name=name, place=task.place, function=function, arguments=(task, shared))
-
-    dispatch = job.dispatch(map(call, missing))
-    dispatch.release(ready)
-    try:
-        with contextlib.closing(dispatch.run()) as results:
-            for what, value in results:
-                if isinstance(what, int):
-                    job.ledger.record(ShardMade(tasks[what].key, value))
-                    dispatch.release(shards.take(what, value, fresh=True))
-                else:
-                    job.record_range(*what, value)
-    except BadRecordError as error:
-        raise shards.explain(error) from error
-    finally:
-        job.ledger.sync()
-    job.made_bytes = sum(task.stored_bytes for task in missing)
-    shards.require_records()
-    return shards
-
-
-def _find_kept(job: Job, tasks: Sequence[ShardTask]) -> dict[int, ShardResult]:
-    """Return the shards of the ledger whose files have the recorded sizes, by number in the plan.
-
-    Their bytes are compared by the merge, which reads them anyway. A file of tokens may be gone if ranges have them.
-    """
-    made = job.ledger.shards
-    known = {number: made[task.key] for number, task in enumerate(tasks) if task.key in made}
-    folder = joined(job.work_dir, SHARDS_FOLDER)
-    there = {each.path: each.size_bytes for each in store_of(folder).list(folder)}
-    for place, output in enumerate(job.outputs):
-        merged, end = job.ledger.ranges[output.name], output.begins[-1]
-        for number in takewhile(known.__contains__, range(len(tasks))):
-            tokens = known[number].keys[place].bin
-            begin, end = end, end + tokens.size_bytes
-            if all(map(merged.__contains__, ranges_of(begin, end))):
-                there[joined(job.work_dir, tokens.name)] = tokens.size_bytes
-    return {number: result for number, result in known.items() if _is_whole(result, job.work_dir, there)}
-
-
-def _is_whole(result: ShardResult, work_dir: str, there: dict[str, int]) -> bool:
-    files = [result.quarantine, *(file for key in result.keys for file in (key.bin, key.idx, key.provenance))]
-    return all(there.get(joined(work_dir, file.name)) == file.size_bytes for file in files if file is not None)
-
-
-class Shards:
-    """The shards of a plan, as they are being made, and what of them becomes part of its datasets."""
-
-    def __init__(self, job: Job, source: TextSource, tasks: Sequence[ShardTask]) -> None:
-        self.job = job
+    def __init__(
+        self,
+        job: Job,
+        source: TextSource,
+        settings: object,
+        *,
+        function: Callable[[ShardTask, Any], ShardResult] = tokenize_shard,
+    ) -> None:
+        super().__init__(job)
         self.source = source
-        self._tasks = tasks
+        keep_shard_size(job.work_dir, source.smallest_shard)
+        self._tasks = source.tasks()
+        self._function, self._settings = function, job.executor.share(settings)
         self._results: dict[int, ShardResult] = {}
-        self._num_in_order = 0
-        """Number of leading shards, whose parts the outputs have."""
-        self._line = 1
-        """1-based number of the next shard's first line in its input, if it has the same input as the last one."""
+        self._lines: list[int] = []
+        """1-based number of each leading shard's first line in its input; these shards are in the outputs."""
+        self._again: set[int] = set()
+        """Shards that are being made again, since a file was damaged."""
+        self._replaced: set[str] = set()
+        """Files of damaged attempts."""
+        self._num_damages: Counter[int] = Counter()
         self._num_bad = 0
 
-    def take(self, number: int, result: ShardResult, *, fresh: bool) -> list[tuple[RangeOfOutput, Call]]:
+    def tokenize_and_merge(self) -> None:
+        """Make the shards that the journal does not have, and merge ranges of the outputs meanwhile.
+
+        Raises:
+            BadRecordError: The bad record at the smallest input and offset, with its line number.
+            InputError: If there are more bad records than allowed, or no records at all.
+        """
+        job, tasks, kept = self.job, self._tasks, self._find_kept()
+        if job.journal.shards:
+            said = f"{len(kept):,} of {count(len(tasks), 'shard')} kept, {len(tasks) - len(kept):,} to be made"
+            job.reporter.say(said)
+        job.reporter.stage("tokenize", total=sum(task.stored_bytes for task in tasks), unit="bytes", tasks=len(tasks))
+        ready = [call for number, result in kept.items() for call in self._take_shard(number, result, fresh=False)]
+        missing = [task for task in tasks if task.shard not in kept]
+        try:
+            self.run(map(self._shard_call, missing), ready)
+        except BadRecordError as error:
+            raise self._explain(error) from error
+        job.made_bytes = sum(task.stored_bytes for task in missing)
+        self._require_records()
+
+    def _shard_call(self, task: ShardTask) -> tuple[Key, Call]:
+        name, arguments = f"tokenize[{task.shard:05d}]", (task, self._settings)
+        return task.shard, Call(name=name, place=task.place, function=self._function, arguments=arguments)
+
+    def _find_kept(self) -> dict[int, ShardResult]:
+        """Return the shards of the journal whose files have the recorded sizes, by number in the plan.
+
+        Their bytes are compared when they are merged. A file of tokens may be gone if ranges have them.
+        """
+        job, made = self.job, self.job.journal.shards
+        wants_provenance = not self.source.config.no_provenance
+        known = {number: made[task.key] for number, task in enumerate(self._tasks) if task.key in made}
+        folder = joined(job.work_dir, SHARDS_FOLDER)
+        sizes = {each.path: each.size_bytes for each in store_of(folder).list(folder)}
+        for place, output in enumerate(job.outputs):
+            merged, end = self._ranges(output), output.tokens.size_bytes
+            for number in takewhile(known.__contains__, range(len(self._tasks))):
+                tokens = known[number].keys[place].bin
+                begin, end = end, end + tokens.size_bytes
+                if all(map(merged.__contains__, ranges_of(begin, end))):
+                    sizes[joined(job.work_dir, tokens.name)] = tokens.size_bytes
+
+        def is_whole(result: ShardResult) -> bool:
+            has_rows = all((key.provenance is not None) == wants_provenance for key in result.keys)
+            files = result.stored_files
+            return has_rows and all(sizes.get(joined(job.work_dir, file.name)) == file.size_bytes for file in files)
+
+        return {number: result for number, result in known.items() if is_whole(result)}
+
+    def take(self, key: Key, answer: Any) -> Calls:  # noqa: ANN401 - of any function
+        """Record the answer of a call; return the calls that follow from it."""
+        if not isinstance(key, int):
+            return super().take(key, answer)
+        self.job.journal.record(ShardMade(self._tasks[key].key, answer))
+        return self._take_again(key, answer) if key in self._again else self._take_shard(key, answer, fresh=True)
+
+    def _take_shard(self, number: int, result: ShardResult, *, fresh: bool) -> Calls:
         """Count a shard; return the calls for ranges that can now be merged."""
         self._results[number] = result
-        parts = zip(self.job.outputs, result.keys, strict=True)
-        tokens = sum(made.num_tokens for output, made in parts if not output.is_mask)
+        made = zip(self.job.outputs, result.keys, strict=True)
+        tokens = sum(key.num_tokens for output, key in made if not output.is_mask)
         stored_bytes = self._tasks[number].stored_bytes
         self.job.reporter.advance(stored_bytes, documents=result.num_records, tokens=tokens, fresh=fresh)
         self._num_bad += sum(file.quarantined for file in result.files)
         limit = self.source.config.max_bad_records or ""
         if limit.isdigit():
             self._refuse_more_bad(int(limit))
-        while (following := self._results.get(self._num_in_order)) is not None:
-            self._add_parts(self._tasks[self._num_in_order], following)
-            self._num_in_order += 1
-        return [call for output in self.job.outputs for call in self.job.full_ranges(output)]
+        calls: list[tuple[Key, Call]] = []
+        while (following := self._results.get(len(self._lines))) is not None:
+            task = self._tasks[len(self._lines)]
+            continues = task.shard > 0 and self._tasks[task.shard - 1].input == task.input
+            before = self._results[task.shard - 1].files[0].lines if continues else 0
+            self._lines.append(self._lines[-1] + before if continues else 1)
+            for output, segment in zip(self.job.outputs, self._segments(following), strict=True):
+                output.segments.append(segment)
+                calls += self.range_calls(output, output.tokens.add(segment.bin))
+                for rows, own in self._rows(task, following, output):
+                    rows.append(own)
+        return calls
 
-    def _add_parts(self, task: ShardTask, result: ShardResult) -> None:
-        """Add the next shard's parts to the outputs, and the places of its rows of provenance and bad records."""
+    def _segments(self, result: ShardResult) -> Iterator[Segment]:
+        """Yield what a shard has for each output."""
         work_dir = self.job.work_dir
-        if task.shard and self._tasks[task.shard - 1].input != task.input:
-            self._line = 1
         for output, made in zip(self.job.outputs, result.keys, strict=True):
             header = IndexHeader(
                 dtype=output.dtype,
@@ -149,14 +161,63 @@ class Shards:
                 num_boundaries=made.num_documents + 1,
                 has_modes=False,
             )
-            output.add(Part(bin=PartFile.of(made.bin, work_dir), idx=PartFile.of(made.idx, work_dir), header=header))
-            place = partial(ShardRows, input=task.input, line=self._line)
-            if made.provenance is not None and not output.is_mask:
-                output.provenance.append(place(file=PartFile.of(made.provenance, work_dir)))
-            if result.quarantine is not None and not output.is_mask:
-                names = tuple(self.source.inputs[number].path for number in task.inputs)
-                output.quarantine.append(place(file=PartFile.of(result.quarantine, work_dir), names=names))
-        self._line += result.files[0].lines
+            bin_file, idx_file = SourceFile.of(made.bin, work_dir), SourceFile.of(made.idx, work_dir)
+            yield Segment(bin=bin_file, idx=idx_file, header=header)
+
+    def _rows(
+        self, task: ShardTask, result: ShardResult, output: Output
+    ) -> Iterator[tuple[list[ShardRows], ShardRows]]:
+        """Yield a shard's rows of provenance and its bad records, each with the output's list of them."""
+        if output.is_mask:
+            return
+        place = partial(ShardRows, input=task.input, line=self._lines[task.shard])
+        provenance = result.keys[self.job.outputs.index(output)].provenance
+        if provenance is not None:
+            yield output.provenance, place(file=SourceFile.of(provenance, self.job.work_dir))
+        if result.quarantine is not None:
+            names = tuple(self.source.inputs[number].path for number in task.inputs)
+            yield output.quarantine, place(file=SourceFile.of(result.quarantine, self.job.work_dir), names=names)
+
+    # Damage.
+
+    def make_again(self, damaged: Damaged) -> Calls:
+        """Return the call that makes the shard of a damaged file again.
+
+        Raises:
+            OutputError: If no shard has the file, or the shard's files are damaged again and again.
+        """
+        if damaged.path in self._replaced:  # found once more by work that had begun before
+            return () if self._again else self.release_waiting()
+        name = damaged.path[len(self.job.work_dir) :].lstrip("/")
+        shards = (shard for shard, made in self._results.items() if name in {file.name for file in made.stored_files})
+        number = next(shards, None)
+        if number is None or self._num_damages[number] == MOST_DAMAGES:
+            what = "other bytes are read back than were written"
+            raise OutputError(f"{damaged.path}: {what}", hint="check the disk, and run the same command again")
+        self._replaced |= {joined(self.job.work_dir, file.name) for file in self._results[number].stored_files}
+        self._num_damages[number] += 1
+        self._again.add(number)
+        self.job.journal.record(ShardVoid(self._tasks[number].key))
+        self.job.reporter.say(f"{damaged.path}: damaged since it was written; its shard is made again: check the disk")
+        return [self._shard_call(self._tasks[number])]
+
+    def _take_again(self, number: int, result: ShardResult) -> Calls:
+        """Put a shard in the place of a damaged attempt; return the calls that waited for it."""
+        task, old = self._tasks[number], self._results[number]
+        if [file.size_bytes for file in old.stored_files] != [file.size_bytes for file in result.stored_files]:
+            what = "read again, it gives other tokens"
+            raise InputError(f"{task.place}: {what}", hint="leave inputs alone while they are read")
+        self._results[number] = result
+        self._again.discard(number)
+        for output, segment in zip(self.job.outputs, self._segments(result), strict=True):
+            output.segments[number] = segment
+            output.tokens.sources[number + int(output.head is not None)] = segment.bin
+            former = [own.file.path for _, own in self._rows(task, old, output)]
+            for (rows, own), path in zip(self._rows(task, result, output), former, strict=True):
+                rows[[each.file.path for each in rows].index(path)] = own
+        return () if self._again else self.release_waiting()
+
+    # Descriptions.
 
     @property
     def counts(self) -> Counter[str]:
@@ -166,7 +227,7 @@ class Shards:
             counts.update(dict(result.counts))
         return counts
 
-    def explain(self, error: BadRecordError) -> BadRecordError:
+    def _explain(self, error: BadRecordError) -> BadRecordError:
         """Return the error of a record with its line in the input, what is kept, and how the job goes on.
 
         All shards before it are made.
@@ -174,11 +235,11 @@ class Shards:
         shard, line = error.part or (0, 0)
         before = [other.shard for other in self._tasks[:shard] if other.input == self._tasks[shard].input]
         line += sum(self._results[number].files[0].lines for number in before) + 1
-        kept = f"{len(self._results):,} of {len(self._tasks):,} shards are kept"
-        way_on = "mend it and run the same command again, or add --on-bad-record quarantine to set such records aside"
-        return BadRecordError(error.path, error.offset, f"{error.reason}; {kept}: {way_on}", line, is_row=error.is_row)
+        reason = f"{error.reason}; {len(self._results):,} of {len(self._tasks):,} shards are kept"
+        hint = "fix it and run the same command again, or leave bad records out with --on-bad-record quarantine"
+        return BadRecordError(error.path, error.offset, reason, line, is_row=error.is_row, hint=hint)
 
-    def require_records(self) -> None:
+    def _require_records(self) -> None:
         """Check that there are records, and not too many bad ones for a limit that is a share."""
         limit = self.source.config.max_bad_records or ""
         files = [file for result in self._results.values() for file in result.files]
@@ -187,16 +248,17 @@ class Shards:
             self._refuse_more_bad(float(limit[:-1]) / 100 * records)
         if not any(result.num_records for result in self._results.values()):
             raise InputError(
-                f"{self._tasks[0].parts[0].path}: expected at least one record in all inputs together, got none: of "
-                f"{records:,}, {bad:,} are bad and {records - bad:,} are left out; check --input and conditions"
+                f"{self._tasks[0].parts[0].path}: no record is left in all inputs together: of {records:,}, {bad:,} "
+                f"are bad and {records - bad:,} are left out",
+                hint="check --input and the conditions",
             )
 
     def _refuse_more_bad(self, most: float) -> None:
         if self._num_bad > most:
+            limit = self.source.config.max_bad_records
             raise InputError(
-                f"{count(self._num_bad, 'bad record')} set aside, more than the {self.source.config.max_bad_records} "
-                "of --max-bad-records; look at the *.quarantine files in the work folder, then fix the input or raise "
-                "the limit"
+                f"{count(self._num_bad, 'bad record')} quarantined, more than the {limit} of --max-bad-records",
+                hint="look at the *.quarantine files in the work folder, then fix the input or raise the limit",
             )
 
     def publish(self, own: Sequence[Mapping[str, Any]], *, encodes: bool = True) -> None:
@@ -206,12 +268,12 @@ class Shards:
             own: For each output, the fields of Content that only this kind of job has.
             encodes: Whether texts were encoded.
         """
-        self.job.assemble()
-        contents = [self._content(number, fields) for number, fields in enumerate(own)]
+        files = self.complete()
+        contents = [self._content(number, files[number], fields) for number, fields in enumerate(own)]
         engine, name = self.source.engine if encodes else None, self.source.config.tokenizer_model
-        self.job.publish(contents, engine=engine, tokenizer_path=name)
+        self.job.publish(contents, num_shards=len(self._tasks), engine=engine, tokenizer_path=name)
 
-    def _content(self, number: int, own: Mapping[str, Any]) -> Content:
+    def _content(self, number: int, files: dict[str, StoredFile], own: Mapping[str, Any]) -> Content:
         """Return the content of the manifest of an output, by its number."""
         output = self.job.outputs[number]
         parts = [result.keys[number] for result in self._results.values()]
@@ -230,7 +292,7 @@ class Shards:
             documents=sum(part.num_documents for part in parts),
             sequences=sum(part.num_sequences for part in parts),
             tokens=sum(part.num_tokens for part in parts),
-            digests=output.digests,
+            digests=files,
             **fields,
         )
 

@@ -13,10 +13,17 @@ from dsindex.formats.manifest import RecordedOptions, RecordedTokenizer
 from dsindex.messages import show_name
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.input_paths import find_paths, piped_input
-from dsindex.runtime.inputs import choose_shard_size, look_at_inputs, plan_shards
-from dsindex.runtime.work_folder import INPUTS_FOLDER, Ledger, hold_work_folder, is_marked
+from dsindex.runtime.inputs import (
+    choose_shard_size,
+    choose_smallest_shard,
+    cut_inputs,
+    look_at_inputs,
+    plan_shards,
+)
+from dsindex.runtime.work_folder import INPUTS_FOLDER, hold_work_folder, is_marked, read_shard_size
 from dsindex.store.local import holds_writes, make_folder
 from dsindex.store.protocol import find, open_output, store_of
+from dsindex.store.read import digest_file
 from dsindex.store.urls import joined
 from dsindex.text.streams import LARGEST_RECORD_BYTES
 from dsindex.text.tiktoken_files import TokenizerOptions
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
     from dsindex.runtime.tasks import ShardTask
     from dsindex.store.local import InputStatus
     from dsindex.text.engines import Engine
-    from dsindex.text.input_format import Columns
+    from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
 
@@ -47,6 +54,8 @@ class TextSource:
     tokenizer: Tokenizer
     engine: Engine
     eod_id: int | None
+    smallest_shard: int
+    """The smallest shard size that is chosen: that of the work folder, or of the size of the job."""
 
     @property
     def files(self) -> list[InputStatus]:
@@ -102,7 +111,8 @@ class TextSource:
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
         config = self.config
-        return plan_shards(self.inputs, shard_bytes=config.shard_size or choose_shard_size(0, config.largest_shard))
+        chosen = choose_shard_size(0, smallest=self.smallest_shard, largest=config.largest_shard)
+        return plan_shards(self.inputs, shard_bytes=config.shard_size or chosen)
 
     def shard_options(self) -> dict[str, Any]:
         """Return the settings that the shards of every kind have."""
@@ -121,7 +131,6 @@ class TextSource:
             "engine": [self.engine.name, self.engine.version, self.engine.reference_version],
             "append-eod": self.eod_id,
             "tokenizer-hf-no-include-special-tokens": config.tokenizer_hf_no_include_special_tokens,
-            "shard-size": config.shard_size,
             **({} if config.input_format == "auto" else {"input-format": config.input_format}),
             "no-provenance": config.no_provenance,
             "on-bad-record": config.on_bad_record,
@@ -170,7 +179,7 @@ def open_source(
     *,
     append_eod: bool,
     reporter: Reporter | None = None,
-    columns: Columns | None = None,
+    selection: Selection | None = None,
 ) -> TextSource:
     """Load the tokenizer and find the inputs; standard input is read last, into the work folder.
 
@@ -178,7 +187,7 @@ def open_source(
         config: The options of the job.
         append_eod: Whether every document ends with EOD.
         reporter: Shows messages about standard input; None if the job writes nothing, so that it cannot read it.
-        columns: The columns of texts that tables must have; None if any record may be read.
+        selection: What is read of records; None if any record may be read.
 
     Raises:
         InputError: If an input is missing, empty or not readable.
@@ -202,57 +211,65 @@ def open_source(
     )
     if reporter is not None and len(paths) >= _MANY_INPUTS:
         reporter.say(f"looking at {len(paths):,} inputs, about a minute for a million")
-    look = partial(
-        look_at_inputs,
-        wanted=config.input_format,
-        shard_size=config.shard_size,
-        largest=config.largest_shard,
-        columns=columns,
-    )
-    inputs = look(path for path in paths if not path.is_standard_input)
+    look = partial(look_at_inputs, wanted=config.input_format, selection=selection)
+    seen = look(path for path in paths if not path.is_standard_input)
     for number, path in enumerate(paths):
         if path.is_standard_input and reporter is not None:
             _store_standard_input(work_dir, stored, say=reporter.say)
-            inputs[number:number] = look([path])
-    return TextSource(config=config, inputs=tuple(inputs), tokenizer=tokenizer, engine=engine, eod_id=eod_id)
+            seen[number:number] = look([path])
+    smallest = read_shard_size(work_dir) or choose_smallest_shard(sum(each.text_bytes for each in seen))
+    inputs = cut_inputs(seen, shard_size=config.shard_size, smallest=smallest, largest=config.largest_shard)
+    return TextSource(
+        config=config,
+        inputs=tuple(inputs),
+        tokenizer=tokenizer,
+        engine=engine,
+        eod_id=eod_id,
+        smallest_shard=smallest,
+    )
 
 
 # Standard input is a file of the work folder: a file can be read in parts, in parallel, and again.
 #
-# It is complete or absent, and what an interrupted run stored is used as it is. On a disk its modification time is
-# derived from its content, so the same text makes the same plan whenever it is piped; in a bucket its ETag is.
+# It is complete or absent. On a disk its modification time is derived from its content, so the same text makes the same
+# plan whenever it is piped; in a bucket its ETag is. So a run that continues reads its standard input like any other
+# input: if it is the same, its shards are kept, and if it is not, they are made again.
 
 
 def _store_standard_input(work_dir: str, path: str, *, say: Callable[[str], None]) -> None:
-    """Store standard input in the work folder, unless an interrupted run has: a finished one does not count.
+    """Store standard input in the work folder; without one, keep what an interrupted run stored.
 
     Raises:
-        InputError: If standard input is empty or cannot be read.
+        InputError: If standard input is empty or cannot be read, and nothing intact is stored.
         PlanError: If the folder is another program's or another driver's.
         OutputError: If it cannot be stored.
     """
-    kept = find(path) if is_marked(work_dir) else None
-    if kept is not None and not Ledger(work_dir).is_finished:
-        what = f"the interrupted run stored {kept.size_bytes:,} bytes of it in {path}"
-        say(f"standard input is not read: {what}; remove {work_dir} to read it again")
-        return
-    stream, folder = piped_input(), os.path.dirname(path)
-    with hold_work_folder(work_dir):
-        say("reading standard input to its end, into the work folder")
-        if not holds_writes(path):
-            make_folder(folder)
-            store_of(folder).delete(each.path for each in store_of(folder).list(folder))  # a killed driver's
-        try:
+    kept, folder = find(path) if is_marked(work_dir) else None, os.path.dirname(path)
+    try:
+        stream = piped_input()
+        with hold_work_folder(work_dir):
+            say("reading standard input to its end, into the work folder")
+            if not holds_writes(path):
+                make_folder(folder)
+                left = (each.path for each in store_of(folder).list(folder) if each.path != path)
+                store_of(folder).delete(left)  # a killed driver's
             with open_output(path) as file:
                 while chunk := stream.read1(_READ_BYTES):  # Ctrl-C is heard after it
                     file.write(chunk)
                 if not file.size_bytes:
-                    raise InputError("-: expected at least one record on standard input, got nothing; check the pipe")
-        except OSError as error:
-            raise InputError(f"-: standard input cannot be read ({error.strerror}); check the pipe") from error
-        if not holds_writes(path):
-            modified = time_of_content(file.hexdigest())
-            os.utime(path, ns=(modified, modified))
+                    raise InputError("-: standard input is empty", hint="check the pipe")
+            if not holds_writes(path):
+                modified = time_of_content(file.hexdigest())
+                os.utime(path, ns=(modified, modified))
+    except OSError as error:
+        raise InputError(f"-: standard input cannot be read ({error.strerror})", hint="check the pipe") from error
+    except InputError:
+        if kept is None:
+            raise
+        if not holds_writes(path) and time_of_content(digest_file(path)) != kept.modified_ns:
+            what = "nothing is piped, and what an interrupted run stored is damaged"
+            raise InputError(f"{path}: {what}", hint="pipe the input again") from None
+        say(f"nothing is piped: continuing with the {kept.size_bytes:,} bytes of standard input in {path}")
 
 
 def time_of_content(digest: str) -> int:

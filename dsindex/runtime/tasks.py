@@ -1,7 +1,8 @@
 """What the driver and its workers exchange: tasks and receipts. No behaviour is here.
 
-A shard task is a part of one file, or a list of small ones; a range task is a part of an output. How a file is cut
-depends on that file alone, so a changed input redoes itself. Receipts are what the ledger records.
+A shard task is a part of one input, or a list of small inputs; a range task is a block of an output. Receipts are what
+the journal records. They carry the digest of every block of a shard's files, so every task that copies some bytes of such a
+file checks exactly the blocks that hold them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING
 import xxhash
 from msgspec import Struct
 
-from dsindex.store.local import StoredFile  # noqa: TC001 - receipts are decoded by their types
 from dsindex.store.urls import joined
 
 if TYPE_CHECKING:
@@ -29,14 +29,17 @@ class ShardTask:
     input: int
     """Number of the first part's input in plan order; each further part is of the next input."""
     parts: tuple[TextPart, ...]
+    occurrence: int = 0
+    """How many earlier tasks of the plan read the same bytes: an input given twice has two shards of each part."""
 
     @property
     def key(self) -> str:
-        """What it reads: it stays the same when inputs are added."""
+        """What it reads, and which occurrence of it: unique within a plan, and the same when other inputs are added."""
         first, *others = (
             f"{part.path}\0{part.size_bytes}\0{part.version}\0{part.begin}\0{part.end}" for part in self.parts
         )
-        return f"{first}\0{xxhash.xxh3_128_hexdigest(repr(others).encode())}" if others else first
+        key = f"{first}\0{xxhash.xxh3_128_hexdigest(repr(others).encode())}" if others else first
+        return f"{key}\0#{self.occurrence}" if self.occurrence else key
 
     @property
     def inputs(self) -> range:
@@ -73,9 +76,19 @@ class FileCounts(Struct, frozen=True, array_like=True, gc=False):
     """Size of the texts that became tokens, in UTF-8, for each key of the receipt."""
 
 
+class ShardFile(Struct, frozen=True, array_like=True, gc=False):
+    """A file that a worker wrote for a shard."""
+
+    name: str
+    """Relative to the work folder."""
+    size_bytes: int
+    blocks: tuple[str, ...]
+    """XXH3-64 of each block of BLOCK_BYTES, in hexadecimal."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyResult:
-    """One key's part of a shard."""
+    """What a shard has for one of the job's outputs."""
 
     num_sequences: int
     num_documents: int
@@ -84,9 +97,9 @@ class KeyResult:
     """Documents whose texts have no tokens; they keep a boundary and have no sequence, or one of EOD alone."""
     eod_in_text: int = 0
     """Tokens equal to EOD that came from the text itself."""
-    bin: StoredFile
-    idx: StoredFile
-    provenance: StoredFile | None = None
+    bin: ShardFile
+    idx: ShardFile
+    provenance: ShardFile | None = None
     """Where its documents are from; keys with the same records share it."""
 
 
@@ -97,8 +110,8 @@ class ShardResult:
     files: tuple[FileCounts, ...]
     """The counts of each file of the task."""
     keys: tuple[KeyResult, ...]
-    """The parts, in the order of the job's outputs: all keys of a sample or split, then those of the next one."""
-    quarantine: StoredFile | None = None
+    """In the order of the job's outputs: all keys of a sample or split, then those of the next one."""
+    quarantine: ShardFile | None = None
     counts: tuple[tuple[str, int], ...] = ()
     """Further named counts of a kind of shard, to be added up over shards."""
 
@@ -107,29 +120,34 @@ class ShardResult:
         """Records kept."""
         return sum(sum(file.kept) for file in self.files)
 
+    @property
+    def stored_files(self) -> list[ShardFile]:
+        """All files of the attempt."""
+        files = [self.quarantine, *(file for key in self.keys for file in (key.bin, key.idx, key.provenance))]
+        return [file for file in files if file is not None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartFile:
-    """A file of which a dataset is made: one of a shard, or of another dataset."""
+class SourceFile:
+    """A file from which an output is assembled: a shard's, or one of a dataset that is merged."""
 
     path: str
-    """Empty for bytes that are not known yet, such as the header of a `.pbin`."""
     size_bytes: int
-    digest: str | None = None
-    """What the worker recorded when it wrote the file of a shard, to be compared with what is read."""
+    blocks: tuple[str, ...] | None = None
+    """The digests of a shard's file; None for a file that no worker wrote, which is copied as it is."""
 
     @classmethod
-    def of(cls, file: StoredFile, work_dir: str) -> PartFile:
+    def of(cls, file: ShardFile, work_dir: str) -> SourceFile:
         """Return a shard's file."""
-        return cls(path=joined(work_dir, file.name), size_bytes=file.size_bytes, digest=file.digest)
+        return cls(path=joined(work_dir, file.name), size_bytes=file.size_bytes, blocks=file.blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One MMIDIDX dataset to merge."""
+class Segment:
+    """An MMIDIDX pair that becomes a stretch of an output."""
 
-    bin: PartFile
-    idx: PartFile
+    bin: SourceFile
+    idx: SourceFile
     header: IndexHeader
 
 
@@ -137,7 +155,7 @@ class Part:
 class ShardRows:
     """A shard's rows of provenance or its bad records, which count from its beginning, and where that is."""
 
-    file: PartFile
+    file: SourceFile
     input: int
     """Number of the shard's first input."""
     line: int
@@ -148,15 +166,23 @@ class ShardRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRange:
-    """A block of an output, and the pieces from which it is copied: files, and where each begins and ends there."""
+    """A block of an output, and the pieces from which it is copied."""
 
     output: str
     number: int
     begin: int
     """Byte at which it begins."""
-    pieces: tuple[tuple[PartFile, int, int], ...]
+    pieces: tuple[tuple[SourceFile, int, int], ...]
+    """Files, and the first byte of each to copy, and the one after the last."""
 
     @property
     def size_bytes(self) -> int:
         """Its size."""
         return sum(end - begin for _, begin, end in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """The answer of a worker that found other bytes in a shard's file than were written, or no file."""
+
+    path: str

@@ -2,21 +2,22 @@
 
 dsindex-work-folder.json   the marker; a folder without it must be empty
 owner.json                 the lock of the driver that works here
-ledger.jsonl               receipts of finished work; in a bucket ledger/00000001.jsonl and so on
+journal.jsonl              what is done; in a bucket journal/00000001.jsonl and so on
 inputs/stdin               standard input, if the job reads it
+shard-size.txt             the smallest shard size that was chosen when the work began
 shards/                    files of attempts, each under a name that is used once
 
-Only the driver appends to the ledger. It governs nothing but what is done. A line is a JSON object; one that a crash
-cut off is ignored, and its work is done again. Shards belong to their inputs, whatever the plan; ranges and files to
-the run that began last.
+Only the driver appends to the journal. It records completed work and decides nothing else: a line that was damaged or
+cut off is ignored, and its work is done again. Shards belong to their inputs, whatever the plan; ranges and files
+belong to a plan, whose id is also in the name of the partial files.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -24,7 +25,7 @@ import msgspec
 from dsindex.errors import PlanError
 from dsindex.formats.manifest import Plan  # noqa: TC001 - lines are decoded by their types
 from dsindex.runtime.tasks import ShardResult  # noqa: TC001
-from dsindex.store.journal import ledger_path, open_journal
+from dsindex.store.journal import JOURNAL_FILE, JOURNAL_FOLDER, journal_path, open_log
 from dsindex.store.json_text import decode_json, encode_json
 from dsindex.store.local import StoredFile  # noqa: TC001
 from dsindex.store.lock import hold_lock
@@ -32,16 +33,17 @@ from dsindex.store.protocol import replace_file, store_of
 from dsindex.store.urls import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from dsindex.store.lock import Lock
 
 MARKER_FILE = "dsindex-work-folder.json"
-MARKER = b'{"format":"dsindex work folder 3","note":"made and removed by dsindex"}\n'
+MARKER = b'{"format":"dsindex work folder 4","note":"made and removed by dsindex"}\n'
 LOCK_FILE = "owner.json"
 SHARDS_FOLDER = "shards"
 INPUTS_FOLDER = "inputs"
-_WORK = (SHARDS_FOLDER, "ledger.jsonl", "ledger")
+SHARD_SIZE_FILE = "shard-size.txt"
+_WORK = (SHARDS_FOLDER, SHARD_SIZE_FILE, JOURNAL_FILE, JOURNAL_FOLDER)
 
 
 def is_marked(path: str) -> bool:
@@ -71,16 +73,20 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
         PlanError: If the folder is another program's or of another version, or another driver works there.
         OutputError: If it cannot be created.
     """
-    # A lock is refused when it is taken, if it is none; a killed driver may have left half a marker.
+    # Another file in place of the lock is refused when it is taken. A killed driver may have left half a marker, and a
+    # disk may have damaged it: then a line of the journal, which has its digest, is as good.
     own = (LOCK_FILE, f"{MARKER_FILE}.")
-    if not is_marked(path) and (foreign := [name for name in _files(path) if not name.startswith(own)]):
-        raise PlanError(
-            f"{path}: expected a new, an empty or a dsindex work folder of this version, found {foreign[0]!r} in "
-            f"another folder; choose another --work-dir"
-        )
+    if (
+        not is_marked(path)
+        and (foreign := [name for name in _files(path) if not name.startswith(own)])
+        and next(open_log(journal_path(path)).read(), None) is None
+    ):
+        hint = "choose another --work-dir, or remove it if an earlier version of dsindex made it"
+        raise PlanError(f"{path}: not a work folder of this version of dsindex; it has {foreign[0]!r}", hint=hint)
     try:
         with hold_lock(joined(path, LOCK_FILE), what=f"the work folder {path}") as lock:
-            write_marker(path)
+            if not is_marked(path):
+                write_marker(path)
             try:
                 yield lock
             finally:
@@ -90,15 +96,33 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
         _remove_empty(path)
 
 
+def read_shard_size(path: str) -> int | None:
+    """Return the smallest shard size that was chosen when the work began; None if none was."""
+    found = store_of(path).read(joined(path, SHARD_SIZE_FILE))
+    size = int(found[0]) if found is not None and found[0].isdigit() else 0
+    return size if size.bit_count() == 1 else None
+
+
+def keep_shard_size(path: str, smallest: int) -> None:
+    """Record the smallest shard size, so that inputs which are added later leave other shards as they are."""
+    if read_shard_size(path) is None:
+        replace_file(joined(path, SHARD_SIZE_FILE), b"%d" % smallest)
+
+
 def remove_work(path: str) -> None:
-    """Remove shards and ledger, to begin again; marker, lock and standard input stay."""
+    """Remove shards and journal, to begin again; marker, lock and standard input stay."""
     _remove(path, _WORK)
+
+
+def remove_unused(path: str, used: Iterable[str]) -> None:
+    """Remove the files in the folder of shards but for those that are used, by their names relative to the folder."""
+    _delete(path, {name for name in _files(path) if name.startswith(f"{SHARDS_FOLDER}/")}.difference(used))
 
 
 def remove_work_folder(path: str) -> None:
     """Remove what jobs wrote in their folder, except the held lock; the marker goes last."""
     _remove(path, (*_WORK, INPUTS_FOLDER, f"{MARKER_FILE}."))
-    store_of(path).delete([joined(path, MARKER_FILE)])
+    _delete(path, [MARKER_FILE])
     remove_work(path)  # what a worker wrote that had seen the marker before
 
 
@@ -108,8 +132,20 @@ def _files(path: str) -> list[str]:
 
 
 def _remove(path: str, beginnings: tuple[str, ...]) -> None:
-    store_of(path).delete(joined(path, name) for name in _files(path) if name.startswith(beginnings))
+    _delete(path, [name for name in _files(path) if name.startswith(beginnings)])
     _remove_empty(path)
+
+
+def _delete(path: str, names: Iterable[str]) -> None:
+    """Delete files of a folder, many at a time: each waits for the file system, not for this process."""
+    paths = [joined(path, name) for name in names]
+    batches = [paths[begin : begin + _DELETED_AT_ONCE] for begin in range(0, len(paths), _DELETED_AT_ONCE)]
+    with ThreadPoolExecutor(max(1, min(_DELETING_THREADS, len(batches))), thread_name_prefix="dsindex-delete") as pool:
+        list(pool.map(store_of(path).delete, batches))
+
+
+_DELETED_AT_ONCE = 256
+_DELETING_THREADS = 16
 
 
 def _remove_empty(path: str) -> None:
@@ -119,7 +155,7 @@ def _remove_empty(path: str) -> None:
             os.rmdir(folder)
 
 
-# The ledger.
+# The journal.
 
 
 class _Line(msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower):
@@ -127,9 +163,11 @@ class _Line(msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower):
 
 
 class Began(_Line, frozen=True):
-    """The outputs of a plan are begun; ranges and files that are recorded before are void."""
+    """A run of a plan began."""
 
     plan: Plan
+    output_prefix: str
+    """Where its outputs are."""
 
 
 class ShardMade(_Line, frozen=True, tag="shard"):
@@ -139,99 +177,106 @@ class ShardMade(_Line, frozen=True, tag="shard"):
     result: ShardResult
 
 
+class ShardVoid(_Line, frozen=True, tag="void"):
+    """A file of a shard was found damaged: the shard is not made any more."""
+
+    task: str
+
+
 class RangeMerged(_Line, frozen=True, tag="range"):
     """A block of an output's token file was merged."""
 
+    plan: str
     output: str
     number: int
+    size_bytes: int
     digest: str
 
 
 class FileComplete(_Line, frozen=True, tag="file"):
     """A file of an output, named by its suffix, is complete under its partial name, in a bucket its final one."""
 
+    plan: str
     output: str
     file: StoredFile
-
-
-class Publishing(_Line, frozen=True):
-    """Files of the plan get their final names from now on."""
 
 
 class Finished(_Line, frozen=True):
     """Everything is published."""
 
 
-Line: TypeAlias = Began | ShardMade | RangeMerged | FileComplete | Publishing | Finished
+Line: TypeAlias = Finished | Began | ShardMade | ShardVoid | RangeMerged | FileComplete
 
 
-class Ledger:
-    """What is done in one work folder, as it was read once when it was opened, and as it is recorded since.
+class Journal:
+    """What is done in one work folder: as it was read once when it was opened, and as it is recorded since.
 
     Args:
         work_dir: The work folder.
     """
 
     def __init__(self, work_dir: str) -> None:
-        self._journal = open_journal(ledger_path(work_dir))
-        self._synced = time.monotonic()
-        self.plan: Plan | None = None
-        """The last run's plan; None if no run began."""
-        self.is_publishing = self.is_finished = False
+        self.log = open_log(journal_path(work_dir))
+        self.began: Began | None = None
+        """How the last run began; None if none did."""
+        self.is_finished = False
+        """Whether it published everything."""
         self.shards: dict[str, ShardResult] = {}
         """Key of a shard → its receipt."""
-        self.ranges: defaultdict[str, dict[int, str]] = defaultdict(dict)
-        """Output → number of a merged range → its digest."""
-        self.files: defaultdict[str, dict[str, StoredFile]] = defaultdict(dict)
-        """Output → suffix → the complete file, but for tokens of which there are ranges."""
-        for line in self._journal.read():
-            with contextlib.suppress(ValueError, msgspec.ValidationError):
-                self._take(msgspec.convert(decode_json(line), Line))
+        self._ranges: defaultdict[tuple[str, str], dict[int, RangeMerged]] = defaultdict(dict)
+        self._files: defaultdict[tuple[str, str], dict[str, StoredFile]] = defaultdict(dict)
+        for line in self.log.read():
+            with contextlib.suppress(ValueError):
+                self._take(_decode(line))
 
     @property
     def has_work(self) -> bool:
         """Whether anything is made."""
-        return bool(self.shards) or any(self.ranges.values()) or any(self.files.values())
+        return bool(self.shards) or any(self._ranges.values()) or any(self._files.values())
+
+    def ranges(self, plan: str, output: str) -> dict[int, RangeMerged]:
+        """Return the merged ranges of a plan's output by number."""
+        return self._ranges[plan, output]
+
+    def files(self, plan: str, output: str) -> dict[str, StoredFile]:
+        """Return the complete files of a plan's output by suffix, but for tokens that are merged by ranges."""
+        return self._files[plan, output]
 
     def _take(self, line: Line) -> None:
         match line:
-            case Began(plan):
-                self.is_publishing &= plan == self.plan and not self.is_finished
-                self.plan, self.is_finished = plan, False
-                self.ranges.clear()
-                self.files.clear()
-            case ShardMade(task, result):
-                self.shards[task] = result
-            case RangeMerged(output, number, digest):
-                self.ranges[output][number] = digest
-            case FileComplete(output, file):
-                self.files[output][file.name] = file
-            case Publishing():
-                self.is_publishing = True
+            case Began():
+                self.began, self.is_finished = line, False
             case Finished():
                 self.is_finished = True
+            case ShardMade(task, result):
+                self.shards[task] = result
+            case ShardVoid(task):
+                self.shards.pop(task, None)
+            case RangeMerged(plan, output, number):
+                self._ranges[plan, output][number] = line
+            case FileComplete(plan, output, file):
+                self._files[plan, output][file.name] = file
 
-    def begin(self) -> None:
-        """Open the ledger for what is recorded from now on.
+    def record(self, line: Line) -> None:
+        """Append a line, then take it, so that no state exceeds what is on file.
 
         Raises:
             OutputError: If it cannot be written.
         """
-        self._journal.begin()
-
-    def record(self, line: Line) -> None:
-        """Write a line, then take it, so that no state exceeds what is on file; shards and ranges sync in batches."""
-        self._journal.append(encode_json(msgspec.to_builtins(line, enc_hook=str), newline=True))
+        self.log.append(_encode(line))
         self._take(line)
-        in_batches = isinstance(line, ShardMade | RangeMerged)
-        if not in_batches or time.monotonic() - self._synced > self._journal.sync_seconds:
-            self.sync()
 
-    def sync(self) -> None:
-        """Sync, so that everything recorded survives a power cut."""
-        self._synced = time.monotonic()
-        self._journal.sync()
 
-    def close(self) -> None:
-        """Sync and close."""
-        self._journal.close()
+def _encode(line: Line) -> bytes:
+    try:
+        return msgspec.json.encode(line, enc_hook=str)
+    except UnicodeEncodeError:  # a name that is not UTF-8
+        return encode_json(msgspec.to_builtins(line, enc_hook=str))
+
+
+def _decode(line: bytes) -> Line:
+    try:
+        decoded: Line = msgspec.json.decode(line, type=Line)
+    except msgspec.DecodeError:
+        decoded = msgspec.convert(decode_json(line), Line)
+    return decoded

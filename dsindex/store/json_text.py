@@ -14,6 +14,8 @@ from typing import Any
 from dsindex.store.locations import Location
 
 _MAYBE_SECRET = re.compile(rb"://[^\"]*[@?#]|\\/|\\u00", re.IGNORECASE)
+BRACKETS, BYTES_PER_BRACKET = 100_000, 32
+"""Lists and objects that any JSON may have, and bytes of text for each further one; an input of a plan has 33."""
 _OPTIONS = frozenset({"options", "settings"})
 """Keys of a manifest or a journal below which texts are options as the user wrote them, such as a key or a separator:
 two that differ must not become equal."""
@@ -59,11 +61,25 @@ def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
     >>> decode_json(b'{"file": "a\\udcff.jsonl"}')
     {'file': 'a\udcff.jsonl'}
     """
+    decoded = parse_json(text)
     try:
-        decoded = json.loads(text.decode())
+        return _located(decoded) if _MAYBE_SECRET.search(text) else decoded
     except RecursionError as error:
-        raise ValueError("expected JSON, got brackets nested too deeply") from error
-    return _located(decoded) if _MAYBE_SECRET.search(text) else decoded
+        raise ValueError("brackets are nested too deeply") from error
+
+
+def parse_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
+    """Parse a stranger's JSON in memory of at most 20 times its size and some MiB; `[],` alone would take 27 times.
+
+    Raises:
+        ValueError: If it is not JSON, or has more brackets than files of dsindex and Megatron have.
+    """
+    if text.count(b"[") + text.count(b"{") > BRACKETS + len(text) // BYTES_PER_BRACKET:
+        raise ValueError("it has too many brackets for its size")
+    try:
+        return json.loads(text.decode())
+    except RecursionError as error:
+        raise ValueError("brackets are nested too deeply") from error
 
 
 def _located(value: Any) -> Any:  # noqa: ANN401 - JSON holds anything

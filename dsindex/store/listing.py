@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
-import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeAlias
 
 from dsindex.errors import InputError
+from dsindex.store.errors import PASSING_ERRORS, unreadable
 from dsindex.store.huggingface import pin
-from dsindex.store.local import walk
+from dsindex.store.local import retried, walk
 from dsindex.store.protocol import store_of
 from dsindex.store.urls import folder_of, has_magic, is_url, names_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from dsindex.store.local import InputStatus
 
@@ -47,12 +46,11 @@ def expand_pattern(pattern: str) -> Sequence[Listed]:
         return _matching_objects(pattern) if is_pattern else [(pattern, None)]
     if os.path.exists(pattern) or not glob.has_magic(pattern):
         return [(pattern, None)]
-    before, is_deep, _ = pattern.partition("**")
-    for top in (glob.glob(before) if before else ["."]) if is_deep else ():
-        _require_no_circles(top, pattern)
+    parts = pattern.lstrip("/").split("/")
     # `**/**` matches what `**` does, at a power of the cost, and a path may match in several ways.
-    matches = sorted(set(glob.glob(re.sub(r"(?<![^/])(\*\*/)+", "**/", pattern), recursive=True)))
-    if is_deep:  # it has the files of the folders that it matches, too
+    wanted = [part for part, before in zip(parts, ["", *parts], strict=False) if (part, before) != ("**", "**")]
+    matches = sorted(set(_matching_paths("/" if pattern.startswith("/") else "", wanted)))
+    if "**" in wanted:  # it has the files of the folders that it matches, too
         matches = [path for path in matches if not os.path.isdir(path)]
     if not matches:
         msg = f"{pattern}: expected at least one file to match, got none; check the pattern (quote it in a shell)"
@@ -121,21 +119,51 @@ def find_stored(beginning: str) -> list[str]:
     return [each.path for each in found if each.path.startswith(beginning)]
 
 
-def _require_no_circles(folder: str, pattern: str, around: tuple[tuple[int, int], ...] = ()) -> None:
-    """Refuse `**` where a link leads to a folder around it: the same files would match under endlessly many names.
+def _matching_paths(folder: str, wanted: Sequence[str], around: Sequence[tuple[int, int]] = ()) -> Iterator[str]:
+    """Yield the paths below a folder that match the parts of a pattern, as glob.glob does.
+
+    glob takes a folder whose disk returns an error for an empty one. One that this user may not read matches nothing.
+
+    Args:
+        folder: The folder; empty for the present one.
+        wanted: The parts.
+        around: Device and inode of the folders around it that this `**` has matched.
 
     Raises:
-        InputError: Naming the link.
+        InputError: If a folder cannot be read at the moment, or `**` would follow a link to a folder around it.
     """
-    with contextlib.suppress(OSError):  # what cannot be read matches nothing
-        status = os.stat(folder)
-        identity = (status.st_dev, status.st_ino)
-        if identity in around:
+    part, *rest = wanted
+    if not _MAGIC & set(part):
+        path = os.path.join(folder, part)
+        if rest:
+            yield from _matching_paths(path, rest, around)
+        elif os.path.lexists(path):
+            yield path
+        return
+    entries = _entries(folder or ".")
+    if part == "**" and entries:
+        status = os.stat(folder or ".")
+        if (status.st_dev, status.st_ino) in around:
+            msg = f"{folder}: a link to a folder around it, which `**` would follow for ever"
             raise InputError(
-                f"{pattern}: expected folders without links that lead in circles, got {folder}, which leads to a "
-                "folder around it; remove the link, or name the folder instead, which leaves links to folders out"
+                msg, hint="remove the link, or name the folder without `**`: links to folders are left out"
             )
-        with os.scandir(folder) as entries:
-            inner = [entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-        for path in inner:
-            _require_no_circles(path, pattern, (*around, identity))
+        around = (*around, (status.st_dev, status.st_ino))
+        yield from _matching_paths(folder, rest or ["*"])
+    for entry in entries:
+        path, is_hidden = os.path.join(folder, entry.name), entry.name.startswith(".")
+        if part == "**":
+            if not is_hidden and entry.is_dir():
+                yield from _matching_paths(path, wanted, around)
+        elif fnmatchcase(entry.name, part) and (not is_hidden or part.startswith(".")):
+            yield from _matching_paths(path, rest, around) if rest and entry.is_dir() else [] if rest else [path]
+
+
+def _entries(folder: str) -> Sequence[os.DirEntry[str]]:
+    try:
+        with retried(lambda: os.scandir(folder)) as entries:
+            return list(entries)
+    except OSError as error:
+        if error.errno in PASSING_ERRORS:
+            raise unreadable(folder, error) from error
+        return []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import io
 import os
 import re
@@ -18,7 +19,6 @@ import sys
 import time
 import uuid
 from dataclasses import dataclass
-from functools import partial
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -222,7 +222,7 @@ class LocalFile(Readable):
 
     def read_into(self, view: memoryview[int], offset: int) -> int:
         """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
-        return retried(partial(self._read_once, view, offset))
+        return retried(functools.partial(self._read_once, view, offset))
 
     def _read_once(self, view: memoryview[int], offset: int) -> int:
         try:
@@ -281,12 +281,17 @@ def combine_digests(block_digests: Iterable[bytes]) -> str:
 
 
 class BlockDigester:
-    """Digests a stream of bytes by blocks of DIGEST_BLOCK_BYTES, counted from the first byte of the stream."""
+    """Digests a stream of bytes by blocks, counted from the first byte of the stream.
 
-    def __init__(self) -> None:
+    Args:
+        block_bytes: Size of a block; DIGEST_BLOCK_BYTES by default.
+        new_hash: Makes the hash of a block.
+    """
+
+    def __init__(self, block_bytes: int | None = None, new_hash: Callable[[], Any] = xxhash.xxh3_128) -> None:
         self._finished: list[bytes] = []
-        self._hash = xxhash.xxh3_128()
-        self._room = DIGEST_BLOCK_BYTES
+        self._hash = new_hash()
+        self._block_bytes = self._room = block_bytes or DIGEST_BLOCK_BYTES
 
     def update(self, data: Bytes) -> None:
         """Add the next bytes of the stream."""
@@ -299,11 +304,11 @@ class BlockDigester:
             if self._room == 0:
                 self._finished.append(self._hash.digest())
                 self._hash.reset()
-                self._room = DIGEST_BLOCK_BYTES
+                self._room = self._block_bytes
 
     def blocks(self) -> list[bytes]:
         """Return the digest of each block so far, including a last partial one."""
-        return [*self._finished, self._hash.digest()] if self._room < DIGEST_BLOCK_BYTES else list(self._finished)
+        return [*self._finished, self._hash.digest()] if self._room < self._block_bytes else list(self._finished)
 
     def hexdigest(self) -> str:
         """Return the digest of all bytes so far."""
@@ -345,7 +350,8 @@ class DigestingWriter(io.RawIOBase):
         descriptor: int | None = None,
     ) -> None:
         self._append, self._errors, self._descriptor = append, errors, descriptor
-        self._digester = BlockDigester()
+        self.digester = BlockDigester()
+        """Sees all bytes; may be replaced before the first."""
         self.size_bytes = 0
         self._at_work_bytes = 0
         """Bytes whose writeback was started."""
@@ -356,7 +362,7 @@ class DigestingWriter(io.RawIOBase):
         with self._errors():
             for begin in range(0, len(view), WRITE_BYTES):
                 self._append(view[begin : begin + WRITE_BYTES])
-        self._digester.update(view)
+        self.digester.update(view)
         self.size_bytes += len(view)
         if self._descriptor is not None and self.size_bytes - self._at_work_bytes >= WRITEBACK_BYTES:
             start_writeback(self._descriptor, self._at_work_bytes, self.size_bytes - self._at_work_bytes)
@@ -373,7 +379,7 @@ class DigestingWriter(io.RawIOBase):
 
     def hexdigest(self) -> str:
         """Return the digest of the bytes written, as `digest_file` would."""
-        return self._digester.hexdigest()
+        return self.digester.hexdigest()
 
     def as_stored(self, name: str) -> StoredFile:
         """Return the written file under a name."""
@@ -410,7 +416,7 @@ def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[Diges
     with writing(path):
         file = open(temporary, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - closed below
     try:
-        yield DigestingWriter(file.write, errors=partial(writing, path), descriptor=file.fileno())
+        yield DigestingWriter(file.write, errors=functools.partial(writing, path), descriptor=file.fileno())
         with writing(path):
             file.flush()
             os.fsync(file.fileno())
@@ -460,7 +466,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 def sync_folder(folder: str) -> None:
     """Fsync a folder, so that renames in it survive a power failure."""
-    descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = retried(lambda: os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY))
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -477,14 +483,20 @@ def require_path(path: str) -> None:
         OutputError: If it is one of these.
     """
     if is_url(path):
-        raise OutputError(f"{Location(path)}: expected a path of this machine, got an address; copy finished files")
+        hint = "write to a disk, and copy the finished files"
+        raise OutputError(f"{Location(path)}: an address, where only a path of this machine can be written", hint=hint)
     folder = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
     if any(_SYSTEM_FOLDER.match(os.path.realpath(place)) for place in (path, folder)):
-        msg = f"{path}: expected a place on a disk, got one in a folder of devices or of the system; choose another"
-        raise OutputError(msg)
+        raise OutputError(f"{path}: in a folder of devices or of the system", hint="choose a place on a disk")
 
 
 _SYSTEM_FOLDER = re.compile(r"/(dev(?!/shm(/|$))|proc|sys)(/|$)")
+
+
+@functools.lru_cache(1024)
+def _require_folder(path: str) -> None:
+    """Call `require_path` once per folder: for each shard it would be 48 calls of the system."""
+    require_path(path)
 
 
 def make_folder(path: str) -> None:
@@ -493,7 +505,7 @@ def make_folder(path: str) -> None:
     Raises:
         OutputError: If that is refused, or as for `require_path`.
     """
-    require_path(path)
+    _require_folder(path)
     with writing(path):
         try:
             os.makedirs(path, exist_ok=True)
@@ -572,8 +584,12 @@ class LocalStore:
         """
         found = []
         for path in walk(folder, recursive=recursive):
-            with contextlib.suppress(FileNotFoundError):
-                found.append(_status(path, os.lstat(path)))
+            try:
+                found.append(_status(path, retried(functools.partial(os.lstat, path))))
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            except OSError as error:
+                raise unreadable(path, error) from error
         return sorted(found, key=lambda each: os.fsencode(each.path))
 
     def delete(self, paths: Iterable[str]) -> Sequence[str]:

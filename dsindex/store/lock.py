@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import socket
@@ -19,7 +20,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, MissingObjectError, PlanError
-from dsindex.store.local import make_folder, writing
+from dsindex.store.local import make_folder, retried, writing
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
@@ -50,10 +51,8 @@ class Lock(ABC):
             PlanError: If it was lost.
         """
         if not self.still_held():
-            raise PlanError(
-                f"{self.path}: expected to hold the lock of {self._what} still, but it was removed or not renewed for "
-                f"{LEASE_SECONDS:g} s, and another driver may have begun; run the same command again"
-            )
+            what = f"was removed or not renewed for {LEASE_SECONDS:g} s, and another driver may have begun"
+            raise PlanError(f"{self.path}: the lock of {self._what} {what}", hint="run the same command again")
 
     def _refusal(self, content: bytes, remedy: str = "") -> PlanError:
         owner = _owner(content)
@@ -63,18 +62,19 @@ class Lock(ABC):
 
 
 @contextlib.contextmanager
-def hold_lock(path: str, *, what: str) -> Iterator[Lock]:
+def hold_lock(path: str, *, what: str, waits: bool = False) -> Iterator[Lock]:
     """Hold a lock while the block runs.
 
     Args:
         path: The lock's file, whose folder is created, or its object.
         what: What the lock protects, for the message to a second driver.
+        waits: Whether to wait for a driver that holds a lock on a disk, instead of refusing.
 
     Raises:
         PlanError: If another driver holds it, naming its host and process.
         OutputError: If it cannot be written.
     """
-    lock = _Lease(path, what) if is_url(path) else _FileLock(path, what)
+    lock = _Lease(path, what) if is_url(path) else _FileLock(path, what, waits=waits)
     try:
         yield lock
     finally:
@@ -120,41 +120,46 @@ def _has_ended(owner: dict[str, Any]) -> bool:
 class _FileLock(Lock):
     """A file that the system locks."""
 
-    def __init__(self, path: str, what: str) -> None:
+    def __init__(self, path: str, what: str, *, waits: bool = False) -> None:
         super().__init__(path, what)
         make_folder(os.path.dirname(path) or ".")
-        while not self._take():
-            pass
+        take = functools.partial(self._take, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with writing(self.path):
+            while not retried(take):
+                pass
 
     def still_held(self) -> bool:
         with contextlib.suppress(OSError):
-            return os.path.samestat(os.fstat(self._descriptor), os.lstat(self.path))
+            return os.path.samestat(os.fstat(self._descriptor), retried(lambda: os.lstat(self.path)))
         return False
 
     def release(self) -> None:
         try:
             if self.still_held():
-                os.unlink(self.path)
+                retried(lambda: os.unlink(self.path))
         finally:
             os.close(self._descriptor)
 
-    def _take(self) -> bool:
+    def _take(self, operation: int) -> bool:
         """Lock the file; False if its former owner removed it meanwhile."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with contextlib.ExitStack() as undo, writing(self.path):
+        with contextlib.ExitStack() as undo:
             self._descriptor = os.open(self.path, flags, 0o644)
             undo.callback(os.close, self._descriptor)
             content = os.pread(self._descriptor, 4096, 0)
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._descriptor, operation)
             except BlockingIOError:
                 raise self._refusal(content) from None
             except OSError:  # a file system without such locks
                 pass
-            if content.strip(b"\0\n ") and not content.startswith(b'{"host": '):  # a user's
-                raise PlanError(f"{self.path}: expected a lock of dsindex or nothing, got another file; move it away")
+            if content.strip(b"\0\n ") and not any(
+                field in content for field in (b'"host": ', b'"pid": ', b'"token": ')
+            ):
+                raise PlanError(f"{self.path}: this file is not a lock of dsindex", hint="move it away")
             if not self.still_held():
                 return False
+            undo.callback(os.unlink, self.path)
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, _self(), 0)
             undo.pop_all()

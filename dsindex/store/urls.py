@@ -147,6 +147,25 @@ def located(path: str | os.PathLike[str]) -> str:
     return str(url)
 
 
+def require_confirmed(address: str, given: Iterable[str], *, hint: str = "") -> None:
+    """Refuse an address that only a file names, unless the user gave one of the same bucket or server.
+
+    Args:
+        address: The address; a path is never refused.
+        given: Paths and addresses from the user.
+        hint: How to confirm it, if not by --contact.
+
+    Raises:
+        InputError: If nothing may be requested there.
+    """
+    if is_url(address) and split_address(address)[:2] not in {split_address(each)[:2] for each in given}:
+        place = "://".join(split_address(address)[:2])
+        raise InputError(
+            f"{Location(address)}: not contacted, because only a file names this address",
+            hint=hint or f"if you trust it: --contact {place}",
+        )
+
+
 def local_paths(paths: Iterable[str]) -> list[str]:
     """Return those that are on a file system of this machine.
 

@@ -13,13 +13,14 @@ import os
 import threading
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.formats.dtypes import starts_of
 from dsindex.text.blocks import set_aside
+from dsindex.text.gigatoken_loader import TEXT_SEPARATOR, load_gigatoken
 from dsindex.text.tokenizer import LibraryError, library_errors, open_library
 
 if TYPE_CHECKING:
@@ -28,13 +29,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.text.blocks import Column, RecordBlock
+    from dsindex.text.gigatoken_loader import Backend, Separator
     from dsindex.text.tokenizer import LibraryName, Tokenizer
 
 
 EngineName = Literal["gigatoken", "tokenizers", "sentencepiece", "tiktoken"]
-Separator: TypeAlias = tuple[str, int]
-"""A special token and its id."""
-
 ASKED_FOR = "asked for"
 """Why a reference encodes that was chosen by name."""
 
@@ -196,7 +195,7 @@ class Encoder:
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
         """Held while gigatoken's object is chosen or built, not while it encodes."""
-        self._gigatoken: Any = None
+        self._gigatoken: Backend | None = None
         self._used_bytes = 0
         self._resident_when_built = 0
 
@@ -218,6 +217,8 @@ class Encoder:
             what = f"gigatoken cannot encode a text: {error}"
             raise TokenizerError(f"{self._tokenizer.name}: {what}", hint="use --engine reference") from error
         numbers = find_texts(texts, spelt, self.engine.differing)
+        if self.engine.separator is not None and self.engine.separator[0] == TEXT_SEPARATOR:
+            numbers = sorted({*numbers, *(number for number, text in enumerate(texts) if TEXT_SEPARATOR in text)})
         if numbers:
             batch = self._with_reference(texts, numbers, batch)
         return replace(_with_added(batch, self.engine.prefix, self.engine.suffix), text_bytes=text_bytes)
@@ -230,21 +231,22 @@ class Encoder:
         if self.engine.separator is not None:
             token, number = self.engine.separator
             source = BytesSource([token.encode().join([*spelt, b""])])
-            [ids], _ = backend.encode_batch_padded(source, PadTruncate(0), parallel=True)
+            [ids], _ = backend.encoder.encode_batch_padded(source, PadTruncate(0), parallel=True)
+            ids = backend.rotate(ids)
             places = np.flatnonzero(ids == number)
             if len(places) == len(spelt):  # no text has some of its own
+                ids[places] = 0  # TEXT_SEPARATOR is not in the vocabulary
                 return TokenBatch(spaced=ids, lengths=np.diff(places, prepend=-1) - 1)
-        return TokenBatch.of(backend.encode_batch_list(BytesSource(list(spelt)), parallel=True))
+        batch = TokenBatch.of(backend.encoder.encode_batch_list(BytesSource(list(spelt)), parallel=True))
+        return replace(batch, spaced=backend.rotate(batch.spaced))
 
-    def _open_gigatoken(self, num_bytes: int) -> Any:  # noqa: ANN401 - gigatoken has no types
+    def _open_gigatoken(self, num_bytes: int) -> Backend:
         """Return the object for a call, after rebuilding it if that is due."""
-        import gigatoken
-
         with self._lock:
             growth = min(resident_bytes() - self._resident_when_built, LEARNT_PER_BYTE * self._used_bytes)
             if self._gigatoken is None or growth > REBUILD_AFTER_GROWTH:  # others grow as well
                 self._gigatoken = None  # frees the old tables before new ones are made, unless a call still uses them
-                self._gigatoken = gigatoken.Tokenizer.from_json(self._tokenizer.content).backend
+                self._gigatoken = load_gigatoken(self._tokenizer)
                 self._used_bytes, self._resident_when_built = 0, resident_bytes()
             self._used_bytes += num_bytes
             return self._gigatoken

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
 
 from dsindex.errors import InputError, RecordProblem
+from dsindex.store.read import SPOOLED
 from dsindex.text.blocks import Column, RecordBlock, find_id_fault
 from dsindex.text.fields import (
     JOINED,
@@ -32,7 +34,7 @@ from dsindex.text.fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from dsindex.text.fields import Path
     from dsindex.text.jq import PatternAnswers, Patterns
@@ -95,6 +97,8 @@ class Selection:
     """The values are token ids of a vocabulary of this size; None for texts."""
     takes_lists: bool = True
     """Whether a value may be a list of texts."""
+    folder_values: Mapping[str, object] = field(default_factory=dict)
+    """Values that the names of an input's folders give, such as `lang=de`, for records that do not have them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,10 +119,10 @@ class Selection:
     def paths(self) -> dict[str, Path] | None:
         """The path of each key, to read whole blocks or columns; None if records must be read one by one.
 
-        That is so with jq, with keys that are not Unicode, with paths through more than MAX_PATH_KEYS objects, and if a
-        path leads through the value of another.
+        That is so with jq, with values from folders, with keys that are not Unicode, with paths through more than
+        MAX_PATH_KEYS objects, and if a path leads through the value of another.
         """
-        if self.needs_jq:
+        if self.needs_jq or self.folder_values:
             return None
         paths = {key.name: key.path or () for key in self.keys}
         values = set(paths.values())
@@ -127,6 +131,21 @@ class Selection:
             if is_inside or len(path) > MAX_PATH_KEYS or any(map(_SURROGATE.search, path)):
                 return None
         return paths
+
+    def of_input(self, path: str) -> Selection:
+        """Return the selection for an input: with the values of its folders that it may look at.
+
+        >>> open_selection(["text", "lang"]).of_input("/data/lang=de/year=2024/part-0.parquet").folder_values
+        {'lang': 'de'}
+        """
+        if "=" not in path or path.endswith(SPOOLED):
+            return self
+        pairs = (name.partition("=") for name in path.split("/")[:-1])
+        values = {unquote(name): _parse_folder_value(unquote(value)) for name, sign, value in pairs if name and sign}
+        if not self.needs_jq:
+            asked = {key.path[0] for key in self.keys if key.path}
+            values = {name: value for name, value in values.items() if name in asked}
+        return replace(self, folder_values=values) if values else self
 
     def read_line(self, line: bytes) -> Judgement:
         """Judge a line without newline and BOM that is not blank."""
@@ -141,6 +160,8 @@ class Selection:
         if not self.needs_jq:
             return [record if isinstance(record, str) else self._judge(record, None) for record in records]
         own = [line for line, record in zip(lines, records, strict=True) if not isinstance(record, str)]
+        if self.folder_values:
+            own = [_insert_values(line, self.folder_values) for line in own]
         answers = iter(self._open_patterns().read_lines(own))
         return [record if isinstance(record, str) else self._judge(record, next(answers)) for record in records]
 
@@ -176,7 +197,7 @@ class Selection:
         values: list[object] = []
         for key in self.keys:
             if key.path is not None:
-                value = find_value(record, key.path)
+                value = find_value({**self.folder_values, **record}, key.path)
             elif answers is not None:
                 value = answers.value(key.name)
             wrong = self.find_fault(key, value)
@@ -198,6 +219,19 @@ class Selection:
             return None
         place = f"from the jq pattern {key.program!r}" if key.path is None else show_place(key.path)
         return f"expected {expected} {place}, got {wrong}"
+
+
+def _parse_folder_value(text: str) -> object:
+    """Return a value as Spark and DuckDB take it from the name of a folder."""
+    if text == "__HIVE_DEFAULT_PARTITION__":
+        return None
+    return int(text) if re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text) else text
+
+
+def _insert_values(line: bytes, values: Mapping[str, object]) -> bytes:
+    """Return an object of JSON with more values, which come first: of equal keys, the last one counts."""
+    rest = line.lstrip()[1:]
+    return json.dumps(values).encode()[:-1] + (b"" if rest.lstrip().startswith(b"}") else b",") + rest
 
 
 def open_selection(

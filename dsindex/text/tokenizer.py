@@ -98,7 +98,9 @@ class Tokenizer:
     """The commit in the hub that it was loaded from; None for a path."""
 
 
-def load_tokenizer(path: str, *, eod_token: str | None = None, options: TokenizerOptions | None = None) -> Tokenizer:
+def load_tokenizer(
+    path: str, *, eod_token: str | None = None, options: TokenizerOptions | None = None, fetches: bool = True
+) -> Tokenizer:
     """Read a tokenizer and find its end-of-document token.
 
     Args:
@@ -106,6 +108,7 @@ def load_tokenizer(path: str, *, eod_token: str | None = None, options: Tokenize
             special_tokens_map.json; or a name in the Hugging Face hub, optionally with `@` and a revision.
         eod_token: The end-of-document token; None for the folder's eos_token or the file's own, if it has one.
         options: What the file does not say.
+        fetches: Ask the hub for a tokenizer that is not in its cache.
 
     Raises:
         TokenizerError: If there is no tokenizer, it is of another kind, it is broken, its output would not be a
@@ -116,7 +119,7 @@ def load_tokenizer(path: str, *, eod_token: str | None = None, options: Tokenize
         file = options.vocab_file
         tokenizer, own_eod = _read_gpt2_files(options.vocab_file, options.merge_file)
     else:
-        found, revision = find_tokenizer(path)
+        found, revision = find_tokenizer(path, fetches=fetches)
         file = _find_file(found, wants_model=options.tokenizer_type in _TYPES["SentencePiece"])
         tokenizer, own_eod = _read_file(found, file, options)
         if revision is not None:
@@ -222,7 +225,7 @@ _FILES = (
 )  # fmt: skip
 
 
-def find_tokenizer(path: str) -> tuple[str, str | None]:
+def find_tokenizer(path: str, *, fetches: bool = True) -> tuple[str, str | None]:
     """Return where a tokenizer is on this machine, and the commit of one that is given by its name in the hub.
 
     Returns:
@@ -243,6 +246,8 @@ def find_tokenizer(path: str) -> tuple[str, str | None]:
     with contextlib.suppress(Exception):  # its errors differ by release; the hub is asked next
         folder = str(download(local_files_only=True))
     try:
+        if not fetches and not _has_tokenizer(folder):
+            raise FileNotFoundError("it was not asked, because only a manifest names this tokenizer")
         folder = folder if _has_tokenizer(folder) else str(download())
         if not _has_tokenizer(folder):
             raise FileNotFoundError("it has files of that name, but no tokenizer")

@@ -17,13 +17,6 @@ DATE = datetime.date(2026, 1, 31)
 SYSTEM, USER = {"role": "system", "content": "S"}, {"role": "user", "content": "U"}
 REPLY = {"role": "assistant", "content": "R"}
 AGAIN = [{"role": "user", "content": "V"}, {"role": "assistant", "content": "T"}]
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
-CALL = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]}
-OSS_SYSTEM = (
-    "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: 2024-06\n"
-    "Current date: 2026-01-31\n\nReasoning: medium\n\n# Valid channels: analysis, commentary, final. Channel must be "
-    "included for every message.<|end|>"
-)
 
 
 def shown(name, messages, **variables):
@@ -44,23 +37,14 @@ EXPECTED = {
             "<|im_start|>assistant\n«<think>\nthink\n</think>\n\nR<|im_end|>\n»"
         ),
     ),
-    "mistral": ([USER, REPLY, *AGAIN], ("<s>[INST] U[/INST]« R</s>»[INST] V[/INST]« T</s>»")),
     "gemma3": (
         [SYSTEM, {"role": "user", "content": [{"type": "text", "text": " U "}]}, REPLY],
         ("<s><start_of_turn>user\nS\n\nU<end_of_turn>\n<start_of_turn>model\n«R<end_of_turn>\n»"),
     ),
-    "gpt-oss": (
-        [SYSTEM, USER, REPLY, AGAIN[0], {**AGAIN[1], "thinking": "think"}],
-        (
-            f"{OSS_SYSTEM}<|start|>developer<|message|># Instructions\n\nS\n\n<|end|><|start|>user<|message|>U<|end|>"
-            "<|start|>assistant«<|channel|>final<|message|>R»<|end|><|start|>user<|message|>V<|end|><|start|>assistant"
-            "«<|channel|>analysis<|message|>think<|end|><|start|>assistant<|channel|>final<|message|>T<|return|>»"
-        ),
-    ),
 }
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_named_template_is_the_format_of_its_family(name):
     messages, expected = EXPECTED[name]
@@ -69,11 +53,8 @@ def test_named_template_is_the_format_of_its_family(name):
 
 DIGESTS = {
     "chatml": ("c9308e5bdbf2decf", 72),
-    "gemma3": ("e436e015c5e260d2", 108),
-    "gpt-oss": ("aeee20cf2e4f2e0e", 36),
+    "gemma3": ("54afb17ae944feb5", 108),
     "llama3.1": ("ac4cdacca6a3f6b6", 0),
-    "mistral": ("2ea25c95995b0d12", 158),
-    "phi4": ("1f22a8fa8dc7f1c1", 72),
     "qwen2.5": ("6f53574d534adad9", 0),
     "qwen3": ("687357c0ed20d4d0", 0),
 }
@@ -93,9 +74,6 @@ def test_drawn_conversations_are_written_as_they_were_compared_with_transformers
         else:
             digest.update(repr((text, [tuple(span) for span in spans])).encode())
     assert (digest.hexdigest(), num_refused) == DIGESTS[name]
-
-
-CALLS = {**CALL, "tool_calls": CALL["tool_calls"] * 2}
 
 
 def test_qwen3_without_thinking_does_not_learn_the_empty_block():

@@ -28,7 +28,6 @@ CHATML = (
 
 def test_template_renders_and_marks_what_is_generated():
     template = pickle.loads(pickle.dumps(ChatTemplate(CHATML)))  # noqa: S301
-    assert template.marks_generation
     text, spans = template.render(MESSAGES)
     assert text == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
@@ -144,33 +143,33 @@ def test_tools_have_their_own_template_if_the_tokenizer_has_one():
 
 EACH = "{% for m in messages %}{{ m.role[0] }}:"
 END = ";{% endfor %}"
-FORMS = {
-    "{{ m.content }}": "s:be;u:ab;a:c;t:de;",
-    "{% for p in m.content %}{{ p.text }}{% endfor %}": "s:be;u:ab;a:c;t:de;",
-    "{{ m.content if m.content is string else m.content | map(attribute='text') | join }}": "s:be;u:ab;a:c;t:de;",
-    "{{ m.content if m.content is string else m.content[0].text }}": "s:be;u:ab;a:c;t:de;",
-    "{{ m.content | tojson }}": 's:"be";u:"ab";a:"c";t:"de";',
-    "{{ raise_exception('no') if messages[0].role != 'system' }}{{ m.content }}": "s:be;u:ab;a:c;t:de;",
-}  # fmt: skip
-"""How a template reads a content, and what it then writes: each gets texts or parts, as it wants them."""
+FORMS = [
+    "{{ m.content }}",
+    "{% for p in m.content %}{{ p.text }}{% endfor %}",
+    "{{ m.content if m.content is string else m.content | map(attribute='text') | join }}",
+    "{{ m.content if m.content is string else m.content[0].text }}",
+    "{{ raise_exception('no') if messages[0].role != 'system' }}{{ m.content }}",
+    "{% if m.role == 'system' %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}",
+]
+"""How a template reads a content: each gets texts or parts, as it wants them."""
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize(("reads", "expected"), FORMS.items(), ids=range(len(FORMS)))
-def test_content_has_the_form_that_the_template_reads(reads, expected):
+@pytest.mark.parametrize("reads", FORMS, ids=range(len(FORMS)))
+def test_content_has_the_form_that_the_template_reads(reads):
     def parts(*texts):
         return [{"type": "text", "text": text} for text in texts]
 
-    contents = {"system": "be", "user": parts("a", "b"), "assistant": parts("c"), "tool": parts("d", "e")}
+    contents = {"system": "be", "user": parts("a ", "more"), "assistant": parts("c"), "tool": parts("d ", "else")}
     messages = [{"role": role, "content": content} for role, content in contents.items()]
-    assert ChatTemplate(EACH + reads + END).render(messages) == (expected, [])
+    assert ChatTemplate(EACH + reads + END).render(messages).text == "s:be;u:a more;a:c;t:d else;"
 
 
 def test_parts_that_a_template_would_write_as_a_list_of_python_are_refused():
     reads = (
         "{% if m.role == 'user' %}{% for p in m.content %}{{ p.text }}{% endfor %}{% else %}{{ m.content }}{% endif %}"
     )
-    with pytest.raises(RecordProblem, match="writes a content's parts as Python's list"):
+    with pytest.raises(RecordProblem, match="takes a text for a list of parts"):
         ChatTemplate(EACH + reads + END).render(MESSAGES)
 
 

@@ -38,8 +38,9 @@ class FakeExecutor:
                 return [Outcome(attempt_id=attempt_id, error=error)]
         return []
 
-    def abandon(self, attempt_id):
-        self.running_calls.pop(attempt_id, None)
+    def abandon(self, attempt_ids):
+        for attempt_id in attempt_ids:
+            self.running_calls.pop(attempt_id, None)
 
 
 def call(number, function=lambda number: number):

@@ -12,7 +12,7 @@ import pytest
 from dsindex.errors import BadRecordError, TaskError
 from dsindex.runtime.dispatch import Dispatch
 from dsindex.runtime.executors import Call, ProcessExecutor, ThreadExecutor
-from dsindex.runtime.worker import make_index
+from dsindex.runtime.merge import make_index
 from dsindex.store.machine import available_cpus, available_memory
 from dsindex.store.protocol import open_output
 from tests.support.jobs import run_config
@@ -123,6 +123,28 @@ def test_whatever_a_call_raises_reaches_the_driver(make, function, message):
         run(executor, call(square, 1), call(function, 2))
 
 
+class Large:
+    """Counts how often it is pickled."""
+
+    pickled = 0
+
+    def __getstate__(self):
+        Large.pickled += 1
+        return {"content": "as sent"}
+
+
+def place_of(_number, large):
+    return os.getpid(), id(large), large.content
+
+
+def test_shared_value_travels_once_per_process(processes, monkeypatch):
+    monkeypatch.setattr(Large, "pickled", 0)
+    shared = processes.share(Large())
+    places = set(run(processes, *[call(place_of, number, shared) for number in range(12)]).values())
+    assert {content for *_, content in places} == {"as sent"}
+    assert len(places) == len({pid for pid, *_ in places}) == Large.pickled
+
+
 def test_killed_worker_is_replaced_and_its_call_tried_again(processes, tmp_path):
     results = run(processes, *[call(die_once, number, str(tmp_path)) for number in range(3)])
     assert results == {0: 0, 1: 1, 2: 2}
@@ -148,7 +170,7 @@ def test_call_beside_one_that_hangs_is_left_alone(processes, tmp_path):
 def test_abandoned_call_that_waits_for_a_thread_never_runs(tmp_path):
     with contextlib.closing(ThreadExecutor(1)) as executor:
         attempts = [executor.start(call(time.sleep, 0.2)), executor.start(call(prepare, str(tmp_path / "ran")))]
-        executor.abandon(attempts[1])
+        executor.abandon({attempts[1]})
         while not (ended := executor.wait(1.0)):
             pass
     assert [outcome.attempt_id for outcome in ended] == attempts[:1]
@@ -199,7 +221,7 @@ def make_index_in_a_worker_that_dies_once(parts, path):
 
 
 def test_worker_that_dies_while_it_writes_leaves_nothing(tmp_path, make_config, monkeypatch):
-    monkeypatch.setattr("dsindex.runtime.job.make_index", make_index_in_a_worker_that_dies_once)
+    monkeypatch.setattr("dsindex.runtime.assembly.make_index", make_index_in_a_worker_that_dies_once)
     run_config(make_config(executor="processes"))
     assert (tmp_path / "died").exists()
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".bin", ".idx", ".json", ".parquet"}

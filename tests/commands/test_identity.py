@@ -81,12 +81,18 @@ def test_publishing_of_another_plan_goes_on_where_it_was(monkeypatch):
     assert datasets("out/x") == datasets("other/x")
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 def test_what_another_plan_published_is_not_replaced_unasked(monkeypatch, capsys):
     """Its records are in the same work folder, and the plan that stopped had been allowed to."""
     assert build("a", options=["--keep-shards"]) == 0
     published = datasets("out/x")
     with monkeypatch.context() as patch:
-        patch.setattr("dsindex.runtime.job.Job.assemble", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            "dsindex.runtime.assembly.Assembly.complete", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         assert build("a b", options=["--keep-shards", "--replace"]) == 130
     assert build("a b") == 1
     assert "--replace" in capsys.readouterr().err
@@ -104,7 +110,9 @@ def test_only_changed_inputs_are_tokenized_again(executor, finished, capsys, mon
     options = ["--executor", executor, "--shard-size", "3KiB", "--keep-shards"]
     with monkeypatch.context() as patch:
         if not finished:
-            patch.setattr("dsindex.runtime.job.Job.assemble", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(
+                "dsindex.runtime.assembly.Assembly.complete", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
+            )
         assert build("c a b", options=options) == (0 if finished else 130)
     before = tokenized()
     Path("b.jsonl").write_bytes(b"".join(LINES[5:50]))
@@ -123,10 +131,26 @@ def test_only_changed_inputs_are_tokenized_again(executor, finished, capsys, mon
 
 def tokenized():
     """The input of each shard that was made, in order."""
-    lines = Path("out/x.build/ledger.jsonl").read_bytes().splitlines()
+    lines = Path("out/x.build/journal.jsonl").read_bytes().splitlines()
     return [
         os.path.basename(line.split(b'"task":"')[1].split(b"\\u0000")[0]).decode() for line in lines if SHARD in line
     ]
 
 
 SHARD = b'{"kind":"shard"'
+
+
+def test_shard_size_of_a_large_job_is_kept_when_inputs_are_added(monkeypatch, capsys):
+    monkeypatch.setattr("dsindex.runtime.inputs.JOB_SHARDS", 4)
+    monkeypatch.setattr("dsindex.options.common.TextConfig.largest_shard", 1 << 10)
+    for name, lines in (("a", 60), ("b", 90)):
+        Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:lines] * 3))
+    assert build("a", options=["--keep-shards"]) == 0
+    before = tokenized()
+    assert len(before) <= 4
+    capsys.readouterr()
+    assert build("a b", options=["--keep-shards", "--replace"]) == 0
+    assert f"{len(before)} of " in capsys.readouterr().err
+    assert set(tokenized()[len(before) :]) == {"b.jsonl"}
+    assert build("a b", "other/x", ["--shard-size", "1KiB"]) == 0
+    assert datasets("out/x") == datasets("other/x")

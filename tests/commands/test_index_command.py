@@ -64,9 +64,24 @@ def test_batch_size_follows_from_the_ranks(folder, cli):
     assert caches(folder / "cache") == caches(folder / "flags")
 
 
+def test_flags_of_another_script_are_noted_and_those_of_the_launcher_are_its_own(cli):
+    job = ["srun", "--seed", "7", "python", "mine.py", *FLAGS, "--sead", "99"]
+    shown = cli(["index", *RELEASE, *CACHE, "--", *job]).out
+    assert "Megatron 0.19 has no --sead: mine.py has to define it; instead of --sead, did you mean --seed?" in shown
+    assert "3 of 3 caches ready in" in shown
+    missed = cli(["index", "--explain", *RELEASE, *CACHE, "--", *job, "--seed", "99"], 1).out
+    assert "0 of 3 caches ready" in missed
+    assert "web, split train" in missed
+
+
 @pytest.mark.parametrize(("command", "message"), [
-    ("python pretrain_gpt.py --lr 1", "expected flags of pretrain_gpt.py after --, got none that its caches depend on"),
-    ("torchrun pretrain_gpt.py --seq-length 1 2", "--seq-length: expected one value, .* got 1 2; quote it"),
+    ("python pretrain_gpt.py --lr 1", "the command after -- has no flags of pretrain_gpt.py that caches depend on"),
+    ("torchrun pretrain_gpt.py --seq-length 9 --sead 9", "0.19 has no --sead: .*\nhint: instead of --sead, .* --seed"),
+    ("torchrun pretrain_gpt.py --seq_length 9", "0.19 has no --seq_length: .*\nhint: .* --seq-length"),
+    ("--seq-length 9 --use-gigatoken", "0.19 has no --use-gigatoken: the job would stop at once"),
+    ("srun --nodes 2 bash job.sh", "job.sh: scripts are not read, .*\nhint: put `echo` before that command"),
+    ("torchrun pretrain_gpt.py --data-path x --sft", "--sft: in all releases so far, such a job reads JSONL"),
+    ("torchrun pretrain_gpt.py --seq-length 1 2", "--seq-length takes one value in .*, not 1 2\nhint: quote"),
     ("torchrun pretrain_gpt.py --yaml-cfg x", "--yaml-cfg: Megatron then takes its settings from that file"),
     ("torchrun pretrain_t5.py --seq-length 9", "pretrain_t5.py has datasets of its own"),
     ("torchrun train.py --data-path x --dataloader-type external", "a loader of the job itself looks for no caches"),

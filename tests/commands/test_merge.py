@@ -38,7 +38,7 @@ def test_merge_again_is_already_complete_and_other_inputs_are_refused(tmp_path):
     inputs = tuple(map(str, OWN.merge_inputs))
     run_config(merge_into(tmp_path / "m", inputs))
     assert run_config(merge_into(tmp_path / "m", inputs)).already_complete
-    with pytest.raises(PlanError, match=r"gone or changed.*--replace"):
+    with pytest.raises(PlanError, match=r"(?s)gone or changed.*--replace"):
         run_config(merge_into(tmp_path / "m", inputs[:2]))
     assert not run_config(merge_into(tmp_path / "m", inputs[:2], replace=True)).already_complete
 

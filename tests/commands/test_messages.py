@@ -22,9 +22,9 @@ GOOD = b'{"text": "good"}\n'
 BAD_INPUT = {
     "not JSON": (
         GOOD + b'{"text": "x" y}\n' + b"the next one\n",
-        r"in\.jsonl, line 2: .*column 14.*; . of . shards are kept: mend it and .* or add --on-bad-record quarantine",
+        r"in\.jsonl, line 2: .*column 14.*; . of . shards are kept.hint: fix it and .* with --on-bad-record quarantine",
     ),
-    "key missing": (GOOD + b'{"body": "x"}\n', r"in\.jsonl, line 2: .*'text'.*body.* kept: mend it"),
+    "key missing": (GOOD + b'{"body": "x"}\n', r"in\.jsonl, line 2: .*'text'.*body.* kept.hint: fix it"),
     "empty file": (b"", r"in\.jsonl: expected at least one record, got an empty file"),
 }
 

@@ -14,7 +14,7 @@ from dsindex.options.common import ExecutorConfig
 from dsindex.options.merge import MergeConfig
 from dsindex.runtime.dispatch import JOB_VARIABLE, cluster_address, wants_ray
 from dsindex.runtime.executors import ClusterLostError
-from tests.commands.test_executors import call, die, fail, hang_once, process_id, run
+from tests.commands.test_executors import Large, call, die, fail, hang_once, place_of, process_id, run
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.ray
@@ -77,6 +77,22 @@ def test_workers_keep_their_processes(executor):
     later = run(executor, *[call(process_id, number) for number in range(20)])
     assert sorted(results) == list(range(20))
     assert len({*results.values(), *later.values()}) <= 2
+
+
+def test_shared_value_arrives_once_per_worker(executor):
+    shared = executor.share(Large())
+    places = set(run(executor, *[call(place_of, number, shared) for number in range(12)]).values())
+    assert {content for *_, content in places} == {"as sent"}
+    assert len(places) == len({pid for pid, *_ in places})
+
+
+def test_joined_cluster_is_introduced_and_gets_few_pending_actors(executor):
+    from dsindex.runtime.ray import RayExecutor
+
+    assert re.fullmatch(r"joined the Ray cluster at [\d.]+:\d+: 1 node, 2 CPUs", executor.introduction)
+    assert executor.most_workers == 2
+    with contextlib.closing(RayExecutor(address=None, workers=None)) as unlimited:
+        assert (unlimited.slots, unlimited.most_workers) == (2, 4)  # an autoscaler adds nodes for the other two
 
 
 def test_error_is_reported_and_dead_worker_replaced(executor):

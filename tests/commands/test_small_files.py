@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from dsindex.errors import OutputError
 from dsindex.store.local import make_folder
 from tests.support.jobs import run_config
 from tests.support.published import published
@@ -79,8 +78,6 @@ def test_kept_shards_are_used_again(tmp_path, make_config):
     expected = published(tmp_path)
     first = min(shards.rglob("*.prov"))
     first.write_bytes(first.read_bytes()[:-1] + b"x")
-    with pytest.raises(OutputError, match=rf"{first.name}: expected what was written there, got other bytes"):
-        build_again()
     assert build_again() == 1
     assert published(tmp_path) == expected
     paths[60].write_bytes(paths[60].read_bytes().replace(b"text 60", b"text 61"))

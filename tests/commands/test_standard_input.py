@@ -33,7 +33,7 @@ def interrupt(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("dsindex.runtime.job.Job.assemble", stop)
+        patched.setattr("dsindex.runtime.assembly.Assembly.complete", stop)
         assert main([*WORDS]) == 130
 
 
@@ -50,18 +50,30 @@ def test_bytes_are_those_of_a_file_and_nothing_is_left(pipe):
     assert not STORED.parent.parent.exists()
 
 
-def test_interrupted_build_continues_without_reading_again(pipe, monkeypatch, cli):
-    pipe(TEXT)
+@pytest.mark.parametrize(("again", "text", "says"), [
+    (TEXT, TEXT, "11 of 11 shards kept"),
+    (OTHER, OTHER, "0 of "),
+    (b"", TEXT, f"nothing is piped: continuing with the {len(TEXT):,} bytes of standard input in "),
+], ids=["the same", "another", "nothing"])  # fmt: skip
+def test_interrupted_build_continues_with_what_is_piped_now(again, text, says, pipe, monkeypatch, cli):
+    pipe(text)
     assert main([*WORDS[:3], *TOKENIZER, "--output-prefix", "whole/x"]) == 0
     pipe(TEXT)
     interrupt(monkeypatch)
     assert STORED.read_bytes() == TEXT
-    piped = pipe(OTHER)
-    said = cli(WORDS).err
-    assert piped.tell() == 0
-    assert f"standard input is not read: the interrupted run stored {len(TEXT):,} bytes of it in " in said
+    pipe(again)
+    assert says in cli(WORDS).err
     assert published(Path("out")) == published(Path("whole"))
     assert not STORED.parent.parent.exists()
+
+
+def test_stored_input_that_was_damaged_is_not_used(pipe, monkeypatch, cli):
+    pipe(TEXT)
+    interrupt(monkeypatch)
+    STORED.write_bytes(TEXT.replace(b"e", b"f", 1))
+    pipe(b"")
+    assert "what an interrupted run stored is damaged" in cli(WORDS, 1).err
+    assert not list(Path("out").glob("x_text*"))
 
 
 @pytest.mark.parametrize(("words", "message", "code"), [

@@ -116,7 +116,7 @@ def test_changed_and_missing_inputs_are_named(copied, cli):
     os.remove("two.jsonl")
     notes = trace(cli, "cache", "--prefix", "a_text_document", "--sample", *range(40))["notes"]
     assert any("one.jsonl: this input has changed" in note for note in notes)
-    assert any("two.jsonl: this input is not there any more" in note for note in notes)
+    assert any("two.jsonl: this input no longer exists" in note for note in notes)
 
 
 @pytest.mark.usefixtures("copied")

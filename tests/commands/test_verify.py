@@ -192,8 +192,9 @@ def test_cache_is_checked_against_the_data():
     prefix = str(case.folder / case.prefixes[0])
     report = verify(prefix, cache=str(case.cache))
     assert report.findings == ()
-    assert "1 index cache against the data" in passed(report)
-    with pytest.raises(InputError, match="expected an index cache of eod_text_document, found none"):
+    [description] = case.cache.glob("*-description.txt")
+    assert f"index cache {description.name.removesuffix('-description.txt')}" in passed(report)
+    with pytest.raises(InputError, match="no index cache of eod_text_document is here\nhint: build one: dsindex index"):
         verify(prefix, cache=str(OWN.docs.parent / "tokenizers"))
     with pytest.raises(InputError, match="check --cache"):
         verify(prefix, cache="/nowhere")
@@ -239,3 +240,21 @@ def test_same_as_another_names_the_line(make_config, tmp_path, cli):
     [finding] = report.findings
     assert report.verdict == "different"
     assert f"{OWN.docs}, line 8; {changed.prefix} has it from {tmp_path}/changed.jsonl, line 8" in finding
+
+
+def test_caches_that_were_checked_are_named(tmp_path, cli):
+    """Each once on a line, of one dataset and of several."""
+    prefixes = [write_dataset(tmp_path / name, [[[1, 2, 3, 4]]] * 9) for name in ("a", "b")]
+    index = ["index", "--data-path", *prefixes, "--seq-length", "4", "--num-samples", "4,1,1", "--split", "3,3,3"]
+    index += ["--data-cache-path", str(tmp_path / "cache"), "--executor", "local"]
+    built = cli(index).out.splitlines()
+    assert sum(", split " in line for line in built) == 9
+    assert built[9] == f"9 caches in {tmp_path}/cache"
+    names = {path.name.removesuffix("-description.txt") for path in (tmp_path / "cache").glob("*-description.txt")}
+    for chosen in (prefixes, prefixes[:1]):
+        shown = cli(["verify", *chosen, "--cache", str(tmp_path / "cache"), "--executor", "local"]).out
+        checked = [
+            line.partition("checked: index cache ")[2] for line in shown.splitlines() if ": index cache " in line
+        ]
+        assert len(checked) == len(set(checked))
+        assert set(checked) == (names if chosen == prefixes else {name for name in names if not name.startswith("b-")})

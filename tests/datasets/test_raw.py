@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dsindex.commands.raw_index import create_raw_index
 from dsindex.datasets.instruction import InstructionDataset
 from dsindex.datasets.raw import MemMapDataset, RawLines
 from dsindex.errors import BadRecordError, FormatError, InputError
@@ -25,10 +26,9 @@ def write_lines(path, records):
     return str(path)
 
 
-def test_dataset_builds_a_missing_index_and_takes_a_jq_pattern(tmp_path, tokenizer):
+def test_dataset_finds_lines_without_an_index_and_takes_a_jq_pattern(tmp_path, tokenizer):
     path = write_lines(tmp_path / "x.jsonl", [{"meta": {"body": [text]}} for text in TEXTS])
-    dataset = MemMapDataset(path, tokenizer=tokenizer, index_path=tmp_path / "own.idx", jq_pattern=".meta.body[0]")
-    assert (tmp_path / "own.idx").exists()
+    dataset = MemMapDataset(path, tokenizer=tokenizer, jq_pattern=".meta.body[0]")
     assert not (tmp_path / "x.idx").exists()
     assert [dataset.text(number) for number in range(4)] == TEXTS
 
@@ -61,6 +61,7 @@ def test_lines_are_those_of_the_file(tmp_path):
 def test_a_file_that_changed_is_noticed(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"{}\n[1]\n")
+    create_raw_index(str(path))
     lines = RawLines(path)
     path.write_bytes(b"{}\n")
     with pytest.raises(InputError, match="but it has changed; open it again"):

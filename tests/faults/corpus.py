@@ -4,7 +4,7 @@ import json
 import os
 import random
 
-from dsindex.runtime.work_folder import Ledger
+from dsindex.runtime.work_folder import Journal
 from tests.support.golden import OWN
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
@@ -51,9 +51,9 @@ def command(corpus, out, *more):
 
 
 def committed_shards(work_dir):
-    """Return the shards that a ledger has of inputs as they are now: path and first byte."""
-    if not (work_dir / "ledger.jsonl").exists():
+    """Return the shards that a journal has of inputs as they are now: path and first byte."""
+    if not (work_dir / "journal.jsonl").exists():
         return set()
-    keys = [key.split("\0") for key in Ledger(str(work_dir)).shards]
+    keys = [key.split("\0") for key in Journal(str(work_dir)).shards]
     now = {path: os.stat(path).st_mtime_ns for path in {path for path, *_ in keys}}
     return {f"{path} {begin}" for path, _size, version, begin, _end in keys if version == str(now[path])}

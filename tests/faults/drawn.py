@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 
-from tests.faults.corpus import BROKEN, TOKENIZER
+from tests.faults.corpus import BROKEN, TOKENIZER, committed_shards
 from tests.faults.zygote import HANGS, Strike, Zygote
 from tests.support.compressed import COMPRESSORS
 from tests.support.conversations import CONVERSATIONS
@@ -56,7 +56,10 @@ STRIKES = (
     *("EIO", "ESTALE", "ENOSPC", "EDQUOT", "EIO read", "ESTALE read"),
 )
 DAMAGES = ("flip", "flip", "flip", "truncate", "lengthen", "remove")
-OUR_TEMPORARY = re.compile(r"\.(work|partial|tmp|build|replaced|dsindex-lock)\b")
+COMPLETING = re.compile(
+    r"(?P<stem>.*?)(?P<end>\.idx|\.pbin|\.manifest\.json|-description\.txt|/export\.manifest\.json)"
+)
+"""A file that says to a reader that the others of its dataset, cache or export are complete."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,6 +333,8 @@ class Trial:
         self.log: list[str] = []
         self.number = 0
         self.out, self.work = folder / "out", None
+        self.expected, self.before_job = {}, {}
+        """Snapshots of what an undisturbed run leaves, and of what stood before the job."""
         self.touched = ""
         """What was damaged, for the kind of a failure."""
         self.replaces = job.is_replacing
@@ -337,7 +342,7 @@ class Trial:
         (folder / "tmp").mkdir()
         self.zygote_folder = folder / "run"
         self.words, self.stdin = words_of(job, folder, "OUT")
-        self.before = snapshot(folder / "in")
+        self.inputs = snapshot(folder / "in")
 
     def run(self, strike=None, *, words=None, stdin=None):
         """Run the job, or another one, once; check how it ends."""
@@ -391,6 +396,21 @@ def snapshot(folder):
 
 def names_below(folder):
     return sorted(os.path.relpath(os.path.join(top, name), folder) for top, _, own in os.walk(folder) for name in own)
+
+
+def check_what_stands(found, before, expected):
+    """Check that what is complete to a reader is all from before the job, or all as it will be."""
+    for name, match in (
+        (name, match) for name in found if (match := COMPLETING.fullmatch(name)) and ".build/" not in name
+    ):
+        stem, end = match["stem"], match["end"]
+        for source in (before, expected):
+            own = [f"{stem}.bin"] if end == ".idx" else [each for each in source if each.startswith(stem + end[0])]
+            own = [] if end == ".pbin" else [each for each in own if each in source and "progress" not in each]
+            if all(found.get(each) == source.get(each) for each in (name, *own)):
+                break
+        else:
+            raise Failed(f"a mixture stands: {kind_of(name)}")
 
 
 def kind_of(path):
@@ -486,8 +506,9 @@ def play(job, zygote, folder, counts):
             if path.name != "run":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         trial = Trial(job, zygote, folder, counts)
+        trial.expected = expected
         disturb(trial, num_writes, num_reads)
-        compare(trial, expected)
+        compare(trial)
     except Failed as failed:
         failed.trial = trial  # type: ignore[attr-defined]
         raise
@@ -495,10 +516,11 @@ def play(job, zygote, folder, counts):
 
 def disturb(trial, num_writes, num_reads):
     """Let the events happen, then run the job until it succeeds."""
-    job, counts = trial.job, trial.counts
+    job = trial.job
     moves = any(event.what == "output" for event in job.events)
     trial.out = trial.folder / ("first" if moves else "out")
     prepare(trial)
+    trial.before_job = snapshot(trial.out)
     for event in job.events:
         if event.kind == "strike":
             is_done = strike(trial, event, num_reads if event.what.endswith(" read") else num_writes)
@@ -512,9 +534,20 @@ def disturb(trial, num_writes, num_reads):
             move(trial, event.what)
     if trial.out.name == "first":
         move(trial, "output")
+    finish(trial)
+
+
+def finish(trial):
+    """Run the job, which must succeed; after damage it may fail once. No recorded shard is made again."""
+    job = trial.job
+    is_plain = {"strike"} == {event.kind for event in job.events} and not job.varies_shards
+    has_once = {piece.partition(" ")[0] for piece in job.inputs} <= {"plain", "tiny", "parquet", "arrow", *SUFFIXES}
+    committed = committed_shards(trial.out / "x.build") if is_plain and has_once else set()
     ended = trial.run()
+    if committed & set(ended.tokenized):
+        raise Failed("a shard that was recorded is made again")
     if ended.code and trial.touched:
-        counts["failed once after damage"] += 1
+        trial.counts["failed once after damage"] += 1
         ended = trial.run()
     if ended.code:
         raise Failed(f"does not continue: {kind_of(' '.join(ended.errors.split())[-200:])}")
@@ -527,11 +560,23 @@ def strike(trial, event, num_calls):
     place = f"{trial.folder}/{READ}" if reads else ""
     ended = trial.run(Strike(at=at, what=what, reads=reads, lasts=what in {"ENOSPC", "EDQUOT"}, place=place))
     trial.counts[f"strike: {event.what}{'' if ended.struck else ', not reached'}"] += 1
+    if not any(each.kind == "other" for each in trial.job.events):
+        check_what_stands(snapshot(trial.out), trial.before_job, trial.expected)
+    if ended.code == 1 and not trial.was_killed and trial.job.command in {"convert", "raw-index", "pack --merge"}:
+        check_nothing_changed(trial)
     if what in {"kill", "tear"} and ended.struck and ended.code != -9:
         raise Failed(f"exit code {ended.code} after {what}")
     if reads and ended.code and re.search(r"Input/output error|Stale file handle", ended.errors):
         raise Failed("one error of a disk ends a run that reads")
     return ended.code == 0
+
+
+def check_nothing_changed(trial):
+    """Check that a command without a work folder leaves nothing if it fails."""
+    found = {name for name in snapshot(trial.out) if not name.endswith(".progress.json")}
+    left = sorted(found - trial.before_job.keys())
+    if left and not any(name.endswith(".commit") for name in left):  # which the next run carries out
+        raise Failed(f"left over after a failure: {kind_of(left[0])}")
 
 
 def run_other(trial, event, num_calls):
@@ -561,9 +606,9 @@ def move(trial, what):
         trial.counts["move: work folder"] += 1
 
 
-def compare(trial, expected):
+def compare(trial):
     """Compare what stands at the end with what an undisturbed run leaves."""
-    found = snapshot(trial.out)
+    found, expected = snapshot(trial.out), trial.expected
     if missing := sorted(expected.keys() - found.keys()):
         raise Failed(f"missing: {kind_of(missing[0])}")
     if added := sorted(found.keys() - expected.keys()):
@@ -572,7 +617,7 @@ def compare(trial, expected):
         raise Failed(f"other bytes: {kind_of(other[0])}")
     if (trial.folder / "elsewhere").exists() and (left := names_below(trial.folder / "elsewhere")):
         raise Failed(f"left over in the moved work folder: {kind_of(left[0])}")
-    if snapshot(trial.folder / "in") != trial.before:
+    if snapshot(trial.folder / "in") != trial.inputs:
         raise Failed("inputs were touched")
 
 

@@ -52,7 +52,7 @@ def test_rebuild_killed_anywhere_leaves_no_mixture(step, zygote, tmp_path):
             assert {name: found[name] for name in new} in [old, new], f"call {at}: {calls[at]}"
         run()
         assert {name: content for name, content in cache(data).items() if not name.endswith(".tmp")} == new
-        assert list(data.glob("cache/*.lock")) == []
+        assert list(data.glob("cache/*-lock")) == []
         shutil.rmtree(data)
 
 
@@ -78,9 +78,8 @@ def test_run_that_goes_on_is_whole_or_not_there(step, zygote, tmp_path):
         shutil.rmtree(out)
         assert zygote.run(tmp_path / "run", words, Strike(at=at, place=str(out))).code == -9
         left = written(out) if out.exists() else {}
-        whole = {
-            name: content for name, content in left.items() if not name.endswith((".tmp", ".lock", "-dsindex.json"))
-        }
+        endings = (".tmp", "-lock", ".partial", ".commit", "-dsindex.json")
+        whole = {name: content for name, content in left.items() if not name.endswith(endings)}
         assert whole.items() <= expected.items(), f"call {at}: {counted.calls[at]}"
         assert zygote.run(tmp_path / "run", words).code == 0
         assert written(out) == expected, f"call {at}: {counted.calls[at]}"

@@ -265,7 +265,8 @@ class Counter:
         self._open = os.open
 
         def open_file(file, mode="r", *arguments, **options):
-            if isinstance(file, str) and bool(set(mode) & set("wxa+")) != self._strike.reads:
+            is_counted = bool(set(mode) & set("wxa+")) != self._strike.reads
+            if isinstance(file, str) and is_counted and "opener" not in options:  # which calls os.open
                 self._meet("open", (file,))
             return really_open(file, mode, *arguments, **options)
 

@@ -104,7 +104,7 @@ def test_merge_refuses_different_token_sizes_and_existing_files(tmp_path):
     four = write_pbin(tmp_path / "four", [[1]], token_bytes=4)
     with pytest.raises(FormatError, match=r"expected tokens of 2 bytes as in .*two, got 4"):
         join_pbin_files([two, four], str(tmp_path / "x"))
-    with pytest.raises(OutputError, match="expected a file that does not exist yet"):
+    with pytest.raises(OutputError, match="exists already, with other content"):
         join_pbin_files([two], four)
     with pytest.raises(ValueError, match="at least one"):
         join_pbin_files([], str(tmp_path / "x"))

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsindex.commands.raw_index import create_raw_index
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.formats.raw_index import read_raw_index
-from dsindex.text.line_index import create_raw_index, is_json
+from dsindex.text.line_index import is_json
 from tests.support.golden import MODALITIES
 
 
@@ -96,7 +97,7 @@ def test_file_that_is_there_is_never_replaced(tmp_path, content):
     source, target = tmp_path / "lines.jsonl", tmp_path / "lines.idx"
     source.write_bytes(b"{}\n")
     target.write_bytes(content)
-    with pytest.raises(OutputError, match=r"lines\.idx: expected no file or the same index; remove it if"):
+    with pytest.raises(OutputError, match=r"lines\.idx: exists already, with other content"):
         create_raw_index(str(source))
     assert target.read_bytes() == content
     assert sorted(os.listdir(tmp_path)) == ["lines.idx", "lines.jsonl"]

@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from dsindex.commands.index import _artifact, write_cache
 from dsindex.errors import OutputError
-from dsindex.megatron.cache import CacheFiles, CacheRecord, Settings, lock_cache, write_cache
+from dsindex.megatron.cache import CacheFiles, CacheRecord, Settings
+from dsindex.runtime.publish import writing_artifacts
 
 DESCRIPTION = "x-GPTDataset-train-description.txt"
 
@@ -19,8 +21,9 @@ def files_in(folder):
 def put(folder, number):
     """Write another cache for each number; the description is the same, since its name is its hash."""
     contents = (*(np.full(9 + number, number, np.int32) for _ in range(3)), b"{}")
-    with lock_cache(files_in(folder)):
-        return write_cache(files_in(folder), contents, CacheRecord(settings=Settings(taken=number)))
+    files = files_in(folder)
+    with writing_artifacts([files.stem], [_artifact(files)], waits=True):
+        return write_cache(files, contents, CacheRecord(settings=Settings(taken=number)))
 
 
 def there(folder):
@@ -33,7 +36,7 @@ def whole(tmp_path_factory):
 
     def write(number):
         folder = tmp_path_factory.mktemp("whole")
-        (folder / "x-GPTDataset-train-dsindex.lock").touch()  # of a writer that died
+        (folder / "x-GPTDataset-train.dsindex-lock").touch()  # of a writer that died
         assert not put(folder, number)
         return there(folder)
 
@@ -57,7 +60,7 @@ def test_another_programs_cache_that_differs_is_refused_and_kept(tmp_path, whole
     before = there(tmp_path)
     with pytest.raises(
         OutputError,
-        match=r"document_index.npy: expected no file or one that dsindex wrote, got another one, .*m",
+        match=r"document_index.npy: another program's file is here, .*",
     ):
         put(tmp_path, 2)
     assert there(tmp_path) == before
@@ -75,7 +78,7 @@ def test_what_is_no_file_is_refused_and_kept(tmp_path, kind):
     else:
         path.symlink_to(tmp_path / "mine")
     before = os.lstat(path)
-    with pytest.raises(OutputError, match=f"{DESCRIPTION}: expected no file or one that dsindex wrote"):
+    with pytest.raises(OutputError, match=f"{DESCRIPTION}: another program's file is here"):
         put(tmp_path, 2)
     assert os.path.samestat(os.lstat(path), before)
 
@@ -89,7 +92,7 @@ def test_what_is_no_file_is_refused_and_kept(tmp_path, kind):
 def test_damaged_record_proves_nothing(tmp_path, record):
     put(tmp_path, 1)
     (tmp_path / "x-GPTDataset-train-dsindex.json").write_text(record)
-    with pytest.raises(OutputError, match=r"document_index.npy: expected no file or one that dsindex wrote"):
+    with pytest.raises(OutputError, match=r"document_index.npy: another program's file is here"):
         put(tmp_path, 2)
     assert files_in(tmp_path).read_record() is None
     assert put(tmp_path, 1)

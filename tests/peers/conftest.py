@@ -16,6 +16,7 @@ WITHOUT_MEGATRON = (
     "test_chat_templates.py",
     "test_maxtext.py",
     "test_releases.py",
+    "test_reply_masks.py",
     "test_trainers.py",
 )
 HAS_MEGATRON = find_spec("megatron") is not None and find_spec("torch") is not None

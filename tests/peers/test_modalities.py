@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from dsindex.commands.convert import join_pbin_files
+from dsindex.commands.raw_index import create_raw_index
 from dsindex.errors import FormatError
 from dsindex.formats.pbin import read_document_lengths, read_pbin_header
-from dsindex.text.line_index import create_raw_index
 from tests.support.pbin_files import pbin_bytes, write_pbin
 
 with warnings.catch_warnings():

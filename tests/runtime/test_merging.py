@@ -3,12 +3,11 @@ import os
 import numpy as np
 import pytest
 
-from dsindex.commands.merge import open_part, refuse_mixture
+from dsindex.commands.merge import open_segment, refuse_mixture
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import IndexBuilder, check_index, read_index
-from dsindex.runtime import worker
+from dsindex.runtime.merge import make_index, merge_range
 from dsindex.runtime.tasks import MergeRange
-from dsindex.runtime.worker import make_index, merge_range
 from dsindex.store.local import atomic_writer
 
 
@@ -23,7 +22,7 @@ def write_part(prefix, documents, *, dtype="<u2", modes=False, seed=0):
         index.write(file)
         file.write((np.arange(len(lengths)) % 3).astype(np.int8).tobytes() if modes else b"")
     index.close()
-    return open_part(str(prefix))
+    return open_segment(str(prefix))
 
 
 def range_of(parts, output):
@@ -33,7 +32,7 @@ def range_of(parts, output):
 
 @pytest.mark.parametrize("modes", [False, True], ids=["text", "modes"])
 def test_merge_equals_concatenation(tmp_path, monkeypatch, modes):
-    monkeypatch.setattr(worker, "CHUNK_ITEMS", 8)
+    monkeypatch.setattr("dsindex.runtime.merge.BLOCK_BYTES", 8)
     shapes = [[], [[3, 4], [], [100]], [[]], [[1]] * 50, [[200]], [[0, 5, 0]]]
     parts = [write_part(tmp_path / f"p{n}", shape, modes=modes, seed=n) for n, shape in enumerate(shapes)]
     output = tmp_path / "out.bin"
@@ -52,7 +51,7 @@ def test_merge_equals_concatenation(tmp_path, monkeypatch, modes):
 
 def test_merge_refuses_other_token_types_by_name(tmp_path):
     parts = [write_part(tmp_path / "a", [[1]]), write_part(tmp_path / "b", [[1]], dtype="<i4")]
-    with pytest.raises(FormatError, match=r"b\.idx: expected tokens of type uint16 .*a\.idx, got tokens of type int32"):
+    with pytest.raises(FormatError, match=r"b\.idx has tokens of type int32 .*a\.idx has tokens of type uint16"):
         refuse_mixture(parts)
 
 

@@ -9,19 +9,19 @@ from tests.support.golden import ROOT
 PROGRAM = """\
 import os, signal, sys
 from dsindex.cli.main import main
-from dsindex.runtime.work_folder import Ledger, ShardMade
+from dsindex.runtime.work_folder import Journal, ShardMade
 
 left = int(sys.argv[1])
-record = Ledger.record
+record = Journal.record
 
-def recorded(ledger, line):
+def recorded(journal, line):
     global left
-    record(ledger, line)
+    record(journal, line)
     left -= isinstance(line, ShardMade)
     if not left:
         os.kill(os.getpid(), signal.SIGKILL)
 
-Ledger.record = recorded
+Journal.record = recorded
 sys.exit(main(sys.argv[2:]))
 """
 

@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 
 import dsindex
+from dsindex.commands.raw_index import create_raw_index
 from dsindex.datasets import (
     GPTDataset,
     IndexedDataset,
@@ -17,7 +18,6 @@ from dsindex.datasets import (
     RawLines,
 )
 from dsindex.errors import FormatError, InputError, OutputError, PlanError, TokenizerError
-from dsindex.text.line_index import create_raw_index
 from tests.commands.api.calls import EOD, TOKENIZER, assert_golden, build
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
@@ -37,7 +37,7 @@ def test_build_again_is_already_complete_and_another_plan_is_refused():
     first, second = build(), build()
     assert second.already_complete
     assert second.datasets == first.datasets
-    with pytest.raises(PlanError, match=r"append-eod was 0 and is not set; .* replace it with replace=True"):
+    with pytest.raises(PlanError, match=r"append-eod was 0 and is not set\nhint: .* replace it with replace=True"):
         build(append_eod=False)
     assert build(append_eod=False, replace=True).already_complete is False
 
@@ -72,7 +72,7 @@ def test_build_index_takes_results_and_open_and_verify_take_its_own():
     built = build()
     seen = []
     caches = dsindex.build_index(built, seq_length=16, epochs=2.5, data_cache_path="cache", progress=seen.append)
-    assert (seen[-1].stage, seen[-1].done) == ("index", 1)
+    assert (seen[-1].stage, seen[-1].done) == ("index", 3)
     train = dsindex.open(caches)
     assert isinstance(train, GPTDataset)
     assert len(train) == caches.results[0].num_samples

@@ -212,3 +212,24 @@ def test_caches_for_maxtext_have_its_hash_and_the_fixed_names_of_its_blend(folde
         index(**job, data_path="web", num_samples=300, megatron_release="0.19", job_tokenizer={})
     with pytest.raises(DsindexError, match="MaxText needs a weight for each"):
         index(**job, data_path=["web", "books"], num_samples=300)
+
+
+def test_counts_of_datasets_are_written_as_by_megatrons_script(folder):
+    path = folder / "counts.json"
+    asked = {"dataset_path_as": "=/lustre/", "per_dataset_sequences_path": str(path)}
+    job = {"data_path": ["1", "web", "2", "books"], "num_samples": "9,0,0", "epochs": None, "split": "1"}
+    assert indexed(**asked, **job).notes[-1].startswith(f"{path} has the counts")
+    # Sequences, and boundaries of documents: what `_IndexReader.document_count` has.
+    assert path.read_text() == '{"/lustre/web": [240, 241], "/lustre/books": [60, 61]}'
+    assert indexed(**asked, **job, explain=True).ok
+    write_dataset(folder / "books", [[[1] * 5]])
+    assert "other counts" in indexed(**asked, **job, explain=True).findings[-1].sentences[0]
+    with pytest.raises(DsindexError, match=r"counts\.json: exists and has other counts"):
+        dsindex.mix({"books": "rest"}, per_dataset_sequences_path=path, seq_length=2, split="1")
+    path.unlink()
+    mixture = dsindex.mix({"books": "rest"}, per_dataset_sequences_path=path, seq_length=2, split="1")
+    assert mixture.flags[-1] == f"--per-dataset-sequences-path {path}"
+    assert path.read_text() == '{"books": [1, 2]}'
+    write_dataset(folder / "books", [[[1] * 5]], dtype=np.int64)
+    with pytest.raises(DsindexError, match="Megatron cannot read books with it: int64 tokens"):
+        dsindex.mix({"books": "rest"}, per_dataset_sequences_path=folder / "b.json", seq_length=2, split="1")

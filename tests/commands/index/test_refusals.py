@@ -29,7 +29,7 @@ REFUSED = {
     "memory": ({"epochs": None, "num_samples": str(10**11)}, LimitError,
      r"web, split train: the index takes \d+\.\d TB of memory and .* are available; use a machine"),
     "split": ({"split": "no"}, InputError, "--split: expected one to three shares"),
-    "paths": ({"dataset_path_as": ["a"]}, InputError, "--dataset-path-as: expected HERE=THERE, .*got a"),
+    "paths": ({"dataset_path_as": ["a"]}, InputError, "--dataset-path-as: a has no equals sign"),
     "not-json": ({"tokenizer_identifiers": "web.idx"}, InputError,
      "web.idx: expected a JSON object, got a file that is not JSON"),
     "no-json": ({"tokenizer_identifiers": "none.json"}, InputError, "none.json: cannot be read"),

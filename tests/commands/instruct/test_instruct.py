@@ -24,7 +24,7 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
 from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, RecordProblem
 from dsindex.formats.provenance import read_rows
-from dsindex.runtime import job as engine_job
+from dsindex.runtime import publish as publishing
 from tests.commands.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
 from tests.support.chat_tokenizers import train
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, SPEC_YAML
@@ -99,20 +99,21 @@ def test_same_bytes_for_any_shard_size_and_executor(tmp_path, expected, name, wa
 def test_same_bytes_after_publishing_was_cut_off(tmp_path, broken, expected, monkeypatch):
     """Tokens go last: where their .idx stands, the mask is whole. Blocks are made of what is published."""
     config = job(tmp_path / "chat", input=(str(broken),))
-    publish, calls = engine_job._rename_all, []
+    rename, calls = publishing._rename, []
 
-    def fail_second(output, *others):
-        calls.append(os.path.basename(output.prefix))
+    def fail_second(partial, final):
+        if final.endswith(".idx"):
+            calls.append(os.path.basename(final))
         if len(calls) == 2:
             raise InputError("the storage went away")
-        publish(output, *others)
+        rename(partial, final)
 
-    monkeypatch.setattr(engine_job, "_rename_all", fail_second)
+    monkeypatch.setattr(publishing, "_rename", fail_second)
     with pytest.raises(InputError, match="the storage went away"):
         run_config(config, SPLIT_IN_PARTS)
-    assert calls == ["chat_test_loss_mask", "chat_test_text_document"]
+    assert calls == ["chat_test_loss_mask.idx", "chat_test_text_document.idx"]
     assert not (tmp_path / "chat_test_text_document.idx").exists()
-    monkeypatch.setattr(engine_job, "_rename_all", publish)
+    monkeypatch.setattr(publishing, "_rename", rename)
     run_config(config, SPLIT_IN_PARTS)
     assert published(tmp_path) == expected["construction"][2]
 
@@ -217,7 +218,7 @@ def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path,
     padded = config.replaced(seq_length=1024, pad_to_multiple=16)
     foreign = tmp_path / "chat_packing_1024_pad16.idx"
     foreign.write_bytes(b"mine")
-    with pytest.raises(OutputError, match=r"_pad16\.idx: expected packs that dsindex wrote, got a file of which no"):
+    with pytest.raises(OutputError, match=r"_pad16\.idx: no manifest says that dsindex made these packs"):
         run_config(padded, instruction)
     foreign.unlink()
     report = run_config(padded, instruction)

@@ -1,0 +1,279 @@
+"""Find the replies in the text of a template that does not mark them with `{% generation %}`.
+
+Nothing is changed in the text. Two ways that use different evidence have to agree on each reply, or it is refused:
+
+- **By the loop**: the text that the template writes while its loop is at the reply, without the header in front.
+- **By sentinels**: the conversation is rendered once more with characters that no record has around its texts. The
+  reply begins behind the last header before the first of its own sentinels. After the last one, it ends with what the
+  template writes at the end of a conversation that ends with this reply.
+
+The header is what `add_generation_prompt` adds to the messages before the reply, up to an opening tag of a thought.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dsindex.chat.conversations import last_turn
+from dsindex.chat.thoughts import TAG_PAIRS
+from dsindex.errors import RecordProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    from dsindex.chat.conversations import Message
+
+    Render: TypeAlias = Callable[[Sequence[Message], bool], "Rendered"]
+    """Renders messages, with the generation prompt or without; each output is a span."""
+
+_SENTINEL = re.compile("[\ud800-\udbff]")
+_FIRST_SENTINEL, _NUM_SENTINELS = 0xD800, 0x400
+_TAG = re.compile("(" + "|".join(re.escape(tag) for pair in TAG_PAIRS for tag in pair) + ")")
+_OPENER = re.compile("|".join(re.escape(pair[0]) for pair in TAG_PAIRS))
+_WORD = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|.", re.DOTALL)
+_TEXT_KEYS = ("content", "reasoning_content", "thinking", "reasoning")
+_SHOWN = 60
+
+
+class Span(NamedTuple):
+    """Generated characters of a text."""
+
+    begin: int
+    end: int
+    message: int | None
+    """Position of the message that the loop around the block is at; None outside of such loops."""
+
+
+class Rendered(NamedTuple):
+    """The text of a conversation, with its generated spans."""
+
+    text: str
+    spans: list[Span]
+
+    def pieces(self) -> list[tuple[str, int | None]]:
+        """Return the text of each span with its message."""
+        return [(self.text[span.begin : span.end], span.message) for span in self.spans]
+
+
+class ReplyFinder:
+    """Finds the replies of one conversation.
+
+    Args:
+        render: Renders messages with the template.
+        messages: The whole conversation.
+        role: The role of replies.
+    """
+
+    def __init__(self, render: Render, messages: Sequence[Message], role: str) -> None:
+        self._render, self._messages = render, messages
+        self._replies = [number for number, message in enumerate(messages) if message["role"] == role]
+        self._last_turn = last_turn([message["role"] for message in messages], role)
+        self._headers: dict[str, tuple[str, str]] = {}
+        self._known_tails: dict[tuple[object, ...], list[str]] = {}
+
+    def find(self, rendered: Rendered) -> Rendered:
+        """Return the text, and the spans of the replies.
+
+        Args:
+            rendered: The whole conversation; each output is a span.
+
+        Raises:
+            RecordProblem: If a reply is not found, or not at the same place by both ways.
+        """
+        text, outputs = rendered
+        if not self._replies:
+            return Rendered(text, [])
+        marked = self._render([_mark(message, number) for number, message in enumerate(self._messages)], False).text
+        if _SENTINEL.sub("", marked) != text:
+            raise _problem("the template changes the texts of messages, so that its replies cannot be found")
+        matches = [*_SENTINEL.finditer(marked)]
+        self._places = [match.start() - before for before, match in enumerate(matches)]
+        self._owners = [ord(match[0]) - _FIRST_SENTINEL for match in matches]
+        own: defaultdict[int, list[int]] = defaultdict(list)
+        for place, owner in zip(self._places, self._owners, strict=True):
+            own[owner].append(place)
+        written: defaultdict[int | None, list[Span]] = defaultdict(list)
+        for span in _join_neighbours(outputs):
+            written[span.message].append(span)
+        spans: list[Span] = []
+        for number in self._replies:
+            if number in written:
+                spans += self._check(text, number, written[number], own[number % _NUM_SENTINELS])
+            elif own[number % _NUM_SENTINELS] and len(self._messages) <= _NUM_SENTINELS:
+                raise _problem(f"message {number + 1}: the template does not write it in a loop over the messages")
+        return Rendered(text, spans)
+
+    def _check(self, text: str, number: int, found: list[Span], own: list[int]) -> list[Span]:
+        """Return the spans by the loop, behind the header, if the sentinels agree."""
+        where, message = f"message {number + 1}", self._messages[number]
+        header, prompt = self._header(number)
+        begin, end = found[0].begin + len(header), found[-1].end
+        if number == len(self._messages) - 1:
+            end = len(text)
+            found[-1] = found[-1]._replace(end=end)
+        others = [known for known, _ in self._headers.values() if known and not header]
+        if not text.startswith(header, found[0].begin) or any(text.startswith(other, begin) for other in others):
+            shown = text[found[0].begin :][:_SHOWN]
+            raise _problem(f"{where}: the generation prompt is {header!r}, but the template writes {shown!r}")
+        opens = _OPENER.fullmatch(prompt[len(header) :].rstrip()) is not None
+        if number >= self._last_turn and opens and not _OPENER.match(text, begin):
+            raise _problem(
+                f"{where}: the generation prompt opens a thought, but the template writes the reply without one"
+            )
+        found[0] = found[0]._replace(begin=begin)
+        own = [place for place in own if found[0].begin - len(header) <= place <= found[-1].end]
+        before = self._neighbour(number, own[0] if own else begin, -1, 0)
+        limit = own[0] if own else self._neighbour(number, begin, 1, len(text))
+        place = (text.rfind if own else text.find)(header, before, limit)
+        start = begin if not header else place + len(header) if place >= 0 else limit
+        last = own[-1] if own else start
+        tails = self._tails(message, header, prompt)
+        if (
+            start != begin
+            or not before <= begin <= limit
+            or not any(_agree(text, last, end, tail) for tail in tails)
+            or any(self._has_other(number, span) for span in found)
+        ):
+            by_loop, by_sentinels = text[begin:end], text[start:last] + next(iter(tails), "")
+            raise _problem(
+                f"{where}: it is {_show(by_loop)} by the template's loop, but {_show(by_sentinels)} by its own texts"
+            )
+        plain = message
+        if message.get("tool_calls"):
+            has_parts = isinstance(self._messages[0].get("content"), list)
+            plain = {"role": message["role"], "content": [{"type": "text", "text": "x"}] if has_parts else "x"}
+        rest = _rest(plain).strip()
+        if not any(tail.strip().removeprefix(rest) for tail in self._tails(plain, header, prompt)):
+            raise _problem(
+                f"{where}: the template writes nothing that ends a reply, so a model would not learn to stop"
+            )
+        return found
+
+    def _neighbour(self, number: int, place: int, step: int, default: int) -> int:
+        """Return the place of the next sentinel of another message, at `place` or before it, or after it."""
+        at = bisect_right(self._places, place) - (step < 0)
+        while 0 <= at < len(self._places) and self._owners[at] == number % _NUM_SENTINELS:
+            at += step
+        return self._places[at] if 0 <= at < len(self._places) else default
+
+    def _has_other(self, number: int, span: Span) -> bool:
+        """Tell whether a sentinel of another message is inside of a span."""
+        inside = self._owners[bisect_right(self._places, span.begin) : bisect_left(self._places, span.end)]
+        return any(owner != number % _NUM_SENTINELS for owner in inside)
+
+    def _header(self, number: int) -> tuple[str, str]:
+        """Return the header before a reply, and the whole generation prompt."""
+        before = self._messages[:number]
+        key = before[-1]["role"] if before else ""
+        if key not in self._headers:
+            without, prompted = self._render(before, False).pieces(), self._render(before, True).pieces()
+            num_equal = next(
+                (at for at, (one, other) in enumerate(zip(without, prompted, strict=False)) if one != other),
+                len(without),
+            )
+            prompt = "".join(text for text, _ in prompted[num_equal:])
+            opener = _OPENER.search(prompt)
+            self._headers[key] = prompt[: opener.start()] if opener else prompt, prompt
+        return self._headers[key]
+
+    def _tails(self, message: Message, header: str, prompt: str) -> list[str]:
+        """Return what a template may write after a reply's own texts, if it is the last message and if it is not.
+
+        They are those of the first message that is alike: in what follows its last sentinel, and in the texts it has.
+        """
+        key = (_rest(message), *(bool(message.get(name)) for name in ("tool_calls", *_TEXT_KEYS)))
+        if key not in self._known_tails:
+            tails = self._known_tails[key] = []
+            for with_prompt in (True, False):
+                marked = self._render([*self._messages[: self._replies[0]], _mark(message, 0)], with_prompt).text
+                if with_prompt and not marked.endswith(prompt):
+                    continue
+                marked = marked.removesuffix(prompt) if with_prompt else marked
+                last = max((match.end() for match in _SENTINEL.finditer(marked)), default=None)
+                # Without texts of its own: what stands behind the header, and behind an empty thought.
+                behind = marked.rpartition(header)[2] if header else ""
+                tails += [marked[last:]] if last is not None else [behind, _TAG.split(behind)[-1].lstrip()]
+        return self._known_tails[key]
+
+
+def _rest(message: Message) -> str:
+    """Return what follows the last sentinel in a message: blanks and tags of its content, or the end of its calls."""
+    marked = _mark(message, 0)
+    if marked.get("tool_calls"):
+        text = json.dumps(marked["tool_calls"], ensure_ascii=False)
+    else:
+        content = marked.get("content") or ""
+        text = content if isinstance(content, str) else content[-1]["text"]
+    return _SENTINEL.split(text)[-1]
+
+
+def _agree(text: str, last: int, end: int, tail: str) -> bool:
+    """Tell whether a text goes on after `last` as a tail does, at least up to `end`, where it may go on differently."""
+    written = text[last:end]
+    if written.rstrip() == tail.rstrip():
+        return True
+    rest, other = _WORD.match(text, end), _WORD.match(tail, len(written))
+    return tail.startswith(written) and rest is not None and other is not None and rest[0] != other[0]
+
+
+def _join_neighbours(outputs: Sequence[Span]) -> list[Span]:
+    spans: list[Span] = []
+    for output in outputs:
+        if spans and spans[-1].message == output.message:
+            spans[-1] = spans[-1]._replace(end=output.end)
+        elif output.begin < output.end:
+            spans.append(output)
+    return spans
+
+
+def _mark(message: Message, number: int) -> Message:
+    """Return a message with sentinels around each text of it, inside of its blanks and between tags of thoughts."""
+    sentinel = chr(_FIRST_SENTINEL + number % _NUM_SENTINELS)
+
+    def mark(value: Any) -> Any:  # noqa: ANN401 - JSON data
+        if isinstance(value, dict):
+            return {key: mark(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [mark(item) for item in value]
+        if not isinstance(value, str):
+            return value
+        pieces = _TAG.split(value)
+        for place in range(0, len(pieces), 2):
+            if inner := pieces[place].strip():
+                head, _, rest = pieces[place].partition(inner)
+                pieces[place] = f"{head}{sentinel}{inner}{sentinel}{rest}"
+        return "".join(pieces)
+
+    marked = {key: mark(value) if key in _TEXT_KEYS else value for key, value in message.items()}
+    if isinstance(content := message.get("content"), list):
+        marked["content"] = [{**part, "text": mark(part["text"])} for part in content]
+    if "tool_calls" in message:
+        marked["tool_calls"] = [_mark_call(call, mark, sentinel) for call in message["tool_calls"]]
+    return marked
+
+
+def _mark_call(call: dict[str, Any], mark: Callable[[Any], Any], sentinel: str) -> dict[str, Any]:
+    own = call.get("function", call)
+    arguments = own.get("arguments")
+    if isinstance(arguments, str):
+        # Inside of the braces: templates ask whether it begins with one.
+        marked = {**own, "arguments": arguments[:1] + sentinel + arguments[1:-1] + sentinel + arguments[-1:]}
+    else:
+        marked = {**own, "arguments": mark(arguments)}
+        if marked == own:
+            marked["name"] = mark(own.get("name"))
+    return {**call, "function": marked} if "function" in call else marked
+
+
+def _show(text: str) -> str:
+    return repr(text if len(text) <= 2 * _SHOWN else f"{text[:_SHOWN]} … {text[-_SHOWN:]}")
+
+
+def _problem(what: str) -> RecordProblem:
+    hint = "mark what the model writes in the template with {% generation %}"
+    return RecordProblem("generation-not-found", f"{what}; {hint}")

@@ -1,0 +1,53 @@
+"""`dsindex raw-index`: the raw index of a JSONL file, as Modalities writes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsindex.formats.pickled_pairs import write_pairs
+from dsindex.formats.raw_index import raw_index_path
+from dsindex.runtime.plan import make_plan
+from dsindex.runtime.publish import new_files
+from dsindex.store.read import input_status
+from dsindex.store.urls import absolute
+from dsindex.text.line_index import find_lines
+
+MAX_REPORTED = 10
+"""Dropped lines that are reported by position; all of them are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawIndexAccount:
+    """Line counts of an indexed file, which has num_entries + num_dropped lines."""
+
+    index_path: str
+    num_entries: int
+    num_dropped: int
+    dropped: tuple[tuple[int, int], ...]
+    """(1-based line, byte offset) of the first MAX_REPORTED dropped lines."""
+
+
+def create_raw_index(path: str, index_path: str | None = None, *, drop_faulty_entries: bool = False) -> RawIndexAccount:
+    """Write the raw index of a JSONL file, byte-identical to Modalities' own; the file appears complete or not at all.
+
+    A line is faulty if json.loads refuses it; this includes blank lines.
+
+    Args:
+        path: The JSONL file.
+        index_path: Where to write; if None, beside the file with the suffix `.idx`. An existing file is never
+            replaced: an identical index is kept, and anything else is an error.
+        drop_faulty_entries: Leave faulty lines out; otherwise the first one is an error.
+
+    Raises:
+        InputError: If the file cannot be read or changes during the run.
+        BadRecordError: At the first faulty line.
+        OutputError: If `index_path` is another file, or cannot be written.
+    """
+    target = raw_index_path(path) if index_path is None else index_path
+    pairs, faulty = find_lines(path, drop_faulty_entries=drop_faulty_entries)
+    plan = make_plan({"raw-index": drop_faulty_entries}, [input_status(absolute(path))])
+    with new_files(target, [target], plan) as files, files.open(target) as file:
+        write_pairs(file, pairs)
+    return RawIndexAccount(
+        index_path=target, num_entries=len(pairs), num_dropped=len(faulty), dropped=tuple(faulty[:MAX_REPORTED])
+    )

@@ -1,0 +1,267 @@
+"""Assemble outputs from the files of shards or of other datasets: the functions that workers run.
+
+Tokens are copied by ranges of the output, each at its offset, so a second attempt writes the same bytes to the same
+place. Indices, provenance and bad records are streams, each written by one task, as is every object in a bucket.
+
+Every file of a shard is read once, from its first byte to its last; a range reads at most one block more at each of its
+borders. Each block is compared with the digest in the shard's receipt before its bytes are used. A file that fails is
+the function's answer (`Damaged`), since the driver can have the shard made again.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import numpy as np
+import xxhash
+
+from dsindex.errors import InputError
+from dsindex.formats.mmididx import SECTIONS, IndexBuilder, check_index, read_index
+from dsindex.formats.provenance import ROW, write_provenance
+from dsindex.formats.quarantine import write_quarantine
+from dsindex.runtime.tasks import Damaged
+from dsindex.runtime.tokenize import BLOCK_BYTES
+from dsindex.store.json_text import encode_json
+from dsindex.store.local import holds_writes, start_writeback, write_at, writing
+from dsindex.store.protocol import find, open_output
+from dsindex.store.read import Extent, digest_blocks, digest_file, open_in_order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.runtime.tasks import MergeRange, Segment, ShardRows, SourceFile
+    from dsindex.store.local import StoredFile
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _DamageError(Exception):
+    """A file of a shard has other bytes than its worker wrote, or is gone."""
+
+
+def answering_damage(function: Callable[P, T]) -> Callable[P, T | Damaged]:
+    """Let a function of a worker answer that a shard's file is damaged, instead of raising it."""
+
+    @functools.wraps(function)
+    def answer(*args: P.args, **kwargs: P.kwargs) -> T | Damaged:
+        try:
+            return function(*args, **kwargs)
+        except _DamageError as damage:
+            return Damaged(str(damage))
+
+    return answer
+
+
+@answering_damage
+def merge_range(task: MergeRange) -> str:
+    """Copy one range of a token file to its place, and sync it.
+
+    Returns:
+        Its XXH3-128, in hexadecimal.
+
+    Raises:
+        InputError: If a dataset to merge is missing or shorter than planned.
+        OutputError: If the output cannot be written.
+    """
+    digest, offset = xxhash.xxh3_128(), task.begin
+    with writing(task.output):
+        descriptor = os.open(task.output, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            for _, chunk in _read_pieces(task.pieces):
+                digest.update(chunk)
+                write_at(descriptor, chunk, offset)
+                start_writeback(descriptor, offset, len(chunk))
+                offset += len(chunk)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    return digest.hexdigest()
+
+
+def check_range(path: str, begin: int, end: int, digest: str) -> bool:
+    """Tell whether the bytes [begin, end) of a token file, which an earlier run wrote, are still those it recorded."""
+    try:
+        return [block.hex() for block in digest_blocks(path, begin=begin, end=end)] == [digest]
+    except InputError:
+        return False
+
+
+def check_file(path: str, file: StoredFile) -> bool:
+    """Tell whether a file, which an earlier run wrote, is still what it recorded; of an object, whether its size is."""
+    status = find(path)
+    if status is None or status.size_bytes != file.size_bytes:
+        return False
+    return holds_writes(path) or digest_file(path) == file.digest
+
+
+@answering_damage
+def merge_whole(files: Sequence[SourceFile], path: str) -> StoredFile:
+    """Assemble an object from its start to its end; it appears complete or not at all.
+
+    Raises:
+        InputError, OutputError: As `merge_range`.
+    """
+    with open_output(path, size_bytes=sum(file.size_bytes for file in files)) as out:
+        for _, chunk in _read_pieces(list(map(_whole, files))):
+            out.write(chunk)
+    return out.as_stored(path.rpartition(".")[2])
+
+
+def _whole(file: SourceFile) -> tuple[SourceFile, int, int]:
+    return file, 0, file.size_bytes
+
+
+def _read_pieces(pieces: Sequence[tuple[SourceFile, int, int]]) -> Iterator[tuple[int, memoryview]]:
+    """Yield the bytes of pieces, each chunk with the number of its piece; chunks share a buffer.
+
+    Blocks of shards are compared with their digests first. Objects are read ahead.
+
+    Raises:
+        _DamageError: At the first block that differs, or if a shard's file is missing or too short.
+        InputError: If another file is missing or too short.
+    """
+    buffer, spans = memoryview(bytearray(BLOCK_BYTES)), []
+    for file, begin, end in pieces:
+        if file.blocks is not None:  # whole blocks, so that they can be compared
+            begin, end = begin // BLOCK_BYTES * BLOCK_BYTES, min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, file.size_bytes)
+        spans.append(Extent(path=file.path, begin=begin, end=end))
+    try:
+        for number, source in enumerate(open_in_order(spans)):
+            (file, begin, end), span = pieces[number], spans[number]
+            for offset in range(span.begin, span.end, BLOCK_BYTES):
+                chunk = buffer[: min(BLOCK_BYTES, span.end - offset)]
+                source.fill(chunk, offset)
+                if file.blocks is not None and xxhash.xxh3_64_hexdigest(chunk) != file.blocks[offset // BLOCK_BYTES]:
+                    raise _DamageError(file.path)
+                yield number, chunk[max(0, begin - offset) : end - offset]
+    except InputError as error:
+        lost = None if error.transient else next(filter(_is_lost, (file for file, *_ in pieces)), None)
+        if lost is None:
+            raise
+        raise _DamageError(lost.path) from error
+
+
+def _is_lost(file: SourceFile) -> bool:
+    status = find(file.path) if file.blocks is not None else None
+    return file.blocks is not None and (status is None or status.size_bytes != file.size_bytes)
+
+
+# Indices.
+
+
+def check_segment(segment: Segment) -> None:
+    """Check the index of a dataset that is to be merged.
+
+    Raises:
+        FormatError: If it is damaged, or does not belong to its `.bin`.
+    """
+    check_index(segment.idx.path, read_index(segment.idx.path), bin_size_bytes=segment.bin.size_bytes)
+
+
+@answering_damage
+def make_index(segments: Sequence[Segment], path: str) -> StoredFile:
+    """Write the merged `.idx`: unchanged lengths, continuous pointers, and each segment's boundaries shifted.
+
+    It is complete or absent. Every index is read once, and what comes later in the file is spooled, so no step holds
+    all documents in memory.
+
+    Raises:
+        OutputError: If it cannot be written.
+    """
+    folder = tempfile.gettempdir() if holds_writes(path) else os.path.dirname(path)
+    with open_output(path) as file, writing(path):
+        builder = IndexBuilder(segments[0].header.dtype, folder=folder)
+        try:
+            first_sequences = np.cumsum([0, *(segment.header.num_sequences for segment in segments)])
+            for number, section, items in read_sections(segments):
+                builder.append(section, items + first_sequences[number] if section == "boundaries" else items)
+            builder.write(file)
+        finally:
+            builder.close()
+    return file.as_stored("idx")
+
+
+def read_sections(segments: Sequence[Segment]) -> Iterator[tuple[int, str, NDArray[Any]]]:
+    """Yield the lengths, boundaries and modes of indices in pieces, each with its segment's number and its section.
+
+    The first boundary of each index, which is 0, is left out.
+    """
+    pieces, wanted, owners = [], [], []
+    for number, segment in enumerate(segments):
+        spans = {}
+        for section, (dtype, begin, count) in segment.header.sections.items():
+            first = dtype.itemsize if section == "boundaries" else 0
+            if section != "pointers":
+                spans[section] = begin + first, begin + count * dtype.itemsize
+        wanted.append(spans)
+        own = spans.values() if segment.idx.blocks is None else [(0, segment.idx.size_bytes)]
+        pieces += [(segment.idx, begin, end) for begin, end in own]
+        owners += [number] * len(own)
+    current, position, rest = -1, 0, b""
+    for piece, chunk in _read_pieces(pieces):
+        if piece != current:
+            current, position, rest = piece, pieces[piece][1], b""
+        for section, (begin, end) in wanted[owners[piece]].items():
+            inside = chunk[max(0, begin - position) : max(0, end - position)]
+            if len(inside):
+                data, itemsize = rest + inside, SECTIONS[section].itemsize
+                whole = len(data) // itemsize
+                rest = bytes(data[whole * itemsize :])
+                yield owners[piece], section, np.frombuffer(data, SECTIONS[section], count=whole)
+        position += len(chunk)
+
+
+# Provenance and bad records.
+
+
+@answering_damage
+def make_provenance(shards: Sequence[ShardRows], path: str) -> StoredFile:
+    """Write the merged provenance; it is complete or absent."""
+
+    def read() -> Iterator[NDArray[np.void]]:
+        for number, data in _items([shard.file for shard in shards], ROW.itemsize):
+            rows = np.frombuffer(bytearray(data), ROW)
+            rows["input"] += shards[number].input
+            rows["line"] += shards[number].line
+            yield rows
+
+    with open_output(path) as file:
+        write_provenance(file, read())
+    return file.as_stored("provenance.parquet")
+
+
+def _items(files: Sequence[SourceFile], itemsize: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the content of files, cut at multiples of an item's size, with each file's number."""
+    current, rest = -1, b""
+    for number, chunk in _read_pieces(list(map(_whole, files))):
+        data = rest + chunk if number == current else bytes(chunk)
+        current, whole = number, len(data) // itemsize * itemsize
+        rest = data[whole:]
+        yield number, data[:whole]
+
+
+@answering_damage
+def make_quarantine(shards: Sequence[ShardRows], path: str) -> StoredFile:
+    """Write the bad records of all shards; the file is complete or absent."""
+
+    def read() -> Iterator[bytes]:
+        current, rest = -1, b""
+        for number, chunk in _read_pieces([_whole(shard.file) for shard in shards]):
+            *lines, rest = ((rest if number == current else b"") + chunk).split(b"\n")
+            current = number
+            for line in lines:
+                entry = json.loads(line)  # the user's data, which stays as it is
+                entry["file"] = shards[number].names[entry["file"]]
+                entry["line"] += shards[number].line
+                yield encode_json(entry, newline=True)
+
+    with open_output(path) as file:
+        write_quarantine(file, read())
+    return file.as_stored("quarantine.jsonl.zst")

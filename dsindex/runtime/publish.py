@@ -1,0 +1,372 @@
+"""The one way in which files of dsindex get their final names, for every command that leaves files behind.
+
+A job locks its outputs, writes every file beside its final name as `<final>.<plan id>.partial` (a rename cannot cross
+file systems), and publishes all of them at once:
+
+    1. compare the sizes of the partial files with what was written
+    2. write the commit, `<first final>.<plan id>.commit`: from here on the job is as good as published
+    3. withdraw the old: remove what completes an earlier artifact, and files that the new one does not have
+    4. rename each file; what completes an artifact (`.idx`, description, manifest) comes after all it depends on
+    5. remove the commit
+
+Whoever locks the same outputs next finishes a commit that a killed driver left. So a reader never sees half of
+anything, and a file under a final name is never lost. In a bucket, each object appears complete under its final name:
+there the commit only says whose names these are, and is written before the first object.
+
+Every name is a pattern of a final name, so whatever a killed run left is found without a list, and nothing else is
+touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dsindex.errors import OutputError
+from dsindex.messages import show_name
+from dsindex.store.json_text import decode_json, encode_json
+from dsindex.store.local import LOCAL, holds_writes, require_path, sync_folder, writing
+from dsindex.store.lock import hold_lock
+from dsindex.store.protocol import find, open_output, replace_file, store_of
+from dsindex.store.read import digest_file
+from dsindex.store.urls import absolute, folder_of, joined, with_suffix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from dsindex.formats.manifest import Plan
+    from dsindex.store.local import DigestingWriter, StoredFile
+    from dsindex.store.lock import Lock
+
+LOCK_SUFFIX = ".dsindex-lock"
+_LEFT = re.compile(r"(\.[0-9a-f]{16}\.(partial|commit|withdrawn))?(\.[0-9a-f]{32}\.tmp)?")
+"""What may follow a final name in the name of a file that is not published."""
+
+
+class _Commit(msgspec.Struct, frozen=True):
+    """What is to be published. Names are relative to the commit's folder, which may have been moved."""
+
+    withdrawn: list[str]
+    """What is removed before the first rename, in this order."""
+    files: list[tuple[str, int | None]]
+    """Final names and sizes in the order of the renames; a folder has no size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """Files that readers take together."""
+
+    finals: tuple[str, ...]
+    """The absolute final paths that it may have, in the order of publishing: the one that completes it for a reader
+    comes before only its manifest, if it has one."""
+    plan_id: str
+    num_completing: int = 2
+    """How many of the last files tell a reader that the others are there: they are withdrawn first."""
+
+    @property
+    def in_bucket(self) -> bool:
+        """Whether its files are objects."""
+        return holds_writes(self.finals[0])
+
+    @property
+    def commit_path(self) -> str:
+        """Where its commit is, if it is the first of a job."""
+        return f"{self.finals[0]}.{self.plan_id}.commit"
+
+    def partial(self, final: str) -> str:
+        """Return where a file is written: in a bucket its final name, on a disk its partial one."""
+        return final if self.in_bucket else f"{final}.{self.plan_id}.partial"
+
+
+def hold_output(path: str, *, waits: bool = False) -> contextlib.AbstractContextManager[Lock]:
+    """Hold the lock of an output, named by its prefix, file or folder.
+
+    Args:
+        path: Names the output.
+        waits: Whether to wait for another driver instead of refusing.
+
+    Raises:
+        PlanError: If another driver holds it.
+        OutputError: If it cannot be written.
+    """
+    return hold_lock(with_suffix(absolute(path), LOCK_SUFFIX), what=f"the output {path}", waits=waits)
+
+
+def refuse_inputs(artifacts: Sequence[Artifact], inputs: Sequence[str]) -> None:
+    """Refuse outputs that are inputs of the same job, also through links to folders or files.
+
+    Raises:
+        OutputError: If an output is an input, naming both.
+    """
+    existing: dict[object, str] = {}
+    for final in (final for artifact in artifacts for final in artifact.finals):
+        if (identity := _identity(final)) is not None:
+            existing[identity] = final
+    for path in inputs if existing else ():
+        if found := existing.get(_identity(path)):
+            same, hint = "" if found == path else f", as {show_name(path)}", "choose another name for the output"
+            raise OutputError(f"{found} is both an input and an output{same}", hint=hint)
+
+
+def _identity(path: str) -> object:
+    """Return what two names of the same file have in common; None if there is no file. Objects have one name."""
+    if holds_writes(path):
+        return path
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    return None
+
+
+@contextlib.contextmanager
+def writing_artifacts(names: Sequence[str], artifacts: Sequence[Artifact], *, waits: bool = False) -> Iterator[None]:
+    """Own artifacts of one task while the block writes and publishes them: locked, without leftovers before and after.
+
+    Args:
+        names: What names each artifact's lock.
+        artifacts: The artifacts.
+        waits: Whether to wait for another driver.
+    """
+    with contextlib.ExitStack() as owned:
+        for name in sorted(names):
+            owned.enter_context(hold_output(name, waits=waits))
+        finish_publishing(artifacts)
+        remove_leftovers(artifacts, with_commits=False)
+        try:
+            yield
+        except BaseException:
+            remove_leftovers(artifacts, with_commits=False)
+            raise
+        if artifacts[0].in_bucket:  # on a disk, publishing leaves nothing
+            remove_leftovers(artifacts)
+
+
+class NewFiles:
+    """Files that one task writes, under names that nobody has."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self._artifact = artifact
+        self.written: dict[str, StoredFile] = {}
+        """The complete files by final path."""
+
+    @contextlib.contextmanager
+    def open(self, path: str) -> Iterator[DigestingWriter]:
+        """Open a file for writing, by its final path."""
+        final = absolute(path)
+        with open_output(self._artifact.partial(final)) as file:
+            yield file
+        self.written[final] = file.as_stored(os.path.basename(final))
+
+
+@contextlib.contextmanager
+def new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[NewFiles]:
+    """Write files that appear together when the block ends, or not at all; existing files are never replaced.
+
+    Args:
+        name: Names the lock.
+        paths: All final paths, in the order of publishing, in one folder of this machine.
+        plan: What the files depend on.
+
+    Raises:
+        OutputError: If a file exists that does not have the bytes that were written, or the disk refuses.
+        PlanError: If another driver writes them.
+    """
+    for path in paths:
+        require_path(path)
+        if os.path.lexists(path) and not os.path.isfile(path):
+            raise OutputError(f"{path}: exists already", hint="choose another name")
+    artifact = Artifact(finals=tuple(map(absolute, paths)), plan_id=plan.plan_id)
+    refuse_inputs([artifact], [path for path, *_ in plan.inputs])
+    with writing_artifacts([name], [artifact]):
+        files = NewFiles(artifact)
+        yield files
+        missing: dict[str, int | None] = {}
+        for final, file in files.written.items():
+            if not os.path.lexists(final):
+                missing[final] = file.size_bytes
+            elif os.path.getsize(final) != file.size_bytes or digest_file(final) != file.digest:
+                hint = "choose another name, or remove it"
+                raise OutputError(f"{final}: exists already, with other content", hint=hint)
+        LOCAL.delete(artifact.partial(final) for final in files.written.keys() - missing.keys())
+        if missing:
+            publish([replace(artifact, finals=tuple(missing))], missing)
+
+
+def publish(artifacts: Sequence[Artifact], sizes: Mapping[str, int | None]) -> None:
+    """Give the files of artifacts their final names, those of the last artifact first.
+
+    Args:
+        artifacts: On a disk, all in one folder.
+        sizes: The files that there are, by final path; of a folder None.
+
+    Raises:
+        OutputError: If a partial file is missing or has another size, or cannot be renamed.
+    """
+    withdrawn, files = list[str](), list[tuple[str, int | None]]()
+    for artifact in artifacts:
+        present = [final for final in artifact.finals if final in sizes]
+        completing = present[-artifact.num_completing :]
+        absent = [final for final in artifact.finals if final not in sizes]
+        withdrawn += [*reversed(completing), *absent] if len(present) > 1 else absent
+    for artifact in reversed(artifacts):
+        for final in (final for final in artifact.finals if final in sizes):
+            partial, size = artifact.partial(final), sizes[final]
+            found = find(partial) if size is not None else None
+            if size is not None and (found is None or found.size_bytes != size):
+                what = "is missing" if found is None else f"has {found.size_bytes:,} bytes instead of {size:,}"
+                raise OutputError(f"{partial}: {what}", hint="run the same command again, and check the disk")
+            files.append((final, size))
+    commit = _Commit(
+        withdrawn=list(map(os.path.basename, withdrawn)), files=[(os.path.basename(n), s) for n, s in files]
+    )
+    first = artifacts[0]
+    if first.in_bucket:
+        store_of(first.commit_path).delete([first.commit_path])
+    elif len(files) + len(withdrawn) == 1 and files[0][1] is not None:  # one rename needs no commit
+        _rename(first.partial(files[0][0]), files[0][0])
+        sync_folder(folder_of(files[0][0]))
+    else:
+        replace_file(first.commit_path, _encode(commit))
+        _carry_out(first.commit_path, first.plan_id, commit)
+
+
+def begin_in_bucket(first: Artifact, artifacts: Sequence[Artifact], present: Iterable[str]) -> None:
+    """Say that the final names are this plan's from now on, and withdraw earlier objects of these names.
+
+    On a disk there is nothing to do before `publish`.
+
+    Args:
+        first: The first artifact of the job.
+        artifacts: Those that are not complete.
+        present: The final paths that the job's artifacts will have.
+    """
+    if not first.in_bucket:
+        return
+    present = {*present}
+    replace_file(first.commit_path, _encode(_Commit(withdrawn=[], files=[])))
+    for artifact in artifacts:
+        last = artifact.finals[-artifact.num_completing :]
+        _withdraw([*reversed(last), *(final for final in artifact.finals if final not in present)])
+
+
+def is_publishing(artifacts: Sequence[Artifact]) -> bool:
+    """Tell whether a run was stopped while it wrote under these final names, as it can only be in a bucket.
+
+    Args:
+        artifacts: If they have a plan, only a run of that plan counts.
+    """
+    ending = f"{artifacts[0].plan_id}.commit"
+    return artifacts[0].in_bucket and any(path.endswith(ending) for path in _left_by(artifacts))
+
+
+def finish_publishing(artifacts: Iterable[Artifact]) -> None:
+    """Finish what a killed driver had committed for any of these names, whatever its plan; call it under the lock.
+
+    Raises:
+        OutputError: If a file cannot be renamed.
+    """
+    for path in _left_by(artifacts):
+        plan_id = path.rpartition(".commit")[0].rpartition(".")[2]
+        stored = store_of(path).read(path) if path.endswith(".commit") and not holds_writes(path) else None
+        with contextlib.suppress(ValueError):  # it was damaged
+            if stored is not None:
+                _carry_out(path, plan_id, msgspec.convert(decode_json(stored[0]), _Commit))
+
+
+def _encode(commit: _Commit) -> bytes:
+    return encode_json(msgspec.to_builtins(commit))  # names may not be UTF-8
+
+
+def _carry_out(path: str, plan_id: str, commit: _Commit) -> None:
+    """Carry out a commit, from wherever a killed driver left off; one whose files are gone is dropped."""
+    folder = folder_of(path)
+    waiting = {name: joined(folder, f"{name}.{plan_id}.partial") for name, _ in commit.files}
+    waiting = {name: partial for name, partial in waiting.items() if os.path.lexists(partial)}
+    is_whole = all(_is_there(waiting.get(name) or joined(folder, name), size) for name, size in commit.files)
+    if is_whole:
+        if len(waiting) == len(commit.files):  # afterwards, these names are the new files'
+            _withdraw(joined(folder, name) for name in commit.withdrawn)
+        for name, _ in commit.files:
+            if name in commit.withdrawn:  # what completes an artifact must not survive a power cut without the rest
+                _sync(folder)
+            if name in waiting:
+                _rename(waiting[name], joined(folder, name))
+        _sync(folder)
+    store_of(path).delete([path])
+
+
+def _sync(folder: str) -> None:
+    with writing(folder):
+        sync_folder(folder)
+
+
+def _is_there(path: str, size: int | None) -> bool:
+    return os.path.isdir(path) if size is None else os.path.isfile(path) and os.path.getsize(path) == size
+
+
+def _withdraw(paths: Iterable[str]) -> None:
+    for path in paths:
+        if left := store_of(path).delete([path]):
+            raise OutputError(
+                f"{left[0]}: cannot be removed to make room for a new file", hint="remove it, and run again"
+            )
+
+
+def _rename(partial: str, final: str) -> None:
+    """Rename a file over an earlier one, or a folder once an earlier one is out of its way."""
+    with writing(final):
+        if os.path.isdir(partial) and os.path.lexists(final):
+            withdrawn = f"{partial.removesuffix('.partial')}.withdrawn"
+            os.rename(final, withdrawn)
+            os.rename(partial, final)
+            shutil.rmtree(withdrawn, ignore_errors=True)
+        else:
+            os.replace(partial, final)
+
+
+def remove_leftovers(artifacts: Iterable[Artifact], *, keeps: str | None = None, with_commits: bool = True) -> None:
+    """Remove partial files, temporary files and commits of these names, whatever their plan.
+
+    Args:
+        artifacts: The artifacts.
+        keeps: The plan whose partial files the next run uses; None for none.
+        with_commits: Whether nothing is being published any more.
+    """
+    for path in _left_by(artifacts):
+        is_kept = path.endswith(".commit") and not with_commits
+        if not is_kept and (keeps is None or not path.endswith(f".{keeps}.partial")):
+            if os.path.isdir(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                store_of(path).delete([path])
+
+
+def _left_by(artifacts: Iterable[Artifact]) -> list[str]:
+    """Return the paths, commits first, of all that is not published, by the names of artifacts."""
+    finals = {final for artifact in artifacts for final in artifact.finals}
+    left = []
+    for folder in sorted({folder_of(final) for final in finals}):
+        beginnings = tuple(os.path.basename(final) for final in finals)
+        for path in _entries(folder):
+            name = os.path.basename(path)
+            if not name.startswith(beginnings):
+                continue
+            endings = (match for match in re.finditer(r"\.", name) if joined(folder, name[: match.start()]) in finals)
+            if any(_LEFT.fullmatch(name, match.start()) for match in endings):
+                left.append(path)
+    return sorted(left, key=lambda path: (not path.endswith(".commit"), path))
+
+
+def _entries(folder: str) -> Iterator[str]:
+    """Yield the files and folders in a folder."""
+    if holds_writes(folder):
+        yield from (entry.path for entry in store_of(folder).list(folder, recursive=False))
+    else:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            yield from (joined(folder, name) for name in os.listdir(folder))

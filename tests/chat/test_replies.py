@@ -1,0 +1,119 @@
+"""Replies found in the text of templates without `{% generation %}`."""
+
+import datetime
+import re
+
+import pytest
+
+from dsindex.chat.config import read_template, template_names
+from dsindex.chat.conversations import ConversationReader
+from dsindex.chat.rendering import ChatTemplate
+from dsindex.errors import RecordProblem
+from tests.support.drawn_chats import NUM_CONVERSATIONS, draw
+
+VARIABLES = {"constants": {"bos_token": "<s>", "eos_token": "</s>"}, "date": datetime.date(2026, 1, 31)}
+U, V = {"role": "user", "content": "Hello?"}, {"role": "user", "content": "Hello"}
+R, S = {"role": "assistant", "content": "Hello"}, {"role": "assistant", "content": "  Hello?\n"}
+CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"n": 1}}}]}
+RESULT = {"role": "tool", "content": "f"}
+
+
+def marked(source, messages, **variables):
+    """The text, with « and » around what is learnt."""
+    text, spans = ChatTemplate(source, **VARIABLES).render(messages, **variables)
+    for begin, end, _ in reversed(spans):
+        text = f"{text[:begin]}«{text[begin:end]}»{text[end:]}"
+    return text
+
+
+def are_equal(text, ours, theirs):
+    """Whether spans are equal but for white space and empty thoughts, which are not learnt in any case."""
+    learnt = [{at for begin, end, _ in spans for at in range(begin, end)} for spans in (ours, theirs)]
+    left = re.sub(r"<think>\s*</think>", lambda match: " " * len(match[0]), text)
+    return all(left[at].isspace() for at in learnt[0] ^ learnt[1])
+
+
+@pytest.mark.parametrize("name", template_names())
+def test_replies_are_found_where_the_template_would_mark_them(name):
+    source = read_template(name)
+    stock = re.sub(r"\{%-? (?:end)?generation -?%\}", "{{- '' -}}", source)
+    assert stock != source
+    own, found = ChatTemplate(source, **VARIABLES), ChatTemplate(stock, **VARIABLES)
+    counts = {"equal": 0, "refused": 0}
+    for seed in range(NUM_CONVERSATIONS):
+        conversation = ConversationReader().read(draw(seed))
+        try:
+            expected = own.render(conversation.messages, **conversation.variables)
+        except RecordProblem:
+            continue
+        try:
+            text, spans = found.render(conversation.messages, **conversation.variables)
+        except RecordProblem:
+            counts["refused"] += 1
+        else:
+            assert text == expected.text
+            assert are_equal(text, spans, expected.spans), seed
+            counts["equal"] += 1
+    assert counts["equal"] > 20 * counts["refused"], counts
+
+
+LOOP, END = "{% for m in messages %}", "{% endfor %}{% if add_generation_prompt %}{{ 'A:' }}{% endif %}"
+FOUND = {
+    LOOP + "{{ m.role[0] | upper + ':' + m.content + ';' }}" + END: "U:Hello?;A:«Hello;»U:Hello;A:«  Hello?\n;»",
+    LOOP + "{{ m.role[0] | upper }}:{{ m.content | trim }};{{ '\n' }}" + END:
+        "U:Hello?;\nA:«Hello;\n»U:Hello;\nA:«Hello?;\n»",
+    "{% for i in range(messages | length) %}{% set m = messages[i] %}{{ m.role[0] | upper }}:{{ m.content }};" + END:
+        "U:Hello?;A:«Hello;»U:Hello;A:«  Hello?\n;»",
+    LOOP + "{% if m.role == 'user' %}[{{ m.content }}]{% else %}{{ m.content }}</s>{% endif %}{% endfor %}":
+        "[Hello?]«Hello</s>»[Hello]«  Hello?\n</s>»",
+    LOOP + "{{ m.role[0] | upper }}:{{ '<think></think>' if m.role == 'assistant' }}{{ m.content }};"
+    "{% endfor %}{% if add_generation_prompt %}A:<think>{% endif %}":
+        "U:Hello?;A:«<think></think>Hello;»U:Hello;A:«<think></think>  Hello?\n;»",
+    "{% macro w(m) %}{{ m.role[0] | upper }}:{{ m.content }};{% endmacro %}" + LOOP + "{{ w(m) }}" + END:
+        "U:Hello?;A:«Hello;»U:Hello;A:«  Hello?\n;»",
+}  # fmt: skip
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("source", FOUND, ids=range(len(FOUND)))
+def test_a_reply_is_what_follows_the_header_up_to_its_end(source):
+    assert marked(source, [U, R, V, S]) == FOUND[source]
+
+
+WRITES = "{{ m.role[0] | upper }}:{{ m.content }}{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %};"
+
+
+def test_calls_are_found_and_their_results_are_not_learnt():
+    text = marked(LOOP + WRITES + END, [U, CALL, RESULT, R])
+    assert text == 'U:Hello?;A:«{"function": {"name": "f", "arguments": {"n": 1}}};»T:f;A:«Hello;»'
+
+
+REFUSED = {
+    "no-end": (LOOP + "{{ m.role[0] | upper }}:{{ m.content }}" + END, "nothing that ends a reply"),
+    "no-loop": (
+        "U:{{ messages[0].content }}A:{{ messages[1].content }};{{ messages[3].content }}",
+        "does not write it in a loop",
+    ),
+    "other-end": (
+        LOOP + "{{ m.role[0] | upper }}:{{ m.content }}{{ '!' if loop.last else ';' }}" + END,
+        "'Hello!' by its",
+    ),
+    "other-text": (LOOP + "{{ m.role[0] | upper }}:{{ m.content | length }};" + END, "changes the texts"),
+    "other-header": (LOOP + "{{ m.role[0] }}:{{ m.content }};" + END, "generation prompt is 'A:', but .* 'a:Hello"),
+    "no-thought": (
+        LOOP + "{{ m.role[0] | upper }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}A:<think>{% endif %}",
+        "opens a thought, but the template writes the reply without one",
+    ),
+    "question-in-reply": (
+        LOOP + "{% if m.role == 'assistant' %}A:{{ messages[0].content }}{{ m.content }};{% endif %}" + END,
+        r"message 2: it is 'Hello\?Hello;' by the template's loop, but 'Hello;' by its own texts",
+    ),
+}
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize(("source", "match"), REFUSED.values(), ids=REFUSED)
+def test_a_reply_is_refused_if_the_ways_disagree(source, match):
+    with pytest.raises(RecordProblem, match=match) as caught:
+        ChatTemplate(source).render([U, R, V, S])
+    assert caught.value.kind == "generation-not-found"
