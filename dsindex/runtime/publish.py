@@ -31,10 +31,10 @@ import msgspec
 from dsindex.errors import OutputError
 from dsindex.messages import show_name
 from dsindex.store.json_text import decode_json, encode_json
-from dsindex.store.local import LOCAL, holds_writes, require_path, sync_folder, writing
+from dsindex.store.local import LOCAL, holds_writes, require_path, retried, sync_folder, writing
 from dsindex.store.lock import hold_lock
 from dsindex.store.protocol import find, open_output, replace_file, store_of
-from dsindex.store.read import digest_file
+from dsindex.store.read import digest_file, input_status
 from dsindex.store.urls import absolute, folder_of, joined, with_suffix
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[NewFiles]
         for final, file in files.written.items():
             if not os.path.lexists(final):
                 missing[final] = file.size_bytes
-            elif os.path.getsize(final) != file.size_bytes or digest_file(final) != file.digest:
+            elif input_status(final).size_bytes != file.size_bytes or digest_file(final) != file.digest:
                 hint = "choose another name, or remove it"
                 raise OutputError(f"{final}: exists already, with other content", hint=hint)
         LOCAL.delete(artifact.partial(final) for final in files.written.keys() - missing.keys())
@@ -307,7 +307,7 @@ def _sync(folder: str) -> None:
 
 
 def _is_there(path: str, size: int | None) -> bool:
-    return os.path.isdir(path) if size is None else os.path.isfile(path) and os.path.getsize(path) == size
+    return os.path.isdir(path) if size is None else (status := find(path)) is not None and status.size_bytes == size
 
 
 def _withdraw(paths: Iterable[str]) -> None:
@@ -368,5 +368,5 @@ def _entries(folder: str) -> Iterator[str]:
     if holds_writes(folder):
         yield from (entry.path for entry in store_of(folder).list(folder, recursive=False))
     else:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            yield from (joined(folder, name) for name in os.listdir(folder))
+        with writing(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            yield from (joined(folder, name) for name in retried(lambda: os.listdir(folder)))
