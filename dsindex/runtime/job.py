@@ -313,7 +313,7 @@ def _working(job: Job) -> Iterator[None]:
             journal.record(began)
         with job.reporter.showing(*([] if holds_writes(prefix) else [ProgressFile(prefix)])):
             job.reporter.follow(executor)
-            files = [joined(work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs)]
+            files = [joined(work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs if path != "-")]
             executor.require_seen(files, [folder_of(prefix)])
             yield
     except BaseException as stop:

@@ -133,7 +133,7 @@ class _FileLock(Lock):
     def release(self) -> None:
         try:
             if self.still_held():
-                os.unlink(self.path)
+                retried(lambda: os.unlink(self.path))
         finally:
             os.close(self._descriptor)
 
@@ -143,7 +143,7 @@ class _FileLock(Lock):
         with contextlib.ExitStack() as undo, writing(self.path):
             self._descriptor = os.open(self.path, flags, 0o644)
             undo.callback(os.close, self._descriptor)
-            content = os.pread(self._descriptor, 4096, 0)
+            content = retried(lambda: os.pread(self._descriptor, 4096, 0))
             try:
                 fcntl.flock(self._descriptor, operation)
             except BlockingIOError:
