@@ -406,7 +406,11 @@ def check_what_stands(found, before, expected):
         stem, end = match["stem"], match["end"]
         for source in (before, expected):
             own = [f"{stem}.bin"] if end == ".idx" else [each for each in source if each.startswith(stem + end[0])]
-            own = [] if end == ".pbin" else [each for each in own if each in source and "progress" not in each]
+            own = (
+                []
+                if end == ".pbin"
+                else [each for each in own if each in source and not each.endswith((".progress.json", "-dsindex.json"))]
+            )
             if all(found.get(each) == source.get(each) for each in (name, *own)):
                 break
         else:
