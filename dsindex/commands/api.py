@@ -6,14 +6,16 @@ The arguments are the fields of the command's model in `dsindex.options`. The co
 from __future__ import annotations
 
 import contextlib
+import html
 import inspect as inspection
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_origin
 
 from dsindex.errors import DsindexError, UsageError
+from dsindex.messages import show_name
 from dsindex.options.build import BuildConfig
 from dsindex.options.common import ExecutorConfig
 from dsindex.options.datasets import (
@@ -28,7 +30,7 @@ from dsindex.options.index import IndexConfig
 from dsindex.options.instruct import InstructConfig
 from dsindex.options.merge import MergeConfig
 from dsindex.options.mix import MixConfig
-from dsindex.options.model import Options, options_of
+from dsindex.options.model import Option, Options, options_of
 from dsindex.options.pack import JoinConfig, PackConfig
 from dsindex.runtime.dispatch import make_executor, wants_ray
 from dsindex.runtime.progress import BAR_SECONDS, Display, Reporter, standard_display
@@ -71,10 +73,12 @@ def takes(
 
         def call(*arguments: Arguments.args, **values: Arguments.kwargs) -> Returned:
             try:
-                return command(*arguments, **values)
+                result = command(*arguments, **values)
             except DsindexError as error:
                 error.args = tuple(_FLAG.sub(partial(_argument_of, options), str(line)) for line in error.args)
                 raise
+            setattr(type(result), "_repr_html_", _as_html)  # noqa: B010 - notebooks show results with it
+            return result
 
         call.command = command  # type: ignore[attr-defined]  # the command line's, whose messages name flags
         call.__name__ = call.__qualname__ = run.__name__
@@ -83,6 +87,13 @@ def takes(
         return call
 
     return decorate
+
+
+def _as_html(result: Any) -> str:  # noqa: ANN401 - any result
+    """Return the fields of a result as a table."""
+    shown = {each.name: getattr(result, each.name) for each in fields(result) if each.repr}
+    rows = (f"<tr><td>{name}</td><td>{html.escape(show_name(str(value)))}</td></tr>" for name, value in shown.items())
+    return f"<table>{''.join(rows)}</table>"
 
 
 _FLAG = re.compile(r"--([a-z][a-z-]*)")
@@ -105,7 +116,7 @@ def _signature(run: Callable[..., object], model: type[Options]) -> inspection.S
             each.alias or name,
             kinds[each.kw_only],
             default=inspection.Parameter.empty if each.default is ... else each.default,
-            annotation=each.annotation,
+            annotation=_type_of(each),
         )
         for name, each in options_of(model).items()
     ]
@@ -113,9 +124,21 @@ def _signature(run: Callable[..., object], model: type[Options]) -> inspection.S
     return inspection.Signature(parameters, return_annotation=run.__annotations__["return"])
 
 
+def _type_of(option: Option) -> str:
+    """Return the type of an option's value, for `help`."""
+    name = (
+        str(option.kind).replace("typing.", "")
+        if get_origin(option.kind)
+        else getattr(option.kind, "__name__", "object")
+    )
+    return f"{name} | None" if option.default is None else name
+
+
 def _document(text: str, model: type[Options]) -> str:
     """Return a docstring with the help text of each option."""
     lines = [f"    {each.alias or name}: {each.help}" for name, each in options_of(model).items() if each.help]
+    if "progress" in options_of(model):
+        lines.append("    progress: True shows bars or lines; a function is called with each Snapshot of the progress.")
     return "\n".join([inspection.cleandoc(text), "", "Args:", *lines])
 
 
