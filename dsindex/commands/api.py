@@ -6,16 +6,14 @@ The arguments are the fields of the command's model in `dsindex.options`. The co
 from __future__ import annotations
 
 import contextlib
-import html
 import inspect as inspection
 import re
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_origin
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args
 
 from dsindex.errors import DsindexError, UsageError
-from dsindex.messages import show_name
 from dsindex.options.build import BuildConfig
 from dsindex.options.common import ExecutorConfig
 from dsindex.options.datasets import (
@@ -54,6 +52,8 @@ if TYPE_CHECKING:
     from dsindex.runtime.estimate import EstimateResult
     from dsindex.runtime.progress import Snapshot
 
+show_html: Callable[[Any], str] | None = None
+"""Shows a result in a notebook; the package sets it."""
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 Config = TypeVar("Config", bound=Options)
@@ -77,7 +77,8 @@ def takes(
             except DsindexError as error:
                 error.args = tuple(_FLAG.sub(partial(_argument_of, options), str(line)) for line in error.args)
                 raise
-            setattr(type(result), "_repr_html_", _as_html)  # noqa: B010 - notebooks show results with it
+            if show_html is not None:
+                setattr(type(result), "_repr_html_", show_html)  # noqa: B010 - notebooks call it
             return result
 
         call.command = command  # type: ignore[attr-defined]  # the command line's, whose messages name flags
@@ -87,13 +88,6 @@ def takes(
         return call
 
     return decorate
-
-
-def _as_html(result: Any) -> str:  # noqa: ANN401 - any result
-    """Return the fields of a result as a table."""
-    shown = {each.name: getattr(result, each.name) for each in fields(result) if each.repr}
-    rows = (f"<tr><td>{name}</td><td>{html.escape(show_name(str(value)))}</td></tr>" for name, value in shown.items())
-    return f"<table>{''.join(rows)}</table>"
 
 
 _FLAG = re.compile(r"--([a-z][a-z-]*)")
@@ -126,11 +120,8 @@ def _signature(run: Callable[..., object], model: type[Options]) -> inspection.S
 
 def _type_of(option: Option) -> str:
     """Return the type of an option's value, for `help`."""
-    name = (
-        str(option.kind).replace("typing.", "")
-        if get_origin(option.kind)
-        else getattr(option.kind, "__name__", "object")
-    )
+    is_plain = isinstance(option.kind, type) and not get_args(option.kind)
+    name = option.kind.__name__ if is_plain else str(option.kind).replace("typing.", "")
     return f"{name} | None" if option.default is None else name
 
 
