@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.formats.manifest import Plan
 from dsindex.messages import show_name, without_secrets
+from dsindex.runtime.tasks import name_in_plan
 from dsindex.store.json_text import encode_json
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputStatus] = ()) -
     """Return the plan of settings, which are of types that JSON has, and inputs."""
     return Plan(
         settings=json.loads(encode_json(settings)),
-        inputs=[(file.path, file.size_bytes, file.version) for file in inputs],
+        inputs=[(name_in_plan(file.path), file.size_bytes, file.version) for file in inputs],
     )
 
 
