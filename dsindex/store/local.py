@@ -99,8 +99,8 @@ class Readable(io.RawIOBase):
             while len(buffer):
                 count = self.read_into(buffer, offset)
                 if not count:
-                    what = f"ends at byte {offset}, {len(buffer)} bytes too early"
-                    raise InputError(f"{self.path}: {what}; it changed during the copy; run the same command again")
+                    what = f"changed while it was copied: it ends at byte {offset}, {len(buffer)} bytes too early"
+                    raise InputError(f"{self.path}: {what}", hint="rerun the command")
                 buffer, offset = buffer[count:], offset + count
         except OSError as error:
             refused = unreadable(self.path, error)
@@ -513,8 +513,7 @@ def make_folder(path: str) -> None:
         try:
             os.makedirs(path, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
-            msg = f"{path}: expected a folder or nothing, got a file in its place; move it away"
-            raise OutputError(msg) from error
+            raise OutputError(f"{path}: a file is in place of this folder", hint="move it away") from error
 
 
 def remove_if_present(path: str) -> None:
