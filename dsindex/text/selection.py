@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 
@@ -34,7 +35,7 @@ from dsindex.text.fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dsindex.text.fields import Path
     from dsindex.text.jq import PatternAnswers, Patterns
@@ -156,20 +157,14 @@ class Selection:
 
         jq accepts more than JSON lines, so it does not decide whether a line is a record.
         """
-        records = list(map(parse_record, lines))
-        if not self.needs_jq:
-            return [record if isinstance(record, str) else self._judge(record, None) for record in records]
-        own = [line for line, record in zip(lines, records, strict=True) if not isinstance(record, str)]
-        if self.folder_values:
-            own = [_insert_values(line, self.folder_values) for line in own]
-        answers = iter(self._open_patterns().read_lines(own))
+        records = list(map(_parse, lines))
+        answers: Iterator[PatternAnswers | None] = repeat(None)
+        if self.needs_jq:
+            own = [line for line, record in zip(lines, records, strict=True) if not isinstance(record, str)]
+            if self.folder_values:
+                own = [_insert_values(line, self.folder_values) for line in own]
+            answers = iter(self._open_patterns().read_lines(own))
         return [record if isinstance(record, str) else self._judge(record, next(answers)) for record in records]
-
-    def _judge(self, record: dict[str, object], answers: PatternAnswers | None) -> Judgement:
-        try:
-            return self._read(record, answers)
-        except RecordProblem as problem:
-            return problem.reason
 
     def build_columns(self, values: Iterable[Sequence[Any]]) -> dict[str, Column]:
         """Return the column of each key, given its values in all records."""
@@ -191,19 +186,22 @@ class Selection:
         conditions = () if self.where is None else (self.where,)
         return open_patterns(fields, conditions=conditions)
 
-    def _read(self, record: dict[str, object], answers: PatternAnswers | None) -> Judgement:
-        if answers is not None and not answers.holds():
-            return None
+    def _judge(self, record: dict[str, object], answers: PatternAnswers | None) -> Judgement:
         values: list[object] = []
-        for key in self.keys:
-            if key.path is not None:
-                value = find_value({**self.folder_values, **record}, key.path)
-            elif answers is not None:
-                value = answers.value(key.name)
-            wrong = self.find_fault(key, value)
-            if wrong is not None:
-                return wrong
-            values.append(value)
+        try:
+            if answers is not None and not answers.holds():
+                return None
+            for key in self.keys:
+                if key.path is not None:
+                    value = find_value({**self.folder_values, **record} if self.folder_values else record, key.path)
+                elif answers is not None:
+                    value = answers.value(key.name)
+                wrong = self.find_fault(key, value)
+                if wrong is not None:
+                    return wrong
+                values.append(value)
+        except RecordProblem as problem:
+            return problem.reason
         return values
 
     def find_fault(self, key: TextKey, value: object) -> str | None:
@@ -219,6 +217,13 @@ class Selection:
             return None
         place = f"from the jq pattern {key.program!r}" if key.path is None else show_place(key.path)
         return f"expected {expected} {place}, got {wrong}"
+
+
+def _parse(line: bytes) -> dict[str, object] | str:
+    try:
+        return parse_record(line)
+    except RecordProblem as problem:
+        return problem.reason
 
 
 def _parse_folder_value(text: str) -> object:

@@ -9,7 +9,6 @@ from dsindex.chat.conversations import (
     LEARNT_QUESTION,
     UNWANTED_KEYS,
     ConversationReader,
-    parse_record,
     read_flag,
 )
 from dsindex.errors import RecordProblem
@@ -251,19 +250,6 @@ def test_turns_may_have_a_key_of_their_own():
     assert read({"dialog": TURNS, "messages": 1}, turns_key="dialog").messages == [USER, REPLY]
     with pytest.raises(RecordProblem, match="needs the key dialog; its keys are 'prompt, completion'"):
         read({"prompt": "Hi", "completion": "Yo"}, turns_key="dialog")
-
-
-@pytest.mark.parametrize(("line", "match"), [
-    (b"\xff{}", "."),
-    (b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}", "at most 900 objects and lists"),
-    (b'  {"messages": [', "error at column"),
-    (b'[{"messages": []}]', r"a list.*jq -c '\.\[\]'"),
-    (b'"role": "user",', "Extra data"),
-], ids=range(5))  # fmt: skip
-def test_parse_record_refuses_what_is_no_object(line, match):
-    with pytest.raises(RecordProblem, match=match) as caught:
-        parse_record(line)
-    assert caught.value.kind == "bad-json"
 
 
 def test_lone_surrogates_are_bad():
