@@ -251,7 +251,9 @@ def join_packed(config: JoinConfig, _: Reporter) -> JoinResult:
     from dsindex.commands.convert import join_pbin_files
     from dsindex.formats.pbin import PBIN_VERSIONS
 
-    header = join_pbin_files(config.merge, config.output, version=PBIN_VERSIONS[config.pbin_era])
+    header = join_pbin_files(
+        config.merge, config.output, version=PBIN_VERSIONS[config.pbin_era], seed=config.shuffle_documents
+    )
     return JoinResult(path=config.output, header=header, num_files=len(config.merge))
 
 

@@ -19,7 +19,7 @@ from dsindex.errors import FormatError, InputError
 from dsindex.formats.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.messages import count
 from dsindex.runtime.input_paths import STANDARD_INPUT, FoundPath
-from dsindex.runtime.inputs import look_at_inputs, plan_shards
+from dsindex.runtime.inputs import cut_inputs, look_at_inputs, plan_shards
 from dsindex.runtime.tokenize import ShardSettings, tokenize_shard
 from dsindex.runtime.work_folder import write_marker
 from dsindex.store.read import fingerprint_input, is_stored
@@ -264,7 +264,7 @@ def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> lis
             require_confirmed(path, (prefix, *contact))
         form: Any = recorded.format or "jsonl"
         place = FoundPath(path=path, absolute_path=path)
-        [file] = look_at_inputs([place], wanted=form, shard_size=SHARD_BYTES)
+        [file] = cut_inputs(look_at_inputs([place], wanted=form), shard_size=SHARD_BYTES)
         if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
             what = f"expected the input of {recorded.size_bytes} bytes with which the dataset was made, got another"
             raise InputError(f"{path}: {what}; it changed, restore the original")

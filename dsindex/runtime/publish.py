@@ -31,7 +31,7 @@ import msgspec
 from dsindex.errors import OutputError
 from dsindex.messages import show_name
 from dsindex.store.json_text import decode_json, encode_json
-from dsindex.store.local import holds_writes, require_path, sync_folder, writing
+from dsindex.store.local import LOCAL, holds_writes, require_path, sync_folder, writing
 from dsindex.store.lock import hold_lock
 from dsindex.store.protocol import find, open_output, replace_file, store_of
 from dsindex.store.read import digest_file
@@ -193,6 +193,7 @@ def new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[NewFiles]
             elif os.path.getsize(final) != file.size_bytes or digest_file(final) != file.digest:
                 hint = "choose another name, or remove it"
                 raise OutputError(f"{final}: exists already, with other content", hint=hint)
+        LOCAL.delete(artifact.partial(final) for final in files.written.keys() - missing.keys())
         if missing:
             publish([replace(artifact, finals=tuple(missing))], missing)
 

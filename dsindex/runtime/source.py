@@ -13,8 +13,14 @@ from dsindex.formats.manifest import RecordedOptions, RecordedTokenizer
 from dsindex.messages import show_name
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.input_paths import find_paths, piped_input
-from dsindex.runtime.inputs import choose_shard_size, look_at_inputs, plan_shards
-from dsindex.runtime.work_folder import INPUTS_FOLDER, hold_work_folder, is_marked
+from dsindex.runtime.inputs import (
+    choose_shard_size,
+    choose_smallest_shard,
+    cut_inputs,
+    look_at_inputs,
+    plan_shards,
+)
+from dsindex.runtime.work_folder import INPUTS_FOLDER, hold_work_folder, is_marked, read_shard_size
 from dsindex.store.local import holds_writes, make_folder
 from dsindex.store.protocol import find, open_output, store_of
 from dsindex.store.read import digest_file
@@ -48,6 +54,8 @@ class TextSource:
     tokenizer: Tokenizer
     engine: Engine
     eod_id: int | None
+    smallest_shard: int
+    """The smallest shard size that is chosen: that of the work folder, or of the size of the job."""
 
     @property
     def files(self) -> list[InputStatus]:
@@ -103,7 +111,8 @@ class TextSource:
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
         config = self.config
-        return plan_shards(self.inputs, shard_bytes=config.shard_size or choose_shard_size(0, config.largest_shard))
+        chosen = choose_shard_size(0, smallest=self.smallest_shard, largest=config.largest_shard)
+        return plan_shards(self.inputs, shard_bytes=config.shard_size or chosen)
 
     def shard_options(self) -> dict[str, Any]:
         """Return the settings that the shards of every kind have."""
@@ -202,19 +211,22 @@ def open_source(
     )
     if reporter is not None and len(paths) >= _MANY_INPUTS:
         reporter.say(f"looking at {len(paths):,} inputs, about a minute for a million")
-    look = partial(
-        look_at_inputs,
-        wanted=config.input_format,
-        shard_size=config.shard_size,
-        largest=config.largest_shard,
-        selection=selection,
-    )
-    inputs = look(path for path in paths if not path.is_standard_input)
+    look = partial(look_at_inputs, wanted=config.input_format, selection=selection)
+    seen = look(path for path in paths if not path.is_standard_input)
     for number, path in enumerate(paths):
         if path.is_standard_input and reporter is not None:
             _store_standard_input(work_dir, stored, say=reporter.say)
-            inputs[number:number] = look([path])
-    return TextSource(config=config, inputs=tuple(inputs), tokenizer=tokenizer, engine=engine, eod_id=eod_id)
+            seen[number:number] = look([path])
+    smallest = read_shard_size(work_dir) or choose_smallest_shard(sum(each.text_bytes for each in seen))
+    inputs = cut_inputs(seen, shard_size=config.shard_size, smallest=smallest, largest=config.largest_shard)
+    return TextSource(
+        config=config,
+        inputs=tuple(inputs),
+        tokenizer=tokenizer,
+        engine=engine,
+        eod_id=eod_id,
+        smallest_shard=smallest,
+    )
 
 
 # Standard input is a file of the work folder: a file can be read in parts, in parallel, and again.

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, MissingObjectError, PlanError
-from dsindex.store.local import make_folder, writing
+from dsindex.store.local import make_folder, retried, writing
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class _FileLock(Lock):
 
     def still_held(self) -> bool:
         with contextlib.suppress(OSError):
-            return os.path.samestat(os.fstat(self._descriptor), os.lstat(self.path))
+            return os.path.samestat(os.fstat(self._descriptor), retried(lambda: os.lstat(self.path)))
         return False
 
     def release(self) -> None:
