@@ -1,7 +1,7 @@
 """What the driver and its workers exchange: tasks and receipts. No behaviour is here.
 
 A shard task is a part of one input, or a list of small inputs; a range task is a block of an output. Receipts are what
-the journal records. They carry the digest of every block of a shard's files, so whoever copies some bytes of such a
+the journal records. They carry the digest of every block of a shard's files, so a task that copies bytes of such a
 file checks exactly the blocks that hold them.
 """
 

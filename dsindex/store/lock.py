@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import socket
@@ -122,8 +123,10 @@ class _FileLock(Lock):
     def __init__(self, path: str, what: str, *, waits: bool = False) -> None:
         super().__init__(path, what)
         make_folder(os.path.dirname(path) or ".")
-        while not self._take(fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB):
-            pass
+        take = functools.partial(self._take, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with writing(self.path):
+            while not retried(take):
+                pass
 
     def still_held(self) -> bool:
         with contextlib.suppress(OSError):
@@ -133,14 +136,14 @@ class _FileLock(Lock):
     def release(self) -> None:
         try:
             if self.still_held():
-                os.unlink(self.path)
+                retried(lambda: os.unlink(self.path))
         finally:
             os.close(self._descriptor)
 
     def _take(self, operation: int) -> bool:
         """Lock the file; False if its former owner removed it meanwhile."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with contextlib.ExitStack() as undo, writing(self.path):
+        with contextlib.ExitStack() as undo:
             self._descriptor = os.open(self.path, flags, 0o644)
             undo.callback(os.close, self._descriptor)
             content = os.pread(self._descriptor, 4096, 0)

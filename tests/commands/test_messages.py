@@ -176,12 +176,12 @@ def test_how_a_build_ends(tmp_path, cli, monkeypatch, error, code, message):
 
 
 @pytest.mark.parametrize(("text", "message", "code"), [
-    ("input: [a\n", "expected YAML", 1),
+    ("input: [a\n", "not valid YAML", 1),
     ("colour: red\n", "there is no option 'colour'", 2),
     ("outptu_prefix: x\n", r"^error: there is no option 'outptu_prefix'; --.*\nhint: did you mean 'output_p", 2),
-    ("input: a\ninput: b\n", r"c\.yaml, line 2: expected YAML, got what is none .input again", 1),
+    ("input: a\ninput: b\n", r"c\.yaml, line 2: not valid YAML: input again", 1),
     ("append-eod: true\nappend_eod: false\n", r"c\.yaml: expected each option once, got append_eod in two", 1),
-    ("a: &a [*a]\n", r"c\.yaml, line 1: expected YAML, .*the alias \*a", 1),
+    ("a: &a [*a]\n", r"c\.yaml, line 1: not valid YAML: the alias \*a", 1),
 ], ids=["syntax", "unknown", "mistyped", "key-twice", "two-spellings", "endless"])  # fmt: skip
 def test_wrong_config_files_are_named(tmp_path, cli, text, message, code):
     (tmp_path / "c.yaml").write_text(text)
