@@ -440,7 +440,7 @@ def other_words(trial, what):
     """Return the words of another job of the same output, and its standard input."""
     job, words = trial.job, list(trial.words)
     if what == "--append-eod":
-        words.remove("--append-eod")
+        words = [word for word in words if word not in {"--append-eod", "--empty-documents", "eod"}]
     elif what == "records" and "--where" not in words and job.command != "pack":
         words += ["--max-record-size", "100KiB"] if job.command == "instruct" else ["--where", ".title != null"]
     elif what == "inputs":
