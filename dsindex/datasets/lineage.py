@@ -82,7 +82,7 @@ def find_document_origins(
         prefix: The dataset.
         num_documents: Its number of documents.
         documents: Their numbers.
-        contact: Addresses whose buckets and servers may be contacted, besides that of the dataset.
+        contact: Addresses whose buckets and servers may be contacted, in addition to the address of the dataset.
 
     Raises:
         FormatError: If the dataset's own manifest or provenance is damaged or belongs to another dataset.
