@@ -98,10 +98,8 @@ def build_sample_index(
         # A kept partial sample ends with the last token: its row is the last position, x tokens before the end.
         last_offset = int(sequence_lengths[int(document_index[-1]) - begin]) - extra
         if last_offset < 0:
-            raise LimitError(
-                "the last sequence is empty, so the end of the kept partial sample cannot be stored "
-                "(Megatron also stops there); use another seed, or drop the partial sample"
-            )
+            hint = "use another seed, or drop the partial sample"
+            raise LimitError("the last sequence is empty, so Megatron stops at the partial last sample", hint=hint)
         rows[reached + 1 :] = (len(document_index) - 1, last_offset)
     return rows
 
