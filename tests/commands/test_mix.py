@@ -124,7 +124,7 @@ def test_plan_of_a_blend_is_what_megatron_draws(case, monkeypatch, capsys):
     ("web --valid-data-path code --split 9,1", 2, "--split and --valid-data-path cannot be combined"),
     ("web 0.5 books", 1, "0.5.idx: no such file"),
     ("web=60% books=60%", 1, "expected shares of at most 100% together, got 120%; make them smaller"),
-    ("web linked", 1, "expected every dataset once"),
+    ("web linked", 1, "this dataset is given twice"),
     ("chat", 1, "chat.idx: no such file; give the prefix of a .bin and .idx"),
     ("empty", 1, "expected tokens to draw, got a dataset without any"),
     ("--data-path 0.5 web books", 1, "0.5.idx: no such file"),

@@ -65,7 +65,9 @@ def test_kept_partial_sample_is_counted_in_float32():
     assert count_samples(7, rule=rule) == 4
     assert count_samples(2**24 + 3, rule=rule) == 2**23 + 2
     assert count_samples(2**25 + 1, rule=rule) == 2**24, "exact would be one more"
-    with pytest.raises(LimitError, match="Megatron counts 16777216 samples in float32, not the 16777217 that are requested"):
+    with pytest.raises(
+        LimitError, match="Megatron counts 16777216 samples in float32, not the 16777217 that are requested"
+    ):
         count_epochs(2**25 + 2, 2**24 + 1, rule=rule, place="p")
 
 
