@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from dsindex.chat.config import InstructionConfig
     from dsindex.chat.thoughts import CharacterSpan
-    from dsindex.text.jq import MaskPattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +166,8 @@ class MessageConstruction:
                 continue
             selected = answers.selected(number)
             if not any(selected) and self._config.unmatched_patterns == "refuse":
-                raise _no_match(mask)
+                reason = "selects nothing; `unmatched_patterns: allow` accepts such records"
+                raise RecordProblem("pattern-no-match", f"the pattern `{mask.pattern}` {reason}")
             is_list = isinstance(fields[mask.field], list)
             masked.update((mask.field, i if is_list else None) for i, is_masked in enumerate(selected) if is_masked)
         return masked
@@ -239,10 +239,3 @@ def group_exchanges(parts: Sequence[PromptPart]) -> list[list[int]]:
         groups[-1].append(number)
         answered = part.trainable
     return groups
-
-
-def _no_match(mask: MaskPattern) -> RecordProblem:
-    return RecordProblem(
-        "pattern-no-match",
-        f"the pattern `{mask.pattern}` selects nothing; `unmatched_patterns: allow` accepts such records",
-    )

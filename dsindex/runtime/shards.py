@@ -19,7 +19,7 @@ from dsindex.runtime.executors import Call
 from dsindex.runtime.output import ranges_of
 from dsindex.runtime.tasks import Damaged, Segment, ShardRows, SourceFile
 from dsindex.runtime.tokenize import tokenize_shard
-from dsindex.runtime.work_folder import SHARDS_FOLDER, ShardMade, ShardVoid
+from dsindex.runtime.work_folder import SHARDS_FOLDER, ShardMade, ShardVoid, keep_shard_size
 from dsindex.store.protocol import store_of
 from dsindex.store.urls import joined
 
@@ -57,6 +57,7 @@ class Shards(Assembly):
     ) -> None:
         super().__init__(job)
         self.source = source
+        keep_shard_size(job.work_dir, source.smallest_shard)
         self._tasks = source.tasks()
         self._function, self._settings = function, job.executor.share(settings)
         self._results: dict[int, ShardResult] = {}

@@ -138,3 +138,19 @@ def tokenized():
 
 
 SHARD = b'{"kind":"shard"'
+
+
+def test_shard_size_of_a_large_job_is_kept_when_inputs_are_added(monkeypatch, capsys):
+    monkeypatch.setattr("dsindex.runtime.inputs.JOB_SHARDS", 4)
+    monkeypatch.setattr("dsindex.options.common.TextConfig.largest_shard", 1 << 10)
+    for name, lines in (("a", 60), ("b", 90)):
+        Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:lines] * 3))
+    assert build("a", options=["--keep-shards"]) == 0
+    before = tokenized()
+    assert len(before) <= 4
+    capsys.readouterr()
+    assert build("a b", options=["--keep-shards", "--replace"]) == 0
+    assert f"{len(before)} of " in capsys.readouterr().err
+    assert set(tokenized()[len(before) :]) == {"b.jsonl"}
+    assert build("a b", "other/x", ["--shard-size", "1KiB"]) == 0
+    assert datasets("out/x") == datasets("other/x")
