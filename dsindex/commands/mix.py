@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from dsindex.datasets.tails import describe_data
+from dsindex.datasets.data_notes import describe_data
 from dsindex.errors import InputError, LimitError, UsageError
 from dsindex.formats.manifest import read_manifest
 from dsindex.megatron.building import count_parts, sequence_counts, write_sequence_counts

@@ -53,7 +53,7 @@ from dsindex.runtime.work_folder import (
     remove_work_folder,
 )
 from dsindex.store.local import holds_writes
-from dsindex.store.protocol import find, replace_file, store_of
+from dsindex.store.protocol import find, open_output, store_of
 from dsindex.store.urls import absolute, folder_of, joined
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from dsindex.runtime.executors import Call, Executor
     from dsindex.runtime.output import Output
     from dsindex.runtime.progress import Reporter
+    from dsindex.store.local import StoredFile
     from dsindex.store.lock import Lock
     from dsindex.text.engines import Engine
 
@@ -153,13 +154,14 @@ class Job:
         manifests = [Manifest(content=content, run=run) for content in contents]
         self.journal.log.sync()
         self.require_locks()
-        sizes: dict[str, int | None] = {}
+        written: dict[str, StoredFile | None] = {}
         for output, manifest in zip(reversed(self.outputs), reversed(manifests), strict=True):
-            encoded, final = manifest.encode(), manifest_path(output.prefix)
-            sizes |= {output.final(suffix): file.size_bytes for suffix, file in manifest.content.digests.items()}
-            sizes[final] = len(encoded)
-            replace_file(output.artifact.partial(final), encoded)
-        publish([output.artifact for output in self.outputs], sizes)
+            final = manifest_path(output.prefix)
+            written |= {output.final(suffix): file for suffix, file in manifest.content.digests.items()}
+            with open_output(output.artifact.partial(final)) as file:
+                file.write(manifest.encode())
+            written[final] = file.as_stored(final)
+        publish([output.artifact for output in self.outputs], written)
         self.journal.record(Finished())
         self.manifests = manifests
 
@@ -189,7 +191,8 @@ def open_job(
         BaseException: Whatever interrupts the block, with a note about the finished work that is kept.
     """
     raise_missed_stop()
-    work_dir, artifacts = work_folder_path(config), [output.artifact for output in outputs]
+    work_dir, prefix = work_folder_path(config), absolute(config.output_prefix)
+    artifacts = [output.artifact for output in outputs]
     refuse_inputs(artifacts, [path for path, *_ in plan.inputs])
     with contextlib.ExitStack() as owned:
         locks = [owned.enter_context(hold_work_folder(work_dir))]
@@ -217,11 +220,11 @@ def open_job(
                 yield job
         else:
             yield job
-            conclude(absolute(config.output_prefix))
+            conclude(prefix)
         journal = job.journal
         if config.keep_shards:
             remove_unused(work_dir, (file.name for result in journal.shards.values() for file in result.stored_files))
-        elif journal.began is None or journal.began.plan == plan or not journal.has_work:
+        elif journal.began is None or journal.began.output_prefix == prefix or not journal.has_work:
             remove_work_folder(work_dir)
         remove_leftovers(artifacts)
 
@@ -313,7 +316,7 @@ def _working(job: Job) -> Iterator[None]:
             journal.record(began)
         with job.reporter.showing(*([] if holds_writes(prefix) else [ProgressFile(prefix)])):
             job.reporter.follow(executor)
-            files = [joined(work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs)]
+            files = [joined(work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs if path != "-")]
             executor.require_seen(files, [folder_of(prefix)])
             yield
     except BaseException as stop:

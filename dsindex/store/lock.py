@@ -146,7 +146,7 @@ class _FileLock(Lock):
         with contextlib.ExitStack() as undo:
             self._descriptor = os.open(self.path, flags, 0o644)
             undo.callback(os.close, self._descriptor)
-            content = os.pread(self._descriptor, 4096, 0)
+            content = retried(lambda: os.pread(self._descriptor, 4096, 0))
             try:
                 fcntl.flock(self._descriptor, operation)
             except BlockingIOError:
