@@ -38,7 +38,9 @@ $(DEV_READY): pyproject.toml
 	$(call install,[dev], and the tools of its tests)
 	@touch $(READY)
 
+# EXTRAS=cluster,objects adds the packages of these extras.
 install: $(READY)
+	$(if $(EXTRAS),$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EDITABLE) '.[$(EXTRAS)]')
 	@echo "dsindex is installed; put it on the path with: source $(VENV)/bin/activate"
 
 demo: $(READY)

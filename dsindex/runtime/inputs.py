@@ -110,9 +110,6 @@ def _look_at(found: FoundPath, *, wanted: InputFormat, selection: Selection | No
     with found.errors_placed():
         try:
             with store_of(stored).open(stored, found.status) as file:
-                if not file.size_bytes:
-                    what = "expected at least one record, got an empty file"
-                    raise InputError(f"{path}: {what}; leave it out of --input")
                 form = detect_form(file, shown_as=path, wanted=wanted)
         except OSError as error:
             what = f"cannot be read ({error.strerror})"
@@ -153,7 +150,7 @@ def _cut(seen: SeenInput, shard_size: int | None, smallest: int, largest: int) -
     bounds = [0, size]
     if seen.groups is not None:
         bounds = [*_begins_of_shards(seen.groups, shard_bytes), len(seen.groups)]
-    elif form.can_seek:
+    elif form.can_seek and size:
         bounds = [*range(0, size, shard_bytes), size]
     units = max(1, bounds[-1])
     for begin, end in pairwise(bounds):

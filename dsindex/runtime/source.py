@@ -74,11 +74,20 @@ class TextSource:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence about inputs that are given more than once, whose records are in the output as often."""
+        """What may be a mistake: files that are given, and are in the output, more than once, and empty files."""
         times = Counter(file.path for file in self.files)
-        shown = [f"{show_name(path)} ({count:,} times)" for path, count in times.items() if count > 1]
-        more = f", and {len(shown) - _SHOWN:,} more" if len(shown) > _SHOWN else ""
-        return (f"inputs that are given more than once: {', '.join(shown[:_SHOWN])}{more}",) if shown else ()
+        named = {
+            "inputs that are given more than once": [
+                f"{path} ({num:,} times)" for path, num in times.items() if num > 1
+            ],
+            "empty inputs": [file.path for file in self.files if not file.size_bytes],
+        }
+        return tuple(
+            f"{what}: {', '.join(map(show_name, paths[:_SHOWN]))}"
+            + (f", and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else "")
+            for what, paths in named.items()
+            if paths
+        )
 
     def first_notes(self, *, encodes: bool = True) -> tuple[str, ...]:
         """Return what should be known before the work begins, with the notes on the inputs.
@@ -208,6 +217,7 @@ def open_source(
         lists=config.input_list,
         split=config.input_split,
         config=config.input_config,
+        exclude=config.exclude,
         standard_input=None if reporter is None else stored,
     )
     if reporter is not None and len(paths) >= _MANY_INPUTS:
