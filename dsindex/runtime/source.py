@@ -30,7 +30,7 @@ from dsindex.text.tiktoken_files import TokenizerOptions
 from dsindex.text.tokenizer import describe_folder, load_tokenizer, require_eod, shared_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dsindex.options.common import TextConfig
     from dsindex.runtime.inputs import InputFile
@@ -117,11 +117,12 @@ class TextSource:
             "--tokenizer-hf-no-include-special-tokens"
         )
 
-    def tasks(self) -> list[ShardTask]:
-        """Return all shards, in plan order."""
+    def tasks(self, dataset_begins: Sequence[int] = (0,)) -> list[ShardTask]:
+        """Return all shards, in plan order; `dataset_begins` are the first inputs of the datasets."""
         config = self.config
         chosen = choose_shard_size(0, smallest=self.smallest_shard, largest=config.largest_shard)
-        return plan_shards(self.inputs, shard_bytes=config.shard_size or chosen)
+        shard_bytes = config.shard_size or chosen
+        return plan_shards(self.inputs, shard_bytes=shard_bytes, dataset_begins=dataset_begins)
 
     def shard_options(self) -> dict[str, Any]:
         """Return the settings that the shards of every kind have."""
