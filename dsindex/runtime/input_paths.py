@@ -115,6 +115,7 @@ def find_paths(
     lists: Sequence[str] = (),
     split: str | None = None,
     config: str | None = None,
+    exclude: Sequence[str] = (),
     standard_input: str | None = None,
 ) -> list[FoundPath]:
     """Resolve inputs to paths, in the order of the output.
@@ -124,6 +125,7 @@ def find_paths(
         lists: Files with one path per line, or `-` for a list on standard input; their entries are no patterns.
         split: The split to take from each folder that has several; `all` for all of them.
         config: The configuration to take of each dataset on the Hub that has several.
+        exclude: Patterns of the ends of paths, whose files are left out.
         standard_input: Where standard input is stored; None if the job cannot read it.
 
     Raises:
@@ -134,17 +136,21 @@ def find_paths(
     has_folders = False
     for entry in [*_given(patterns, standard_input), *_listed(lists)]:
         if entry.is_standard_input or not is_folder(entry.path):
-            found.append(entry)
+            found += [] if _is_excluded(entry.path.split("/"), exclude) else [entry]
             continue
         has_folders = True
         with entry.errors_placed():
-            files = find_folder_files(entry.path, split, config=config)
+            files = find_folder_files(entry.path, split, config=config, exclude=exclude)
         found += [_found(path, entry.origin, status) for path, status in files]
     for flag, name in (("split", split), ("config", config)):
         if name is not None and not has_folders:
             msg = f"--input-{flag} {name}: expected a folder to take the {flag} from, got files only"
             raise InputError(f"{msg}; leave the option out")
     return found
+
+
+def _is_excluded(parts: Sequence[str], exclude: Sequence[str]) -> bool:
+    return any(is_match(parts[n:], pattern.split("/")) for pattern in exclude for n in range(len(parts)))
 
 
 def _given(patterns: Iterable[str], standard_input: str | None) -> Iterator[FoundPath]:
@@ -214,7 +220,7 @@ def piped_input() -> BufferedReader:
 
 
 def find_folder_files(
-    folder: str, split: str | None, *, config: str | None = None
+    folder: str, split: str | None, *, config: str | None = None, exclude: Sequence[str] = ()
 ) -> list[tuple[str, InputStatus | None]]:
     """Return the paths of the files with records below a folder, in order, and what a listing says of objects.
 
@@ -222,6 +228,7 @@ def find_folder_files(
         folder: Path of the folder; the paths returned begin with it.
         split: The split to take, `all`, or None, which refuses a folder of several splits.
         config: The configuration to take of a dataset on the Hub; None for its default one.
+        exclude: Patterns of the ends of paths, whose files are left out.
 
     Raises:
         InputError: If nothing is found, a folder cannot be read, the split cannot be told, a file of a numbered set
@@ -242,7 +249,7 @@ def find_folder_files(
     splits = {
         parts: next((name for at, name in enumerate(parts[:-1]) if _DICT_FILE in names[parts[:at]]), find_split(parts))
         for parts in in_order
-        if _is_data(parts, names, saved.get(parts[:-1]))
+        if _is_data(parts, names, saved.get(parts[:-1])) and not _is_excluded(parts, exclude)
     }
     configured = _configured_files(folder, config)
     if configured is not None:
@@ -256,7 +263,7 @@ def find_folder_files(
             f"found {shown or 'nothing'}; name files of another kind by a pattern"
         )
     files = [listed[parts] for parts in _choose_split(folder, splits, split)]
-    require_all_parts(path for path, _ in files)
+    require_all_parts(path for path, _ in files if not exclude)
     _require_one_format(path for path, _ in files)
     return files
 
