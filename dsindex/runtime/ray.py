@@ -306,8 +306,8 @@ def require_listener(address: str) -> str:
     if reason is not None:
         place = show_name(without_secrets(head))
         hint = (
-            "name the head as HOST:PORT or auto in --address or RAY_ADDRESS, or use --executor local; a job server takes "
-            "jobs: ray job submit --address http://HOST:8265 -- dsindex …"
+            "name the head as HOST:PORT or auto in --address or RAY_ADDRESS, or use --executor local; a job server "
+            "takes jobs: ray job submit --address http://HOST:8265 -- dsindex …"
         )
         raise TaskError(f"{place}: no head of a Ray cluster answers there ({reason})", hint=hint)
     return head

@@ -523,7 +523,7 @@ def remove_if_present(path: str) -> None:
         OutputError: If that is refused.
     """
     with writing(path), contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+        retried(lambda: os.unlink(path))
 
 
 def nearest_folder(path: str) -> str:
@@ -610,6 +610,21 @@ class LocalStore:
     def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - a file grows
         """Open a file for writing; it appears complete and synced, or not at all."""
         return atomic_writer(path)
+
+
+def is_there(path: str) -> bool:
+    """Whether there is a file, a folder or a link; os.path.lexists takes any error of a disk for absence.
+
+    Raises:
+        InputError: If it is not known.
+    """
+    try:
+        retried(lambda: os.lstat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return True
 
 
 def walk(folder: str, *, recursive: bool = True) -> Iterator[str]:

@@ -577,8 +577,8 @@ def strike(trial, event, num_calls):
 
 def check_nothing_changed(trial):
     """Check that a command without a work folder leaves nothing if it fails."""
-    found = {name for name in snapshot(trial.out) if not name.endswith(".progress.json")}
-    left = sorted(found - trial.before_job.keys())
+    found, expected = snapshot(trial.out), trial.before_job | trial.expected
+    left = sorted(name for name in found if found[name] != expected.get(name) and not name.endswith(".progress.json"))
     if left and not any(name.endswith(".commit") for name in left):  # which the next run carries out
         raise Failed(f"left over after a failure: {kind_of(left[0])}")
 

@@ -110,7 +110,12 @@ FAULTS = {
     ),
     "no network": ({}, {"HF_ENDPOINT": "http://127.0.0.1:1"}, "/en/*", "the store cannot be reached"),
     "no such branch": ({}, {}, "@v9/en/*", "the dataset has no such revision) hint: check the name"),
-    "no such file": ({}, {}, "/en/none.jsonl", "there is no such file in this commit of the dataset hint: check the path"),
+    "no such file": (
+        {},
+        {},
+        "/en/none.jsonl",
+        "no such file in this commit of the dataset hint: check the path",
+    ),
     "no match": ({}, {}, "/en/*.txt", "no object matches"),
     "gated": ({"gated": True}, {}, "/en/*", "the store does not accept the credentials of this node"),
     "signature refused": ({"faults": [("storage", 403)] * 99}, {}, "/de/*", "the store does not allow it"),

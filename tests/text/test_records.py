@@ -67,9 +67,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, change):
 def test_unsuitable_files_are_named(tmp_path):
     path = tmp_path / "small.jsonl"
     path.write_bytes(GOOD)
-    with pytest.raises(
-        InputError, match=r"small\.jsonl: changed while the job was running \(35 bytes before, 34"
-    ):
+    with pytest.raises(InputError, match=r"small\.jsonl: changed while the job was running \(35 bytes before, 34"):
         list(read_part(part_of(path, size_bytes=35), SELECTION))
     with pytest.raises(InputError, match=r"none\.jsonl: cannot be read \(No such file or directory\)"):
         list(read_part(replace(part_of(path), path=str(tmp_path / "none.jsonl")), SELECTION))
