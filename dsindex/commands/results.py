@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from dsindex.formats.quarantine import QUARANTINE_SUFFIX, summarize_quarantine
+
 if TYPE_CHECKING:
     from dsindex.formats.manifest import Content, RecordCounts, Run
+    from dsindex.formats.quarantine import BadRecords
     from dsindex.runtime.job import Job
     from dsindex.runtime.source import TextSource
     from dsindex.store.local import StoredFile
@@ -65,6 +68,9 @@ class TextResult(JobResult):
     """The part of the inputs whose shards this run made."""
     seconds: float
     run: Run = field(repr=False)
+    quarantine: str | None
+    """The file of the bad records, if there are any."""
+    bad_records: tuple[BadRecords, ...]
     notes: tuple[str, ...]
     """Sentences about inputs that are given more than once."""
 
@@ -79,6 +85,7 @@ def outcome_fields(source: TextSource, job: Job, *, num_keys: int = 1) -> dict[s
     """
     counts, *others = [manifest.content.record_counts for manifest in job.manifests[::num_keys]]
     more = sum(each.kept for each in others)
+    quarantine = f"{job.outputs[0].prefix}.{QUARANTINE_SUFFIX}" if counts.quarantined else None
     return {
         "already_complete": job.already_complete,
         "counts": msgspec.structs.replace(counts, kept=counts.kept + more, filtered=counts.filtered - more),
@@ -86,5 +93,7 @@ def outcome_fields(source: TextSource, job: Job, *, num_keys: int = 1) -> dict[s
         "made_bytes": job.made_bytes,
         "seconds": time.time() - job.began,
         "run": job.manifests[0].run,
+        "quarantine": quarantine,
+        "bad_records": () if quarantine is None else summarize_quarantine(quarantine),
         "notes": source.notes,
     }
