@@ -24,8 +24,7 @@ from dsindex.chat.thoughts import (
 )
 from dsindex.errors import RecordProblem
 from dsindex.messages import show_value
-from dsindex.text import fields
-from dsindex.text.fields import type_name
+from dsindex.text.fields import parse_record, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -714,21 +713,6 @@ def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
     columns = {key: record[key] for key in VARIABLE_KEYS if record.get(key) is not None}
     columns = {key: require(value, VARIABLE_KEYS[key], f"`{key}`") for key, value in columns.items()}
     return {**columns, **given, **variables}
-
-
-def parse_record(line: bytes) -> dict[str, Any]:
-    """Parse one line of JSONL.
-
-    Raises:
-        RecordProblem: If it is not UTF-8, not JSON, not an object, or nested too deeply.
-
-    >>> parse_record(b'{"id": 1}')
-    {'id': 1}
-    """
-    record = fields.parse_record(line)
-    if isinstance(record, str):
-        raise RecordProblem("bad-json", record)
-    return record
 
 
 def strings_in(value: object) -> Iterator[str]:

@@ -135,9 +135,10 @@ def _text_job(result: TextResult, *, only: str = "", engine: str = "") -> Iterat
     yield f"{count(counts.lines, 'line')} = {' + '.join(parts)}"
     for bad in result.bad_records[:SHOWN_REASONS]:
         yield f"  {bad.number:,} × {bad.reason} ({bad.file}, line {bad.line:,})"
-    if result.quarantine is not None:
-        others = len(result.bad_records) - SHOWN_REASONS
-        yield f"  {f'and {others:,} other reasons, ' if others > 0 else ''}all in {result.quarantine}"
+    if result.quarantines:
+        others, path = len(result.bad_records) - SHOWN_REASONS, result.quarantines[0]
+        more = f" and {len(result.quarantines) - 1:,} more" if len(result.quarantines) > 1 else ""
+        yield f"  {f'and {others:,} other reasons, ' if others > 0 else ''}all in {path}{more}"
     if (share := counts.quarantined / max(1, counts.records)) > MANY_BAD:
         yield f"warning: {show_percent(share)} of the records are quarantined"
     yield from _noted(result.notes)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 
-from dsindex.datasets.tails import describe_data
+from dsindex.datasets.data_notes import describe_data
 from dsindex.errors import InputError, LimitError, OutputError, UsageError
 from dsindex.megatron import maxtext
 from dsindex.megatron.building import (

@@ -20,11 +20,11 @@ from dsindex._version import __version__
 from dsindex.commands.report_measures import DrawnSplit, Measurement, Sources, measure, read_drawn
 from dsindex.commands.source_lines import open_token_data
 from dsindex.commands.token_text import text_of
-from dsindex.datasets.detect import tell_kind
+from dsindex.datasets.data_notes import describe_validation
+from dsindex.datasets.detect import detect_dataset
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.lineage import PROVENANCE_SUFFIX
-from dsindex.datasets.tails import describe_tails
 from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.formats.provenance import provenance_path
 from dsindex.messages import count, format_size, short_number, show_name
 from dsindex.store.errors import output_error
 from dsindex.store.local import atomic_writer, make_folder, open_file, require_path
@@ -114,7 +114,7 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
         OutputError: If the page is another file, or cannot be written.
     """
     _check_output(options.output)
-    opened = [open_token_data(tell_kind(path), options) for path in options.prefix]
+    opened = [open_token_data(detect_dataset(path), options) for path in options.prefix]
     places = [os.path.realpath(each.files[-1]) for each in opened]
     twice = next((each for each, place in zip(opened, places, strict=True) if places.count(place) > 1), None)
     if twice is not None:
@@ -135,7 +135,7 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     unseen = f"{count(len(hidden), 'smaller dataset')} not described below: report them separately"
     more = f" and {count(len(sections) - 1, 'other dataset')}" if len(sections) > 1 else ""
     ends = [(own.prefix, *own.part) for each in splits if each.split == "valid" for own in each.datasets if own.part]
-    tail = describe_tails(ends)
+    tail = describe_validation(ends)
     page = _render(
         title=f"{sections[0].name}{more}",
         findings=[*findings, *(finding for section in hidden for finding in section.findings)],
@@ -256,7 +256,7 @@ def _describe(opened: TokenData, limits: set[int], *, is_shown: bool, advance: C
 def _sources(prefix: str, documents: Documents, content: Content | None) -> Sources:
     """Return the sources in provenance or manifest; if there are none, all documents have one source."""
     inputs = content.inputs if content is not None else []
-    names, path = [each.path for each in inputs], f"{prefix}{PROVENANCE_SUFFIX}"
+    names, path = [each.path for each in inputs], provenance_path(prefix)
     if names and is_stored(path):
         return Sources(names=names, path=path)
     known = [each.documents for each in inputs if each.documents is not None]

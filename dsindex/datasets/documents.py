@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.datasets.detect import Subject
+    from dsindex.datasets.detect import DetectedDataset
     from dsindex.store.read import Items
 
 BLOCK_DOCUMENTS = 1 << 20
@@ -85,15 +85,15 @@ class Documents:
         )
 
 
-def open_documents(subject: Subject, *, check: bool = False) -> Documents:
+def open_documents(detected: DetectedDataset, *, check: bool = False) -> Documents:
     """Open a dataset of tokens.
 
     Raises:
         FormatError: If it is damaged.
     """
-    if subject.kind == "pbin":
-        return documents_of(PbinDocuments(subject.path))
-    return documents_of(IndexedDataset(subject.path, check=check))
+    if detected.kind == "pbin":
+        return documents_of(PbinDocuments(detected.path))
+    return documents_of(IndexedDataset(detected.path, check=check))
 
 
 def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:

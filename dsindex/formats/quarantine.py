@@ -66,18 +66,19 @@ class BadRecords:
     number: int = 1
 
 
-def summarize_quarantine(path: str) -> tuple[BadRecords, ...]:
-    """Group the bad records of a quarantine file, the first million of them, by input and reason; most frequent first.
+def summarize_quarantines(paths: Iterable[str]) -> tuple[BadRecords, ...]:
+    """Group the bad records of quarantine files, the first million of each, by input and reason; most frequent first.
 
     Reasons are the same if they only differ in quoted names and numbers.
     """
     import pyarrow as pa
 
     groups: dict[tuple[str, str], BadRecords] = {}
-    with store_of(path).open(path) as file, pa.input_stream(pa.PythonFile(file, "r"), compression="zstd") as stream:
-        for entry in map(decode_json, itertools.islice(BufferedReader(stream), 1_000_000)):
-            key = (entry["file"], re.sub(r"'[^']*'|\d+", "", entry["reason"]))
-            first = BadRecords(file=entry["file"], reason=entry["reason"], line=entry["line"], number=0)
-            known = groups.get(key, first)
-            groups[key] = replace(known, number=known.number + 1)
+    for path in paths:
+        with store_of(path).open(path) as file, pa.input_stream(pa.PythonFile(file, "r"), compression="zstd") as stream:
+            for entry in map(decode_json, itertools.islice(BufferedReader(stream), 1_000_000)):
+                key = (entry["file"], re.sub(r"'[^']*'|\d+", "", entry["reason"]))
+                first = BadRecords(file=entry["file"], reason=entry["reason"], line=entry["line"], number=0)
+                known = groups.get(key, first)
+                groups[key] = replace(known, number=known.number + 1)
     return tuple(sorted(groups.values(), key=lambda group: -group.number))

@@ -115,6 +115,7 @@ def find_paths(
     lists: Sequence[str] = (),
     split: str | None = None,
     config: str | None = None,
+    exclude: Sequence[str] = (),
     standard_input: str | None = None,
     say: Callable[[str], object] = lambda _: None,
 ) -> list[FoundPath]:
@@ -125,6 +126,7 @@ def find_paths(
         lists: Files with one path per line, or `-` for a list on standard input; their entries are no patterns.
         split: The split to take from each folder that has several; `all` for all of them.
         config: The configuration to take of each dataset on the Hub that has several.
+        exclude: Patterns of the ends of paths, whose files are left out.
         standard_input: Where standard input is stored; None if the job cannot read it.
         say: Called with a sentence about what is read of each folder.
 
@@ -136,17 +138,21 @@ def find_paths(
     has_folders = False
     for entry in [*_given(patterns, standard_input), *_listed(lists)]:
         if entry.is_standard_input or not is_folder(entry.path):
-            found.append(entry)
+            found += [] if _is_excluded(entry.path.split("/"), exclude) else [entry]
             continue
         has_folders = True
         with entry.errors_placed():
-            files = find_folder_files(entry.path, split, config=config, say=say)
+            files = find_folder_files(entry.path, split, config=config, exclude=exclude, say=say)
         found += [_found(path, entry.origin, status) for path, status in files]
     for flag, name in (("split", split), ("config", config)):
         if name is not None and not has_folders:
             msg = f"--input-{flag} {name}: expected a folder to take the {flag} from, got files only"
             raise InputError(f"{msg}; leave the option out")
     return found
+
+
+def _is_excluded(parts: Sequence[str], exclude: Sequence[str]) -> bool:
+    return any(is_match(parts[n:], pattern.split("/")) for pattern in exclude for n in range(len(parts)))
 
 
 def _given(patterns: Iterable[str], standard_input: str | None) -> Iterator[FoundPath]:
@@ -216,7 +222,12 @@ def piped_input() -> BufferedReader:
 
 
 def find_folder_files(
-    folder: str, split: str | None, *, config: str | None = None, say: Callable[[str], object]
+    folder: str,
+    split: str | None,
+    *,
+    config: str | None = None,
+    exclude: Sequence[str] = (),
+    say: Callable[[str], object],
 ) -> list[tuple[str, InputStatus | None]]:
     """Return the paths of the files with records below a folder, in order, and what a listing says of objects.
 
@@ -245,7 +256,7 @@ def find_folder_files(
     splits = {
         parts: next((name for at, name in enumerate(parts[:-1]) if _DICT_FILE in names[parts[:at]]), find_split(parts))
         for parts in in_order
-        if _is_data(parts, names, saved.get(parts[:-1]))
+        if _is_data(parts, names, saved.get(parts[:-1])) and not _is_excluded(parts, exclude)
     }
     configured = _configured_files(folder, config)
     if configured is not None:
@@ -256,11 +267,16 @@ def find_folder_files(
             f"{folder}: expected files with records ({', '.join(DATA_SUFFIXES)}, also compressed) in this folder, "
             f"found {_kinds(in_order) or 'nothing'}; name files of another kind by a pattern"
         )
+<<<<<<< HEAD
     chosen = _choose_split(folder, splits, split)
     skipped = [parts for parts in listed.keys() - chosen if not parts[-1].startswith((".", "_"))]
     say(f"{folder}: reads {_kinds(chosen)}" + (f"; skips {_kinds(skipped)}" if skipped else ""))
     files = [listed[parts] for parts in chosen]
     require_all_parts(path for path, _ in files)
+=======
+    files = [listed[parts] for parts in _choose_split(folder, splits, split)]
+    require_all_parts(path for path, _ in files if not exclude)
+>>>>>>> main
     _require_one_format(path for path, _ in files)
     return files
 

@@ -14,6 +14,7 @@ from dsindex.formats.manifest import Plan
 from dsindex.messages import show_name, without_secrets
 from dsindex.runtime.tasks import name_in_plan
 from dsindex.store.json_text import encode_json
+from dsindex.store.read import SPOOLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,9 +41,14 @@ def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name) and (name, before.get(name)) != ("on-bad-record", "fail")
     ]
-    if old.inputs == new.inputs:
+    # Standard input is the same wherever the work folder that has it was moved.
+    old_files, new_files = (
+        [("-" if path.endswith(SPOOLED) else path, size, version) for path, size, version in plan.inputs]
+        for plan in (old, new)
+    )
+    if old_files == new_files:
         return settings, []
-    inputs, files_before, files_now = [], Counter(old.inputs), Counter(new.inputs)
+    inputs, files_before, files_now = [], Counter(old_files), Counter(new_files)
     for what, files in (("gone", files_before - files_now), ("new", files_now - files_before)):
         if files:
             more = f" and {files.total() - 1:,} more are" if files.total() > 1 else " is"

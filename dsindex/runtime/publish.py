@@ -32,7 +32,7 @@ import xxhash
 from dsindex.errors import OutputError
 from dsindex.messages import show_name
 from dsindex.store.json_text import decode_json, encode_json
-from dsindex.store.local import LOCAL, StoredFile, holds_writes, require_path, sync_folder, writing
+from dsindex.store.local import LOCAL, StoredFile, holds_writes, require_path, retried, sync_folder, writing
 from dsindex.store.lock import hold_lock
 from dsindex.store.protocol import find, open_output, replace_file, store_of
 from dsindex.store.read import digest_file
@@ -398,5 +398,5 @@ def _entries(folder: str) -> Iterator[str]:
     if holds_writes(folder):
         yield from (entry.path for entry in store_of(folder).list(folder, recursive=False))
     else:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            yield from (joined(folder, name) for name in os.listdir(folder))
+        with writing(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            yield from (joined(folder, name) for name in retried(lambda: os.listdir(folder)))

@@ -30,7 +30,7 @@ from dsindex.text.tiktoken_files import TokenizerOptions
 from dsindex.text.tokenizer import describe_folder, load_tokenizer, require_eod, shared_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dsindex.options.common import TextConfig
     from dsindex.runtime.inputs import InputFile
@@ -76,11 +76,20 @@ class TextSource:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence about inputs that are given more than once, whose records are in the output as often."""
+        """What may be a mistake: files that are given, and are in the output, more than once, and empty files."""
         times = Counter(file.path for file in self.files)
-        shown = [f"{show_name(path)} ({count:,} times)" for path, count in times.items() if count > 1]
-        more = f", and {len(shown) - _SHOWN:,} more" if len(shown) > _SHOWN else ""
-        return (f"inputs that are given more than once: {', '.join(shown[:_SHOWN])}{more}",) if shown else ()
+        named = {
+            "inputs that are given more than once": [
+                f"{path} ({num:,} times)" for path, num in times.items() if num > 1
+            ],
+            "empty inputs": [file.path for file in self.files if not file.size_bytes],
+        }
+        return tuple(
+            f"{what}: {', '.join(map(show_name, paths[:_SHOWN]))}"
+            + (f", and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else "")
+            for what, paths in named.items()
+            if paths
+        )
 
     def first_notes(self, *, encodes: bool = True) -> tuple[str, ...]:
         """Return what should be known before the work begins, with the notes on the inputs.
@@ -110,11 +119,12 @@ class TextSource:
             "--tokenizer-hf-no-include-special-tokens"
         )
 
-    def tasks(self) -> list[ShardTask]:
-        """Return all shards, in plan order."""
+    def tasks(self, dataset_begins: Sequence[int] = (0,)) -> list[ShardTask]:
+        """Return all shards, in plan order; `dataset_begins` are the first inputs of the datasets."""
         config = self.config
         chosen = choose_shard_size(0, smallest=self.smallest_shard, largest=config.largest_shard)
-        return plan_shards(self.inputs, shard_bytes=config.shard_size or chosen)
+        shard_bytes = config.shard_size or chosen
+        return plan_shards(self.inputs, shard_bytes=shard_bytes, dataset_begins=dataset_begins)
 
     def shard_options(self) -> dict[str, Any]:
         """Return the settings that the shards of every kind have."""
@@ -209,6 +219,7 @@ def open_source(
         lists=config.input_list,
         split=config.input_split,
         config=config.input_config,
+        exclude=config.exclude,
         standard_input=None if reporter is None else stored,
         say=(found := list[str]()).append,
     )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import dsindex
 from dsindex.commands.api import join_packed
 from dsindex.commands.convert import convert_to_indexed, convert_to_pbin, convert_version
-from dsindex.datasets.detect import tell_kind
+from dsindex.datasets.detect import detect_dataset
 from dsindex.datasets.document_shuffle import permute
 from dsindex.datasets.documents import open_documents
 from dsindex.errors import FormatError, OutputError
@@ -101,7 +101,7 @@ def test_documents_are_shuffled_alike_in_every_format(tmp_path):
     wanted = [lists[number][0] for number in permute(np.arange(70), 70, seed=3)]
     for number, name in enumerate(("b.pbin", "b", "c.pbin", "c")):
         dsindex.convert(source if number < 2 else tmp_path / "a.pbin", tmp_path / name, shuffle_documents=3)
-        documents = open_documents(tell_kind(str(tmp_path / name)))
+        documents = open_documents(detect_dataset(str(tmp_path / name)))
         found = [documents.tokens[slice(*documents.span(each))].tolist() for each in range(70)]
         assert found == wanted, name
         if number == 1:

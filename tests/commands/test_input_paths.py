@@ -122,6 +122,25 @@ def test_patterns_follow_links_but_not_in_circles():
     assert found("in") == ["in/a.jsonl", "in/sub/b.jsonl"]
 
 
+@pytest.mark.parametrize(("exclude", "left"), [
+    (["*.log.jsonl"], ["a.jsonl", "c.jsonl", "tmp/d.jsonl"]), (["tmp/**", "c.*"], ["a.jsonl", "b.log.jsonl"]),
+    (["in/c.jsonl", "m/d.jsonl"], ["a.jsonl", "b.log.jsonl", "c.jsonl", "tmp/d.jsonl"]),
+])  # fmt: skip
+def test_excluded_inputs_are_left_out(exclude, left):
+    write(*(f"in/{name}" for name in ("a.jsonl", "b.log.jsonl", "c.jsonl", "tmp/d.jsonl")))
+    assert [each.path for each in find_paths(["in"], exclude=exclude)] == [f"in/{name}" for name in left]
+    given = [f"in/{name}" for name in left if (name, exclude[0]) != ("c.jsonl", "in/c.jsonl")]
+    assert [each.path for each in find_paths(["in/**"], exclude=exclude)] == given
+
+
+def test_empty_file_beside_others_is_noted(cli):
+    write("in/a.jsonl", content=b"")
+    write("in/b.jsonl", content=LINES[0])
+    shown = cli(["build", "--input", "in", *TOKENIZER, "--output-prefix", "out/x"])
+    assert re.search(r"empty inputs: .*in/a.jsonl", shown.err)
+    assert "1 line = 1 kept" in shown.out
+
+
 @pytest.mark.parametrize(("log", "what"), [
     ("sub/_delta_log/00000000000000000000.json", "in/sub: this is a Delta table"),
     ("sub/metadata/v1.metadata.json", "in/sub: this is an Iceberg table"),

@@ -25,7 +25,7 @@ BAD_INPUT = {
         r"in\.jsonl, line 2: .*column 14.*; . of . shards are kept.hint: fix it and .* with --on-bad-record quarantine",
     ),
     "key missing": (GOOD + b'{"body": "x"}\n', r"in\.jsonl, line 2: .*'text'.*body.* kept.hint: fix it"),
-    "empty file": (b"", r"in\.jsonl: expected at least one record, got an empty file"),
+    "empty file": (b"", r"in\.jsonl: no record is left in all inputs together"),
 }
 
 
@@ -60,7 +60,7 @@ def case(message, *arguments, code=1):
     [
         case(r"\*\.none: expected at least one file to match", "--input", "{tmp}/*.none", *TOKENIZER),
         case("notes: expected files with records .* found nothing; name", "--input", "{tmp}/notes", *TOKENIZER),
-        case(r"got no gzip data, as its name says", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
+        case(r"this is not gzip data, as its name says", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
         case("tokenizer.json", "--input", "{good}", "--tokenizer-model", "{tmp}"),
         case("<eod>", "--input", "{good}", *TOKENIZER, "--append-eod", "--eod-token", "<eod>"),
         case("--input is required", *TOKENIZER, code=2),

@@ -406,7 +406,11 @@ def check_what_stands(found, before, expected):
         stem, end = match["stem"], match["end"]
         for source in (before, expected):
             own = [f"{stem}.bin"] if end == ".idx" else [each for each in source if each.startswith(stem + end[0])]
-            own = [] if end == ".pbin" else [each for each in own if each in source and "progress" not in each]
+            own = (
+                []
+                if end == ".pbin"
+                else [each for each in own if each in source and not each.endswith((".progress.json", "-dsindex.json"))]
+            )
             if all(found.get(each) == source.get(each) for each in (name, *own)):
                 break
         else:
@@ -440,7 +444,7 @@ def other_words(trial, what):
     """Return the words of another job of the same output, and its standard input."""
     job, words = trial.job, list(trial.words)
     if what == "--append-eod":
-        words.remove("--append-eod")
+        words = [word for word in words if word not in {"--append-eod", "--empty-documents", "eod"}]
     elif what == "records" and "--where" not in words and job.command != "pack":
         words += ["--max-record-size", "100KiB"] if job.command == "instruct" else ["--where", ".title != null"]
     elif what == "inputs":
