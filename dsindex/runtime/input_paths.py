@@ -267,16 +267,11 @@ def find_folder_files(
             f"{folder}: expected files with records ({', '.join(DATA_SUFFIXES)}, also compressed) in this folder, "
             f"found {_kinds(in_order) or 'nothing'}; name files of another kind by a pattern"
         )
-<<<<<<< HEAD
     chosen = _choose_split(folder, splits, split)
     skipped = [parts for parts in listed.keys() - chosen if not parts[-1].startswith((".", "_"))]
     say(f"{folder}: reads {_kinds(chosen)}" + (f"; skips {_kinds(skipped)}" if skipped else ""))
     files = [listed[parts] for parts in chosen]
-    require_all_parts(path for path, _ in files)
-=======
-    files = [listed[parts] for parts in _choose_split(folder, splits, split)]
     require_all_parts(path for path, _ in files if not exclude)
->>>>>>> main
     _require_one_format(path for path, _ in files)
     return files
 
