@@ -235,6 +235,7 @@ def find_folder_files(
         folder: Path of the folder; the paths returned begin with it.
         split: The split to take, `all`, or None, which refuses a folder of several splits.
         config: The configuration to take of a dataset on the Hub; None for its default one.
+        exclude: Patterns of paths to leave out.
         say: Called with a sentence about what is read and skipped.
 
     Raises:
