@@ -13,7 +13,6 @@ import yaml
 
 import dsindex
 from dsindex.chat.config import check_config, parse_config
-from dsindex.chat.conversations import parse_record
 from dsindex.chat.encode import InstructionEncoder
 from dsindex.chat.statistics import split_by_hash
 from dsindex.chat.tokens import ChatTokenizer
@@ -25,6 +24,7 @@ from dsindex.datasets.instruction import PackedInstructionDataset
 from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, RecordProblem
 from dsindex.formats.provenance import read_rows
 from dsindex.runtime import publish as publishing
+from dsindex.text.fields import parse_record
 from tests.commands.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
 from tests.support.chat_tokenizers import train
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, SPEC_YAML
