@@ -16,7 +16,7 @@ EDITABLE := --config-settings editable_mode=compat --editable
 WORKERS ?= 4
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: demo test test-all lint docs bench faults clean
+.PHONY: install demo test test-all lint docs bench faults clean
 
 # The demo needs dsindex alone; tests, lint and benchmarks need the tools of the extra `dev` beside it.
 define install
@@ -37,6 +37,11 @@ $(READY): pyproject.toml
 $(DEV_READY): pyproject.toml
 	$(call install,[dev], and the tools of its tests)
 	@touch $(READY)
+
+# EXTRAS=cluster,objects adds the packages of these extras.
+install: $(READY)
+	$(if $(EXTRAS),$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EDITABLE) '.[$(EXTRAS)]')
+	@echo "dsindex is installed; put it on the path with: source $(VENV)/bin/activate"
 
 demo: $(READY)
 	@[ -e demo-output ] || { mkdir demo-output && touch demo-output/dsindex-demo.txt; }
@@ -75,6 +80,7 @@ bench: $(DEV_READY)
 
 faults: $(DEV_READY)
 	$(BIN)/python -m pytest tests/faults --long-faults
+	$(BIN)/python -m tests.faults.drawn 0 $(or $(SEEDS),2000) --long
 
 # `clean` removes only folders with a marker file that these targets wrote.
 MADE := $(VENV)/.ready demo-output/dsindex-demo.txt bench-output/results.json site/.dsindex-site

@@ -37,9 +37,12 @@ if TYPE_CHECKING:
     from dsindex.errors import UsageError as UsageError
     from dsindex.runtime.progress import Snapshot as Snapshot
 
-_FUNCTIONS = ("build", "build_index", "convert", "inspect", "instruct", "merge", "mix", "pack", "raw_index", "report")
+_FUNCTIONS = (
+    *("build", "build_index", "convert", "inspect", "instruct", "merge", "mix", "pack", "raw_index", "report"),
+    *("trace", "verify"),
+)
 _MODULES = {
-    **dict.fromkeys((*_FUNCTIONS, "trace", "verify"), "dsindex.commands.api"),
+    **dict.fromkeys(_FUNCTIONS, "dsindex.commands.api"),
     "VerifyResult": "dsindex.commands.findings",
     **dict.fromkeys(("DsindexError", "UsageError"), "dsindex.errors"),
     "Snapshot": "dsindex.runtime.progress",
@@ -54,11 +57,25 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function or a class
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(_MODULES[name]), name)
+        module = importlib.import_module(_MODULES[name])
+        if name in _FUNCTIONS:
+            module.show_html = _show_html  # type: ignore[attr-defined]
+        return getattr(module, name)
     except ModuleNotFoundError as error:
         from dsindex.errors import missing_package
 
         raise missing_package(error) or error from error
+
+
+def _show_html(result: object) -> str:
+    """Return what `show` prints, for a notebook."""
+    import html
+    import io
+
+    from dsindex.cli.render import show
+
+    show(result, text := io.StringIO())
+    return f"<pre>{html.escape(text.getvalue())}</pre>"
 
 
 def __dir__() -> list[str]:

@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], int, NDArray[np.int32]]:
     """Place conversations into blocks: O(n) copies, and O(log capacity) of search for each block and length.
 
-    Conversations of one length are placed together. The fullest block with room for the first of them takes as many as
-    fit: whatever is left of its room is less than any other block has that fits. `newest[r]` is the most recently
-    filled block with r free places, `older` links it to the one before. The tree has a leaf for each r, and a node is 1
-    iff a leaf under it has a block.
+    Conversations of equal length are placed together: the fullest block with room for one of them takes as many as fit,
+    since it remains the fullest. `newest[r]` is the most recently filled block with r free places, and `older` links it
+    to the one before. The tree has a leaf for each r, and a node is 1 iff a leaf under it has a block.
 
     Args:
         sizes: Places of each conversation, each at least 1; those above `capacity` are left out. At most 2**31 - 1.
@@ -26,7 +25,7 @@ def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32
 
     Returns:
         (blocks, num_blocks, order): the block of each conversation, −1 if it is left out, and the placed conversations,
-        the longest first. Blocks are numbered as they were begun.
+        longest first. Blocks are numbered in the order in which they were begun.
     """
     order, ends = _longest_first(sizes, capacity)
     width = 1
@@ -65,7 +64,7 @@ def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32
 
 @njit(cache=True, nogil=True)
 def _longest_first(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the conversations of at most `capacity`, the longest first, and for each length where its own end."""
+    """Return the conversations of at most `capacity`, longest first, and the end of each length in that order."""
     longest = 0
     for size in sizes:
         if longest < size <= capacity:
@@ -90,12 +89,12 @@ def _longest_first(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.
 def arrange(
     blocks: NDArray[np.int32], numbers: NDArray[np.int32], conversations: NDArray[np.int32]
 ) -> NDArray[np.int64]:
-    """List the conversations of each block, ascending, in `conversations`; return where each block starts.
+    """Write the conversations of each block, ascending, to `conversations`; return where each block starts.
 
     Args:
         blocks: The block of each conversation, −1 if it is left out.
         numbers: The place of each block in the result; a permutation.
-        conversations: Has room for all that are in blocks.
+        conversations: Output, with one entry for each conversation that is in a block.
     """
     starts = np.zeros(numbers.size + 1, np.int64)
     for block in blocks:

@@ -1,10 +1,10 @@
 """Message construction: concatenate fields of a record, and mask some of them.
 
 `message_construction: [role, instruction, conversations]` sets the order. A field is a text, or a list of messages with
-`from` and `value` (or `role` and `content`). Texts are tokenized separately and their tokens concatenated, so that a
-boundary between trainable and masked text is always a boundary between tokens. Prefixes, separators, BOS and whatever a
-`loss_masking_jq_patterns` entry selects (`dsindex.text.jq`) are masked. EOS is trainable iff the part before it is: a
-model that is trained on a reply also learns to end it.
+`from` and `value` (or `role` and `content`). Each text is tokenized separately, so a boundary between trainable and
+masked text is always a boundary between tokens. Masked are prefixes, separators, BOS, and what a pattern of
+`loss_masking_jq_patterns` selects (`dsindex.text.jq`). EOS is trainable iff the part before it is: a model that is
+trained on a reply also learns to end it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from dsindex.chat.conversations import (
     message_spans,
     message_text,
     read_flag,
+    require,
 )
 from dsindex.errors import InputError, RecordProblem
+from dsindex.text.fields import type_name
 from dsindex.text.jq import PatternAnswers, Patterns, name_patterns, parse_mask_pattern
 
 if TYPE_CHECKING:
@@ -29,12 +31,11 @@ if TYPE_CHECKING:
 
     from dsindex.chat.config import InstructionConfig
     from dsindex.chat.thoughts import CharacterSpan
-    from dsindex.text.jq import MaskPattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPart:
-    """One text of a prompt: a field, or a message of one."""
+    """One text of a prompt: a field, or a message in a field."""
 
     text: str
     trainable: bool = True
@@ -43,24 +44,24 @@ class PromptPart:
     role: str | None = None
     """Mapped role of a message."""
     place: tuple[str, int | None]
-    """Field, and index of the message in it, or None if the field is a text."""
-    hidden: tuple[CharacterSpan, ...] = ()
+    """Field, and index of the message in it; None if the field is a text."""
+    masked_spans: tuple[CharacterSpan, ...] = ()
     """Spans of the text that are not trainable, in order."""
 
     @property
     def is_message(self) -> bool:
-        """Whether the part is a message of a list, rather than a text field."""
+        """Whether the part is a message in a list, not a text field."""
         return self.place[1] is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A segment of the token sequence: a part's text, a prefix or separator, or a special token."""
+    """A segment of the token sequence: text of a part, a prefix or separator, or a special token."""
 
     text: str
     trainable: bool
     place: tuple[str, int | None] | None = None
-    """Origin of a part's text, as in PromptPart; None for other segments."""
+    """Where the text comes from, as in PromptPart; None for prefixes, separators and special tokens."""
     special: str | None = None
     """Name of a special token instead of a text."""
 
@@ -70,10 +71,10 @@ class MessageConstruction:
 
     Args:
         config: A configuration with `message_construction`.
-        from_fields: Records are mappings of field names to values, to which `jq_patterns` were applied before.
+        from_fields: Records are already mappings of field names to values; `jq_patterns` are not applied.
 
     Raises:
-        InputError: If a pattern is not jq or not allowed, or names a field that is not in `message_construction`.
+        InputError: If a pattern is not valid or not allowed, or names a field that is not in `message_construction`.
     """
 
     def __init__(self, config: InstructionConfig, *, from_fields: bool = False) -> None:
@@ -83,13 +84,13 @@ class MessageConstruction:
         patterns = own if from_fields else config.jq_patterns or own
         fields = name_patterns(patterns)
         if missing := [name for name in names if name not in fields]:
-            raise InputError(f"message_construction: expected a jq pattern for the field {missing[0]!r}, got none")
+            raise InputError(f"message_construction: jq_patterns has no pattern for the field {missing[0]!r}")
         self._fields = {name: fields[name] for name in names}
         self._masks = [parse_mask_pattern(pattern) for pattern in config.loss_masking_jq_patterns]
         for mask in self._masks:
             if mask.field not in names:
                 raise InputError(
-                    f"loss_masking_jq_patterns: {mask.pattern!r} masks the field {mask.field!r}, which is not one of "
+                    f"loss_masking_jq_patterns: {mask.pattern!r} masks the field {mask.field!r}, which is not in "
                     f"message_construction ({', '.join(names)})"
                 )
         spans = {_spans_of(name): pattern for name, pattern in config.loss_masking_spans.items()}
@@ -97,11 +98,11 @@ class MessageConstruction:
         self._config = config
 
     def read(self, record: Mapping[str, Any]) -> PatternAnswers:
-        """Return the answers of the patterns for `read_fields` and `build_parts`."""
+        """Return what the patterns select, for `read_fields` and `build_parts`."""
         return self._patterns.read(record)
 
     def read_fields(self, answers: PatternAnswers) -> dict[str, Any]:
-        """Return the fields of a record by name, in the order of construction; optional ones may be missing.
+        """Return the fields of a record by name, in the order of construction; optional fields may be missing.
 
         Raises:
             RecordProblem: If a field is missing, or is neither a text nor a list of messages.
@@ -114,8 +115,8 @@ class MessageConstruction:
             elif name not in self._config.lenient_fields:
                 raise RecordProblem(
                     "missing-field",
-                    f"field {name!r}: pattern `{pattern}` matches nothing; "
-                    "name the field under `optional_fields` if records may lack it",
+                    f"field {name!r}: the pattern `{pattern}` matches nothing; add the field to `optional_fields` if "
+                    "records may lack it",
                 )
         return fields
 
@@ -123,28 +124,28 @@ class MessageConstruction:
         """Return the parts of all fields in order, each with its mask.
 
         Raises:
-            RecordProblem: If there is no turn, a role is unknown, a message lacks a key, a pattern fails or selects
-                nothing.
+            RecordProblem: If there is no text, a role is unknown, a message lacks a key, or a pattern fails or
+                selects nothing.
         """
         names = [name for name in self._config.message_construction if name in fields]
         parts = [part for name in names for part in self._field_parts(name, fields[name])]
         for number, part in enumerate(parts):
             if part.place[0] in self._config.loss_masking_spans and not part.is_message:
                 spans = hidden_spans(answers.value(_spans_of(part.place[0])), part.text, f"field {part.place[0]!r}")
-                parts[number] = replace(part, hidden=tuple(sorted(spans)))
+                parts[number] = replace(part, masked_spans=tuple(sorted(spans)))
         if not any(part.text for part in parts):
-            raise RecordProblem("no-turns", "expected at least one text, got none")
+            raise RecordProblem("no-turns", "the record has no text")
         masked = self._select_masked(fields, answers)
-        first_learnt = self._first_learnt(parts)
+        first_trainable = self._first_trainable(parts)
         return [
             replace(part, trainable=False)
-            if part.place in masked or (part.is_message and number < first_learnt)
+            if part.place in masked or (part.is_message and number < first_trainable)
             else part
             for number, part in enumerate(parts)
         ]
 
     def lay_out(self, parts: Sequence[PromptPart]) -> list[Segment]:
-        """Return the segments of one sequence: BOS, parts with prefixes and separators, EOS."""
+        """Return the segments of one sequence: BOS, the parts with prefixes and separators, EOS."""
         config = self._config
         has_bos, has_eos = "bos_token" in config.special_tokens, "eos_token" in config.special_tokens
         segments = [Segment(text="", trainable=False, special="bos_token")] if has_bos else []
@@ -161,20 +162,21 @@ class MessageConstruction:
     def _select_masked(self, fields: Mapping[str, Any], answers: PatternAnswers) -> set[tuple[str, int | None]]:
         masked: set[tuple[str, int | None]] = set()
         for number, mask in enumerate(self._masks):
-            if mask.field not in fields:  # optional, otherwise `read_fields` would have raised
+            if mask.field not in fields:  # it is optional: `read_fields` raises for other fields
                 continue
             selected = answers.selected(number)
             if not any(selected) and self._config.unmatched_patterns == "refuse":
-                raise _no_match(mask)
+                reason = "selects nothing; `unmatched_patterns: allow` accepts such records"
+                raise RecordProblem("pattern-no-match", f"the pattern `{mask.pattern}` {reason}")
             is_list = isinstance(fields[mask.field], list)
             masked.update((mask.field, i if is_list else None) for i, is_masked in enumerate(selected) if is_masked)
         return masked
 
-    def _first_learnt(self, parts: Sequence[PromptPart]) -> int:
-        """Return the number of the part before which no message is trainable."""
+    def _first_trainable(self, parts: Sequence[PromptPart]) -> int:
+        """Return the position of the first part whose message may be trainable."""
         if self._config.learn == "all":
             return 0
-        # Other parts than messages do not end a turn.
+        # A text field does not end a turn.
         assistant = self._config.assistant_role
         return last_turn([part.role if part.is_message else assistant for part in parts], assistant)
 
@@ -182,14 +184,13 @@ class MessageConstruction:
         if isinstance(value, str):
             return [PromptPart(text=value, place=(name, None))]
         if not isinstance(value, list):
-            raise RecordProblem("bad-field", f"field {name!r}: expected a text or a list of messages")
+            raise RecordProblem("bad-field", f"field {name!r} is {type_name(value)}, not a text or a list of messages")
         if not value:
-            raise RecordProblem("no-turns", f"field {name!r}: expected at least one message, got an empty list")
+            raise RecordProblem("no-turns", f"field {name!r} has no messages")
         return [self._message_part(name, index, message) for index, message in enumerate(value)]
 
     def _message_part(self, name: str, index: int, message: object) -> PromptPart:
-        if not isinstance(message, dict):
-            raise RecordProblem("bad-field", f"field {name!r}, message {index + 1}: expected an object")
+        message = require(message, dict, f"field {name!r}, message {index + 1}")
         role = map_role(message_role(message, index + 1), self._config.roles, f"message {index + 1}")
         text = message_text(message, index + 1)
         return PromptPart(
@@ -198,7 +199,7 @@ class MessageConstruction:
             role=role,
             prefix=self._config.role_prefixes.get(role, ""),
             place=(name, index),
-            hidden=tuple(sorted(message_spans(message, index + 1, text))),
+            masked_spans=tuple(sorted(message_spans(message, index + 1, text))),
         )
 
 
@@ -207,12 +208,12 @@ def _spans_of(field: str) -> str:
 
 
 def _cut_part(part: PromptPart) -> Iterator[Segment]:
-    """Yield a part's text as a whole, or cut at the borders of its hidden spans, as Fast-LLM tokenizes it."""
-    if not part.hidden or not part.trainable:
+    """Yield a part's text, cut at the boundaries of its masked spans, as Fast-LLM tokenizes it."""
+    if not part.masked_spans or not part.trainable:
         yield Segment(text=part.text, trainable=part.trainable, place=part.place)
         return
     position = 0
-    for begin, end in [*part.hidden, (len(part.text), len(part.text))]:
+    for begin, end in [*part.masked_spans, (len(part.text), len(part.text))]:
         for text, trainable in ((part.text[position:begin], True), (part.text[max(begin, position) : end], False)):
             if text:
                 yield Segment(text=text, trainable=trainable)
@@ -220,13 +221,13 @@ def _cut_part(part: PromptPart) -> Iterator[Segment]:
 
 
 def group_exchanges(parts: Sequence[PromptPart]) -> list[list[int]]:
-    """Cut a conversation between exchanges: before each masked message that follows a trainable one.
+    """Divide a conversation into exchanges: one begins with each masked message that follows a trainable one.
 
     Args:
         parts: The parts of one record.
 
     Returns:
-        Positions of the messages of each exchange; parts that are not messages belong to none.
+        Positions of the messages of each exchange; text fields belong to no exchange.
     """
     groups: list[list[int]] = []
     answered = True
@@ -238,10 +239,3 @@ def group_exchanges(parts: Sequence[PromptPart]) -> list[list[int]]:
         groups[-1].append(number)
         answered = part.trainable
     return groups
-
-
-def _no_match(mask: MaskPattern) -> RecordProblem:
-    return RecordProblem(
-        "pattern-no-match",
-        f"pattern `{mask.pattern}` selects nothing; set `unmatched_patterns: allow` if that may be",
-    )

@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import product
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from dsindex.chat.thoughts import (
@@ -25,8 +24,7 @@ from dsindex.chat.thoughts import (
 )
 from dsindex.errors import RecordProblem
 from dsindex.messages import show_value
-from dsindex.text import fields
-from dsindex.text.fields import type_name
+from dsindex.text.fields import parse_record, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -57,25 +55,21 @@ REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 CALL_ROLES = frozenset({"function_call", "tool_call"})
 """Roles of turns whose text is one or more tool calls."""
 ARGUMENT_KEYS = ("arguments", "parameters")
-DEFAULT_ROLES: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("user", "human"), "user"),
-        **dict.fromkeys(("assistant", "gpt", "model", *CALL_ROLES), "assistant"),
-        **dict.fromkeys(("tool", "observation", "tool_response"), "tool"),
-        **{role: role for role in ("system", "developer", "function", "ipython")},
-    }
-)
+DEFAULT_ROLES: Mapping[str, str] = {
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "model", *CALL_ROLES), "assistant"),
+    **dict.fromkeys(("tool", "observation", "tool_response"), "tool"),
+    **{role: role for role in ("system", "developer", "function", "ipython")},
+}
 """A record's role -> the role in chat templates. Case does not matter."""
 TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 """Roles of messages that do not end a turn: the model continues after them."""
 
-LEARN_KEYS: Mapping[str, bool] = MappingProxyType(
-    {
-        **dict.fromkeys(("weight", "train", "training", "trainable", "loss", "loss_weight", "loss_scale"), True),
-        **dict.fromkeys(("loss_mask", "train_on_turn", "learn"), True),
-        **dict.fromkeys(("masked", "skip_loss", "ignore_loss", "no_loss"), False),
-    }
-)
+LEARN_KEYS: Mapping[str, bool] = {
+    **dict.fromkeys(("weight", "train", "training", "trainable", "loss", "loss_weight", "loss_scale"), True),
+    **dict.fromkeys(("loss_mask", "train_on_turn", "learn"), True),
+    **dict.fromkeys(("masked", "skip_loss", "ignore_loss", "no_loss"), False),
+}
 """Keys of a turn or a record with true, false, 1 or 0 -> the value for which it is trained on; never passed to
 templates. If there are several, it is trained on only if all agree."""
 UNWANTED_KEYS = ("label", "kto_tag")
@@ -86,17 +80,17 @@ SPAN_KEYS = ("train_detail", "training_detail", "loss_masking_spans")
 MASKED_ROLE_KEY = "mask"
 """Key of a record that names a role whose turns are not trained on, as in NeMo's chat data."""
 MEDIA_KEYS = ("images", "image", "videos", "video", "audios", "audio", "image_url")
-VARIABLE_KEYS: Mapping[str, type] = MappingProxyType({"enable_thinking": bool, "reasoning_effort": str})
+VARIABLE_KEYS: Mapping[str, type] = {"enable_thinking": bool, "reasoning_effort": str}
 """Keys of a record that are variables of templates, as in verl's data -> their types."""
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 """Variables of templates that neither a configuration nor `chat_template_kwargs` may set."""
 
 # Notes of a conversation; other notes are names of keys that the template does not use.
-LEARNT_QUESTION = "a user's turn that says it is learnt"
-UNLEARNT_END = "an end of its last reply that is not learnt"
-"""Its template leaves the token that ends a reply outside of `{% generation %}`."""
-REORDERED_REPLY = "a reply with a text or thought after a tool call"
-OTHER_THOUGHTS = "a thought in other tags than the template's"
+LEARNT_QUESTION = "a user turn marked for training"
+UNLEARNT_END = "an untrained end of the last reply"
+"""The template writes the token that ends a reply outside of `{% generation %}`."""
+REORDERED_REPLY = "text or a thought after a tool call"
+OTHER_THOUGHTS = "a thought in unknown tags"
 
 _T = TypeVar("_T")
 _KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object", bool: "true or false"}
@@ -107,7 +101,6 @@ _NO_CALL = frozenset({"auto", "none"})
 """Texts under OpenAI's `function_call` that are no call."""
 _SURROGATE = re.compile(rb"\\u[dD]")
 """Escapes that may be a lone surrogate."""
-_CALL_TAGS = ("<tool_call>", "</tool_call>")
 _QUOTE_OPENS = re.compile(r"""("(?:arguments|parameters)"\s*:\s*)'(?=\{)""")
 _QUOTE_CLOSES = re.compile(r"""\}'(?=\s*\})""")
 _BETWEEN_CALLS = re.compile(r"[\s,;]*")
@@ -172,42 +165,67 @@ class ConversationReader:
         _refuse_media(record, "the record")
         notes: set[str] = set()
         turns, num_prompt_turns = self._find_turns(record, notes)
-        masked_role = self._find_masked_role(record)
+        masked_role = record.get(MASKED_ROLE_KEY)
+        if masked_role is not None:
+            where = f"`{MASKED_ROLE_KEY}`"
+            masked_role = map_role(require(masked_role, str, where), self.roles, where)
         messages: list[Message] = []
-        flags: list[bool | None] = []
+        trained: set[int] = set()
         hidden: dict[int, Sequence[CharacterSpan]] = {}
-        added: defaultdict[int, list[Message]] = defaultdict(list)
-        num_prompt_messages = 0
+        calls: defaultdict[int, list[Message]] = defaultdict(list)
         for number, turn in enumerate(turns, 1):
             message, is_call = self._read_message(turn, number, notes)
-            flag = read_flag(turn, f"message {number}: ") if len(turn) > 2 else None
-            flag = False if message["role"] == self.assistant_role == masked_role else flag
+            role, position = message["role"], len(messages)
+            is_wanted = self._is_wanted(turn, role, number, notes)
+            is_wanted = is_wanted and role != masked_role and number > num_prompt_turns
             spans = message_spans(turn, number, content_text(message))
-            if is_call and messages and messages[-1]["role"] == self.assistant_role:
+            if is_call and messages and messages[-1]["role"] == role:
                 # The model writes both in one step, which ends once.
-                is_split = number > num_prompt_turns and len(messages) == num_prompt_messages
-                if is_split or (flag is False) != (flags[-1] is False):
+                if is_wanted != (position - 1 in trained):
                     what = "a tool call and the reply before it are one message, but only one of them is trained on"
                     raise RecordProblem("bad-field", f"message {number}: {what}")
-                added[len(messages) - 1].append(message)
+                calls[position - 1].append(message)
                 continue
-            if spans:
-                hidden[len(messages)] = spans
-            if flag is True and message["role"] == "user":
-                notes.add(LEARNT_QUESTION)
             messages.append(message)
-            flags.append(flag)
-            if number <= num_prompt_turns:
-                num_prompt_messages = len(messages)
+            if spans:
+                hidden[position] = spans
+            if role == self.assistant_role and is_wanted:
+                trained.add(position)
         if read_flag(record, "") is False or any(record.get(key) is False for key in UNWANTED_KEYS):
             raise RecordProblem("nothing-learnt", "a key of the record says that it is not to be trained on")
-        for position, calls in added.items():
-            _add_calls(messages[position], calls, notes)
-        learnt = self._find_learnt(messages, flags, num_prompt_messages)
-        variables = _read_variables(record)
+        for position, added in calls.items():
+            _add_calls(messages[position], added, notes)
+        trained = self._keep_wanted(messages, trained)
+        num_replies = sum(message["role"] == self.assistant_role for message in messages)
         return Conversation(
-            messages=messages, variables=variables, learnt=learnt, hidden=hidden, notes=tuple(sorted(notes))
+            messages=messages,
+            variables=_read_variables(record),
+            learnt=None if len(trained) == num_replies else frozenset(trained),
+            hidden=hidden,
+            notes=tuple(sorted(notes)),
         )
+
+    def _is_wanted(self, turn: Mapping[str, Any], role: str, number: int, notes: set[str]) -> bool:
+        """Return whether no key of a turn says that it is not trained on."""
+        flag = read_flag(turn, f"message {number}: ") if len(turn) > 2 else None
+        if flag is False and role not in {self.assistant_role, *_NEVER_LEARNT}:
+            what = f"its role is {role!r}, not that of replies, {self.assistant_role!r}; set `assistant_role`"
+            raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
+        if flag is True and role == "user":
+            notes.add(LEARNT_QUESTION)
+        return flag is not False
+
+    def _keep_wanted(self, messages: Sequence[Message], trained: set[int]) -> set[int]:
+        """Return the replies that are trained on with `learn` and `reasoning`."""
+        if self.learn == "last_turn":
+            first = last_turn([message["role"] for message in messages], self.assistant_role)
+            trained = {number for number in trained if number >= first}
+            if not trained:
+                what = f"no message of the last turn has the role of replies, {self.assistant_role!r}"
+                raise RecordProblem("nothing-learnt", f"nothing is trained on: {what}; set `assistant_role`")
+        if self.reasoning == "drop":  # an empty reply is what a dropped thought leaves
+            trained = {n for n in trained if "tool_calls" in messages[n] or content_text(messages[n]).strip()}
+        return trained
 
     def _find_turns(self, record: Mapping[str, Any], notes: set[str]) -> tuple[list[Any], int]:
         """Return at least one turn, and how many of them are the prompt."""
@@ -242,8 +260,8 @@ class ConversationReader:
         """Return the `number`-th message (from 1) as templates expect it, and whether its role is that of a call."""
         turn = require(turn, dict, f"message {number}")
         name = message_role(turn, number)
-        role = map_role(name, self.roles, f"message {number}")
         is_call = name.lower() in CALL_ROLES
+        role = self.assistant_role if is_call else map_role(name, self.roles, f"message {number}")
         message: Message = {"role": role}
         for key, value in turn.items():
             if value is None or key in _UNPASSED_KEYS:
@@ -307,31 +325,6 @@ class ConversationReader:
             notes.update([OTHER_THOUGHTS] if has_other_tags(kept) else [])
             if kept != text or "content" not in message:
                 message["content"] = kept
-
-    def _find_learnt(
-        self, messages: Sequence[Message], flags: Sequence[bool | None], first: int
-    ) -> frozenset[int] | None:
-        """Return the positions of the replies from `first` on that are trained on, None for all."""
-        assistant = self.assistant_role
-        roles = [message["role"] for message in messages]
-        for number, (role, flag) in enumerate(zip(roles, flags, strict=True), 1):
-            if flag is False and role != assistant and role not in _NEVER_LEARNT:
-                what = f"its role is {role!r}, not that of replies, {assistant!r}; set `assistant_role`"
-                raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
-        first = max(first, last_turn(roles, assistant)) if self.learn == "last_turn" else first
-        replies = [number for number, role in enumerate(roles) if role == assistant]
-        learnt = [number for number in replies if number >= first and flags[number] is not False]
-        if self.reasoning == "drop":  # an empty reply is what a dropped thought leaves
-            learnt = [n for n in learnt if "tool_calls" in messages[n] or content_text(messages[n]).strip()]
-        if self.learn == "last_turn" and not learnt:
-            what = f"no message of the last turn has the role of replies, {assistant!r}; set `assistant_role`"
-            raise RecordProblem("nothing-learnt", f"nothing is trained on: {what}")
-        return None if len(learnt) == len(replies) else frozenset(learnt)
-
-    def _find_masked_role(self, record: Mapping[str, Any]) -> str | None:
-        where = f"`{MASKED_ROLE_KEY}`"
-        role = record.get(MASKED_ROLE_KEY)
-        return None if role is None else map_role(require(role, str, where), self.roles, where)
 
 
 def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
@@ -601,14 +594,11 @@ def _split_calls(text: str, begin: int) -> tuple[list[str], list[Any]]:
     Raises:
         ValueError: If the text is not made of calls, or a tag is not closed.
     """
-    opening, closing = _CALL_TAGS
+    opening, closing = "<tool_call>", "</tool_call>"
     if text.startswith(("{", "["), skip_blanks(text, begin, len(text))) or opening not in text:
-        calls, position = _decode_calls(text, begin)
-        if position < len(text):
-            raise ValueError("a text that is no call")
-        return [""], calls
+        text, begin = f"{opening}{text[begin:]}{closing}", 0
     texts: list[str] = []
-    calls = []
+    calls: list[Any] = []
     while (position := text.find(opening, begin)) >= 0:
         texts.append(text[begin:position].strip())
         decoded, begin = _decode_calls(text, position + len(opening))
@@ -693,21 +683,14 @@ def hidden_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
     parsed = parse_json(given)
     spans = []
     for item in parsed if isinstance(parsed, list) else [] if parsed is None else [parsed]:
-        begin, last, is_learnt = _read_span(item)
-        if not 0 <= begin <= last + 1 <= len(text):
+        keys = ("begin_offset", "end_offset", "train")
+        values: list[Any] = [*item, False] if isinstance(item, list) else []
+        values = [item.get(key) for key in keys] if isinstance(item, dict) else values
+        if [*map(type, values)] != [int, int, bool] or not 0 <= values[0] <= values[1] + 1 <= len(text):
             form = "a pair, or an object of `begin_offset`, `end_offset` and `train`"
             raise RecordProblem("bad-field", f"{name}: {show_value(item)} is not a span of the text: {form}")
-        spans += [(begin, last + 1)] if begin <= last and not is_learnt else []
+        spans += [(values[0], values[1] + 1)] if values[0] <= values[1] and not values[2] else []
     return spans
-
-
-def _read_span(item: object) -> tuple[int, int, bool]:
-    """Return the first and the last character of a span, and whether it is trained on; -1 if it is no span."""
-    values = [*item, False] if isinstance(item, list) and len(item) == 2 else []
-    if isinstance(item, dict):
-        values = [item.get(key) for key in ("begin_offset", "end_offset", "train")]
-    is_span = [isinstance(value, kind) for value, kind in zip(values, (int, int, bool), strict=False)]
-    return (values[0], values[1], values[2]) if len(is_span) == 3 and all(is_span) else (-1, -1, False)
 
 
 def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -730,21 +713,6 @@ def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
     columns = {key: record[key] for key in VARIABLE_KEYS if record.get(key) is not None}
     columns = {key: require(value, VARIABLE_KEYS[key], f"`{key}`") for key, value in columns.items()}
     return {**columns, **given, **variables}
-
-
-def parse_record(line: bytes) -> dict[str, Any]:
-    """Parse one line of JSONL.
-
-    Raises:
-        RecordProblem: If it is not UTF-8, not JSON, not an object, or nested too deeply.
-
-    >>> parse_record(b'{"id": 1}')
-    {'id': 1}
-    """
-    record = fields.parse_record(line)
-    if isinstance(record, str):
-        raise RecordProblem("bad-json", record)
-    return record
 
 
 def strings_in(value: object) -> Iterator[str]:

@@ -27,7 +27,6 @@ from dsindex.chat.conversations import (
     UNLEARNT_END,
     check_text,
     content_text,
-    parse_record,
     strings_in,
 )
 from dsindex.chat.rendering import ChatTemplate, SearchedText, has_content
@@ -44,6 +43,7 @@ from dsindex.chat.tokens import (
     read_chat_files,
 )
 from dsindex.errors import InputError, RecordProblem, TokenizerError, UnencodableError
+from dsindex.text.fields import parse_record
 from dsindex.text.tokenizer import find_tokenizer, shared_tokenizer
 
 if TYPE_CHECKING:

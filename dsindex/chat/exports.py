@@ -1,23 +1,23 @@
-"""The rows of the exports of instruction data: columns of Parquet files that other trainers read as they are.
+"""The rows of exports of instruction data: Parquet files that other trainers read without conversion.
 
 `parquet`, for TRL, axolotl and transformers: a row is a conversation, or a pack with `--seq-length`.
 
     input_ids        list<int32>   the tokens
-    labels           list<int64>   the token where it is trainable, else -100; not shifted, as transformers shifts them
-    attention_mask   list<int8>    1 for each
+    labels           list<int64>   the token where it is trainable, else -100; not shifted: transformers shifts them
+    attention_mask   list<int8>    1 for each token
     position_ids     list<int32>   of packs: from 0 in each conversation
-    seq_lengths      list<int32>   of packs: the places of each conversation, as TRL's collator reads them
-    sequences        list<int32>   of packs: numbers of the conversations in the dataset; the readers ignore it
+    seq_lengths      list<int32>   of packs: the length of each conversation, for TRL's collator
+    sequences        list<int32>   of packs: numbers of the conversations in the dataset; trainers ignore it
 
 `bridge`, for Megatron-Bridge and NeMo: packs in files named `*.idx.parquet`.
 
-    input_ids        list<int32>   the sequences of a pack, one after the other
+    input_ids        list<int32>   the sequences of a pack, concatenated
     loss_mask        list<int8>    1 where the *next* token of the same sequence is trainable
-    seq_start_id     list<int32>   where each sequence begins
+    seq_start_id     list<int32>   the start of each sequence
     sequences        list<int32>   as above
 
-Bridge's readers drop the last token of each sequence from the input and the first from the labels, so a sequence of n
-tokens takes n - 1 of the L places of a pack. Their packs are laid out for that; those of `parquet` are `P_packing_L`.
+Bridge's readers remove the last token of each sequence from the input and the first from the labels, so a sequence of n
+tokens takes n - 1 of the L places of a pack. Bridge packs are laid out for that; `parquet` packs are `P_packing_L`.
 With --pad-to-multiple, sequences are padded with the tokenizer's EOS, by which Bridge's readers (`pad_seq_to_mult`)
 find their ends.
 
@@ -49,18 +49,18 @@ _LARGEST_MANIFEST_BYTES = 1 << 26
 
 
 class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the manifest of an export says, all of it a function of the datasets and the options."""
+    """The manifest of an export: a function of the datasets and the options."""
 
     format: Literal["dsindex export 3"] = "dsindex export 3"
     kind: str
     plan: dict[str, Any]
-    """What the export was asked to be made of; `sources` has the digests of the datasets, by their names after P_."""
+    """Datasets and options; `sources` has the digests of the datasets, by their names after P_."""
     tokenizer: dict[str, Any]
     writer: str
-    """The library that encoded the files; another release may write other bytes."""
+    """The library that wrote the Parquet files; another release may write different bytes."""
     splits: dict[str, dict[str, int]]
-    """Split → its rows, sequences, tokens, trainable tokens, and targets: trainable ones that do not start a sequence,
-    which a trainer predicts."""
+    """Split → its rows, sequences, tokens, trainable tokens, and targets: the trainable tokens that do not start a
+    sequence, which a trainer predicts."""
     digests: dict[str, StoredFile]
 
 
@@ -79,7 +79,7 @@ def read_export_manifest(folder: str) -> ExportManifest | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: cannot be read as the manifest of an export ({error}); export again") from error
+        raise FormatError(f"{path}: not a valid manifest of an export ({error})", hint="export again") from error
     return manifest
 
 
@@ -91,17 +91,17 @@ COLUMNS = {
     "packs": {"input_ids": "int32", "attention_mask": "int8", "labels": "int64", **_OF_PACKS},
     "bridge": {"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32", "sequences": "int32"},
 }
-"""Form of the files → columns, each of lists of a type."""
+"""Form of the files → columns, each with the type of its lists' elements."""
 IGNORED_LABEL = -100
-"""The label on which cross entropy computes no loss."""
+"""The label that cross entropy ignores."""
 ROWS_PER_GROUP = 500
 TOKENS_PER_FILE = 1 << 26
-"""Tokens of a file, and limit on those of a row group, which is what readers load to get at a row."""
+"""Tokens of a file; also the limit for a row group, which readers load as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFile:
-    """Task of writing one file."""
+    """The task of writing one file."""
 
     form: str
     """One of COLUMNS."""
@@ -113,7 +113,7 @@ class ExportFile:
     """Start of each row in `sequences`, then the end of the last."""
     rows_per_group: int
     multiple: int
-    """A sequence takes a multiple of so many places."""
+    """Sequences are padded to a multiple of this number of places."""
     pad_id: int
     path: str
 
@@ -126,7 +126,7 @@ def export_schema(form: str) -> pa.Schema:
 
 
 def places_of(lengths: NDArray[np.integer[Any]], form: str, multiple: int) -> NDArray[np.int32]:
-    """Return the places that sequences take in a pack; of Bridge's, one without a target takes some, too."""
+    """Return the places that sequences take in a pack; in Bridge packs, a sequence without a target takes one, too."""
     own = np.maximum(lengths - 1, 1) if form == "bridge" else lengths
     return (-(-own // multiple) * multiple).astype(np.int32)
 
@@ -134,7 +134,7 @@ def places_of(lengths: NDArray[np.integer[Any]], form: str, multiple: int) -> ND
 def lay_out_bridge_packs(
     lengths: NDArray[np.int32], *, sequence_length: int, multiple: int, drop_longer: bool
 ) -> BlockLayout:
-    """Assign sequences to packs of Megatron-Bridge by the places that they take there."""
+    """Assign sequences to packs of Megatron-Bridge."""
     places = np.where(lengths > sequence_length, sequence_length + 1, places_of(lengths, "bridge", multiple))
     return lay_out_blocks(places, sequence_length=sequence_length, drop_longer=drop_longer)
 
@@ -142,16 +142,16 @@ def lay_out_bridge_packs(
 def plan_files(
     form: str, prefix: str, lengths: NDArray[np.int32], layout: BlockLayout, *, multiple: int, pad_id: int, path: str
 ) -> Iterator[ExportFile]:
-    """Yield the tasks of a split: whole row groups, with about TOKENS_PER_FILE tokens in a file.
+    """Yield the tasks of a split. A file has whole row groups with about TOKENS_PER_FILE tokens.
 
     Args:
         form: One of COLUMNS.
         prefix: The split's datasets.
         lengths: Tokens of the sequences.
-        layout: The sequences of each row; without packs, its length is 0.
-        multiple: A sequence takes a multiple of so many places.
-        pad_id: The token of places that are left.
-        path: The beginning of the files' paths.
+        layout: The sequences of each row; its `sequence_length` is 0 if rows are no packs.
+        multiple: Sequences are padded to a multiple of this number of places.
+        pad_id: The token of padding.
+        path: Prefix of the files' paths.
     """
     rows, longest = layout.num_blocks, max(layout.sequence_length, int(lengths.max(initial=1)))
     per_group = max(1, min(ROWS_PER_GROUP, TOKENS_PER_FILE // longest))
@@ -174,7 +174,7 @@ def plan_files(
 
 
 def describe_packs(lengths: NDArray[np.int32], layout: BlockLayout, multiple: int) -> dict[str, float] | None:
-    """Return what Megatron-Bridge stores of a packing, to pad the boundaries of all packs to one shape."""
+    """Return Megatron-Bridge's metadata of a packing, with which it pads the boundaries of all packs to one shape."""
     if not layout.num_blocks:
         return None
     places = places_of(lengths, "bridge", multiple)[layout.conversations]
@@ -198,34 +198,34 @@ def make_rows(
     sequences: NDArray[np.int32],
     starts: NDArray[np.int64],
 ) -> pa.RecordBatch:
-    """Return rows of a file, whose tokens are fewer than 2**31 together.
+    """Return rows of a file, which have fewer than 2**31 tokens together.
 
     Args:
-        file: The file that they are of.
-        tokens: The tokens of the sequences, one after the other.
-        mask: 1 for a trainable token.
+        file: The file.
+        tokens: The tokens of the sequences, concatenated.
+        mask: 1 for trainable; same shape.
         offsets: Start of each sequence in `tokens`, then the end of the last.
         sequences: Numbers of the sequences in the dataset.
         starts: Start of each row in `sequences`, then the end of the last.
     """
     import pyarrow as pa
 
-    lengths, ids, learnt = np.diff(offsets), tokens.astype(np.int32), mask.copy()
+    lengths, ids, trainable = np.diff(offsets), tokens.astype(np.int32), mask.copy()
     if file.form != "rows":
-        learnt[offsets[:-1][lengths > 0]] = 0  # the first token of a sequence is predicted from none of it
+        trainable[offsets[:-1][lengths > 0]] = 0  # no token of the sequence predicts its first
     if file.form == "bridge":
-        learnt[:-1], learnt[-1:] = learnt[1:].copy(), 0  # of the next token
+        trainable[:-1], trainable[-1:] = trainable[1:].copy(), 0  # the mask of the next token
     if file.multiple > 1:
         padded = starts_of(places_of(lengths, file.form, file.multiple) + (file.form == "bridge"))
         at = np.arange(len(ids)) + np.repeat(padded[:-1] - offsets[:-1], lengths)
-        given, offsets = (ids, learnt), padded
-        ids, learnt = np.full(padded[-1], file.pad_id, np.int32), np.zeros(padded[-1], np.uint8)
-        ids[at], learnt[at] = given
+        given, offsets = (ids, trainable), padded
+        ids, trainable = np.full(padded[-1], file.pad_id, np.int32), np.zeros(padded[-1], np.uint8)
+        ids[at], trainable[at] = given
     row_starts, begins = offsets[starts], offsets[:-1]
     columns: dict[str, tuple[NDArray[Any], NDArray[np.int64]]] = {
         "input_ids": (ids, row_starts),
-        "loss_mask": (learnt, row_starts),
-        "labels": (np.where(learnt != 0, ids, IGNORED_LABEL), row_starts),
+        "loss_mask": (trainable, row_starts),
+        "labels": (np.where(trainable != 0, ids, IGNORED_LABEL), row_starts),
         "attention_mask": (np.ones(len(ids)), row_starts),
         "position_ids": (np.arange(len(ids)) - np.repeat(begins, np.diff(offsets)), row_starts),
         "seq_lengths": (np.diff(offsets), starts),

@@ -1,9 +1,9 @@
-"""Assemble conversations into a block of L tokens, as a training step reads it.
+"""Assemble conversations into blocks of L tokens, as a training step reads them.
 
 Every conversation keeps all its tokens. Target i is token i + 1 of the **same** conversation; its last token has no
 target. So the loss mask at i is the mask of token i + 1, and 0 at the end of a conversation and on padding.
 
-For context parallelism each conversation is padded to a multiple of tokens, so that it can be cut for all ranks.
+For context parallelism, each conversation is padded to a multiple of tokens, so that it can be split among all ranks.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Block:
     loss_mask: NDArray[np.float32]
     """1 where the target is trainable."""
     position_ids: NDArray[np.int64]
-    """Position in the conversation with its own padding, or in the padding of the block, from 0."""
+    """Position in the padded conversation, or in the padding at the end of the block, from 0."""
     sequence_boundaries: NDArray[np.int32]
     """Start of each conversation, then the end of the last, where padding begins; shape [conversations + 1]."""
     cu_seqlens: NDArray[np.int32]
-    """The same, up to L: the padding at the end of the block is a sequence of its own."""
+    """The same, and L if the block ends with padding, which is a sequence of its own."""
     cu_seqlens_unpadded: NDArray[np.int32]
-    """The same without all padding: sums of the conversations' tokens; shape of `cu_seqlens`."""
+    """Cumulative numbers of tokens without padding; same shape as `cu_seqlens`."""
 
 
 def assemble_block(
@@ -47,16 +47,13 @@ def assemble_block(
     pad_id: int,
     pad_to_multiple: int = 1,
 ) -> Block:
-    """Return a block of conversations, one after the other.
+    """Return a block with these conversations, in order.
 
     Args:
-        conversations: Tokens and mask (1 = trainable) of each.
+        conversations: Tokens and mask (1 = trainable) of each conversation.
         sequence_length: L, in tokens.
-        pad_id: Fills the rest.
-        pad_to_multiple: Each conversation takes a multiple of so many tokens.
-
-    Returns:
-        The block.
+        pad_id: The token of padding.
+        pad_to_multiple: Each conversation is padded to a multiple of this number of tokens.
 
     Raises:
         ValueError: If the conversations have more than L tokens together, or a mask is not as long as its tokens.
@@ -67,12 +64,12 @@ def assemble_block(
     """
     for tokens, mask in conversations:
         if len(tokens) != len(mask):
-            raise ValueError(f"expected a mask for each of {len(tokens)} tokens, got {len(mask)}")
+            raise ValueError(f"a conversation has {len(tokens)} tokens, but its mask has {len(mask)}")
     lengths = np.array([len(tokens) for tokens, _ in conversations], dtype=np.int64)
     boundaries, unpadded = _sums(-(-lengths // pad_to_multiple) * pad_to_multiple), _sums(lengths)
     total = int(boundaries[-1])
     if total > sequence_length:
-        raise ValueError(f"expected at most {sequence_length} tokens in a block, got {total}")
+        raise ValueError(f"the conversations have {total} tokens, more than the {sequence_length} of a block")
     all_tokens = np.full(sequence_length, pad_id, dtype=np.int64)
     targets = np.full(sequence_length, pad_id, dtype=np.int64)
     loss_mask = np.zeros(sequence_length, dtype=np.float32)
@@ -102,13 +99,13 @@ def _sums(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
 
 
-# Assign conversations to blocks of L tokens without cutting any: best fit, the longest first.
+# Assign whole conversations to blocks of L tokens: best fit, longest first.
 #
-# The packing is a function of the lengths, L and the multiple to which they are padded, not of shards,
-# workers or time. A conversation goes into the fullest block that still has room for it, or, among equally full ones,
-# into the most recently filled. Among equally long conversations, the first goes first. In the result, a block's
-# conversations are in ascending order. Blocks are shuffled by a fixed seed: in the order of their first conversation,
-# blocks of short conversations would come first, and some trainers read packs in the order of the file.
+# The packing is a function of the lengths, L and the multiple to which they are padded, not of shards, workers or time.
+# A conversation goes into the fullest block that has room for it; among equally full blocks, into the one that was
+# filled last. Among equally long conversations, the first goes first. In the result, the conversations of a block are
+# in ascending order. Blocks are shuffled with a fixed seed, because some trainers read packs in the order of the file,
+# and blocks of short conversations would otherwise come first.
 
 MAX_SEQUENCE_LENGTH = 2**27
 """Largest block in tokens; the search stores two integers per possible remainder."""
@@ -141,7 +138,7 @@ class BlockLayout:
 
     @property
     def fill(self) -> float:
-        """Share of the blocks' capacity that is filled; 1 without blocks."""
+        """Share of the blocks' capacity that is filled; 1 if there are no blocks."""
         return self.num_tokens / (self.num_blocks * self.sequence_length) if self.num_blocks else 1.0
 
     def block(self, number: int) -> NDArray[np.int32]:
@@ -152,16 +149,16 @@ class BlockLayout:
 def lay_out_blocks(
     lengths: ArrayLike, *, sequence_length: int, pad_to_multiple: int = 1, drop_longer: bool = False
 ) -> BlockLayout:
-    """Assign conversations to blocks by best fit, the longest first, in about 16 bytes of memory per conversation.
+    """Assign conversations to blocks by best fit, longest first, with about 16 bytes of memory per conversation.
 
     Args:
-        lengths: Tokens of each conversation, each in [1, sequence_length]; the index is its id.
+        lengths: Tokens of each conversation, each in [1, sequence_length]; its index is its id.
         sequence_length: L, in tokens.
-        pad_to_multiple: Each conversation takes a multiple of so many tokens.
+        pad_to_multiple: Each conversation is padded to a multiple of this number of tokens.
         drop_longer: Leave out conversations of more than L tokens.
 
     Returns:
-        An assignment with every conversation exactly once, apart from those left out.
+        An assignment in which every conversation occurs exactly once, except those left out.
 
     Raises:
         ValueError: If a length, L or the multiple is out of range.
@@ -176,18 +173,16 @@ def lay_out_blocks(
     given = np.asarray(lengths).reshape(-1)
     sizes = given if given.dtype.kind in "iu" else given.astype(np.int64)
     if sequence_length < 1:
-        raise ValueError(f"expected a sequence_length of at least 1, got {sequence_length}")
+        raise ValueError(f"sequence_length {sequence_length} is less than 1")
     if not 1 <= pad_to_multiple <= sequence_length or sequence_length % pad_to_multiple:
-        raise ValueError(
-            f"expected a sequence_length that is a multiple of pad_to_multiple {pad_to_multiple}, got {sequence_length}"
-        )
+        raise ValueError(f"sequence_length {sequence_length} is not a multiple of pad_to_multiple {pad_to_multiple}")
     if sequence_length > MAX_SEQUENCE_LENGTH:
-        raise LimitError(f"sequence_length: expected at most {MAX_SEQUENCE_LENGTH}, got {sequence_length}")
+        raise LimitError(f"sequence_length {sequence_length} is above the limit of {MAX_SEQUENCE_LENGTH}")
     if sizes.size > MAX_SEQUENCES:
-        raise LimitError(f"expected at most {MAX_SEQUENCES:,} conversations to pack, got {sizes.size:,}; pack fewer")
+        raise LimitError(f"{sizes.size:,} conversations are more than the {MAX_SEQUENCES:,} that can be packed")
     if sizes.size and (sizes.min() < 1 or (sizes.max() > sequence_length and not drop_longer)):
         outside = int(np.flatnonzero((sizes < 1) | (sizes > sequence_length))[0])
-        raise ValueError(f"conversation {outside}: expected 1 to {sequence_length} tokens, got {sizes[outside]}")
+        raise ValueError(f"conversation {outside} has {sizes[outside]} tokens, not 1 to {sequence_length}")
     places = np.minimum(sizes, sequence_length + 1).astype(np.int32)
     if pad_to_multiple > 1:
         places = -(-places // pad_to_multiple) * pad_to_multiple

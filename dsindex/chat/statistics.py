@@ -1,4 +1,4 @@
-"""The splits of a dataset of conversations, and their statistics as the manifests have them."""
+"""Assign conversations to splits, and count what the manifests say of them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ SPLITS = ("train", "valid", "test")
 
 
 def fingerprint_content(content: object) -> bytes:
-    """Return 16 bytes that depend on a conversation's content, not on its id, its position or the order of its keys.
+    """Return a hash of a conversation's content, independent of its id, its position and the order of its keys.
 
     Args:
         content: JSON data, the fields or messages in use.
 
     Returns:
-        XXH3-128, seed 0, big-endian, of JSON in UTF-8 with sorted keys and without blanks.
+        XXH3-128, 16 bytes, seed 0, big-endian, of JSON in UTF-8 with sorted keys and without white space.
     """
     text = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_128_digest(text.encode(errors="surrogatepass"))
 
 
 def split_by_hash(fingerprint: bytes, *, fractions: Sequence[float], seed: int = 1234) -> str:
-    """Return the split of a conversation, by its content alone: equal conversations are in the same split.
+    """Return the split of a conversation. Equal conversations are in the same split.
 
     Args:
         fingerprint: The result of `fingerprint_content`.
         fractions: Shares of train, valid and test; normalised by their sum.
-        seed: Another seed gives another assignment.
+        seed: Seed of the hash.
 
     Returns:
         `train`, `valid` or `test`.
@@ -48,8 +48,8 @@ def split_by_hash(fingerprint: bytes, *, fractions: Sequence[float], seed: int =
     """
     total = sum(fractions)
     if len(fractions) != len(SPLITS) or min(fractions) < 0 or not 0 < total < float("inf"):
-        raise ValueError(f"expected three fractions of at least 0 with a sum above 0, got {list(fractions)}")
-    # 53 bits, so that the quotient is exact and below 1: a split with share 0 gets nothing.
+        raise ValueError(f"fractions {list(fractions)} are not three numbers of at least 0 with a sum above 0")
+    # 53 bits: the quotient is exact and below 1, so a split with share 0 gets nothing.
     place = (xxhash.xxh3_64_intdigest(fingerprint, seed=seed) >> 11) / 2**53
     if place < fractions[0] / total:
         return "train"
@@ -57,17 +57,17 @@ def split_by_hash(fingerprint: bytes, *, fractions: Sequence[float], seed: int =
 
 
 NOTE = "note: "
-"""Beginning of the counts of notes."""
+"""Prefix of the counts of notes in a manifest."""
 _MEANINGS = {
-    UNLEARNT_END: "a model may not learn to stop; put the token inside of {% generation %}",
+    UNLEARNT_END: "a model may not learn to stop; move the token into {% generation %}",
     LEARNT_QUESTION: "only replies are trained on",
     REORDERED_REPLY: "templates write thoughts first, then text, then tool calls",
-    OTHER_THOUGHTS: "such thoughts are kept and trained on like text",
+    OTHER_THOUGHTS: "it is kept and trained on like text",
 }
 
 
 def explain_note(note: str) -> str:
-    """Return what a note means; most are names of keys."""
+    """Return what a note means. Most notes are keys that the template does not use."""
     return _MEANINGS.get(note, "the template does not use it")
 
 
@@ -76,24 +76,24 @@ class InstructionStatistics:
     """Counts of the conversations of a dataset and their tokens."""
 
     conversations: int = 0
-    """Number of records that became tokens."""
+    """Number of encoded records."""
     sequences: int = 0
     """Number of sequences: one per conversation, more if it was split."""
     tokens: int = 0
     learnt: int = 0
-    """Number of trainable tokens, with mask 1."""
+    """Number of trainable tokens (mask 1)."""
     cut: int = 0
-    """Number of tokens that truncation or splitting left out."""
+    """Number of tokens that truncation or splitting removed."""
     shortened: int = 0
     """Number of conversations that were truncated or split."""
     special_in_text: int = 0
     """Number of conversations whose text contains a special token's string."""
     notes: Mapping[str, int] = field(default_factory=dict)
-    """What the template did not write, and the like → number of conversations."""
+    """Note → number of conversations."""
 
     @classmethod
     def of_counts(cls, counts: Mapping[str, int]) -> InstructionStatistics:
         """Return statistics from the counts of a manifest."""
         notes = {name.removeprefix(NOTE): value for name, value in counts.items() if name.startswith(NOTE)}
-        own = {each.name: counts.get(each.name, 0) for each in fields(cls) if each.name != "notes"}
-        return cls(notes=notes, **own)
+        numbers = {own.name: counts.get(own.name, 0) for own in fields(cls) if own.name != "notes"}
+        return cls(notes=notes, **numbers)

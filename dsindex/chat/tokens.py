@@ -21,6 +21,7 @@ import xxhash
 from dsindex.chat.conversations import check_text
 from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.formats.dtypes import starts_of
+from dsindex.store.read import is_stored
 from dsindex.text.encoders import TokenBatch, encode_all, encode_by_reference, make_encoder
 from dsindex.text.engines import adds_prefix_space, differing_tokens
 from dsindex.text.tokenizer import (
@@ -213,7 +214,7 @@ def read_chat_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     named = [("default", folder / "chat_template.jinja")]
     named += [(file.stem, file) for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))]
     for name, file in named:
-        if file.is_file():
+        if is_stored(str(file)):
             try:
                 templates[name] = read_tokenizer_bytes(str(file)).decode()
             except UnicodeDecodeError as error:

@@ -11,7 +11,7 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args
 
 from dsindex.errors import DsindexError, UsageError
 from dsindex.options.build import BuildConfig
@@ -28,7 +28,7 @@ from dsindex.options.index import IndexConfig
 from dsindex.options.instruct import InstructConfig
 from dsindex.options.merge import MergeConfig
 from dsindex.options.mix import MixConfig
-from dsindex.options.model import Options, options_of
+from dsindex.options.model import Option, Options, options_of
 from dsindex.options.pack import JoinConfig, PackConfig
 from dsindex.runtime.dispatch import make_executor, wants_ray
 from dsindex.runtime.progress import BAR_SECONDS, Display, Reporter, standard_display
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from dsindex.runtime.estimate import EstimateResult
     from dsindex.runtime.progress import Snapshot
 
+show_html: Callable[[Any], str] | None = None
+"""Shows a result in a notebook; the package sets it."""
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 Config = TypeVar("Config", bound=Options)
@@ -71,10 +73,13 @@ def takes(
 
         def call(*arguments: Arguments.args, **values: Arguments.kwargs) -> Returned:
             try:
-                return command(*arguments, **values)
+                result = command(*arguments, **values)
             except DsindexError as error:
                 error.args = tuple(_FLAG.sub(partial(_argument_of, options), str(line)) for line in error.args)
                 raise
+            if show_html is not None:
+                setattr(type(result), "_repr_html_", show_html)  # noqa: B010 - notebooks call it
+            return result
 
         call.command = command  # type: ignore[attr-defined]  # the command line's, whose messages name flags
         call.__name__ = call.__qualname__ = run.__name__
@@ -105,7 +110,7 @@ def _signature(run: Callable[..., object], model: type[Options]) -> inspection.S
             each.alias or name,
             kinds[each.kw_only],
             default=inspection.Parameter.empty if each.default is ... else each.default,
-            annotation=each.annotation,
+            annotation=_type_of(each),
         )
         for name, each in options_of(model).items()
     ]
@@ -113,9 +118,18 @@ def _signature(run: Callable[..., object], model: type[Options]) -> inspection.S
     return inspection.Signature(parameters, return_annotation=run.__annotations__["return"])
 
 
+def _type_of(option: Option) -> str:
+    """Return the type of an option's value, for `help`."""
+    is_plain = isinstance(option.kind, type) and not get_args(option.kind)
+    name = option.kind.__name__ if is_plain else str(option.kind).replace("typing.", "")
+    return f"{name} | None" if option.default is None else name
+
+
 def _document(text: str, model: type[Options]) -> str:
     """Return a docstring with the help text of each option."""
     lines = [f"    {each.alias or name}: {each.help}" for name, each in options_of(model).items() if each.help]
+    if "progress" in options_of(model):
+        lines.append("    progress: True shows bars or lines; a function is called with each Snapshot of the progress.")
     return "\n".join([inspection.cleandoc(text), "", "Args:", *lines])
 
 
@@ -251,7 +265,9 @@ def join_packed(config: JoinConfig, _: Reporter) -> JoinResult:
     from dsindex.commands.convert import join_pbin_files
     from dsindex.formats.pbin import PBIN_VERSIONS
 
-    header = join_pbin_files(config.merge, config.output, version=PBIN_VERSIONS[config.pbin_era])
+    header = join_pbin_files(
+        config.merge, config.output, version=PBIN_VERSIONS[config.pbin_era], seed=config.shuffle_documents
+    )
     return JoinResult(path=config.output, header=header, num_files=len(config.merge))
 
 

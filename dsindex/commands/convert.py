@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.commands.results import JobResult, MadeDataset
+from dsindex.datasets.document_shuffle import BLOCK_DOCUMENTS, ShuffledDocuments
+from dsindex.datasets.documents import Documents, documents_of
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats.dtypes import cast_tokens
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     from dsindex.formats.pbin import PbinVersion
     from dsindex.options.datasets import ConvertCommand
     from dsindex.store.local import DigestingWriter
-    from dsindex.store.read import Items
 
 TYPE_OF_SIZE: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<i4")}
 """MMIDIDX token type by token size in bytes."""
@@ -60,19 +61,28 @@ def convert_dataset(config: ConvertCommand) -> ConvertResult:
     Raises:
         DsindexError: If it cannot be converted as asked; final names then never refer to incomplete files.
     """
-    source, destination = config.source, config.destination
+    source, destination, seed = config.source, config.destination, config.shuffle_documents
     version = PBIN_VERSIONS[config.pbin_era] if config.pbin_era else None
     if not source.endswith(".pbin"):
         prefix = as_prefix(source)
-        return convert_to_pbin(prefix, destination, version=version or CURRENT_VERSION, flatten=config.flatten)
+        if not destination.endswith(".pbin"):
+            return shuffle_indexed(prefix, as_prefix(destination), seed or 0)
+        return convert_to_pbin(
+            prefix, destination, version=version or CURRENT_VERSION, flatten=config.flatten, seed=seed
+        )
     if destination.endswith(".pbin"):
-        return convert_version(source, destination, version=version or CURRENT_VERSION)
+        return convert_version(source, destination, version=version or CURRENT_VERSION, seed=seed)
     dtype = np.dtype(config.token_type) if config.token_type else None
-    return convert_to_indexed(source, as_prefix(destination), version=version, dtype=dtype)
+    return convert_to_indexed(source, as_prefix(destination), version=version, dtype=dtype, seed=seed)
 
 
 def convert_to_pbin(
-    prefix: str, output: str, *, version: PbinVersion = CURRENT_VERSION, flatten: bool = False
+    prefix: str,
+    output: str,
+    *,
+    version: PbinVersion = CURRENT_VERSION,
+    flatten: bool = False,
+    seed: int | None = None,
 ) -> ConvertResult:
     """Write a `.pbin` with the documents of an MMIDIDX dataset.
 
@@ -81,6 +91,7 @@ def convert_to_pbin(
         output: The new `.pbin`, which must not exist.
         version: Version of the new file.
         flatten: Join the sequences of each document, instead of refusing what a `.pbin` cannot represent.
+        seed: Of a random order of the documents; None to keep their order.
 
     Raises:
         FormatError: If the dataset is damaged, or cannot be represented as a `.pbin`.
@@ -91,8 +102,7 @@ def convert_to_pbin(
         raise FormatError(f"{prefix}.idx: {reason}")
     token_bytes = dataset.dtype.itemsize if version.names_token_size else 4
     header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=dataset.num_tokens * token_bytes)
-    begins = np.append(0, np.cumsum(dataset.sequence_lengths, dtype=np.int64))[dataset.document_indices]
-    _write_pbin(output, header, [(f"{prefix}.bin", dataset.token_columns()[0])], np.diff(begins))
+    _write_pbin(output, header, [documents_of(dataset)], seed)
     return _converted(output, (dataset.num_documents, len(dataset), dataset.num_tokens), header.dtype)
 
 
@@ -119,6 +129,7 @@ def convert_to_indexed(
     *,
     version: PbinVersion | None = None,
     dtype: np.dtype[Any] | None = None,
+    seed: int | None = None,
 ) -> ConvertResult:
     """Write an MMIDIDX dataset with the documents of a `.pbin`: one sequence each, none for an empty document.
 
@@ -127,6 +138,7 @@ def convert_to_indexed(
         prefix: Path of the new dataset without `.bin` or `.idx`, neither of which may exist.
         version: Version of the `.pbin`; detected if None.
         dtype: The token type; None for that of TYPE_OF_SIZE.
+        seed: Of a random order of the documents; None to keep their order.
 
     Raises:
         FormatError: If the file is damaged, or an id does not fit the token type.
@@ -136,9 +148,10 @@ def convert_to_indexed(
     header = read_pbin_header(path, version=version)
     wanted = TYPE_OF_SIZE[header.token_bytes] if dtype is None else dtype.newbyteorder("<")
     idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
-    lengths = read_document_lengths(path, header)
+    parts = [_pbin_documents(path, header)]
+    lengths = _lengths(parts, seed)
     filled = lengths > 0
-    plan = make_plan({"convert": wanted.str}, [input_status(absolute(path))])
+    plan = make_plan({"convert": wanted.str, "shuffle-documents": seed}, [input_status(absolute(path))])
     with (
         new_files(prefix, [bin_path, idx_path], plan) as files,
         contextlib.closing(IndexBuilder(wanted, folder=os.path.dirname(prefix) or ".")) as builder,
@@ -148,13 +161,41 @@ def convert_to_indexed(
         except OverflowError as error:
             raise LimitError(f"{path}: {error}") from error
         with files.open(bin_path) as bin_file:
-            _copy_tokens(bin_file, path, open_tokens(path, header), wanted)
+            _copy_tokens(bin_file, parts, wanted, seed)
         with files.open(idx_path) as idx_file:
             builder.write(idx_file)
     return _converted(prefix, (len(lengths), int(filled.sum()), header.num_tokens), wanted)
 
 
-def convert_version(path: str, output: str, *, version: PbinVersion) -> ConvertResult:
+def shuffle_indexed(prefix: str, output: str, seed: int) -> ConvertResult:
+    """Write a copy of an MMIDIDX dataset with its documents in a random order.
+
+    Raises:
+        FormatError: If the dataset is damaged, or has sequence modes.
+        OutputError: If the output exists or cannot be written.
+    """
+    dataset = IndexedDataset(prefix)
+    if dataset.sequence_modes is not None:
+        raise FormatError(f"{prefix}: datasets with sequence modes cannot be shuffled")
+    parts, bounds = [documents_of(dataset)], dataset.document_indices
+    plan = make_plan({"shuffle-documents": seed}, [input_status(absolute(f"{prefix}.bin"))])
+    with (
+        new_files(output, [f"{output}.bin", f"{output}.idx"], plan) as files,
+        contextlib.closing(IndexBuilder(dataset.dtype, folder=os.path.dirname(output) or ".")) as builder,
+    ):
+        for begin in range(0, dataset.num_documents, BLOCK_DOCUMENTS):
+            end = min(begin + BLOCK_DOCUMENTS, dataset.num_documents)
+            numbers = ShuffledDocuments(parts, seed).sources(begin, end)
+            sequences = [dataset.sequence_lengths[slice(*bounds[number : number + 2])] for number in numbers]
+            builder.add_documents(np.concatenate(sequences).astype(np.int64), np.array(list(map(len, sequences))))
+        with files.open(f"{output}.bin") as bin_file:
+            _copy_tokens(bin_file, parts, dataset.dtype, seed)
+        with files.open(f"{output}.idx") as idx_file:
+            builder.write(idx_file)
+    return _converted(output, (dataset.num_documents, len(dataset), dataset.num_tokens), dataset.dtype)
+
+
+def convert_version(path: str, output: str, *, version: PbinVersion, seed: int | None = None) -> ConvertResult:
     """Write a copy of a `.pbin` in another version.
 
     Raises:
@@ -162,12 +203,14 @@ def convert_version(path: str, output: str, *, version: PbinVersion) -> ConvertR
         LimitError: If the version cannot hold tokens of this size.
         OutputError: If the output exists or cannot be written.
     """
-    header = join_pbin_files([path], output, version=version)
+    header = join_pbin_files([path], output, version=version, seed=seed)
     num_documents = len(read_document_lengths(output, header))
     return _converted(output, (num_documents, num_documents, header.num_tokens), header.dtype)
 
 
-def join_pbin_files(paths: Sequence[str], output: str, *, version: PbinVersion = CURRENT_VERSION) -> PbinHeader:
+def join_pbin_files(
+    paths: Sequence[str], output: str, *, version: PbinVersion = CURRENT_VERSION, seed: int | None = None
+) -> PbinHeader:
     """Write the documents of several `.pbin` files, of any versions, one file after the other.
 
     Modalities' own join leaves the offsets of file k (from 0) 12·k bytes too low: it subtracts each file's header once
@@ -177,6 +220,7 @@ def join_pbin_files(paths: Sequence[str], output: str, *, version: PbinVersion =
         paths: In output order.
         output: The new file, which must not exist.
         version: Version of the new file.
+        seed: Of a random order of the documents of all files; None to keep their order.
 
     Returns:
         The header of the new file.
@@ -197,32 +241,42 @@ def join_pbin_files(paths: Sequence[str], output: str, *, version: PbinVersion =
             )
     data_bytes = sum(header.data_bytes for header in headers)
     merged = PbinHeader(version=version, token_bytes=headers[0].token_bytes, data_bytes=data_bytes)
-    files = list(zip(paths, headers, strict=True))
-    lengths = np.concatenate([read_document_lengths(*file) for file in files])
-    _write_pbin(output, merged, [(file[0], open_tokens(*file)) for file in files], lengths)
+    _write_pbin(output, merged, list(map(_pbin_documents, paths, headers)), seed)
     return merged
 
 
-def _write_pbin(
-    output: str, header: PbinHeader, sources: Sequence[tuple[str, Items]], document_lengths: NDArray[np.int64]
-) -> None:
-    """Write the tokens of files, each given with its path."""
-    plan = make_plan({"convert": header.version.name}, [input_status(absolute(path)) for path, _ in sources])
+def _pbin_documents(path: str, header: PbinHeader) -> Documents:
+    ends = np.cumsum(read_document_lengths(path, header))
+    return Documents(path=path, tokens=open_tokens(path, header), num_documents=len(ends), ends_of=ends.__getitem__)
+
+
+def _lengths(parts: Sequence[Documents], seed: int | None) -> NDArray[np.int64]:
+    """Return the tokens of each document in the order of the output."""
+    if seed is not None:
+        return ShuffledDocuments(parts, seed).lengths()
+    return np.concatenate([np.empty(0, np.int64), *(own for part in parts for own in part.lengths())])
+
+
+def _write_pbin(output: str, header: PbinHeader, parts: Sequence[Documents], seed: int | None) -> None:
+    inputs = [input_status(absolute(part.path)) for part in parts]
+    plan = make_plan({"convert": header.version.name, "shuffle-documents": seed}, inputs)
     with new_files(output, [output], plan) as files, files.open(output) as file:
         file.write(header.to_bytes())
-        for path, tokens in sources:
-            _copy_tokens(file, path, tokens, header.dtype)
-        write_pbin_index(file, header, document_lengths)
+        _copy_tokens(file, parts, header.dtype, seed)
+        write_pbin_index(file, header, _lengths(parts, seed))
 
 
-def _copy_tokens(file: DigestingWriter, path: str, tokens: Items, dtype: np.dtype[Any]) -> None:
-    """Append tokens in another type, in constant memory."""
-    for begin in range(0, len(tokens), COPY_TOKENS):
-        chunk = tokens[begin : begin + COPY_TOKENS]
+def _copy_tokens(file: DigestingWriter, parts: Sequence[Documents], dtype: np.dtype[Any], seed: int | None) -> None:
+    """Append tokens in another type, in bounded memory."""
+    shuffled = ShuffledDocuments(parts, seed or 0)
+    in_order = (
+        part.tokens[begin : begin + COPY_TOKENS] for part in parts for begin in range(0, len(part.tokens), COPY_TOKENS)
+    )
+    for chunk in in_order if seed is None else shuffled.tokens(0, shuffled.num_documents):
         try:
             cast = cast_tokens(chunk.astype(chunk.dtype.newbyteorder("="), copy=False), dtype.newbyteorder("="))
         except OverflowError as error:
-            raise FormatError(f"{path}: {error}; choose a larger token type") from error
+            raise FormatError(f"{parts[0].path}: {error}; choose a larger token type") from error
         file.write(np.ascontiguousarray(cast.astype(dtype, copy=False)).view(np.uint8).data)
 
 

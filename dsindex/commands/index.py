@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 
-from dsindex.datasets.tails import describe_data
+from dsindex.datasets.data_notes import describe_data
 from dsindex.errors import InputError, LimitError, OutputError, UsageError
 from dsindex.megatron import maxtext
 from dsindex.megatron.building import (
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from dsindex.megatron.plan import Blend, Cache, Counts
     from dsindex.options.index import IndexConfig
     from dsindex.runtime.executors import Executor
+    from dsindex.store.local import StoredFile
 
 Words: TypeAlias = str | Annotated[list[str | int | float], msgspec.Meta(min_length=1)]
 """Paths and weights, in one text or as a list."""
@@ -488,12 +489,12 @@ def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRec
         artifact = replace(artifact, finals=(record_path,))
     else:
         written = [*zip(finals, contents, strict=True), *written]
-    sizes: dict[str, int | None] = {}
+    stored: dict[str, StoredFile | None] = {}
     for final, content in written:
         with open_output(artifact.partial(final)) as file:
             write_content(file, content)
-        sizes[final] = file.size_bytes
-    publish([artifact], sizes)
+        stored[final] = file.as_stored(final)
+    publish([artifact], stored)
     return is_there
 
 

@@ -17,7 +17,7 @@ from dsindex.commands.source_lines import file_sizes, find_origin, open_token_da
 from dsindex.commands.token_text import pieces_of
 from dsindex.commands.verify_caches import read_blend
 from dsindex.datasets.blended import BlendedDataset
-from dsindex.datasets.detect import pack_layouts, tell_kind
+from dsindex.datasets.detect import detect_dataset, pack_layouts
 from dsindex.datasets.documents import summarize_lengths
 from dsindex.datasets.opening import open as open_dataset
 from dsindex.datasets.packed import PbinDocuments
@@ -76,8 +76,8 @@ def run_inspect(options: InspectConfig) -> InspectResult:
     try:
         if folder == options.path:
             raise InputError(f"{folder}: expected a dataset, got a work folder")
-        subject = tell_kind(options.path)
-        seen = InspectResult(path=subject.path, kind=subject.kind)
+        detected = detect_dataset(options.path)
+        seen = InspectResult(path=detected.path, kind=detected.kind)
     except InputError:
         if folder is None:
             raise
@@ -99,7 +99,7 @@ def run_inspect(options: InspectConfig) -> InspectResult:
 
 def _look_at_tokens(seen: InspectResult, options: InspectConfig) -> None:
     """Look at a dataset of tokens; of instruction data also at the masks and the block layouts."""
-    data = open_token_data(tell_kind(options.path), options)
+    data = open_token_data(detect_dataset(options.path), options)
     dataset, masks = data.dataset, data.masks
     seen.facts["files"] = data.sizes
     seen.findings += data.findings

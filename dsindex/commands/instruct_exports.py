@@ -130,9 +130,11 @@ def make_exports(
     for kind in dict.fromkeys(config.export):
         path, own_plan = _folder_of(config, kind), {"export": kind, **plan}
         artifact = Artifact(finals=(os.path.abspath(path),), plan_id=make_plan(own_plan).plan_id)
-        with writing_artifacts([path], [artifact]):
+        with writing_artifacts([path], [artifact]) as has_published:
             manifest = read_export_manifest(path)
-            is_made = manifest is not None and manifest.plan == own_plan and _is_whole(path, manifest)
+            is_made = (
+                manifest is not None and manifest.plan == own_plan and _is_whole(path, manifest, reads=has_published)
+            )
             if manifest is not None and is_made:
                 made.append(MadeExport(kind=kind, path=path, splits=manifest.splits, already_complete=True))
                 continue
@@ -158,9 +160,14 @@ def make_exports(
     return made
 
 
-def _is_whole(path: str, manifest: ExportManifest) -> bool:
-    sizes = {os.path.join(path, name): file.size_bytes for name, file in manifest.digests.items()}
-    return all(os.path.isfile(name) and os.path.getsize(name) == size for name, size in sizes.items())
+def _is_whole(path: str, manifest: ExportManifest, *, reads: bool) -> bool:
+    files = {os.path.join(path, name): file for name, file in manifest.digests.items()}
+    return all(
+        os.path.isfile(name)
+        and os.path.getsize(name) == file.size_bytes
+        and not (reads and digest_file(name) != file.digest)
+        for name, file in files.items()
+    )
 
 
 def _write_files(

@@ -34,7 +34,7 @@ from dsindex.formats.mmididx import IndexHeader, write_index
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.publish import Artifact, begin_in_bucket, is_publishing, publish, writing_artifacts
 from dsindex.store.listing import find_stored
-from dsindex.store.protocol import open_output, replace_file, store_of
+from dsindex.store.protocol import open_output, store_of
 from dsindex.store.read import is_stored
 
 if TYPE_CHECKING:
@@ -156,10 +156,10 @@ def _pack(
         )
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         run = Run(plan=plan, started=started, executor="driver", workers=1, shards=1, dsindex=__version__)
-        encoded = Manifest(content=content, run=run).encode()
-        replace_file(artifact.partial(own_manifest), encoded)
-        sizes = {bin_path: file.size_bytes, idx_path: index.size_bytes, own_manifest: len(encoded)}
-        publish([artifact], sizes)
+        with open_output(artifact.partial(own_manifest)) as manifest:
+            manifest.write(Manifest(content=content, run=run).encode())
+        written = {bin_path: file, idx_path: index, own_manifest: manifest}
+        publish([artifact], {final: each.as_stored(final) for final, each in written.items()})
     return MadePacking(prefix=path, content=content, already_complete=False)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dsindex.commands.results import JobResult, MadeDataset
-from dsindex.datasets.lineage import tell_tokenizers_apart
+from dsindex.datasets.lineage import describe_tokenizers
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import Content, Manifest, RecordedInput, RecordedTokenizer, read_manifest
 from dsindex.formats.mmididx import read_header
@@ -83,11 +83,11 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 digests=files,
             )
             name = shared.run.tokenizer_path if shared else None
-            job.publish([content], num_shards=len(segments), tokenizer_path=name)
+            job.publish([content], {}, num_shards=len(segments), tokenizer_path=name)
     return MergeResult(
         datasets=(MadeDataset.of(config.output_prefix, job.manifests[0].content),),
         already_complete=job.already_complete,
-        notes=tuple(filter(None, [tell_tokenizers_apart(prefixes)])),
+        notes=tuple(filter(None, [describe_tokenizers(prefixes)])),
     )
 
 

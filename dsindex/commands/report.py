@@ -1,15 +1,17 @@
 """`dsindex report`: one HTML page about datasets and mixtures, from one pass over their tokens.
 
-The page needs nothing else: no script, no network. Every text is escaped, and characters that would be invisible or
-change the direction of writing are shown as escapes. The same data give the same page, byte for byte.
+The page works without scripts and without network. All text is escaped, also invisible characters and those that change
+the direction of writing. The same data give the same page, byte for byte.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.resources import files
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,11 +20,11 @@ from dsindex._version import __version__
 from dsindex.commands.report_measures import DrawnSplit, Measurement, Sources, measure, read_drawn
 from dsindex.commands.source_lines import open_token_data
 from dsindex.commands.token_text import text_of
-from dsindex.datasets.detect import tell_kind
+from dsindex.datasets.data_notes import describe_validation
+from dsindex.datasets.detect import detect_dataset
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.lineage import PROVENANCE_SUFFIX
-from dsindex.datasets.tails import describe_tails
 from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.formats.provenance import provenance_path
 from dsindex.messages import count, format_size, short_number, show_name
 from dsindex.store.errors import output_error
 from dsindex.store.local import atomic_writer, make_folder, open_file, require_path
@@ -38,28 +40,36 @@ if TYPE_CHECKING:
     from dsindex.formats.manifest import Content
     from dsindex.options.datasets import ReportConfig
     from dsindex.runtime.progress import Reporter
+    from dsindex.store.read import Items
     from dsindex.text.tokenizer import Tokenizer
 
-SHOWN_SOURCES, SHOWN_TOKENS, SHOWN_EXAMPLES = 25, 30, 10
+SHOWN_SOURCES, SHOWN_TOKENS, SHOWN_EXAMPLES, SHOWN_SECTIONS = 25, 30, 10, 50
 EXAMPLE_TOKENS = 512
+MANY_EPOCHS = 4
+"""Up to about so many epochs, repeated tokens are worth nearly as much as new ones (Muennighoff et al., 2023)."""
 MARK = b"<!DOCTYPE html>\n<!-- dsindex report "
-"""How a page begins; other files are not replaced."""
+"""Begin of a report; other files are not overwritten."""
 
+Runs: TypeAlias = "tuple[tuple[str, bool], ...]"
+"""Parts of a text, and whether they are trained on."""
 Cell: TypeAlias = "str | int | float | None"
-"""A text, a count, a share, or a number that is not known."""
+"""A text, a count, a share, or None for a number that is not known."""
 
 
 class Table(NamedTuple):
-    """A table whose first column has names; shares are drawn as bars."""
+    """A table with names in its first column; shares are drawn as bars, those of `stack` also as a stacked bar."""
 
     caption: str
     head: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    warnings: tuple[str, ...] = ()
+    stack: int | None = None
+    """The column of the stacked bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What the page has of a dataset."""
+    """The part of the page about one dataset."""
 
     name: str
     documents: int | None
@@ -71,8 +81,11 @@ class Section:
     facts: tuple[tuple[str, str], ...]
     tiles: tuple[tuple[str, Cell], ...] = ()
     tables: tuple[Table, ...] = ()
-    lengths: tuple[LengthBin, ...] = ()
-    examples: tuple[tuple[str, str], ...] = ()
+    lengths: tuple[tuple[LengthBin, str | None], ...] = ()
+    """Bins, and a line above a bin: the length of samples."""
+    settings: str = ""
+    """The configuration of instruction data, as JSON."""
+    examples: tuple[tuple[str, Runs], ...] = ()
     """Title and text of some documents."""
 
 
@@ -101,27 +114,33 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
         OutputError: If the page is another file, or cannot be written.
     """
     _check_output(options.output)
-    opened = [open_token_data(tell_kind(path), options) for path in options.prefix]
+    opened = [open_token_data(detect_dataset(path), options) for path in options.prefix]
     places = [os.path.realpath(each.files[-1]) for each in opened]
     twice = next((each for each, place in zip(opened, places, strict=True) if places.count(place) > 1), None)
     if twice is not None:
-        raise InputError(f"{twice.path}: expected every dataset once, got it twice; leave one out")
+        raise InputError(f"{twice.path}: this dataset is given twice")
     splits, findings = list[DrawnSplit](), list[str]()
     for folder in options.cache:
         drawn, wrong = read_drawn(folder, partial(_lengths_of, opened))
         splits, findings = [*splits, *drawn], [*findings, *wrong]
-    num_tokens = sum(len(each.documents.tokens) for each in opened if each.documents is not None)
-    reporter.stage("read", total=num_tokens, unit="tokens")
-    sections = tuple(_describe(each, advance=reporter.advance) for each in opened)
+    sizes = [0 if each.documents is None else len(each.documents.tokens) for each in opened]
+    reporter.stage("read", total=sum(sizes), unit="tokens")
+    shown = set(sorted(range(len(sizes)), key=lambda place: -sizes[place])[:SHOWN_SECTIONS])
+    limits = {each.sequence_length for each in splits}
+    sections = tuple(
+        _describe(each, limits, is_shown=place in shown, advance=reporter.advance) for place, each in enumerate(opened)
+    )
     reporter.end_stage()
+    hidden = [section for place, section in enumerate(sections) if place not in shown]
+    unseen = f"{count(len(hidden), 'smaller dataset')} not described below: report them separately"
     more = f" and {count(len(sections) - 1, 'other dataset')}" if len(sections) > 1 else ""
     ends = [(own.prefix, *own.part) for each in splits if each.split == "valid" for own in each.datasets if own.part]
-    tail = describe_tails(ends)
+    tail = describe_validation(ends)
     page = _render(
         title=f"{sections[0].name}{more}",
-        findings=findings,
-        sections=sections,
-        notes=[] if tail is None else [tail],
+        findings=[*findings, *(finding for section in hidden for finding in section.findings)],
+        sections=[sections[place] for place in sorted(shown)],
+        notes=[*([] if tail is None else [tail]), *([unseen] if hidden else [])],
         tables=[*map(_show_split, splits), *([_show_datasets(sections)] if more else [])],
     )
     make_folder(os.path.dirname(options.output) or ".")
@@ -144,12 +163,12 @@ def _show(value: Any) -> Any:  # noqa: ANN401 - what the template has
     if value is None:
         return "-"
     if type(value) is str:
-        return show_name(value)
+        return "\n".join(map(show_name, value.split("\n")))
     return f"{value:.2%}" if type(value) is float else f"{value:,}" if type(value) is int else value
 
 
 def _check_output(path: str) -> None:
-    """Refuse to replace a file that is no report.
+    """Refuse to overwrite a file that is not a report.
 
     Raises:
         OutputError: If there is such a file, or it is an address or a folder.
@@ -163,7 +182,7 @@ def _check_output(path: str) -> None:
     except OSError as error:
         raise output_error(path, error) from error
     if begin != MARK:
-        raise OutputError(f"{path}: exists already and is no report of dsindex; remove it, or choose another --output")
+        raise OutputError(f"{path}: exists already and is not a report", hint="remove it, or choose another --output")
 
 
 def _lengths_of(opened: Sequence[TokenData], named: str, by_documents: bool) -> Any:  # noqa: ANN401 - mapped, or None
@@ -177,8 +196,8 @@ def _lengths_of(opened: Sequence[TokenData], named: str, by_documents: bool) -> 
     return IndexedDataset(fitting[0], check=False, by_documents=by_documents).sequence_lengths
 
 
-def _describe(opened: TokenData, *, advance: Callable[[int], None]) -> Section:
-    """Measure a dataset and describe it."""
+def _describe(opened: TokenData, limits: set[int], *, is_shown: bool, advance: Callable[[int], None]) -> Section:
+    """Measure a dataset, and describe it if it is shown; `limits` are lengths of samples."""
     documents, origin, content = opened.documents, opened.origin, opened.origin.content
     facts = [("file", f"{path}, {format_size(size)}") for path, size in opened.sizes.items()]
     for name, value in origin.facts().items():
@@ -196,8 +215,8 @@ def _describe(opened: TokenData, *, advance: Callable[[int], None]) -> Section:
         return section
     findings = list(opened.findings)
     if documents.tokens.dtype.kind not in "iu":
-        what = f"expected integer tokens, got {documents.tokens.dtype}"
-        return replace(section, findings=(*findings, f"{opened.files[0]}: {what}"))
+        what = f"{opened.files[0]}: the tokens are not integers, but {documents.tokens.dtype}"
+        return replace(section, findings=(*findings, what))
     try:
         sources = _sources(origin.prefix, documents, content)
         found = measure(documents, sources, masks=opened.masks, threads=available_cpus(), on_progress=advance)
@@ -207,30 +226,37 @@ def _describe(opened: TokenData, *, advance: Callable[[int], None]) -> Section:
     size = None if recorded is None else recorded.vocabulary_size
     beyond = found.others + (0 if size is None else int(found.counts[size:].sum()))
     if beyond:
-        bound = "of a vocabulary" if size is None else f"below the {size:,} of the tokenizer"
-        findings.append(f"{opened.files[0]}: expected ids {bound}, got {count(beyond, 'token')} with others")
-    return replace(
+        bound = "any vocabulary" if size is None else f"the tokenizer's vocabulary of {size:,}"
+        findings.append(f"{opened.files[0]}: {count(beyond, 'token')} outside of {bound}")
+    section = replace(
         section,
         documents=found.documents,
         tokens=found.tokens,
         repetitions=found.repetitions,
         findings=tuple(findings),
+    )
+    if not is_shown:
+        return section
+    instruction = None if content is None else content.options.instruction
+    return replace(
+        section,
         facts=(*facts, ("token type", str(np.dtype(documents.tokens.dtype).name))),
         tiles=tuple(_tiles(found, content, size, has_masks=opened.masks is not None)),
-        lengths=found.lengths.bins,
+        lengths=tuple(_bins(found, limits)),
+        settings="" if instruction is None else json.dumps(instruction, ensure_ascii=False, indent=2),
         tables=(
             _show_sources(sources.names, found, content, has_masks=opened.masks is not None),
             _show_lengths(found),
             _show_tokens(found, origin.tokenizer),
         ),
-        examples=tuple(_examples(documents, found, origin.tokenizer)),
+        examples=tuple(_examples(documents, found, origin.tokenizer, opened.masks)),
     )
 
 
 def _sources(prefix: str, documents: Documents, content: Content | None) -> Sources:
-    """Return the sources that provenance or manifest record; otherwise all documents are of one source."""
+    """Return the sources in provenance or manifest; if there are none, all documents have one source."""
     inputs = content.inputs if content is not None else []
-    names, path = [each.path for each in inputs], f"{prefix}{PROVENANCE_SUFFIX}"
+    names, path = [each.path for each in inputs], provenance_path(prefix)
     if names and is_stored(path):
         return Sources(names=names, path=path)
     known = [each.documents for each in inputs if each.documents is not None]
@@ -250,9 +276,21 @@ def _tiles(
         yield "bytes of text per token", f"{content.bytes_per_token:.2f}"
     if vocabulary_size is not None:
         used = int(np.count_nonzero(found.counts[:vocabulary_size]))
-        yield "of the vocabulary occurs", _share(used, vocabulary_size)
+        yield "of the vocabulary is used", _share(used, vocabulary_size)
     if has_masks:
-        yield "of the tokens are learned", _share(found.by_source[:, 2].sum(), found.tokens)
+        yield "of the tokens are trained on", _share(found.by_source[:, 2].sum(), found.tokens)
+
+
+def _bins(found: Measurement, limits: set[int]) -> Iterator[tuple[LengthBin, str | None]]:
+    """Yield bins; the first bin of documents that are longer than a sample has a line above it."""
+    bins, before = found.lengths.bins, 0
+    for place, own in enumerate(bins):
+        longer = sum(other.documents for other in bins[place:])
+        lines = [
+            f"{limit:,} tokens, the length of a sample" for limit in sorted(limits) if before <= limit < own.end - 1
+        ]
+        yield own, f"{'; '.join(lines)}: about {count(longer, 'longer document')}" if lines else None
+        before = own.end - 1
 
 
 def _share(part: float, whole: float) -> float | None:
@@ -262,27 +300,30 @@ def _share(part: float, whole: float) -> float | None:
 def _show_sources(names: Sequence[str], found: Measurement, content: Content | None, *, has_masks: bool) -> Table:
     inputs = content.inputs if content is not None and len(content.inputs) == len(names) else []
     num_bytes = np.array([each.tokenized_bytes or 0 for each in inputs] or [0] * len(names))
-    columns = np.column_stack([found.by_source, num_bytes])
+    bad = np.array([each.quarantined or 0 for each in inputs] or [0] * len(names))
+    columns = np.column_stack([found.by_source, num_bytes, bad])
     order = np.argsort(-found.by_source[:, 1], kind="stable")
     amounts = [(names[place], columns[place].tolist()) for place in order[:SHOWN_SOURCES].tolist()]
     if len(order) > SHOWN_SOURCES:
         rest = columns[order[SHOWN_SOURCES:]].sum(axis=0).tolist()
         amounts.append((count(len(order) - SHOWN_SOURCES, "smaller source"), rest))
-    has_bytes = bool(num_bytes.any())
+    has_bytes, has_bad = bool(num_bytes.any()), bool(bad.any())
     rows = (
         (
             *(name, documents, tokens, _share(tokens, found.tokens)),
             *([_share(learned, tokens)] if has_masks else []),
             *([f"{size / max(1, tokens):.2f}"] if has_bytes else []),
+            *([quarantined] if has_bad else []),
         )
-        for name, (documents, tokens, learned, size) in amounts
+        for name, (documents, tokens, learned, size, quarantined) in amounts
     )
     return Table(
         caption="Documents and tokens by source",
         head=(
             *("source", "documents", "tokens", "share of tokens"),
-            *(["share learned"] if has_masks else []),
+            *(["share trained on"] if has_masks else []),
             *(["bytes per token"] if has_bytes else []),
+            *(["quarantined records"] if has_bad else []),
         ),
         rows=tuple(rows),
     )
@@ -291,7 +332,7 @@ def _show_sources(names: Sequence[str], found: Measurement, content: Content | N
 def _show_lengths(found: Measurement) -> Table:
     quantiles = found.lengths.quantiles
     return Table(
-        caption=f"Tokens that this share of the documents has at most; {found.lengths.empty:,} documents are empty",
+        caption=f"Quantiles: this share of the documents has at most so many tokens; {found.lengths.empty:,} are empty",
         head=("documents", *(f"{share}%" for share in quantiles)),
         rows=(("tokens", *quantiles.values()),),
     )
@@ -299,29 +340,37 @@ def _show_lengths(found: Measurement) -> Table:
 
 def _show_tokens(found: Measurement, tokenizer: Tokenizer | None) -> Table:
     counts, lasts, ends = found.counts, found.last_counts, found.last_counts.sum()
-    shown = [token for token in np.argsort(-counts, kind="stable")[:SHOWN_TOKENS].tolist() if counts[token]]
-    texts = [_text(tokenizer, [token]).replace(" ", "␣") or "(no text)" for token in shown]
+    frequent = [token for token in np.argsort(-counts, kind="stable")[: 10 * SHOWN_TOKENS].tolist() if counts[token]]
+    texts = {token: show_name(_text(tokenizer, [token]).replace(" ", "␣")) or "(no text)" for token in frequent}
+    shown = [(token, text) for token, text in texts.items() if "\ufffd" not in text][:SHOWN_TOKENS]
     return Table(
-        caption="The most frequent tokens, and the share of documents that end with each",
+        caption="The most frequent tokens, without parts of characters; and the share of documents that end with each",
         head=("token", "id", "occurrences", "share of tokens", "share of ends"),
         rows=tuple(
             (text, str(token), int(counts[token]), _share(counts[token], found.tokens), _share(lasts[token], ends))
-            for text, token in zip(texts, shown, strict=True)
+            for token, text in shown
         ),
     )
 
 
-def _examples(documents: Documents, found: Measurement, tokenizer: Tokenizer | None) -> Iterator[tuple[str, str]]:
+def _examples(
+    documents: Documents, found: Measurement, tokenizer: Tokenizer | None, masks: Items | None
+) -> Iterator[tuple[str, Runs]]:
     drawn = np.linspace(0, found.documents - 1, SHOWN_EXAMPLES).astype(int).tolist() if found.documents else []
     reasons = [(document, f"{copies:,} copies") for document, copies in found.repeated]
-    for reason, numbers in (("longest", found.longest), ("shortest", found.shortest), ("drawn evenly", drawn)):
+    for reason, numbers in (("longest", found.longest), ("shortest", found.shortest), ("at regular intervals", drawn)):
         reasons += [(document, reason) for document in numbers]
     for document in dict.fromkeys(document for document, _ in reasons):
         begin, end = documents.span(document)
-        text = _text(tokenizer, documents.tokens[begin : min(end, begin + EXAMPLE_TOKENS)].tolist())
+        ids = documents.tokens[begin : min(end, begin + EXAMPLE_TOKENS)].tolist()
+        mask = np.zeros(len(ids), bool) if masks is None else np.asarray(masks[begin : begin + len(ids)]) != 0
+        borders = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(ids)]
+        runs = [
+            (_text(tokenizer, ids[first:last]), bool(mask[first])) for first, last in pairwise(borders) if last > first
+        ]
         why = ", ".join(reason for other, reason in reasons if other == document)
-        more = " …" if end - begin > EXAMPLE_TOKENS else ""
-        yield f"Document {document:,}: {count(end - begin, 'token')}, {why}", text + more
+        more = [(" …", False)] if end - begin > EXAMPLE_TOKENS else []
+        yield f"Document {document:,}: {count(end - begin, 'token')}, {why}", (*runs, *more)
 
 
 def _text(tokenizer: Tokenizer | None, ids: list[int]) -> str:
@@ -341,15 +390,19 @@ def _show_datasets(sections: Sequence[Section]) -> Table:
 
 def _show_split(drawn: DrawnSplit) -> Table:
     total = sum(each.num_samples for each in drawn.datasets)
-    rows: list[tuple[Cell, ...]] = []
+    rows, warnings = list[tuple[Cell, ...]](), list[str]()
     for each in drawn.datasets:
         read = each.num_samples * drawn.sequence_length
         epochs = f"{read / each.part_tokens:,.2f}" if each.part_tokens else None
+        if epochs is not None and read > MANY_EPOCHS * (each.part_tokens or 0):
+            warnings.append(f"{each.prefix} is read {epochs} times; repeated tokens teach less than new ones")
         short, cut = each.short_documents or (0, 0)
         share = _share(each.num_samples, total)
         rows.append((each.prefix, each.num_samples, share, each.intended, epochs, _share(cut, short)))
     return Table(
         caption=f"What {drawn.split} draws: {count(total, 'sample')} of {drawn.sequence_length:,} tokens",
-        head=("dataset", "samples", "share drawn", "intended", "epochs", "short documents cut"),
+        head=("dataset", "samples", "share drawn", "intended", "epochs", "short documents split"),
         rows=tuple(rows),
+        warnings=tuple(warnings),
+        stack=2 if len(rows) > 1 else None,
     )

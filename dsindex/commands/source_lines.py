@@ -22,7 +22,7 @@ from dsindex.text.tokenizer import load_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from dsindex.datasets.detect import Subject
+    from dsindex.datasets.detect import DetectedDataset
     from dsindex.datasets.documents import Documents
     from dsindex.datasets.lineage import DocumentOrigin
     from dsindex.formats.manifest import Content, Manifest
@@ -192,28 +192,28 @@ class TokenData:
         return file_sizes(self.files)
 
 
-def open_token_data(subject: Subject, options: Decoded) -> TokenData:
+def open_token_data(detected: DetectedDataset, options: Decoded) -> TokenData:
     """Open a dataset of tokens.
 
     Raises:
         InputError: If it is of another kind.
         TokenizerError: If the tokenizer that was given cannot be read.
     """
-    path = f"{subject.path}{TEXT_SUFFIX}" if subject.kind == "instruction data" else subject.path
-    if subject.kind not in {"MMIDIDX", "instruction data", "pbin"}:
-        raise InputError(f"{path}: expected a dataset of .bin and .idx, or a .pbin, got: {subject.kind}")
+    path = f"{detected.path}{TEXT_SUFFIX}" if detected.kind == "instruction data" else detected.path
+    if detected.kind not in {"MMIDIDX", "instruction data", "pbin"}:
+        raise InputError(f"{path}: expected a dataset of .bin and .idx, or a .pbin, got: {detected.kind}")
     dataset, documents, masks, findings = None, None, None, list[str]()
     try:
-        dataset = PbinDocuments(path) if subject.kind == "pbin" else IndexedDataset(path)
+        dataset = PbinDocuments(path) if detected.kind == "pbin" else IndexedDataset(path)
         documents, stem = documents_of(dataset), path.removesuffix(TEXT_SUFFIX)
         if stem != path and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
             masks = open_masks(stem, len(documents.tokens))
     except FormatError as error:
         findings.append(error.sentence)
-    origin = find_origin(subject.prefix if subject.kind == "pbin" else path, options, documents=documents)
+    origin = find_origin(detected.prefix if detected.kind == "pbin" else path, options, documents=documents)
     return TokenData(
         path=path,
-        files=(path,) if subject.kind == "pbin" else (f"{path}.bin", f"{path}.idx"),
+        files=(path,) if detected.kind == "pbin" else (f"{path}.bin", f"{path}.idx"),
         dataset=dataset,
         documents=documents,
         masks=masks,

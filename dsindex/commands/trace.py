@@ -12,7 +12,7 @@ from dsindex.commands.findings import ConsumedTokens, ReadTokens, ShownDataset, 
 from dsindex.commands.source_lines import find_origin
 from dsindex.commands.token_text import text_of
 from dsindex.datasets.blended import BlendedDataset
-from dsindex.datasets.detect import PACKING, TEXT_SUFFIX, tell_kind
+from dsindex.datasets.detect import PACKING, TEXT_SUFFIX, detect_dataset
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import Packs, read_layout
 from dsindex.datasets.opening import open as open_dataset
@@ -104,20 +104,20 @@ def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None
         InputError: If the path is neither, or the split has none.
         FormatError: If they or their data are damaged.
     """
-    subject = tell_kind(path)
-    match = PACKING.fullmatch(subject.path)
-    if subject.kind == "packs" and match is not None:
+    detected = detect_dataset(path)
+    match = PACKING.fullmatch(detected.path)
+    if detected.kind == "packs" and match is not None:
         if split is not None:
             raise InputError(f"{path}: expected no --split, as these packs are of one; leave it out")
         dataset = IndexedDataset(f"{match[1]}{TEXT_SUFFIX}" if prefixes is None else prefixes[0], check=False)
         length, multiple = int(match[2]), int(match[3] or 1)
-        layout = read_layout(subject.path, dataset.sequence_lengths, sequence_length=length, pad_to_multiple=multiple)
+        layout = read_layout(detected.path, dataset.sequence_lengths, sequence_length=length, pad_to_multiple=multiple)
         return Packs(dataset, layout)
-    found = open_dataset(path, split=split, prefix=prefixes, check=False) if subject.kind == "index cache" else None
+    found = open_dataset(path, split=split, prefix=prefixes, check=False) if detected.kind == "index cache" else None
     if not isinstance(found, SampleDataset):
         raise InputError(
             f"{path}: expected the folder of an index cache, one of its descriptions, or packs of `dsindex instruct`, "
-            f"got {subject.kind}, which has no samples; `dsindex index` builds a cache"
+            f"got {detected.kind}, which has no samples; `dsindex index` builds a cache"
         )
     return found
 

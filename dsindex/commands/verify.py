@@ -18,15 +18,14 @@ import numpy as np
 from dsindex.commands.findings import CACHE, SAME_AS, CheckResult, DatasetCounts, VerifyReport
 from dsindex.commands.verify_caches import find_caches, verify_cache
 from dsindex.commands.verify_tokens import compare_shard, find_difference, open_source
-from dsindex.datasets.detect import tell_kind
+from dsindex.datasets.detect import detect_dataset
 from dsindex.datasets.documents import documents_of, open_documents
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.lineage import PROVENANCE_SUFFIX
 from dsindex.datasets.packed import PbinDocuments
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.formats.pbin import PBIN_VERSIONS
-from dsindex.formats.provenance import count_rows
+from dsindex.formats.provenance import PROVENANCE_SUFFIX, count_rows, provenance_path
 from dsindex.megatron.cache import files_of
 from dsindex.runtime.dispatch import make_executor, run_in_order
 from dsindex.runtime.executors import Call
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.commands.verify_tokens import SourceShards
-    from dsindex.datasets.detect import KindName, Subject
+    from dsindex.datasets.detect import DetectedDataset, KindName
     from dsindex.formats.manifest import Manifest
     from dsindex.options.datasets import VerifyConfig
     from dsindex.runtime.executors import Executor
@@ -83,34 +82,34 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
         TokenizerError: If the tokenizer for `--against-source` is not the one that the dataset was made with.
     """
     try:
-        subject = tell_kind(path)
+        detected = detect_dataset(path)
     except (InputError, FormatError) as error:
         missing = CheckResult(name="the dataset is there", findings=(error.sentence,))
         return VerifyReport(path=path, kind=None, checks=(missing,))
-    if subject.kind not in _SUFFIXES:
-        got = f"{subject.kind}{_HINTS.get(subject.kind, '')}"
+    if detected.kind not in _SUFFIXES:
+        got = f"{detected.kind}{_HINTS.get(detected.kind, '')}"
         raise InputError(f"{path}: expected a dataset of .bin and .idx, or a .pbin, got {got}")
     results, notes = list[CheckResult](), list[str]()
-    manifest = _read_manifest(subject, results, notes)
-    source = open_source(subject, manifest, config) if config.against_source else None
-    counts = _read_structure(subject, manifest, results)
+    manifest = _read_manifest(detected, results, notes)
+    source = open_source(detected, manifest, config) if config.against_source else None
+    counts = _read_structure(detected, manifest, results)
     if counts is not None and manifest is not None:
-        results += _compare_counts(subject, counts, manifest)
+        results += _compare_counts(detected, counts, manifest)
     files = {} if manifest is None else manifest.content.digests
-    checks = [_check_digest(f"{subject.prefix}.{suffix}", file) for suffix, file in files.items()]
-    checks += [] if counts is None else _checks_of_content(subject, counts, config, is_digested=manifest is not None)
+    checks = [_check_digest(f"{detected.prefix}.{suffix}", file) for suffix, file in files.items()]
+    checks += [] if counts is None else _checks_of_content(detected, counts, config, is_digested=manifest is not None)
     with contextlib.closing(make_executor(config)) as executor:
-        executor.require_seen([f"{subject.prefix}.{suffix}" for suffix in {*files, *_SUFFIXES[subject.kind]}])
-        results += _run(checks, executor, reporter, place=subject.prefix)
+        executor.require_seen([f"{detected.prefix}.{suffix}" for suffix in {*files, *_SUFFIXES[detected.kind]}])
+        results += _run(checks, executor, reporter, place=detected.prefix)
         is_traced = not any(each.findings and each.name.endswith(".provenance.parquet") for each in results)
         if source is not None and counts is not None and is_traced:
             checks.append(_check_source(source, counts, config))
-            results += _run(checks[-1:], executor, reporter, place=subject.prefix)
+            results += _run(checks[-1:], executor, reporter, place=detected.prefix)
         elif source is not None:
             notes.append("index or provenance are damaged, so the dataset was not compared with its source")
     return VerifyReport(
-        path=subject.path,
-        kind=subject.kind,
+        path=detected.path,
+        kind=detected.kind,
         counts=counts,
         checks=tuple(results),
         compared=any(check.compares_tokens for check in checks),
@@ -118,31 +117,33 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
     )
 
 
-def _read_manifest(subject: Subject, results: list[CheckResult], notes: list[str]) -> Manifest | None:
+def _read_manifest(detected: DetectedDataset, results: list[CheckResult], notes: list[str]) -> Manifest | None:
     """Read the manifest; recognise one of another dataset under the same name."""
     try:
-        manifest = read_manifest(subject.prefix)
+        manifest = read_manifest(detected.prefix)
     except FormatError as error:
         results.append(CheckResult(name="the manifest", findings=(error.sentence,)))
         return None
-    if manifest is not None and ("pbin" in manifest.content.digests) != (subject.kind == "pbin"):
-        notes.append(f"{manifest_path(subject.prefix)} belongs to a dataset of another format with the same name")
+    if manifest is not None and ("pbin" in manifest.content.digests) != (detected.kind == "pbin"):
+        notes.append(f"{manifest_path(detected.prefix)} belongs to a dataset of another format with the same name")
         return None
     return manifest
 
 
-def _read_structure(subject: Subject, manifest: Manifest | None, results: list[CheckResult]) -> DatasetCounts | None:
+def _read_structure(
+    detected: DetectedDataset, manifest: Manifest | None, results: list[CheckResult]
+) -> DatasetCounts | None:
     """Check every entry of the index against the tokens; return no counts of a damaged one."""
     counts, findings = None, list[str]()
     try:
-        if subject.kind == "pbin":
+        if detected.kind == "pbin":
             era = None if manifest is None else manifest.content.options.pbin_era
-            packed = PbinDocuments(subject.path, version=None if era is None else PBIN_VERSIONS[era])
+            packed = PbinDocuments(detected.path, version=None if era is None else PBIN_VERSIONS[era])
             token_type, version = packed.header.dtype.newbyteorder("=").name, packed.header.version.name
             counts = _count(packed, token_type=token_type, version=version)
         else:
-            _require_idx(subject.path)
-            dataset = IndexedDataset(subject.path)
+            _require_idx(detected.path)
+            dataset = IndexedDataset(detected.path)
             counts = _count(dataset, token_type=str(dataset.dtype), version=None)
     except (FormatError, InputError) as error:
         findings.append(f"{error.sentence}; {REMEDY}")
@@ -150,9 +151,9 @@ def _read_structure(subject: Subject, manifest: Manifest | None, results: list[C
     return counts
 
 
-def _compare_counts(subject: Subject, counts: DatasetCounts, manifest: Manifest) -> Iterator[CheckResult]:
+def _compare_counts(detected: DetectedDataset, counts: DatasetCounts, manifest: Manifest) -> Iterator[CheckResult]:
     """Compare the counts of the index with those of the manifest, and with the rows of the provenance."""
-    content, path = manifest.content, manifest_path(subject.prefix)
+    content, path = manifest.content, manifest_path(detected.prefix)
     recorded = {
         "documents": (content.documents, counts.documents),
         "sequences": (content.sequences, counts.sequences),
@@ -165,7 +166,7 @@ def _compare_counts(subject: Subject, counts: DatasetCounts, manifest: Manifest)
         if said != got
     ]
     yield CheckResult(name="counts of the manifest", findings=tuple(wrong))
-    if PROVENANCE_SUFFIX[1:] in content.digests and is_stored(provenance := f"{subject.prefix}{PROVENANCE_SUFFIX}"):
+    if PROVENANCE_SUFFIX in content.digests and is_stored(provenance := provenance_path(detected.prefix)):
         try:
             num_rows = count_rows(provenance)
             told = f"{provenance}: it has {num_rows:,} rows for {counts.documents:,} documents; {REMEDY}"
@@ -219,24 +220,24 @@ def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, pla
 
 
 def _checks_of_content(
-    subject: Subject, counts: DatasetCounts, config: VerifyConfig, *, is_digested: bool
+    detected: DetectedDataset, counts: DatasetCounts, config: VerifyConfig, *, is_digested: bool
 ) -> Iterator[Check]:
     """Yield the checks that options ask for; ids are those of the build where the tokens have their digest."""
     if config.tokenizer_model is not None and not is_digested and np.dtype(counts.token_type).kind in "iu":
         size, begins = load_tokenizer(config.tokenizer_model).vocabulary_size, range(0, counts.tokens, PIECE_TOKENS)
-        pieces = [(subject, begin, min(begin + PIECE_TOKENS, counts.tokens), size) for begin in begins]
+        pieces = [(detected, begin, min(begin + PIECE_TOKENS, counts.tokens), size) for begin in begins]
         name = f"token ids below the {size:,} of the vocabulary"
         yield Check(name=name, function=find_foreign_id, pieces=pieces)
     if config.cache is not None:
-        descriptions = find_caches(config.cache, subject.path)
+        descriptions = find_caches(config.cache, detected.path)
         if not descriptions:
-            name = os.path.basename(subject.path)
+            name = os.path.basename(detected.path)
             raise InputError(f"{config.cache}: no index cache of {name} is here", hint="build one: dsindex index")
         for path in descriptions:
             name = os.path.basename(files_of(path).stem)
-            yield Check(name=f"{CACHE} {name}", function=verify_cache, pieces=[(path, subject.path)])
+            yield Check(name=f"{CACHE} {name}", function=verify_cache, pieces=[(path, detected.path)])
     if config.same_as is not None:
-        name, own = f"{SAME_AS} {config.same_as}", [(subject.path, config.same_as)]
+        name, own = f"{SAME_AS} {config.same_as}", [(detected.path, config.same_as)]
         yield Check(name=name, function=find_difference, pieces=own, compares_tokens=True)
 
 
@@ -246,9 +247,9 @@ def _check_source(source: SourceShards, counts: DatasetCounts, config: VerifyCon
     return Check(name=name, function=compare_shard, pieces=pieces, compares_tokens=True)
 
 
-def find_foreign_id(subject: Subject, begin: int, end: int, vocabulary_size: int) -> list[str]:
+def find_foreign_id(detected: DetectedDataset, begin: int, end: int, vocabulary_size: int) -> list[str]:
     """Find the first of the tokens [begin, end) that is in no vocabulary of this size."""
-    documents = open_documents(subject)
+    documents = open_documents(detected)
     for first in range(begin, end, CHUNK_TOKENS):
         tokens = np.asarray(documents.tokens[first : min(first + CHUNK_TOKENS, end)])
         if tokens.min() < 0 or tokens.max() >= vocabulary_size:

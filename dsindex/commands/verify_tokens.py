@@ -11,20 +11,20 @@ import numpy as np
 import xxhash
 
 from dsindex.datasets.decoding import load_recorded
-from dsindex.datasets.detect import Subject, tell_kind
+from dsindex.datasets.detect import DetectedDataset, detect_dataset
 from dsindex.datasets.documents import documents_of, open_documents
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.lineage import PROVENANCE_SUFFIX, find_document_origins
+from dsindex.datasets.lineage import find_document_origins
 from dsindex.errors import FormatError, InputError
-from dsindex.formats.provenance import ROWS_PER_GROUP, count_rows, read_rows
+from dsindex.formats.provenance import ROWS_PER_GROUP, count_rows, provenance_path, read_rows
 from dsindex.messages import count
 from dsindex.runtime.input_paths import STANDARD_INPUT, FoundPath
-from dsindex.runtime.inputs import look_at_inputs, plan_shards
+from dsindex.runtime.inputs import cut_inputs, look_at_inputs, plan_shards
 from dsindex.runtime.tokenize import ShardSettings, tokenize_shard
 from dsindex.runtime.work_folder import write_marker
 from dsindex.store.read import fingerprint_input, is_stored
 from dsindex.store.urls import require_confirmed
-from dsindex.text.blocks import Sample
+from dsindex.text.sampling import Sample
 from dsindex.text.selection import open_pattern, open_selection
 from dsindex.text.streams import LARGEST_RECORD_BYTES
 
@@ -53,23 +53,21 @@ def find_difference(path: str, other_path: str) -> list[str]:
     Raises:
         InputError: If one is not there.
     """
-    subjects = [tell_kind(each) for each in (path, other_path)]
-    for subject, given in zip(subjects, (path, other_path), strict=True):
-        if subject.kind not in {"MMIDIDX", "pbin"}:
-            raise InputError(f"{given}: expected a dataset of .bin and .idx, or a .pbin, got {subject.kind}")
+    both = [detect_dataset(each) for each in (path, other_path)]
+    for detected, given in zip(both, (path, other_path), strict=True):
+        if detected.kind not in {"MMIDIDX", "pbin"}:
+            raise InputError(f"{given}: expected a dataset of .bin and .idx, or a .pbin, got {detected.kind}")
     try:
-        one, other = (open_documents(subject, check=True) for subject in subjects)
+        one, other = (open_documents(detected, check=True) for detected in both)
     except FormatError as error:
         return [error.sentence]
     found = first_difference(one, other)
     if found is None:
         return []
     number, what = found
-    lines = [_tell_line(subject, own, number) for subject, own in zip(subjects, (one, other), strict=True)]
+    lines = [_tell_line(detected, own, number) for detected, own in zip(both, (one, other), strict=True)]
     told = "".join(
-        f"; {subject.path} has it from {line}"
-        for subject, line in zip(subjects, lines, strict=True)
-        if line is not None
+        f"; {detected.path} has it from {line}" for detected, line in zip(both, lines, strict=True) if line is not None
     )
     return [f"document {number:,} of {path} is the first that differs in {other_path}: {what}{told}"]
 
@@ -106,12 +104,12 @@ def _first_unequal_length(one: Documents, other: Documents) -> tuple[int, int]:
     return number, begin
 
 
-def _tell_line(subject: Subject, documents: Documents, number: int) -> str | None:
+def _tell_line(detected: DetectedDataset, documents: Documents, number: int) -> str | None:
     """Return the line that a document was made from; None if it is not known."""
     if number >= documents.num_documents:
         return None
     try:
-        origins, _ = find_document_origins(subject.prefix, documents.num_documents, [number])
+        origins, _ = find_document_origins(detected.prefix, documents.num_documents, [number])
     except FormatError:
         return None
     source = origins[number].source
@@ -125,7 +123,7 @@ def _tell_line(subject: Subject, documents: Documents, number: int) -> str | Non
 class SourceShards:
     """The inputs, tokenizer and options with which a dataset was made."""
 
-    subject: Subject
+    detected: DetectedDataset
     settings: ShardSettings
     tasks: Sequence[ShardTask]
 
@@ -138,14 +136,14 @@ class SourceShards:
         Raises:
             FormatError: If the provenance is damaged.
         """
-        firsts = [*_first_documents(f"{self.subject.prefix}{PROVENANCE_SUFFIX}", self.tasks), num_documents]
+        firsts = [*_first_documents(provenance_path(self.detected.prefix), self.tasks), num_documents]
         order = sorted(range(len(self.tasks)), key=lambda number: xxhash.xxh3_64_intdigest(number.to_bytes(8, "big")))
         chosen = sorted(order[: max(1, -(-int(len(order) * share * 1e6) // 10**6))])
-        pieces = [(self.tasks[at], firsts[at], firsts[at + 1], self.subject, self.settings) for at in chosen]
+        pieces = [(self.tasks[at], firsts[at], firsts[at + 1], self.detected, self.settings) for at in chosen]
         return f"{len(chosen):,} of {len(self.tasks):,} shards", pieces
 
 
-def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfig) -> SourceShards:
+def open_source(detected: DetectedDataset, manifest: Manifest | None, config: VerifyConfig) -> SourceShards:
     """Find the source of a dataset, before any long work begins.
 
     Raises:
@@ -154,12 +152,12 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
     """
     from dsindex.text.engines import choose_engine
 
-    prefix = subject.prefix
+    prefix = detected.prefix
     selection = None if manifest is None else _selection_of(prefix, manifest)
     if manifest is None or selection is None:
         what = "expected the manifest of a build or pack, which names inputs and tokenizer, got none"
         raise InputError(f"{prefix}: {what}; of a merged dataset, verify those that it was made of")
-    if not is_stored(f"{prefix}{PROVENANCE_SUFFIX}"):
+    if not is_stored(provenance_path(prefix)):
         what = "expected the provenance, by which documents are found, got none"
         raise InputError(f"{prefix}: {what}; build the dataset again and compare: dsindex verify A --same-as B")
     content, options = manifest.content, manifest.content.options
@@ -169,7 +167,7 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
     is_by_reference = manifest.run.engine is not None and manifest.run.engine.name == tokenizer.library
     engine = "reference" if set_aside and is_by_reference and config.engine == "auto" else config.engine
     return SourceShards(
-        subject=subject,
+        detected=detected,
         settings=ShardSettings(
             tokenizer=tokenizer,
             engine=choose_engine(
@@ -179,7 +177,7 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
             selection=selection,
             dtype="<i4" if content.token_dtype == "uint32" else np.dtype(content.token_dtype).newbyteorder("<").str,
             eod_id=content.eod_id,
-            layout="pbin" if subject.kind == "pbin" else options.empty_documents or "keep",
+            layout="pbin" if detected.kind == "pbin" else options.empty_documents or "keep",
             quarantine=set_aside,
             max_record_bytes=options.max_record_size or LARGEST_RECORD_BYTES,
             provenance=False,
@@ -190,9 +188,11 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
     )
 
 
-def compare_shard(task: ShardTask, first: int, end: int, subject: Subject, settings: ShardSettings) -> list[str]:
+def compare_shard(
+    task: ShardTask, first: int, end: int, detected: DetectedDataset, settings: ShardSettings
+) -> list[str]:
     """Make a shard again and compare it with the documents [first, end) of a dataset."""
-    stored = open_documents(subject)
+    stored = open_documents(detected)
     with tempfile.TemporaryDirectory(prefix="dsindex-verify-") as folder:
         write_marker(folder)
         made = tokenize_shard(task, replace(settings, work_dir=folder)).keys[0]
@@ -201,8 +201,8 @@ def compare_shard(task: ShardTask, first: int, end: int, subject: Subject, setti
     if found is None:
         return []
     number, what = first + found[0], found[1]
-    line = _tell_line(subject, stored, number) or task.place
-    where = f"{subject.path}: document {number:,} differs from its source, {line}"
+    line = _tell_line(detected, stored, number) or task.place
+    where = f"{detected.path}: document {number:,} differs from its source, {line}"
     return [f"{where}: {what} in the dataset and made again; restore the files, or build the dataset again"]
 
 
@@ -264,7 +264,7 @@ def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> lis
             require_confirmed(path, (prefix, *contact))
         form: Any = recorded.format or "jsonl"
         place = FoundPath(path=path, absolute_path=path)
-        [file] = look_at_inputs([place], wanted=form, shard_size=SHARD_BYTES)
+        [file] = cut_inputs(look_at_inputs([place], wanted=form), shard_size=SHARD_BYTES)
         if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
             what = f"expected the input of {recorded.size_bytes} bytes with which the dataset was made, got another"
             raise InputError(f"{path}: {what}; it changed, restore the original")

@@ -1,11 +1,11 @@
-"""What is at a path: the one detector, which goes by the content of files where their names do not say it."""
+"""Detect which dataset, index cache or export a path leads to: by the names of files, or else by their content."""
 
 from __future__ import annotations
 
 import os
 import re
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NoReturn, TypeAlias
 
 from dsindex.chat.exports import EXPORT_MANIFEST
 from dsindex.datasets.arguments import PBIN_SUFFIX
@@ -35,87 +35,82 @@ _CACHE_ENDINGS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What a path leads to."""
+class DetectedDataset:
+    """A dataset, index cache or export that a path leads to."""
 
     kind: KindName
     path: str
-    """The prefix of MMIDIDX, instruction data and packs; the `.pbin`; the lines of a raw index; the folder or
+    """The prefix of MMIDIDX, instruction data and packs; the `.pbin`; the JSONL file of a raw index; the folder or
     description of an index cache; the folder of an export."""
 
     @property
     def prefix(self) -> str:
-        """What the paths of manifest and provenance begin with."""
+        """The path of its manifest and provenance without their suffixes."""
         return self.path.removesuffix(PBIN_SUFFIX)
 
 
-def tell_kind(path: str) -> Subject:
-    """Tell what a path leads to. A damaged dataset is still recognized by the names of its files.
+def detect_dataset(path: str) -> DetectedDataset:
+    """Detect what a path leads to. A damaged dataset is still recognized by the names of its files.
 
     Raises:
-        InputError: If there is nothing, or nothing that dsindex knows, or it is unclear which dataset is meant.
-        FormatError: If the file is in none of the known formats, or cannot be read.
+        InputError: If nothing is there, it is nothing that dsindex reads, or it is unclear which dataset is meant.
+        FormatError: If the file has none of the known formats, or cannot be read.
     """
     if (refused := what_is_no_file(path)) is not None:
-        raise InputError(f"{path}: expected a dataset, got {refused}")
-    ending = next((each for each in _PREFIX_ENDINGS if path.endswith(each)), "")
+        raise InputError(f"{path}: {refused} is not a dataset")
+    ending = next((suffix for suffix in _PREFIX_ENDINGS if path.endswith(suffix)), "")
     prefix = path.removesuffix(ending)
-    subject = _at_prefix(prefix)
-    if subject is not None or is_url(path):
-        return subject or _nothing(path)
+    detected = _at_prefix(prefix)
+    if detected is not None or is_url(path):
+        return detected or _refuse_nothing(path)
     if ending and os.path.isfile(path):
-        raise InputError(
-            f"{path}: expected the dataset {prefix} beside it, found none; move it there or build it again"
-        )
+        hint = "move the other files of the dataset there, or build it again"
+        raise InputError(f"{path}: there is no dataset {prefix} beside it", hint=hint)
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     if os.path.isfile(os.path.join(folder, EXPORT_MANIFEST)) and path.endswith((folder, ".parquet", EXPORT_MANIFEST)):
-        return Subject(kind="export", path=folder)
+        return DetectedDataset(kind="export", path=folder)
     if descriptions_in(path):
-        return Subject(kind="index cache", path=path)
-    return _file(path) if os.path.isfile(path) else _nothing(path)
+        return DetectedDataset(kind="index cache", path=path)
+    return _detect_file(path) if os.path.isfile(path) else _refuse_nothing(path)
 
 
-def _at_prefix(prefix: str) -> Subject | None:
-    """Return the dataset of a prefix, here or in an object store."""
+def _at_prefix(prefix: str) -> DetectedDataset | None:
+    """Return the dataset of a prefix, on a disk or in an object store."""
     if is_stored(f"{prefix}.idx"):
         head = b"" if is_url(prefix) else read_head(f"{prefix}.idx")
         if head.startswith(PICKLE_START):
             lines = f"{prefix}{LINES_SUFFIX}"
             if not os.path.isfile(lines):
-                raise InputError(
-                    f"{prefix}.idx: expected the file of this raw index as {lines}, found none; name the file"
-                )
-            return Subject(kind="raw index", path=lines)
+                raise InputError(f"{prefix}.idx: a raw index without its file {lines}", hint="name the JSONL file")
+            return DetectedDataset(kind="raw index", path=lines)
         refuse_foreign_index(f"{prefix}.idx", head)
-        return Subject(kind="packs" if PACKING.fullmatch(prefix) else "MMIDIDX", path=prefix)
+        return DetectedDataset(kind="packs" if PACKING.fullmatch(prefix) else "MMIDIDX", path=prefix)
     if is_stored(f"{prefix}.bin"):
-        return Subject(kind="MMIDIDX", path=prefix)
-    if all(is_stored(f"{prefix}{each}.idx") for each in (TEXT_SUFFIX, MASK_SUFFIX)):
-        return Subject(kind="instruction data", path=prefix)
+        return DetectedDataset(kind="MMIDIDX", path=prefix)
+    if all(is_stored(f"{prefix}{suffix}.idx") for suffix in (TEXT_SUFFIX, MASK_SUFFIX)):
+        return DetectedDataset(kind="instruction data", path=prefix)
     packed = f"{prefix.removesuffix(PBIN_SUFFIX)}{PBIN_SUFFIX}"
-    return Subject(kind="pbin", path=packed) if is_stored(packed) else None
+    return DetectedDataset(kind="pbin", path=packed) if is_stored(packed) else None
 
 
-def _file(path: str) -> Subject:
-    ending = next((each for each in _CACHE_ENDINGS if path.endswith(each)), None)
+def _detect_file(path: str) -> DetectedDataset:
+    ending = next((suffix for suffix in _CACHE_ENDINGS if path.endswith(suffix)), None)
     if ending is not None:
-        return Subject(kind="index cache", path=f"{path.removesuffix(ending)}{DESCRIPTION_SUFFIX}")
+        return DetectedDataset(kind="index cache", path=f"{path.removesuffix(ending)}{DESCRIPTION_SUFFIX}")
     head = read_head(path)
     if path.endswith(LINES_SUFFIX) or head.lstrip().startswith(b"{"):
         if os.path.isfile(raw_index_path(path)):
-            return Subject(kind="raw index", path=path)
+            return DetectedDataset(kind="raw index", path=path)
         raise InputError(
-            f"{path}: expected a dataset, got text without its raw index {raw_index_path(path)}; build a dataset from "
-            f"it (dsindex build), or index its lines (dsindex raw-index)"
+            f"{path}: text, and no raw index {raw_index_path(path)} beside it",
+            hint="build a dataset from it (dsindex build), or index its lines (dsindex raw-index)",
         )
     try:
         read_pbin_header(path)
     except FormatError as error:
-        raise FormatError(
-            f"{path}: expected a dataset of .bin and .idx, a .pbin, a raw index, an index cache, an export or a "
-            f"manifest, got a file that begins with {head[:8]!r}"
-        ) from error
-    return Subject(kind="pbin", path=path)
+        known = ".bin and .idx, .pbin, raw index, index cache, export, manifest"
+        raise FormatError(f"{path}: begins with {head[:8]!r}, which is no known format ({known})") from error
+    return DetectedDataset(kind="pbin", path=path)
 
 
 def pack_layouts(prefix: str) -> dict[str, tuple[int, int]]:
@@ -125,22 +120,18 @@ def pack_layouts(prefix: str) -> dict[str, tuple[int, int]]:
     return {path: (int(match[2]), int(match[3] or 1)) for path, match in found.items()}
 
 
-def _nothing(path: str) -> Subject:
-    """Refuse a path that leads to no dataset.
-
-    Raises:
-        InputError: Always, with the datasets that may be meant.
-    """
+def _refuse_nothing(path: str) -> NoReturn:
+    """Refuse a path that leads to no dataset, and suggest those near it."""
     near = [] if is_url(path) else [*find_stored(os.path.join(path, "")), *find_stored(f"{path}_")]
     names = [name.removesuffix(".idx") for name in near if name.endswith((".idx", PBIN_SUFFIX))]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     hint = f"choose one of {', '.join(names[:4])}{more}" if names else "check the path"
-    got = "got a folder" if os.path.isdir(path) else f"found no file or folder, and no {path}.idx"
-    raise InputError(f"{path}: there is no dataset: {got}; {hint}")
+    what = "only a folder" if os.path.isdir(path) else f"no file or folder, and no {path}.idx"
+    raise InputError(f"{path}: there is no dataset: {what}", hint=hint)
 
 
 def read_head(path: str) -> bytes:
-    """Return the first bytes of a file, by which its format is told.
+    """Return the first bytes of a file, from which its format is detected.
 
     Raises:
         FormatError: If it cannot be read.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.datasets.detect import Subject
+    from dsindex.datasets.detect import DetectedDataset
     from dsindex.store.read import Items
 
 BLOCK_DOCUMENTS = 1 << 20
@@ -35,8 +35,19 @@ class Documents:
     """All tokens, to be sliced, shape [tokens]."""
     num_documents: int
     """Number of documents, including empty ones."""
-    ends: Callable[[int, int], NDArray[np.int64]]
-    """Returns where the documents [begin, end) end in `tokens`."""
+    ends_of: Callable[[NDArray[np.integer[Any]]], NDArray[np.int64]]
+    """Returns where documents end in `tokens`, given their numbers."""
+
+    def ends(self, begin: int, end: int) -> NDArray[np.int64]:
+        """Return where the documents [begin, end) end in `tokens`."""
+        return self.ends_of(np.arange(begin, end))
+
+    def spans(self, documents: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """Return rows [first token, one past the last] of documents."""
+        ends = self.ends_of(documents)
+        starts = np.zeros_like(ends)
+        starts[documents > 0] = self.ends_of(documents[documents > 0] - 1)
+        return np.stack([starts, ends], axis=1)
 
     def end(self, document: int) -> int:
         """Return where a document ends in `tokens`; 0 for -1, which ends before the first."""
@@ -70,19 +81,19 @@ class Documents:
             path=self.path,
             tokens=self.tokens[start : self.end(first + num_documents - 1)],
             num_documents=num_documents,
-            ends=lambda begin, end: self.ends(first + begin, first + end) - start,
+            ends_of=lambda documents: self.ends_of(first + documents) - start,
         )
 
 
-def open_documents(subject: Subject, *, check: bool = False) -> Documents:
+def open_documents(detected: DetectedDataset, *, check: bool = False) -> Documents:
     """Open a dataset of tokens.
 
     Raises:
         FormatError: If it is damaged.
     """
-    if subject.kind == "pbin":
-        return documents_of(PbinDocuments(subject.path))
-    return documents_of(IndexedDataset(subject.path, check=check))
+    if detected.kind == "pbin":
+        return documents_of(PbinDocuments(detected.path))
+    return documents_of(IndexedDataset(detected.path, check=check))
 
 
 def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
@@ -93,24 +104,19 @@ def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
             path=dataset.path,
             tokens=dataset.tokens,
             num_documents=len(dataset),
-            ends=lambda begin, end: known[begin:end],
+            ends_of=lambda documents: known[documents],
         )
     tokens, _, pointers, shift = dataset.token_columns()
     boundaries, num_sequences = dataset.document_indices, len(dataset)
 
-    def ends(begin: int, end: int) -> NDArray[np.int64]:
-        following = np.asarray(boundaries[begin + 1 : end + 1])
+    def ends_of(documents: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        following = np.asarray(boundaries[documents + 1])
         found = np.full(len(following), len(tokens), np.int64)  # where no sequence follows
-        first = int(following[0]) if len(following) else 0
-        if 0 <= first <= num_sequences - len(following) and np.array_equal(
-            following, np.arange(first, first + len(following))
-        ):
-            return pointers[first : first + len(following)] >> shift  # a sequence each
         inside = (following >= 0) & (following < num_sequences)
         found[inside] = pointers[following[inside]] >> shift
         return found
 
-    return Documents(path=f"{dataset.prefix}.bin", tokens=tokens, num_documents=dataset.num_documents, ends=ends)
+    return Documents(path=f"{dataset.prefix}.bin", tokens=tokens, num_documents=dataset.num_documents, ends_of=ends_of)
 
 
 def open_masks(prefix: str, num_tokens: int) -> Items:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 import numpy as np
 
 from dsindex.chat.construction import MessageConstruction
-from dsindex.chat.conversations import check_text, message_text, parse_record, strings_in
+from dsindex.chat.conversations import check_text, message_text, strings_in
 from dsindex.chat.packing import Block, BlockLayout, assemble_block, lay_out_blocks
 from dsindex.datasets.base import MapDataset, as_it_is, tensor_maker
 from dsindex.datasets.decoding import decode_tokens
@@ -28,6 +28,7 @@ from dsindex.errors import FormatError, InputError, RecordProblem
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.read import is_stored
 from dsindex.store.urls import absolute, located, refuse_address, with_suffix
+from dsindex.text.fields import parse_record
 from dsindex.text.jq import Patterns, name_patterns
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ A merged dataset has no provenance: its documents are traced into the datasets t
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_right
+from bisect import bisect_left
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ import numpy as np
 
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import manifest_path, read_manifest
-from dsindex.formats.provenance import ROWS_PER_GROUP, count_rows, read_rows
+from dsindex.formats.provenance import ROWS_PER_GROUP, count_rows, provenance_path, read_rows
 from dsindex.store.machine import available_cpus
 from dsindex.store.read import is_stored
 from dsindex.store.urls import local_paths, require_confirmed
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-PROVENANCE_SUFFIX = ".provenance.parquet"
 DEEPEST = 16
-"""Merges of merges; more can only be a dataset that names itself."""
+"""Merges of merges that are followed; a longer chain can only be a dataset that names itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,31 +46,31 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartOfDataset:
-    """A run of a dataset's documents that were taken over from one dataset; of one that was not merged, all."""
+    """Consecutive documents of a merged dataset that come from one of its inputs; all of an unmerged one."""
 
     prefix: str
     first_document: int
-    """Number of its first document in the whole."""
+    """Number of its first document in the merged dataset."""
     num_documents: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartDocument:
-    """A document in the dataset that it was merged from."""
+    """A document of an input of a merge."""
 
     prefix: str
     document: int
-    """Its number there."""
+    """Its number in that input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentOrigin:
-    """The origin of a document."""
+    """Where a document comes from."""
 
     source: SourceLine | None
     """None if it is unknown."""
     part: PartDocument | None
-    """The document in the dataset that was merged; None in one that was not merged."""
+    """The document in the input of the merge; None in an unmerged dataset."""
 
 
 def find_document_origins(
@@ -83,31 +82,29 @@ def find_document_origins(
         prefix: The dataset.
         num_documents: Its number of documents.
         documents: Their numbers.
-        contact: Addresses whose buckets and servers may be contacted, besides that of the dataset.
+        contact: Addresses whose buckets and servers may be contacted, in addition to the address of the dataset.
 
     Raises:
         FormatError: If the dataset's own manifest or provenance is damaged or belongs to another dataset.
     """
-    given = (prefix, *contact)
-    parts, notes, found = find_parts(prefix, num_documents, given=given), dict[str, None](), dict[int, DocumentOrigin]()
-    wanted: dict[int, list[int]] = {}
-    for document in sorted(set(documents)):
-        wanted.setdefault(bisect_right(parts, document, key=lambda part: part.first_document) - 1, []).append(document)
-    for number, own in wanted.items():
-        part = parts[number]
-        there = [document - part.first_document for document in own]
-        lines: list[SourceLine] | list[None] = [None] * len(own)
+    given, wanted = (prefix, *contact), sorted(set(documents))
+    origins, notes = dict[int, DocumentOrigin](), dict[str, None]()
+    for part in find_parts(prefix, num_documents, given=given):
+        first, is_input = part.first_document, part.prefix != prefix
+        begin, end = (bisect_left(wanted, bound) for bound in (first, first + part.num_documents))
+        numbers = [document - first for document in wanted[begin:end]]
+        lines: Sequence[SourceLine | None] = [None] * len(numbers)
         try:
             require_confirmed(part.prefix, given)
-            lines = find_lines(part.prefix, part.num_documents, there)
+            lines = find_lines(part.prefix, part.num_documents, numbers) if numbers else ()
         except (InputError, FormatError) as error:
-            if part.prefix == prefix and isinstance(error, FormatError):
+            if isinstance(error, FormatError) and not is_input:
                 raise
             notes[error.sentence] = None
-        for document, place, line in zip(own, there, lines, strict=True):
-            merged = None if part.prefix == prefix else PartDocument(prefix=part.prefix, document=place)
-            found[document] = DocumentOrigin(source=line, part=merged)
-    return found, tuple(notes)
+        for number, line in zip(numbers, lines, strict=True):
+            input_document = PartDocument(prefix=part.prefix, document=number) if is_input else None
+            origins[first + number] = DocumentOrigin(source=line, part=input_document)
+    return origins, tuple(notes)
 
 
 def find_lines(prefix: str, num_documents: int, documents: Sequence[int]) -> list[SourceLine]:
@@ -117,22 +114,20 @@ def find_lines(prefix: str, num_documents: int, documents: Sequence[int]) -> lis
         InputError: If it has no manifest or no provenance.
         FormatError: If one of them is damaged or belongs to another dataset.
     """
-    recorded, provenance = read_manifest(prefix), f"{prefix}{PROVENANCE_SUFFIX}"
-    if recorded is None or not is_stored(provenance):
-        path, what = (manifest_path(prefix), "manifest") if recorded is None else (provenance, "provenance")
-        msg = f"{path}: expected the {what} that a build writes beside its dataset, found none; without it, "
-        raise InputError(f"{msg}the lines that documents came from are unknown")
-    inputs = recorded.content.inputs
-    num_rows, numbers = count_rows(provenance), np.asarray(documents, np.int64)
-    if num_rows != num_documents:
-        what = f"expected a row for each of {num_documents} documents, got {num_rows}"
-        raise FormatError(f"{provenance}: {what}; it belongs to another dataset")
+    manifest, provenance = read_manifest(prefix), provenance_path(prefix)
+    if manifest is None or not is_stored(provenance):
+        path = manifest_path(prefix) if manifest is None else provenance
+        raise InputError(f"{path}: missing, so the source lines of the documents are unknown")
+    inputs, numbers = manifest.content.inputs, np.asarray(documents, np.int64)
+    if (num_rows := count_rows(provenance)) != num_documents:
+        what = f"{num_rows:,} rows for {num_documents:,} documents"
+        raise FormatError(f"{provenance}: it has {what}; it belongs to another dataset")
 
-    def read(own: NDArray[np.int64]) -> list[SourceLine]:
-        begin = int(own[0])
-        columns = [column[own - begin] for column in read_rows(provenance, begin, int(own[-1]) + 1)]
+    def read(group: NDArray[np.int64]) -> list[SourceLine]:
+        begin = int(group[0])
+        columns = [column[group - begin] for column in read_rows(provenance, begin, int(group[-1]) + 1)]
         if columns[0].min() < 0 or columns[0].max() >= len(inputs):
-            raise FormatError(f"{provenance}: expected one of {len(inputs)} inputs; it belongs to another dataset")
+            raise FormatError(f"{provenance}: it names more than the {len(inputs)} inputs of the manifest")
         return [
             SourceLine(path=inputs[number].path, line=line, offset=offset, input=number)
             for number, offset, line in zip(*(column.tolist() for column in columns), strict=True)
@@ -140,69 +135,70 @@ def find_lines(prefix: str, num_documents: int, documents: Sequence[int]) -> lis
 
     groups = np.split(numbers, np.flatnonzero(np.diff(numbers // ROWS_PER_GROUP)) + 1)
     with ThreadPoolExecutor(available_cpus()) as pool:
-        return [line for found in pool.map(read, groups) for line in found]
+        return [line for lines in pool.map(read, groups) for line in lines]
 
 
 def find_parts(
     prefix: str, num_documents: int, *, given: Iterable[str], first: int = 0, depth: int = 0
 ) -> list[PartOfDataset]:
-    """Return the datasets that a merged one was made of, those of their parts in their place; otherwise itself.
+    """Return the datasets that a merged one was made of; a part that is a merge itself is replaced by its own parts.
 
     Args:
         prefix: The dataset.
         num_documents: Its number of documents.
         given: Addresses from the user; a part elsewhere is not opened, so its own parts stay unknown.
-        first: The number of its first document in the whole.
-        depth: Merges above it.
+        first: Number of its first document in the outermost merge.
+        depth: Number of merges around it.
 
     Raises:
         FormatError: If a manifest is damaged or belongs to another dataset.
     """
-    named = []
+    inputs = []
     with contextlib.suppress(InputError):
         require_confirmed(prefix, given)
-        named = [] if is_stored(f"{prefix}{PROVENANCE_SUFFIX}") else _merged_from(prefix)
-    if not named:
+        inputs = [] if is_stored(provenance_path(prefix)) else _merged_inputs(prefix)
+    if not inputs:
         return [PartOfDataset(prefix=prefix, first_document=first, num_documents=num_documents)]
-    total = sum(size for _, size in named)
+    total = sum(size for _, size in inputs)
     if total != num_documents or depth == DEEPEST:
-        what = f"expected parts of {num_documents} documents together, got {total}"
+        what = f"its inputs have {total:,} documents, and the dataset {num_documents:,}"
         raise FormatError(f"{manifest_path(prefix)}: {what}; it belongs to another dataset")
     parts = []
-    for own, size in named:
-        parts += find_parts(own, size, given=given, first=first, depth=depth + 1) if size else []
+    for path, size in inputs:
+        parts += find_parts(path, size, given=given, first=first, depth=depth + 1) if size else []
         first += size
     return parts
 
 
-def _merged_from(prefix: str) -> list[tuple[str, int]]:
-    """Return the prefixes and numbers of documents of the datasets that were merged; none if it was no merge."""
-    recorded = read_manifest(prefix)
-    if recorded is None or recorded.content.account is not None:
+def _merged_inputs(prefix: str) -> list[tuple[str, int]]:
+    """Return the prefix and number of documents of each input of a merge; nothing for a dataset made by a build."""
+    manifest = read_manifest(prefix)
+    if manifest is None or manifest.content.account is not None:
         return []
-    inputs, places = recorded.content.inputs, recorded.run.plan.inputs[::2]  # .bin and .idx of each
-    named = []
-    for number, each in enumerate(inputs):
-        given = each.path.removesuffix(".bin").removesuffix(".idx")
-        is_here = all(is_stored(f"{path}.idx") for path in local_paths([given]))  # an address is not contacted
-        has_moved = len(places) == len(inputs) and not is_here
-        named.append((places[number][0].removesuffix(".bin") if has_moved else given, each.documents or 0))
-    return named
+    recorded, absolute = manifest.content.inputs, manifest.run.plan.inputs[::2]  # .bin and .idx of each
+    inputs = []
+    for number, file in enumerate(recorded):
+        path = file.path.removesuffix(".bin").removesuffix(".idx")
+        is_missing = any(not is_stored(f"{local}.idx") for local in local_paths([path]))
+        if is_missing and len(absolute) == len(recorded):
+            path = absolute[number][0].removesuffix(".bin")
+        inputs.append((path, file.documents or 0))
+    return inputs
 
 
-def tell_tokenizers_apart(prefixes: Iterable[str]) -> str | None:
-    """Return a sentence if the manifests of datasets have different tokenizers, whose ids stand for other tokens."""
-    found: dict[str, str] = {}
+def describe_tokenizers(prefixes: Iterable[str]) -> str | None:
+    """Return a warning if the manifests of datasets name different tokenizers."""
+    names: dict[str, str] = {}
     for prefix in prefixes:
         with contextlib.suppress(FormatError, InputError):  # verify says what is wrong with it
-            recorded = read_manifest(prefix)
-            tokenizer = None if recorded is None else recorded.content.tokenizer
+            manifest = read_manifest(prefix)
+            tokenizer = None if manifest is None else manifest.content.tokenizer
             if tokenizer is not None:
-                found.setdefault(tokenizer.sha256, f"{tokenizer.name} ({tokenizer.sha256[:8]}) of {prefix}")
-    if len(found) < 2:
+                names.setdefault(tokenizer.sha256, f"{tokenizer.name} ({tokenizer.sha256[:8]}) of {prefix}")
+    if len(names) < 2:
         return None
-    one, other, *_ = found.values()
+    one, other, *_ = names.values()
     return (
-        f"the datasets have different tokenizers, {one} and {other}: their ids stand for different tokens, unless "
-        "these are two files of one tokenizer; build one of them again"
+        f"the datasets have different tokenizers, {one} and {other}: the same id is another token, unless these are "
+        "two files of one tokenizer; build one of the datasets again"
     )

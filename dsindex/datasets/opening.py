@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.datasets.arguments import Caches, Result, cache_folder, list_text_prefixes, tokenizer_path
-from dsindex.datasets.detect import Subject, pack_layouts, tell_kind
+from dsindex.datasets.detect import DetectedDataset, detect_dataset, pack_layouts
 from dsindex.datasets.gpt import GPTDataset
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import InputError, UsageError
@@ -95,11 +95,11 @@ def open(
             given["tokenizer"] = tokenizer_path(tokenizer)
         given["descriptions"] = getattr(path, "descriptions", None)  # of a result of build_index
         if given["descriptions"]:
-            subject = Subject(kind="index cache", path="path")
+            detected = DetectedDataset(kind="index cache", path="path")
         else:
             del given["descriptions"]
-            subject = tell_kind(_split_of(path, given) or cache_folder(path))
-        return _open(subject, given, check=check, torch=torch)
+            detected = detect_dataset(_split_of(path, given) or cache_folder(path))
+        return _open(detected, given, check=check, torch=torch)
     except ValueError as error:
         raise UsageError(f"open: {error}") from error
 
@@ -116,8 +116,8 @@ def _split_of(path: object, given: dict[str, Any]) -> str | None:
     return str(known[split])
 
 
-def _open(subject: Subject, given: dict[str, Any], *, check: bool, torch: bool) -> Dataset:
-    path, kind = subject.path, subject.kind
+def _open(detected: DetectedDataset, given: dict[str, Any], *, check: bool, torch: bool) -> Dataset:
+    path, kind = detected.path, detected.kind
     if kind not in _OPTIONS:
         raise InputError(f"{path}: expected a dataset, got an {kind}, which pyarrow and pandas read")
     foreign = next((name for name in given if name not in _OPTIONS[kind]), None)

@@ -70,6 +70,11 @@ def _row_groups(chunks: Iterable[NDArray[np.void]]) -> Iterator[NDArray[np.void]
         yield group[:filled]
 
 
+def provenance_path(prefix: str) -> str:
+    """Return the path of a dataset's provenance."""
+    return f"{prefix}.{PROVENANCE_SUFFIX}"
+
+
 def count_rows(path: str) -> int:
     """Return the number of documents of a provenance file, after checking its layout.
 
@@ -93,28 +98,24 @@ def read_rows(path: str, begin: int, end: int) -> Rows:
 
     with _opened(path) as file:
         if not 0 <= begin <= end <= file.metadata.num_rows:
-            msg = f"{path}: expected rows up to {end}, got {file.metadata.num_rows}; it belongs to another dataset"
-            raise FormatError(msg)
+            what = f"it has {file.metadata.num_rows} rows, and row {end - 1} was asked for"
+            raise FormatError(f"{path}: {what}; it belongs to another dataset")
         if begin == end:
             return np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64)
         first = begin // ROWS_PER_GROUP
         groups = list(range(first, (end - 1) // ROWS_PER_GROUP + 1))
-        table = file.read_row_groups(groups, columns=["input", "offset", "line"], use_threads=False)
+        table = file.read_row_groups(groups, columns=[name for name, _ in COLUMNS], use_threads=False)
         table = table.slice(begin - first * ROWS_PER_GROUP, end - begin)
-        columns = [table.column(name).combine_chunks() for name in ("input", "offset", "line")]
+        columns = [table.column(name).combine_chunks() for name, _ in COLUMNS]
     if any(column.null_count or len(column) != end - begin for column in columns):
-        raise FormatError(f"{path}: expected an input, an offset and a line for every document; the file is damaged")
+        raise FormatError(f"{path}: damaged: some documents have no input, offset or line")
     inputs, offsets, lines = map(numbers_of, columns)
     return inputs, offsets, lines
 
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[pq.ParquetFile]:
-    """Open a provenance file and check its footer before anything is allocated from it.
-
-    Raises:
-        FormatError: If it is no provenance file, or cannot be read in the block.
-    """
+    """Open a provenance file and check its footer; an error while it is read in the block is a FormatError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -123,17 +124,17 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
         with open_stored(path) as stored, pq.ParquetFile(stored) as file:
             metadata = file.metadata
             if [(field.name, str(field.type)) for field in file.schema_arrow] != COLUMNS:
-                what = "expected the columns input int32, offset int64, line int64, got another Parquet file"
-                raise FormatError(f"{path}: {what}")
-            # Checked against the rows read, since the footer may claim any number.
+                raise FormatError(f"{path}: not provenance: its columns are not {dict(COLUMNS)}")
+            # The footer may claim any number of rows.
             sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
             whole, rest = divmod(metadata.num_rows, ROWS_PER_GROUP)
             if len(sizes) != whole + (rest > 0) or sizes != [ROWS_PER_GROUP] * whole + [rest] * (rest > 0):
-                what = f"expected row groups of {ROWS_PER_GROUP} rows and one with the rest; the file is damaged"
-                raise FormatError(f"{path}: {what}")
+                raise FormatError(
+                    f"{path}: damaged: not all of its row groups but the last have {ROWS_PER_GROUP:,} rows"
+                )
             yield file
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise FormatError(f"{path}: cannot be read as a provenance file ({error})") from error
+    except (OSError, pa.ArrowException, ValueError, LookupError) as error:
+        raise FormatError(f"{path}: cannot be read as provenance: {error}") from error
 
 
 Rows = tuple["NDArray[np.int32]", "NDArray[np.int64]", "NDArray[np.int64]"]

@@ -68,9 +68,13 @@ class ConvertCommand(Options):
     """Join the sequences of each document into one."""
     token_type: Literal["uint8", "uint16", "int32"] | None = option(default=None)
     """Token type of the .bin to write (default: from the size of the tokens)."""
+    shuffle_documents: int | None = option("SEED", default=None)
+    """Write the documents in a random order, for readers that keep the order; DST may be a PREFIX then."""
 
     def _agree(self) -> None:
-        if not (self.source.endswith(PBIN_SUFFIX) or self.destination.endswith(PBIN_SUFFIX)):
+        if self.shuffle_documents is None and not (
+            self.source.endswith(PBIN_SUFFIX) or self.destination.endswith(PBIN_SUFFIX)
+        ):
             raise ValueError(f"neither SRC {self.source} nor DST {self.destination} ends in .pbin")
 
 

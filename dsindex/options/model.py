@@ -95,8 +95,6 @@ class Option:
     """The type of the value."""
     readers: tuple[Callable[[Any], Any], ...] = ()
     """Functions from the type's Annotated, which are applied in turn before the value is checked."""
-    annotation: str = ""
-    """The annotation in the source."""
 
     def read(self, value: Any) -> Any:  # noqa: ANN401 - any value of a command line, YAML or Python
         """Return a value in the field's type.
@@ -263,7 +261,7 @@ _known: dict[type[Options], dict[str, Option]] = {}
 
 
 def options_of(model: type[Options]) -> dict[str, Option]:
-    """Return the options of a model; base classes come first."""
+    """Return the options of a model: its own, then those that it inherits."""
     if model not in _known:
         _known[model] = _find_options(model)
     return _known[model]
@@ -271,15 +269,15 @@ def options_of(model: type[Options]) -> dict[str, Option]:
 
 def _find_options(model: type[Options]) -> dict[str, Option]:
     kinds, found, lineage = get_type_hints(model, include_extras=True), dict[str, Option](), model.__mro__
-    for place, kind in reversed(list(enumerate(lineage))):
-        for name, annotation in vars(kind).get("__annotations__", {}).items():
+    for place, kind in enumerate(lineage):
+        for name in vars(kind).get("__annotations__", {}):
             own = vars(kind).get(name)
-            if isinstance(own, Option):
+            if isinstance(own, Option) and name not in found:
                 groups = (vars(each).get("group") for each in reversed(lineage[: place + 1]))
                 group = own.group if own.group is not None else next(filter(None, groups), "")
                 help = _helps_of(kind.__module__).get((kind.__name__, name), "")
                 readers = getattr(kinds[name], "__metadata__", ())
-                own = replace(own, kind=value_kind(kinds[name]), readers=readers, annotation=str(annotation))
+                own = replace(own, kind=value_kind(kinds[name]), readers=readers)
                 found[name] = replace(own, group=group, help=help)
     return found
 

@@ -26,6 +26,7 @@ class JoinConfig(Options):
     merge: Paths = option(default=...)
     output: Annotated[Path, _new_pbin, refuse_url] = option(default=...)
     pbin_era: PbinEra = option(default="current")
+    shuffle_documents: int | None = option("SEED", default=None)
 
 
 class PackConfig(TextConfig):
@@ -45,6 +46,9 @@ class PackConfig(TextConfig):
         """Derive the prefix of the other files from the name of the `.pbin`."""
         if "output_prefix" in values:
             raise UsageError("there is no option 'output_prefix'", hint="use --output FILE.pbin")
+        if "shuffle_documents" in values:
+            hint = "pack it, then: dsindex convert FILE.pbin OTHER.pbin --shuffle-documents SEED"
+            raise UsageError("--shuffle-documents: text is packed in the order of its inputs", hint=hint)
         return {**values, "output_prefix": str(values.get("output") or "out").removesuffix(PBIN_SUFFIX)}
 
 
@@ -66,3 +70,5 @@ class PackFlags(PackConfig):
 
     merge: Paths = option("FILE.pbin", default=(), group="input and output")
     """Join these files instead of packing text."""
+    shuffle_documents: int | None = option("SEED", default=None, group="input and output", needs=("merge",))
+    """Write the documents of all files in a random order, for readers that keep the order."""

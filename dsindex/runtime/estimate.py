@@ -74,7 +74,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     Raises:
         DsindexError: If the inputs or the tokenizer cannot be used.
     """
-    source = open_source(config, append_eod=config.append_eod, columns=config.selection().paths)
+    source = open_source(config, append_eod=config.append_eod, selection=config.selection())
     encode = partial(
         encode_piece,
         selection=config.selection(source.tokenizer.vocabulary_size),

@@ -4,9 +4,10 @@ Entries of `--input` come first, as given, then the entries of each list. A patt
 are looked up here, and not opened.
 
 A folder gives all files below it whose suffixes are those of data. The entries of each folder are taken by name,
-compared as bytes, so `a/z.jsonl` comes before `b.jsonl`. Left out are hidden files and folders, files of other kinds,
-links to folders (they may lead in circles), and what dsindex itself writes. Links to files are followed, as the cache
-of the Hugging Face Hub needs. A folder of `Dataset.save_to_disk` gives the files that its state.json names.
+compared as bytes, so `a/z.jsonl` comes before `b.jsonl`. Left out are names that begin with `.` or `_`, as readers of
+Spark and Hive do, files of other kinds, links to folders (they may lead in circles), and what dsindex itself writes.
+Links to files are followed, as the cache of the Hugging Face Hub needs. A folder of `Dataset.save_to_disk` gives the
+files that its state.json names.
 
 Splits and numbered parts are told by the names of files, in the layouts of Hugging Face's datasets:
 
@@ -41,7 +42,7 @@ from dsindex.store.protocol import store_of
 from dsindex.store.urls import ONLY_INPUTS, absolute, joined, locate, refuse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from io import BufferedReader
 
     from dsindex.store.local import InputStatus
@@ -114,7 +115,9 @@ def find_paths(
     lists: Sequence[str] = (),
     split: str | None = None,
     config: str | None = None,
+    exclude: Sequence[str] = (),
     standard_input: str | None = None,
+    say: Callable[[str], object] = lambda _: None,
 ) -> list[FoundPath]:
     """Resolve inputs to paths, in the order of the output.
 
@@ -123,7 +126,9 @@ def find_paths(
         lists: Files with one path per line, or `-` for a list on standard input; their entries are no patterns.
         split: The split to take from each folder that has several; `all` for all of them.
         config: The configuration to take of each dataset on the Hub that has several.
+        exclude: Patterns of the ends of paths, whose files are left out.
         standard_input: Where standard input is stored; None if the job cannot read it.
+        say: Called with a sentence about what is read of each folder.
 
     Raises:
         InputError: For a pattern without a match, a list or folder that cannot be used, or a split without files.
@@ -133,17 +138,21 @@ def find_paths(
     has_folders = False
     for entry in [*_given(patterns, standard_input), *_listed(lists)]:
         if entry.is_standard_input or not is_folder(entry.path):
-            found.append(entry)
+            found += [] if _is_excluded(entry.path.split("/"), exclude) else [entry]
             continue
         has_folders = True
         with entry.errors_placed():
-            files = find_folder_files(entry.path, split, config=config)
+            files = find_folder_files(entry.path, split, config=config, exclude=exclude, say=say)
         found += [_found(path, entry.origin, status) for path, status in files]
     for flag, name in (("split", split), ("config", config)):
         if name is not None and not has_folders:
             msg = f"--input-{flag} {name}: expected a folder to take the {flag} from, got files only"
             raise InputError(f"{msg}; leave the option out")
     return found
+
+
+def _is_excluded(parts: Sequence[str], exclude: Sequence[str]) -> bool:
+    return any(is_match(parts[n:], pattern.split("/")) for pattern in exclude for n in range(len(parts)))
 
 
 def _given(patterns: Iterable[str], standard_input: str | None) -> Iterator[FoundPath]:
@@ -213,7 +222,12 @@ def piped_input() -> BufferedReader:
 
 
 def find_folder_files(
-    folder: str, split: str | None, *, config: str | None = None
+    folder: str,
+    split: str | None,
+    *,
+    config: str | None = None,
+    exclude: Sequence[str] = (),
+    say: Callable[[str], object],
 ) -> list[tuple[str, InputStatus | None]]:
     """Return the paths of the files with records below a folder, in order, and what a listing says of objects.
 
@@ -221,6 +235,8 @@ def find_folder_files(
         folder: Path of the folder; the paths returned begin with it.
         split: The split to take, `all`, or None, which refuses a folder of several splits.
         config: The configuration to take of a dataset on the Hub; None for its default one.
+        exclude: Patterns of paths to leave out.
+        say: Called with a sentence about what is read and skipped.
 
     Raises:
         InputError: If nothing is found, a folder cannot be read, the split cannot be told, a file of a numbered set
@@ -236,27 +252,38 @@ def find_folder_files(
     if several := next((each for each in revisions if len(each) > 1), None):
         found = f"expected one revision in snapshots, found {len(several)} ({', '.join(sorted(several))})"
         raise InputError(f"{folder}: {found}; name the folder of one of them")
+    _refuse_table_formats(folder, names)
     saved = {place: _saved_files(folder, place) for place, inside in names.items() if _STATE_FILE in inside}
     splits = {
         parts: next((name for at, name in enumerate(parts[:-1]) if _DICT_FILE in names[parts[:at]]), find_split(parts))
         for parts in in_order
-        if _is_data(parts, names, saved.get(parts[:-1]))
+        if _is_data(parts, names, saved.get(parts[:-1])) and not _is_excluded(parts, exclude)
     }
     configured = _configured_files(folder, config)
     if configured is not None:
         named = {parts: [split for split, path in configured if is_match(parts, path.split("/"))] for parts in splits}
         splits = {parts: canonical_split(own[0]) if own[0] else splits[parts] for parts, own in named.items() if own}
     if not splits:
-        kinds = Counter(os.path.splitext(parts[-1])[1] or "without suffix" for parts in in_order)
-        shown = ", ".join(f"{kind} ({count:,})" for kind, count in kinds.most_common(_SHOWN_KINDS))
         raise InputError(
             f"{folder}: expected files with records ({', '.join(DATA_SUFFIXES)}, also compressed) in this folder, "
-            f"found {shown or 'nothing'}; name files of another kind by a pattern"
+            f"found {_kinds(in_order) or 'nothing'}; name files of another kind by a pattern"
         )
-    files = [listed[parts] for parts in _choose_split(folder, splits, split)]
-    require_all_parts(path for path, _ in files)
+    chosen = _choose_split(folder, splits, split)
+    skipped = [parts for parts in listed.keys() - chosen if not parts[-1].startswith((".", "_"))]
+    say(f"{folder}: reads {_kinds(chosen)}" + (f"; skips {_kinds(skipped)}" if skipped else ""))
+    files = [listed[parts] for parts in chosen]
+    require_all_parts(path for path, _ in files if not exclude)
     _require_one_format(path for path, _ in files)
     return files
+
+
+def _kinds(files: Iterable[Parts]) -> str:
+    """Return the suffixes of files with their numbers, the most frequent first; a single file has its name."""
+    names = defaultdict[str, list[str]](list)
+    for *_, name in files:
+        names[os.path.splitext(name)[1] or "without suffix"].append(name)
+    ordered = sorted(names.items(), key=lambda item: (-len(item[1]), item[0]))[:_SHOWN_KINDS]
+    return ", ".join(own[0] if len(own) == 1 else f"{len(own):,} {kind}" for kind, own in ordered)
 
 
 def data_stem(name: str) -> str | None:
@@ -274,13 +301,27 @@ def data_stem(name: str) -> str | None:
 def _is_data(parts: Parts, names: Mapping[Parts, set[str]], saved: set[str] | None) -> bool:
     """Tell whether to take a file, given what each folder has in it, and the state.json beside the file."""
     *_, name = parts
-    if any(part.startswith(".") or MARKER_FILE in names[parts[:depth]] for depth, part in enumerate(parts)):
+    if any(part.startswith((".", "_")) or MARKER_FILE in names[parts[:depth]] for depth, part in enumerate(parts)):
         return False
     if data_stem(name) is None or name in _INFO_FILES or name.endswith(_OWN_SUFFIXES):
         return False
     if saved is not None:
         return name in saved
     return not (_INFO_FILE in names[parts[:-1]] and _CACHED_MAP.fullmatch(name))
+
+
+def _refuse_table_formats(folder: str, names: Mapping[Parts, set[str]]) -> None:
+    """Refuse tables whose log says which files count: others are of earlier versions, and rows may be deleted."""
+    for place, inside in names.items():
+        is_iceberg = any(name.endswith(".metadata.json") for name in names.get((*place, "metadata"), ()))
+        if "_delta_log" in inside or is_iceberg:
+            what = "an Iceberg table" if is_iceberg else "a Delta table"
+            raise InputError(
+                f"{joined(folder, '/'.join(place))}: this is {what}, whose log says which of its files count",
+                hint="export the rows as Parquet, for example COPY (FROM "
+                + ("iceberg_scan" if is_iceberg else "delta_scan")
+                + "('FOLDER')) TO 'rows.parquet' in DuckDB",
+            )
 
 
 class _DataFile(Struct):

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.runtime.input_paths import FoundPath
-    from dsindex.text.input_format import Columns, InputForm, InputFormat
+    from dsindex.text.input_format import InputForm, InputFormat
+    from dsindex.text.selection import Selection
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -32,7 +33,11 @@ SHARDS_PER_INPUT = 32
 MOST_SHARDS_PER_INPUT = 10_000
 """A larger input has larger shards."""
 LARGEST_SHARD_BYTES = 64 << 20
-"""The largest shard size that is chosen, but for that limit."""
+"""The largest shard size that is chosen for one input, but for that limit."""
+JOB_SHARDS = 1 << 17
+"""About as many shards has a large job: the driver's work for each is small, but not nothing."""
+LARGEST_JOB_SHARD_BYTES = 1 << 30
+"""The largest size that is chosen for that."""
 TEXT_PER_STORED_BYTE = 4
 """About the bytes of text per byte of a compressed input: the result depends on it only for speed."""
 SMALL_PART = 4
@@ -65,71 +70,94 @@ class InputFile:
         return sum(part.text_bytes for part in self.parts)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenInput:
+    """One input as it was looked at, before it is cut."""
+
+    path: str
+    """The path as the user gave it."""
+    status: InputStatus
+    form: InputForm
+    groups: tuple[int, ...] | None
+    """Bytes of text in each row group of a table; None for other inputs."""
+
+    @property
+    def text_bytes(self) -> int:
+        """Size of its text, which is an estimate if it is compressed."""
+        if self.groups is not None:
+            return sum(self.groups)
+        return self.status.size_bytes * (1 if self.form.container == "plain" else TEXT_PER_STORED_BYTE)
+
+
 def look_at_inputs(
-    paths: Iterable[FoundPath],
-    *,
-    wanted: InputFormat = "auto",
-    shard_size: int | None = None,
-    largest: int = LARGEST_SHARD_BYTES,
-    columns: Columns | None = None,
-) -> list[InputFile]:
-    """Return the files under paths that were found, as they are now, with their forms and parts.
+    paths: Iterable[FoundPath], *, wanted: InputFormat = "auto", selection: Selection | None = None
+) -> list[SeenInput]:
+    """Return the files under paths that were found, as they are now, with their forms.
 
     Args:
         paths: The paths.
         wanted: The format of all inputs that are not Parquet or Arrow; `auto` is JSON lines.
-        shard_size: Bytes of text in a shard, about; None to choose it for each input.
-        largest: The largest size that is chosen.
-        columns: The wanted columns of tables; None for all.
+        selection: What is read of records; None if any record may be read.
 
     Raises:
         InputError: If one cannot be an input, naming it.
     """
-    look = partial(_look_at, wanted=wanted, shard_size=shard_size, largest=largest, columns=columns)
-    return _map_in_threads(look, list(paths))
+    return _map_in_threads(partial(_look_at, wanted=wanted, selection=selection), list(paths))
 
 
-def _look_at(
-    found: FoundPath, *, wanted: InputFormat, shard_size: int | None, largest: int, columns: Columns | None
-) -> InputFile:
+def _look_at(found: FoundPath, *, wanted: InputFormat, selection: Selection | None) -> SeenInput:
     path, stored = found.path, found.absolute_path
     with found.errors_placed():
         try:
             with store_of(stored).open(stored, found.status) as file:
-                if not file.size_bytes:
-                    what = "expected at least one record, got an empty file"
-                    raise InputError(f"{path}: {what}; leave it out of --input")
                 form = detect_form(file, shown_as=path, wanted=wanted)
         except OSError as error:
             what = f"cannot be read ({error.strerror})"
             raise InputError(f"{path}: {what}; check --input, which takes files, and - for a pipe") from error
         status = InputStatus(path=stored, size_bytes=file.size_bytes, version=file.version)
-        return InputFile(path=path, parts=tuple(_cut(status, form, shard_size, largest, columns)))
+        groups: tuple[int, ...] | None = None
+        if form.is_table:
+            from dsindex.text.tables import measure_table
+
+            columns = None if selection is None else selection.of_input(stored).paths
+            groups = tuple(measure_table(TextPart.of(status, form), columns))
+        return SeenInput(path=path, status=status, form=form, groups=groups)
 
 
-def _cut(
-    file: InputStatus, form: InputForm, shard_size: int | None, largest: int, columns: Columns | None
-) -> Iterator[TextPart]:
+def cut_inputs(
+    inputs: Sequence[SeenInput],
+    *,
+    shard_size: int | None = None,
+    smallest: int = 0,
+    largest: int = LARGEST_SHARD_BYTES,
+) -> list[InputFile]:
+    """Cut inputs into the parts of shards. How a file is cut depends on that file and these sizes alone.
+
+    Args:
+        inputs: The inputs.
+        shard_size: Bytes of text in a shard, about; None to choose it for each input.
+        smallest: The smallest size that is chosen.
+        largest: The largest size that is chosen, unless `smallest` is larger.
+    """
+    return [InputFile(path=seen.path, parts=tuple(_cut(seen, shard_size, smallest, largest))) for seen in inputs]
+
+
+def _cut(seen: SeenInput, shard_size: int | None, smallest: int, largest: int) -> Iterator[TextPart]:
     """Yield the parts of a file: ranges of bytes, runs of row groups, or all of one that can only be read whole."""
-    size, groups = file.size_bytes, []
-    text_bytes = size * (1 if form.container == "plain" else TEXT_PER_STORED_BYTE)
-    if form.is_table:
-        from dsindex.text.tables import measure_table
-
-        groups = measure_table(TextPart.of(file, form), columns)
-        text_bytes = sum(groups)
-    shard_bytes = max(shard_size or choose_shard_size(text_bytes, largest), -(-size // MOST_SHARDS_PER_INPUT))
+    size, text_bytes, form = seen.status.size_bytes, seen.text_bytes, seen.form
+    shard_bytes = shard_size or choose_shard_size(text_bytes, smallest=smallest, largest=largest)
+    shard_bytes = max(shard_bytes, -(-size // MOST_SHARDS_PER_INPUT))
     bounds = [0, size]
-    if form.is_table:
-        bounds = [*_begins_of_shards(groups, shard_bytes), len(groups)]
-    elif form.can_seek:
+    if seen.groups is not None:
+        bounds = [*_begins_of_shards(seen.groups, shard_bytes), len(seen.groups)]
+    elif form.can_seek and size:
         bounds = [*range(0, size, shard_bytes), size]
     units = max(1, bounds[-1])
     for begin, end in pairwise(bounds):
         yield TextPart(
-            path=file.path,
+            path=seen.status.path,
             size_bytes=size,
-            version=file.version,
+            version=seen.status.version,
             form=form,
             begin=begin,
             end=end,
@@ -138,12 +166,22 @@ def _cut(
         )
 
 
-def choose_shard_size(text_bytes: int, largest: int = LARGEST_SHARD_BYTES) -> int:
+def choose_smallest_shard(text_bytes: int) -> int:
+    """Return the smallest shard size of a job, so that it has about JOB_SHARDS shards: a power of two up to 1 GiB.
+
+    >>> choose_smallest_shard(2 << 40) >> 20, choose_smallest_shard(100 * 10**12) >> 20
+    (16, 1024)
+    """
+    wanted = -(-text_bytes // JOB_SHARDS)
+    return min(1 << max(wanted - 1, 0).bit_length(), LARGEST_JOB_SHARD_BYTES)
+
+
+def choose_shard_size(text_bytes: int, *, smallest: int = 0, largest: int = LARGEST_SHARD_BYTES) -> int:
     """Return the size of an input's shards, in bytes of text: about 1/32 of it, from 1/8 of the largest size on."""
     size = largest // 8
     while size < largest and size * SHARDS_PER_INPUT < text_bytes:
         size *= 2
-    return size
+    return max(size, smallest)
 
 
 def _begins_of_shards(groups: Sequence[int], shard_bytes: int) -> Iterator[int]:
@@ -175,20 +213,39 @@ def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -
     return answers
 
 
-def plan_shards(inputs: Sequence[InputFile], *, shard_bytes: int) -> list[ShardTask]:
+def plan_shards(
+    inputs: Sequence[InputFile], *, shard_bytes: int, dataset_begins: Sequence[int] = (0,)
+) -> list[ShardTask]:
     """Return the shards of inputs in order: one for each part, but small inputs share them.
 
     Args:
         inputs: The inputs.
         shard_bytes: About the bytes of text of small inputs in a shard.
+        dataset_begins: Number of the first input of each dataset; no shard has inputs of two.
     """
     tasks, times = list[ShardTask](), Counter[str]()
-    for shard, (first, parts) in enumerate(_share_shards(inputs, shard_bytes)):
-        task = ShardTask(shard=shard, input=first, parts=parts)
-        key = task.key
-        tasks.append(replace(task, occurrence=times[key]) if times[key] else task)
-        times[key] += 1
+    for dataset, (begin, end) in enumerate(pairwise([*dataset_begins, len(inputs)])):
+        for first, parts in _share_shards(inputs[begin:end], shard_bytes):
+            task = ShardTask(shard=len(tasks), input=begin + first, parts=parts, dataset=dataset)
+            key = task.key
+            tasks.append(replace(task, occurrence=times[key]) if times[key] else task)
+            times[key] += 1
     return tasks
+
+
+def group_inputs(sizes: Iterable[int], most_bytes: int) -> list[int]:
+    """Return the number of the first input of each dataset; no dataset but one of a single input is larger.
+
+    >>> group_inputs([5, 4, 3, 20, 1, 2], 10)
+    [0, 2, 3, 4]
+    """
+    begins, held_bytes = [0], 0
+    for number, size in enumerate(sizes):
+        if held_bytes and held_bytes + size > most_bytes:
+            begins.append(number)
+            held_bytes = 0
+        held_bytes += size
+    return begins
 
 
 def _share_shards(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tuple[int, tuple[TextPart, ...]]]:

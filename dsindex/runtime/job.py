@@ -53,11 +53,11 @@ from dsindex.runtime.work_folder import (
     remove_work_folder,
 )
 from dsindex.store.local import holds_writes
-from dsindex.store.protocol import find, replace_file, store_of
+from dsindex.store.protocol import find, open_output, store_of
 from dsindex.store.urls import absolute, folder_of, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from dsindex.formats.manifest import Content
     from dsindex.options.common import WorkConfig
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from dsindex.runtime.executors import Call, Executor
     from dsindex.runtime.output import Output
     from dsindex.runtime.progress import Reporter
+    from dsindex.store.local import StoredFile
     from dsindex.store.lock import Lock
     from dsindex.text.engines import Engine
 
@@ -117,6 +118,7 @@ class Job:
     def publish(
         self,
         contents: Sequence[Content],
+        texts: Mapping[str, str],
         *,
         num_shards: int,
         engine: Engine | None = None,
@@ -126,6 +128,7 @@ class Job:
 
         Args:
             contents: The content of each output's manifest, in order.
+            texts: Content of the lists of datasets, by path.
             num_shards: Number of shards or datasets that each output was assembled from.
             engine: The engine, if the job encodes.
             tokenizer_path: What names the tokenizer, which is recorded if it is a path in UTF-8.
@@ -153,13 +156,18 @@ class Job:
         manifests = [Manifest(content=content, run=run) for content in contents]
         self.journal.log.sync()
         self.require_locks()
-        sizes: dict[str, int | None] = {}
+        written: dict[str, StoredFile | None] = {}
         for output, manifest in zip(reversed(self.outputs), reversed(manifests), strict=True):
-            encoded, final = manifest.encode(), manifest_path(output.prefix)
-            sizes |= {output.final(suffix): file.size_bytes for suffix, file in manifest.content.digests.items()}
-            sizes[final] = len(encoded)
-            replace_file(output.artifact.partial(final), encoded)
-        publish([output.artifact for output in self.outputs], sizes)
+            final = manifest_path(output.prefix)
+            written |= {output.final(suffix): file for suffix, file in manifest.content.digests.items()}
+            with open_output(output.artifact.partial(final)) as file:
+                file.write(manifest.encode())
+            written[final] = file.as_stored(final)
+            if output.list_path is not None:
+                with open_output(output.artifact.partial(output.list_path)) as file:
+                    file.write(os.fsencode(texts[output.list_path]))
+                written[output.list_path] = file.as_stored(output.list_path)
+        publish([output.artifact for output in self.outputs], written)
         self.journal.record(Finished())
         self.manifests = manifests
 
@@ -189,7 +197,8 @@ def open_job(
         BaseException: Whatever interrupts the block, with a note about the finished work that is kept.
     """
     raise_missed_stop()
-    work_dir, artifacts = work_folder_path(config), [output.artifact for output in outputs]
+    work_dir, prefix = work_folder_path(config), absolute(config.output_prefix)
+    artifacts = [output.artifact for output in outputs]
     refuse_inputs(artifacts, [path for path, *_ in plan.inputs])
     with contextlib.ExitStack() as owned:
         locks = [owned.enter_context(hold_work_folder(work_dir))]
@@ -217,11 +226,11 @@ def open_job(
                 yield job
         else:
             yield job
-            conclude(absolute(config.output_prefix))
+            conclude(prefix)
         journal = job.journal
         if config.keep_shards:
             remove_unused(work_dir, (file.name for result in journal.shards.values() for file in result.stored_files))
-        elif journal.began is None or journal.began.plan == plan or not journal.has_work:
+        elif journal.began is None or journal.began.output_prefix == prefix or not journal.has_work:
             remove_work_folder(work_dir)
         remove_leftovers(artifacts)
 
@@ -247,7 +256,7 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
         if manifest is not None:
             settings, inputs = compare_plans(manifest.run.plan, plan)
             foreign = "; ".join([*settings, *inputs])
-        elif found := next(filter(find, map(output.final, output.all_suffixes)), None):
+        elif found := next(filter(find, output.artifact.finals), None):
             foreign = f"{os.path.basename(found)} exists already, and no manifest says that dsindex made it"
         if foreign and not replaces:
             raise PlanError(
@@ -313,7 +322,7 @@ def _working(job: Job) -> Iterator[None]:
             journal.record(began)
         with job.reporter.showing(*([] if holds_writes(prefix) else [ProgressFile(prefix)])):
             job.reporter.follow(executor)
-            files = [joined(work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs)]
+            files = [joined(work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs if path != "-")]
             executor.require_seen(files, [folder_of(prefix)])
             yield
     except BaseException as stop:

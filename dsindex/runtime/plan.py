@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.formats.manifest import Plan
 from dsindex.messages import show_name, without_secrets
+from dsindex.runtime.tasks import name_in_plan
 from dsindex.store.json_text import encode_json
+from dsindex.store.read import SPOOLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,7 +26,7 @@ def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputStatus] = ()) -
     """Return the plan of settings, which are of types that JSON has, and inputs."""
     return Plan(
         settings=json.loads(encode_json(settings)),
-        inputs=[(file.path, file.size_bytes, file.version) for file in inputs],
+        inputs=[(name_in_plan(file.path), file.size_bytes, file.version) for file in inputs],
     )
 
 
@@ -39,9 +41,14 @@ def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name) and (name, before.get(name)) != ("on-bad-record", "fail")
     ]
-    if old.inputs == new.inputs:
+    # Standard input is the same wherever the work folder that has it was moved.
+    old_files, new_files = (
+        [("-" if path.endswith(SPOOLED) else path, size, version) for path, size, version in plan.inputs]
+        for plan in (old, new)
+    )
+    if old_files == new_files:
         return settings, []
-    inputs, files_before, files_now = [], Counter(old.inputs), Counter(new.inputs)
+    inputs, files_before, files_now = [], Counter(old_files), Counter(new_files)
     for what, files in (("gone", files_before - files_now), ("new", files_now - files_before)):
         if files:
             more = f" and {files.total() - 1:,} more are" if files.total() > 1 else " is"

@@ -218,11 +218,11 @@ def examine_sample(inputs: Sequence[InputFile], selection: Selection, tokenizer:
     """
     limit, total = SAMPLED_RECORD_BYTES, sum(file.size_bytes for file in inputs)
     num_pieces = max(1, -(-min(total // AUDIT_SHARE, AUDIT_MAX_BYTES) // AUDIT_PIECE_BYTES))
-    first, *others = spread_pieces(inputs, num_pieces=num_pieces, piece_bytes=AUDIT_PIECE_BYTES)
+    pieces = spread_pieces(inputs, num_pieces=num_pieces, piece_bytes=AUDIT_PIECE_BYTES)
     encode = partial(
         encode_piece, selection=selection, tokenizer=tokenizer, engine=engine, max_record_bytes=limit, audits=True
     )
-    counts = [encode(first)]  # loads the tokenizers
+    counts = list(map(encode, pieces[:1]))  # loads the tokenizers; tables without rows have no pieces
     with ThreadPoolExecutor(AUDITED_AT_ONCE) as pool:
-        counts += pool.map(encode, others)
+        counts += pool.map(encode, pieces[1:])
     return extrapolate(counts, inputs, eod_per_document=len(selection.outputs))

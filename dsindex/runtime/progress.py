@@ -100,9 +100,10 @@ class PlainDisplay(Display):
 
     seconds = LINE_SECONDS
 
-    def show(self, snapshot: Snapshot, *, ended: bool) -> None:  # noqa: ARG002 - a line is a line
+    def show(self, snapshot: Snapshot, *, ended: bool) -> None:
         """Write a line."""
-        self.say(f"{snapshot.stage}: {describe(snapshot)}")
+        if ended or snapshot.done < snapshot.total:
+            self.say(f"{snapshot.stage}: {describe(snapshot)}")
 
     def say(self, text: str) -> None:
         """Write a line."""

@@ -27,11 +27,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
+import xxhash
 
 from dsindex.errors import OutputError
 from dsindex.messages import show_name
 from dsindex.store.json_text import decode_json, encode_json
-from dsindex.store.local import holds_writes, require_path, sync_folder, writing
+from dsindex.store.local import LOCAL, StoredFile, holds_writes, require_path, retried, sync_folder, writing
 from dsindex.store.lock import hold_lock
 from dsindex.store.protocol import find, open_output, replace_file, store_of
 from dsindex.store.read import digest_file
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dsindex.formats.manifest import Plan
-    from dsindex.store.local import DigestingWriter, StoredFile
+    from dsindex.store.local import DigestingWriter
     from dsindex.store.lock import Lock
 
 LOCK_SUFFIX = ".dsindex-lock"
@@ -54,8 +55,8 @@ class _Commit(msgspec.Struct, frozen=True):
 
     withdrawn: list[str]
     """What is removed before the first rename, in this order."""
-    files: list[tuple[str, int | None]]
-    """Final names and sizes in the order of the renames; a folder has no size."""
+    files: list[tuple[str, StoredFile | None]]
+    """Final names in the order of the renames, with what was written; None for a folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +126,10 @@ def _identity(path: str) -> object:
 
 
 @contextlib.contextmanager
-def writing_artifacts(names: Sequence[str], artifacts: Sequence[Artifact], *, waits: bool = False) -> Iterator[None]:
+def writing_artifacts(names: Sequence[str], artifacts: Sequence[Artifact], *, waits: bool = False) -> Iterator[bool]:
     """Own artifacts of one task while the block writes and publishes them: locked, without leftovers before and after.
+
+    Gives whether a killed run's artifacts have just been published.
 
     Args:
         names: What names each artifact's lock.
@@ -136,10 +139,10 @@ def writing_artifacts(names: Sequence[str], artifacts: Sequence[Artifact], *, wa
     with contextlib.ExitStack() as owned:
         for name in sorted(names):
             owned.enter_context(hold_output(name, waits=waits))
-        finish_publishing(artifacts)
+        has_published = finish_publishing(artifacts)
         remove_leftovers(artifacts, with_commits=False)
         try:
-            yield
+            yield has_published
         except BaseException:
             remove_leftovers(artifacts, with_commits=False)
             raise
@@ -186,50 +189,47 @@ def new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[NewFiles]
     with writing_artifacts([name], [artifact]):
         files = NewFiles(artifact)
         yield files
-        missing: dict[str, int | None] = {}
+        missing: dict[str, StoredFile | None] = {}
         for final, file in files.written.items():
             if not os.path.lexists(final):
-                missing[final] = file.size_bytes
-            elif os.path.getsize(final) != file.size_bytes or digest_file(final) != file.digest:
+                missing[final] = file
+            elif not _is_as_written(final, file):
                 hint = "choose another name, or remove it"
                 raise OutputError(f"{final}: exists already, with other content", hint=hint)
+        LOCAL.delete(artifact.partial(final) for final in files.written.keys() - missing.keys())
         if missing:
             publish([replace(artifact, finals=tuple(missing))], missing)
 
 
-def publish(artifacts: Sequence[Artifact], sizes: Mapping[str, int | None]) -> None:
+def publish(artifacts: Sequence[Artifact], written: Mapping[str, StoredFile | None]) -> None:
     """Give the files of artifacts their final names, those of the last artifact first.
 
     Args:
         artifacts: On a disk, all in one folder.
-        sizes: The files that there are, by final path; of a folder None.
+        written: What was written, by final path; of a folder None.
 
     Raises:
         OutputError: If a partial file is missing or has another size, or cannot be renamed.
     """
-    withdrawn, files = list[str](), list[tuple[str, int | None]]()
+    commit, first = _Commit(withdrawn=[], files=[]), artifacts[0]
     for artifact in artifacts:
-        present = [final for final in artifact.finals if final in sizes]
-        completing = present[-artifact.num_completing :]
-        absent = [final for final in artifact.finals if final not in sizes]
-        withdrawn += [*reversed(completing), *absent] if len(present) > 1 else absent
+        present = [final for final in artifact.finals if final in written]
+        completing = reversed(present[-artifact.num_completing :] if len(present) > 1 else ())
+        absent = (final for final in artifact.finals if final not in written)
+        commit.withdrawn.extend(map(os.path.basename, (*completing, *absent)))
     for artifact in reversed(artifacts):
-        for final in (final for final in artifact.finals if final in sizes):
-            partial, size = artifact.partial(final), sizes[final]
-            found = find(partial) if size is not None else None
-            if size is not None and (found is None or found.size_bytes != size):
-                what = "is missing" if found is None else f"has {found.size_bytes:,} bytes instead of {size:,}"
+        for final in (final for final in artifact.finals if final in written):
+            partial, file = artifact.partial(final), written[final]
+            if file is not None and ((found := find(partial)) is None or found.size_bytes != file.size_bytes):
+                what = "is missing" if found is None else f"has {found.size_bytes:,} bytes, not {file.size_bytes:,}"
                 raise OutputError(f"{partial}: {what}", hint="run the same command again, and check the disk")
-            files.append((final, size))
-    commit = _Commit(
-        withdrawn=list(map(os.path.basename, withdrawn)), files=[(os.path.basename(n), s) for n, s in files]
-    )
-    first = artifacts[0]
+            commit.files.append((os.path.basename(final), file))
     if first.in_bucket:
         store_of(first.commit_path).delete([first.commit_path])
-    elif len(files) + len(withdrawn) == 1 and files[0][1] is not None:  # one rename needs no commit
-        _rename(first.partial(files[0][0]), files[0][0])
-        sync_folder(folder_of(files[0][0]))
+    elif len(commit.files) + len(commit.withdrawn) == 1 and None not in written.values():  # a rename needs no commit
+        [final] = written
+        _rename(first.partial(final), final)
+        _sync(folder_of(final))
     else:
         replace_file(first.commit_path, _encode(commit))
         _carry_out(first.commit_path, first.plan_id, commit)
@@ -264,49 +264,80 @@ def is_publishing(artifacts: Sequence[Artifact]) -> bool:
     return artifacts[0].in_bucket and any(path.endswith(ending) for path in _left_by(artifacts))
 
 
-def finish_publishing(artifacts: Iterable[Artifact]) -> None:
+def finish_publishing(artifacts: Sequence[Artifact]) -> bool:
     """Finish what a killed driver had committed for any of these names, whatever its plan; call it under the lock.
+
+    If a file was damaged since, its commit is undone: what was renamed gets its partial name back.
+
+    Returns:
+        Whether anything was published.
 
     Raises:
         OutputError: If a file cannot be renamed.
     """
+    has_published = False
     for path in _left_by(artifacts):
-        plan_id = path.rpartition(".commit")[0].rpartition(".")[2]
-        stored = store_of(path).read(path) if path.endswith(".commit") and not holds_writes(path) else None
-        with contextlib.suppress(ValueError):  # it was damaged
-            if stored is not None:
-                _carry_out(path, plan_id, msgspec.convert(decode_json(stored[0]), _Commit))
+        if not path.endswith(".commit") or holds_writes(path):
+            continue
+        folder, plan_id = folder_of(path), path.removesuffix(".commit").rpartition(".")[2]
+        commit = _decode((store_of(path).read(path) or (b"", ""))[0])
+        places = {name: _place_of(folder, name, plan_id) for name, _ in commit.files} if commit is not None else {}
+        if commit is not None and all(_is_as_written(places[name], file) for name, file in commit.files):
+            _carry_out(path, plan_id, commit)
+            has_published = True
+            continue
+        # Nothing completes an artifact that is half renamed.
+        half = [artifact for artifact in artifacts if not os.path.lexists(artifact.finals[-1])]
+        for final in (final for artifact in half for final in artifact.finals):
+            partial = f"{final}.{plan_id}.partial"
+            if os.path.lexists(final) and not os.path.lexists(partial):
+                _rename(final, partial)
+        store_of(path).delete([path])
+    return has_published
 
 
 def _encode(commit: _Commit) -> bytes:
-    return encode_json(msgspec.to_builtins(commit))  # names may not be UTF-8
+    content = encode_json(msgspec.to_builtins(commit))  # names may not be UTF-8
+    return b"%s %s" % (xxhash.xxh3_64_hexdigest(content).encode(), content)
+
+
+def _decode(stored: bytes) -> _Commit | None:
+    digest, _, content = stored.partition(b" ")
+    return (
+        msgspec.convert(decode_json(content), _Commit) if xxhash.xxh3_64_hexdigest(content).encode() == digest else None
+    )
+
+
+def _place_of(folder: str, name: str, plan_id: str) -> str:
+    """Return where a file of a commit is: under its partial name, or its final one."""
+    partial = joined(folder, f"{name}.{plan_id}.partial")
+    return partial if os.path.lexists(partial) else joined(folder, name)
 
 
 def _carry_out(path: str, plan_id: str, commit: _Commit) -> None:
-    """Carry out a commit, from wherever a killed driver left off; one whose files are gone is dropped."""
+    """Carry out a commit, from wherever a killed driver left off."""
     folder = folder_of(path)
-    waiting = {name: joined(folder, f"{name}.{plan_id}.partial") for name, _ in commit.files}
-    waiting = {name: partial for name, partial in waiting.items() if os.path.lexists(partial)}
-    is_whole = all(_is_there(waiting.get(name) or joined(folder, name), size) for name, size in commit.files)
-    if is_whole:
-        if len(waiting) == len(commit.files):  # afterwards, these names are the new files'
-            _withdraw(joined(folder, name) for name in commit.withdrawn)
-        for name, _ in commit.files:
-            if name in commit.withdrawn:  # what completes an artifact must not survive a power cut without the rest
-                _sync(folder)
-            if name in waiting:
-                _rename(waiting[name], joined(folder, name))
-        _sync(folder)
+    waiting = {name for name, _ in commit.files if _place_of(folder, name, plan_id).endswith(".partial")}
+    if len(waiting) == len(commit.files):  # afterwards, these names are the new files'
+        _withdraw(joined(folder, name) for name in commit.withdrawn)
+    for name, _ in commit.files:
+        if name in commit.withdrawn:  # what completes an artifact must not survive a power cut without the rest
+            _sync(folder)
+        if name in waiting:
+            _rename(joined(folder, f"{name}.{plan_id}.partial"), joined(folder, name))
+    _sync(folder)
     store_of(path).delete([path])
+
+
+def _is_as_written(path: str, file: StoredFile | None) -> bool:
+    if file is None:
+        return os.path.isdir(path)
+    return os.path.isfile(path) and os.path.getsize(path) == file.size_bytes and digest_file(path) == file.digest
 
 
 def _sync(folder: str) -> None:
     with writing(folder):
         sync_folder(folder)
-
-
-def _is_there(path: str, size: int | None) -> bool:
-    return os.path.isdir(path) if size is None else os.path.isfile(path) and os.path.getsize(path) == size
 
 
 def _withdraw(paths: Iterable[str]) -> None:
@@ -367,5 +398,5 @@ def _entries(folder: str) -> Iterator[str]:
     if holds_writes(folder):
         yield from (entry.path for entry in store_of(folder).list(folder, recursive=False))
     else:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            yield from (joined(folder, name) for name in os.listdir(folder))
+        with writing(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            yield from (joined(folder, name) for name in retried(lambda: os.listdir(folder)))

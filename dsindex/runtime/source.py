@@ -13,8 +13,14 @@ from dsindex.formats.manifest import RecordedOptions, RecordedTokenizer
 from dsindex.messages import show_name
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.input_paths import find_paths, piped_input
-from dsindex.runtime.inputs import choose_shard_size, look_at_inputs, plan_shards
-from dsindex.runtime.work_folder import INPUTS_FOLDER, hold_work_folder, is_marked
+from dsindex.runtime.inputs import (
+    choose_shard_size,
+    choose_smallest_shard,
+    cut_inputs,
+    look_at_inputs,
+    plan_shards,
+)
+from dsindex.runtime.work_folder import INPUTS_FOLDER, hold_work_folder, is_marked, read_shard_size
 from dsindex.store.local import holds_writes, make_folder
 from dsindex.store.protocol import find, open_output, store_of
 from dsindex.store.read import digest_file
@@ -24,7 +30,7 @@ from dsindex.text.tiktoken_files import TokenizerOptions
 from dsindex.text.tokenizer import describe_folder, load_tokenizer, require_eod, shared_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dsindex.options.common import TextConfig
     from dsindex.runtime.inputs import InputFile
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     from dsindex.runtime.tasks import ShardTask
     from dsindex.store.local import InputStatus
     from dsindex.text.engines import Engine
-    from dsindex.text.input_format import Columns
+    from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
 
@@ -48,6 +54,10 @@ class TextSource:
     tokenizer: Tokenizer
     engine: Engine
     eod_id: int | None
+    smallest_shard: int
+    """The smallest shard size that is chosen: that of the work folder, or of the size of the job."""
+    folders: tuple[str, ...]
+    """Sentences about the files that are read of each folder."""
 
     @property
     def files(self) -> list[InputStatus]:
@@ -66,11 +76,20 @@ class TextSource:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence about inputs that are given more than once, whose records are in the output as often."""
+        """What may be a mistake: files that are given, and are in the output, more than once, and empty files."""
         times = Counter(file.path for file in self.files)
-        shown = [f"{show_name(path)} ({count:,} times)" for path, count in times.items() if count > 1]
-        more = f", and {len(shown) - _SHOWN:,} more" if len(shown) > _SHOWN else ""
-        return (f"inputs that are given more than once: {', '.join(shown[:_SHOWN])}{more}",) if shown else ()
+        named = {
+            "inputs that are given more than once": [
+                f"{path} ({num:,} times)" for path, num in times.items() if num > 1
+            ],
+            "empty inputs": [file.path for file in self.files if not file.size_bytes],
+        }
+        return tuple(
+            f"{what}: {', '.join(map(show_name, paths[:_SHOWN]))}"
+            + (f", and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else "")
+            for what, paths in named.items()
+            if paths
+        )
 
     def first_notes(self, *, encodes: bool = True) -> tuple[str, ...]:
         """Return what should be known before the work begins, with the notes on the inputs.
@@ -81,7 +100,7 @@ class TextSource:
         fallback = self.engine.describe_fallback() if encodes else None
         folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else None
         ends = self._describe_ends() if encodes else None
-        return (*filter(None, [fallback, ends, folder]), *self.notes)
+        return (*self.folders, *filter(None, [fallback, ends, folder]), *self.notes)
 
     def _describe_ends(self) -> str | None:
         """Return a note if documents of a build end without a special token, or with two EOD tokens."""
@@ -100,10 +119,12 @@ class TextSource:
             "--tokenizer-hf-no-include-special-tokens"
         )
 
-    def tasks(self) -> list[ShardTask]:
-        """Return all shards, in plan order."""
+    def tasks(self, dataset_begins: Sequence[int] = (0,)) -> list[ShardTask]:
+        """Return all shards, in plan order; `dataset_begins` are the first inputs of the datasets."""
         config = self.config
-        return plan_shards(self.inputs, shard_bytes=config.shard_size or choose_shard_size(0, config.largest_shard))
+        chosen = choose_shard_size(0, smallest=self.smallest_shard, largest=config.largest_shard)
+        shard_bytes = config.shard_size or chosen
+        return plan_shards(self.inputs, shard_bytes=shard_bytes, dataset_begins=dataset_begins)
 
     def shard_options(self) -> dict[str, Any]:
         """Return the settings that the shards of every kind have."""
@@ -170,7 +191,7 @@ def open_source(
     *,
     append_eod: bool,
     reporter: Reporter | None = None,
-    columns: Columns | None = None,
+    selection: Selection | None = None,
 ) -> TextSource:
     """Load the tokenizer and find the inputs; standard input is read last, into the work folder.
 
@@ -178,7 +199,7 @@ def open_source(
         config: The options of the job.
         append_eod: Whether every document ends with EOD.
         reporter: Shows messages about standard input; None if the job writes nothing, so that it cannot read it.
-        columns: The columns of texts that tables must have; None if any record may be read.
+        selection: What is read of records; None if any record may be read.
 
     Raises:
         InputError: If an input is missing, empty or not readable.
@@ -198,23 +219,29 @@ def open_source(
         lists=config.input_list,
         split=config.input_split,
         config=config.input_config,
+        exclude=config.exclude,
         standard_input=None if reporter is None else stored,
+        say=(found := list[str]()).append,
     )
     if reporter is not None and len(paths) >= _MANY_INPUTS:
         reporter.say(f"looking at {len(paths):,} inputs, about a minute for a million")
-    look = partial(
-        look_at_inputs,
-        wanted=config.input_format,
-        shard_size=config.shard_size,
-        largest=config.largest_shard,
-        columns=columns,
-    )
-    inputs = look(path for path in paths if not path.is_standard_input)
+    look = partial(look_at_inputs, wanted=config.input_format, selection=selection)
+    seen = look(path for path in paths if not path.is_standard_input)
     for number, path in enumerate(paths):
         if path.is_standard_input and reporter is not None:
             _store_standard_input(work_dir, stored, say=reporter.say)
-            inputs[number:number] = look([path])
-    return TextSource(config=config, inputs=tuple(inputs), tokenizer=tokenizer, engine=engine, eod_id=eod_id)
+            seen[number:number] = look([path])
+    smallest = read_shard_size(work_dir) or choose_smallest_shard(sum(each.text_bytes for each in seen))
+    inputs = cut_inputs(seen, shard_size=config.shard_size, smallest=smallest, largest=config.largest_shard)
+    return TextSource(
+        config=config,
+        inputs=tuple(inputs),
+        tokenizer=tokenizer,
+        engine=engine,
+        eod_id=eod_id,
+        smallest_shard=smallest,
+        folders=tuple(found),
+    )
 
 
 # Standard input is a file of the work folder: a file can be read in parts, in parallel, and again.

@@ -1,7 +1,7 @@
 """What the driver and its workers exchange: tasks and receipts. No behaviour is here.
 
 A shard task is a part of one input, or a list of small inputs; a range task is a block of an output. Receipts are what
-the journal records. They carry the digest of every block of a shard's files, so whoever copies some bytes of such a
+the journal records. They carry the digest of every block of a shard's files, so a task that copies bytes of such a
 file checks exactly the blocks that hold them.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import xxhash
 from msgspec import Struct
 
+from dsindex.store.read import SPOOLED
 from dsindex.store.urls import joined
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class ShardTask:
     input: int
     """Number of the first part's input in plan order; each further part is of the next input."""
     parts: tuple[TextPart, ...]
+    dataset: int = 0
+    """Number of the dataset that its records belong to, if a build makes several of consecutive inputs."""
     occurrence: int = 0
     """How many earlier tasks of the plan read the same bytes: an input given twice has two shards of each part."""
 
@@ -36,7 +39,8 @@ class ShardTask:
     def key(self) -> str:
         """What it reads, and which occurrence of it: unique within a plan, and the same when other inputs are added."""
         first, *others = (
-            f"{part.path}\0{part.size_bytes}\0{part.version}\0{part.begin}\0{part.end}" for part in self.parts
+            f"{name_in_plan(part.path)}\0{part.size_bytes}\0{part.version}\0{part.begin}\0{part.end}"
+            for part in self.parts
         )
         key = f"{first}\0{xxhash.xxh3_128_hexdigest(repr(others).encode())}" if others else first
         return f"{key}\0#{self.occurrence}" if self.occurrence else key
@@ -58,6 +62,11 @@ class ShardTask:
         if others:
             return f"{len(self.parts):,} files from {first.path} to {others[-1].path}"
         return f"{first.path}, {'row groups' if first.form.is_table else 'bytes'} {first.begin} to {first.end}"
+
+
+def name_in_plan(path: str) -> str:
+    """Return what a plan calls an input: standard input is in the work folder, which may be moved."""
+    return "-" if path.endswith(SPOOLED) else path
 
 
 class FileCounts(Struct, frozen=True, array_like=True, gc=False):

@@ -4,6 +4,7 @@ dsindex-work-folder.json   the marker; a folder without it must be empty
 owner.json                 the lock of the driver that works here
 journal.jsonl              what is done; in a bucket journal/00000001.jsonl and so on
 inputs/stdin               standard input, if the job reads it
+shard-size.txt             the smallest shard size that was chosen when the work began
 shards/                    files of attempts, each under a name that is used once
 
 Only the driver appends to the journal. It records completed work and decides nothing else: a line that was damaged or
@@ -41,7 +42,8 @@ MARKER = b'{"format":"dsindex work folder 4","note":"made and removed by dsindex
 LOCK_FILE = "owner.json"
 SHARDS_FOLDER = "shards"
 INPUTS_FOLDER = "inputs"
-_WORK = (SHARDS_FOLDER, JOURNAL_FILE, JOURNAL_FOLDER)
+SHARD_SIZE_FILE = "shard-size.txt"
+_WORK = (SHARDS_FOLDER, SHARD_SIZE_FILE, JOURNAL_FILE, JOURNAL_FOLDER)
 
 
 def is_marked(path: str) -> bool:
@@ -92,6 +94,19 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
                     remove_work_folder(path)
     finally:
         _remove_empty(path)
+
+
+def read_shard_size(path: str) -> int | None:
+    """Return the smallest shard size that was chosen when the work began; None if none was."""
+    found = store_of(path).read(joined(path, SHARD_SIZE_FILE))
+    size = int(found[0]) if found is not None and found[0].isdigit() else 0
+    return size if size.bit_count() == 1 else None
+
+
+def keep_shard_size(path: str, smallest: int) -> None:
+    """Record the smallest shard size, so that inputs which are added later leave other shards as they are."""
+    if read_shard_size(path) is None:
+        replace_file(joined(path, SHARD_SIZE_FILE), b"%d" % smallest)
 
 
 def remove_work(path: str) -> None:

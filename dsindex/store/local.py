@@ -19,7 +19,6 @@ import sys
 import time
 import uuid
 from dataclasses import dataclass
-from io import BufferedReader
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import xxhash
@@ -179,24 +178,6 @@ def what_is_no_file(path: str) -> str | None:
     return "a descriptor of one process" if kind is None and _DESCRIPTOR.fullmatch(path) else kind
 
 
-def open_file(path: str | os.PathLike[str]) -> BufferedReader:
-    """Open a file for reading in binary mode.
-
-    Raises:
-        OSError: If it cannot be opened, or is not a file; then `strerror` says what it is.
-    """
-    return open(path, "rb", opener=_open_regular)
-
-
-def open_configuration(path: str) -> BufferedReader:
-    """Open a small file that is read once: also what a shell writes into a descriptor, as for `--config <(command)`.
-
-    Raises:
-        OSError: As `open_file`; a named pipe is none, since its writer may never come.
-    """
-    return open(path, "rb") if _DESCRIPTOR.fullmatch(path) else open_file(path)
-
-
 def _open_regular(path: str, flags: int) -> int:
     kind = what_is_no_file(path)
     if kind is not None:
@@ -235,6 +216,10 @@ class LocalFile(Readable):
                 fresh.close()
             raise
 
+    def fileno(self) -> int:
+        """Return the descriptor, which maps the file into memory."""
+        return self._descriptor
+
     def expect_forwards(self, begin: int, end: int) -> None:  # noqa: ARG002 - Linux reads ahead in whole files
         """Let the system read ahead."""
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
@@ -250,6 +235,24 @@ class LocalFile(Readable):
         if self._descriptor >= 0 and not self.closed:
             os.close(self._descriptor)
         super().close()
+
+
+def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Open a file for reading in binary mode.
+
+    Raises:
+        OSError: If it cannot be opened, or is not a file; then `strerror` says what it is.
+    """
+    return io.BufferedReader(LocalFile(os.fspath(path)), WRITE_BYTES)
+
+
+def open_configuration(path: str) -> io.BufferedReader:
+    """Open a small file that is read once: also what a shell writes into a descriptor, as for `--config <(command)`.
+
+    Raises:
+        OSError: As `open_file`; also for a named pipe, since its writer may never come.
+    """
+    return open(path, "rb") if _DESCRIPTOR.fullmatch(path) else open_file(path)
 
 
 # Digests.
@@ -551,8 +554,11 @@ class LocalStore:
     """The file systems of this machine."""
 
     def head(self, path: str) -> InputStatus:
-        """Return size and modification time; OSError if there is no file."""
-        return _status(path, retried(lambda: os.stat(path)))
+        """Return size and modification time; OSError if there is no file, or a folder."""
+        status = retried(lambda: os.stat(path))
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return _status(path, status)
 
     def open(self, path: str, known: InputStatus | None = None) -> LocalFile:  # noqa: ARG002 - the file says it
         """Open a file; OSError if it cannot be opened, or is no file."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import socket
@@ -19,7 +20,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError, MissingObjectError, PlanError
-from dsindex.store.local import make_folder, writing
+from dsindex.store.local import make_folder, retried, writing
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
@@ -122,28 +123,30 @@ class _FileLock(Lock):
     def __init__(self, path: str, what: str, *, waits: bool = False) -> None:
         super().__init__(path, what)
         make_folder(os.path.dirname(path) or ".")
-        while not self._take(fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB):
-            pass
+        take = functools.partial(self._take, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with writing(self.path):
+            while not retried(take):
+                pass
 
     def still_held(self) -> bool:
         with contextlib.suppress(OSError):
-            return os.path.samestat(os.fstat(self._descriptor), os.lstat(self.path))
+            return os.path.samestat(os.fstat(self._descriptor), retried(lambda: os.lstat(self.path)))
         return False
 
     def release(self) -> None:
         try:
             if self.still_held():
-                os.unlink(self.path)
+                retried(lambda: os.unlink(self.path))
         finally:
             os.close(self._descriptor)
 
     def _take(self, operation: int) -> bool:
         """Lock the file; False if its former owner removed it meanwhile."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with contextlib.ExitStack() as undo, writing(self.path):
+        with contextlib.ExitStack() as undo:
             self._descriptor = os.open(self.path, flags, 0o644)
             undo.callback(os.close, self._descriptor)
-            content = os.pread(self._descriptor, 4096, 0)
+            content = retried(lambda: os.pread(self._descriptor, 4096, 0))
             try:
                 fcntl.flock(self._descriptor, operation)
             except BlockingIOError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from dsindex.errors import MissingObjectError
+from dsindex.store.errors import unreadable
 from dsindex.store.local import LOCAL
 from dsindex.store.urls import is_url
 
@@ -62,11 +63,17 @@ def store_of(path: str) -> Store:
 
 
 def find(path: str) -> InputStatus | None:
-    """Return what `head` does; None if there is nothing."""
+    """Return what `head` does; None if there is nothing, or a folder.
+
+    Raises:
+        InputError: If the disk or the store does not answer, or refuses.
+    """
     try:
         return store_of(path).head(path)
-    except (MissingObjectError, FileNotFoundError, NotADirectoryError):
+    except (MissingObjectError, FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):  # a NUL byte
         return None
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def replace_file(path: str, data: Bytes) -> None:

@@ -45,9 +45,9 @@ def is_stored(path: str) -> bool:
     """Whether a file or an object exists; an object takes a request.
 
     Raises:
-        InputError: If an object store does not answer, or refuses.
+        InputError: If it is not known, since a disk or an object store does not answer, or refuses.
     """
-    return find(path) is not None if is_url(path) else os.path.isfile(path)
+    return find(path) is not None
 
 
 def version_number(status: InputStatus) -> int:
@@ -67,7 +67,7 @@ def open_readable(path: str) -> Readable:
 
 def open_stored(path: str) -> io.BufferedReader:
     """Open a file or an object for reading in binary mode; raises as `open_readable`."""
-    return io.BufferedReader(open_readable(path), _BUFFER_BYTES) if is_url(path) else open_file(path)
+    return io.BufferedReader(open_readable(path), _BUFFER_BYTES)
 
 
 def digest_file(path: str, *, begin: int = 0, end: int | None = None, chunk_bytes: int = 4 << 20) -> str:

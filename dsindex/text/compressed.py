@@ -58,6 +58,8 @@ _FOREIGN: tuple[tuple[int, bytes, str], ...] = (
     (0, b"%PDF-", "a PDF"),
     (257, b"ustar", "a tar archive"),
 )
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{", b"\0\0\xfe\xff", b"\0\0\0{")
+"""How text in UTF-16 or UTF-32 begins, with and without a byte order mark."""
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _ARCHIVE = re.compile(r"\.(tar(\.\w+)?|t[gx]z|tbz2?)$", re.IGNORECASE)
 _MEMBER_NAMES = {"gzip": "member", "zstd": "frame", "bzip2": "stream", "xz": "stream"}
@@ -101,17 +103,26 @@ def require_known(name: str, head: bytes, container: Container) -> None:
             compression that its content does not have.
     """
     promised = SUFFIXES.get(os.path.splitext(name)[1].lower())
-    got = describe_lfs_pointer(head)
-    if got is None and _ARCHIVE.search(name):
-        got = "a tar archive by its name; unpack it"
-    if got is None and container == "plain":
-        kinds = [kind for offset, magic, kind in _FOREIGN if head.startswith(magic, offset)]
-        if kinds:
-            got = f"{kinds[0]}; unpack it"
-        elif promised is not None:
-            got = f"no {promised} data, as its name says, but {head[:16]!r}; fetch it again, or rename it"
-    if got is not None:
-        raise InputError(f"{name}: expected text, Parquet or Arrow, plain or as gzip, zstd, bzip2 or xz, got {got}")
+    is_plain = container == "plain"
+    kinds = [kind for offset, magic, kind in _FOREIGN if is_plain and head.startswith(magic, offset)]
+    hint = "unpack it"
+    if head.startswith(_LFS_POINTER):
+        found, hint = "a Git LFS pointer, left by a clone without Git LFS", "run `git lfs pull` in the clone"
+    elif _ARCHIVE.search(name):
+        found = "a tar archive, by its name"
+    elif kinds:
+        found = kinds[0]
+    elif is_plain and promised is not None:
+        found, hint = (
+            f"not {promised} data, as its name says: it begins with {head[:16]!r}",
+            "fetch it again, or rename it",
+        )
+    elif is_plain and head.startswith(_UTF_16):
+        encoding = "UTF-32" if b"\0\0" in head[:4] else "UTF-16"
+        found, hint = f"text in {encoding}, not UTF-8", f"convert it with `iconv -f {encoding} -t UTF-8`"
+    else:
+        return
+    raise InputError(f"{name}: this is {found}", hint=hint)
 
 
 def decode(path: str, file: Readable, container: Container, *, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:

@@ -24,7 +24,8 @@ import numpy as np
 
 from dsindex.errors import TokenizerError
 from dsindex.text.encoders import ASKED_FOR, Engine, encode_leniently, make_encoder
-from dsindex.text.tiktoken_files import PATTERNS
+from dsindex.text.gigatoken_loader import Unsuitable, check_ranks, convert_sentencepiece, require_dense
+from dsindex.text.tiktoken_files import PATTERNS, read_definition
 from dsindex.text.tokenizer import flat_steps, shared_tokenizer
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
     import tokenizers
 
-    from dsindex.text.encoders import Separator
-    from dsindex.text.tokenizer import Tokenizer
+    from dsindex.text.gigatoken_loader import Separator
+    from dsindex.text.tokenizer import LibraryName, Tokenizer
 
 __all__ = ["Engine", "EngineChoice", "Unsuitable", "audit", "choose_engine", "clip_texts"]
 
@@ -42,10 +43,6 @@ EngineChoice = Literal["auto", "gigatoken", "reference", "tokenizers"]
 
 
 _HINT = "use --engine reference"
-
-
-class Unsuitable(Exception):
-    """The reason why gigatoken does not support a tokenizer."""
 
 
 def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_tokens: bool) -> Engine:
@@ -91,29 +88,28 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
     Raises:
         Unsuitable: If it is not known to return the same ids.
     """
-    if tokenizer.library != "tokenizers":
-        raise Unsuitable("it is no tokenizer.json")
-    version = importlib.metadata.version("gigatoken")
-    if version not in GIGATOKEN_VERSIONS or reference.version not in TOKENIZERS_VERSIONS:
-        known = f"gigatoken {', '.join(GIGATOKEN_VERSIONS)} with tokenizers {', '.join(TOKENIZERS_VERSIONS)}"
-        raise Unsuitable(
-            f"gigatoken {version} was not compared with tokenizers {reference.version} (what was: {known})"
-        )
-    document = msgspec.json.decode(tokenizer.content)
-    parts = compared_parts(document)
-    check_added_tokens(document, shared_tokenizer(tokenizer))
-    prefix, suffix = _tokens_around(tokenizer) if reference.add_special_tokens else ((), ())
-    engine = replace(
-        reference,
-        name="gigatoken",
-        version=version,
-        prefix=prefix,
-        suffix=suffix,
-        reason="",
-        differing=differing_ranges(parts),
-        separator=choose_separator(document),
-    )
+    library, version = tokenizer.library, importlib.metadata.version("gigatoken")
+    if version not in GIGATOKEN_VERSIONS or reference.version not in COMPARED_VERSIONS[library]:
+        known = f"gigatoken {', '.join(GIGATOKEN_VERSIONS)} with {library} {', '.join(COMPARED_VERSIONS[library])}"
+        raise Unsuitable(f"gigatoken {version} was not compared with {library} {reference.version} (what was: {known})")
+    engine = replace(reference, name="gigatoken", version=version, reason="")
+    if library == "tokenizers":
+        document = msgspec.json.decode(tokenizer.content)
+        parts = compared_parts(document)
+        check_added_tokens(document, shared_tokenizer(tokenizer))
+        prefix, suffix = _tokens_around(tokenizer) if reference.add_special_tokens else ((), ())
+        engine = replace(engine, prefix=prefix, suffix=suffix)
+    elif library == "sentencepiece":
+        document, parts = msgspec.json.decode(convert_sentencepiece(tokenizer)), ("sentencepiece",)
+        document["added_tokens"].reverse()  # the separator first
+    else:
+        encoding = read_definition(tokenizer.content)
+        parts = (f"tiktoken {check_ranks(encoding)}",)
+        special = [{"content": token, "id": number} for token, number in encoding.special_tokens.items()]
+        document = {"model": {}, "added_tokens": special}
+    engine = replace(engine, differing=differing_ranges(parts), separator=choose_separator(document))
     probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
+    del document  # it may be large, and gigatoken makes its own
     try:
         different = _find_difference(tokenizer, engine, probes)
     except TokenizerError as error:
@@ -121,7 +117,7 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
             f"gigatoken says: {' '.join(str(error.__cause__).partition('Location:')[0].split())}"
         ) from error
     if different is not None:
-        raise Unsuitable(f"gigatoken gives other ids than tokenizers for {different[:40]!r}")
+        raise Unsuitable(f"gigatoken gives other ids than {library} for {different[:40]!r}")
     return engine
 
 
@@ -175,8 +171,12 @@ def clip_texts(texts: Sequence[str], *, most: int, total: int) -> list[str]:
 # Unicode, so that a letter for one is unassigned for the other.
 
 GIGATOKEN_VERSIONS = ("0.10.0",)
-TOKENIZERS_VERSIONS = ("0.22.0", "0.22.1", "0.22.2", "0.23.1", "0.23.2", "0.23.3")
-"""Versions of which all pairs give the tables below."""
+COMPARED_VERSIONS: dict[LibraryName, tuple[str, ...]] = {
+    "tokenizers": ("0.22.0", "0.22.1", "0.22.2", "0.23.1", "0.23.2", "0.23.3"),
+    "tiktoken": ("0.11.0", "0.12.0", "0.13.0", "0.14.0"),
+    "sentencepiece": ("0.2.0", "0.2.1", "0.2.2", "0.2.3"),
+}
+"""Versions of the references; all pairs give the tables below."""
 
 _LETTERS = (
     "88F C5C CDC A7CE-A7CF A7D2 A7D4 A7F1 10940-10959 10EC5-10EC7 11DB0-11DDB 11DE0-11DE9 16EA0-16EB8 16EBB-16ED3 "
@@ -210,6 +210,12 @@ DIFFERING: dict[str, str] = {
     "deepseek": f"{_LETTERS} {_MARKS} {_SIGNS}",
     "nfc": f"{_LETTERS} {_COMPOSING}",
     "space-marks": "",
+    "sentencepiece": "2581",
+    "tiktoken gpt2": _LETTERS,
+    "tiktoken gpt4": _LETTERS,
+    "tiktoken olmo3": _LETTERS,
+    "tiktoken o200k": f"{_LETTERS} {_MARKS}",
+    "tiktoken nemotron": f"{_LETTERS} {_MARKS}",
 }
 """Code points and ranges, in hexadecimal, by part of a tokenizer."""
 
@@ -281,13 +287,7 @@ def _check_model(model: dict[str, Any]) -> None:
     merges = model.get("merges") or []
     if len({merge if isinstance(merge, str) else tuple(merge) for merge in merges}) < len(merges):
         raise Unsuitable("its model lists a merge twice")
-    largest = max(model["vocab"].values(), default=0)
-    if largest > LARGEST_ID_FACTOR * len(model["vocab"]):
-        raise Unsuitable(f"its ids have holes: {largest} among {len(model['vocab'])} tokens")
-
-
-LARGEST_ID_FACTOR = 16
-"""Largest id per token of the vocabulary: gigatoken allocates by it."""
+    require_dense(max(model["vocab"].values(), default=0), len(model["vocab"]))
 
 
 def _require_bytes(vocabulary: dict[str, int], tokens: Sequence[str]) -> None:
@@ -445,10 +445,12 @@ def find_overlap(raw: Sequence[str], late: Sequence[str]) -> tuple[str, str] | N
 def choose_separator(document: dict[str, Any]) -> Separator | None:
     """Return an added token that can be between texts: none can overlap it, nor it itself, and it takes no space.
 
-    A model with byte fallback adds a space before the first text alone, or before each, and so has none.
+    A tokenizer that adds a space before the first text alone has none.
     """
+    if any(step.get("prepend_scheme") == "first" for step in flat_steps(document.get("pre_tokenizer"))):
+        return None
     added = document.get("added_tokens") or []
-    for token in [] if document["model"].get("byte_fallback") else added[:_TRIED_SEPARATORS]:
+    for token in added[:_TRIED_SEPARATORS]:
         content = token["content"]
         overlaps = any(_overlap(content, other["content"]) for other in added)
         if content == content.strip() and not _strips(token) and not overlaps:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -43,41 +43,45 @@ def type_name(value: object) -> str:
     return _TYPE_NAMES[type(value)]
 
 
-def parse_record(line: bytes) -> dict[str, object] | str:
-    """Parse one line as `json.loads` does, which defines what a record is.
+def parse_record(line: bytes) -> dict[str, Any]:
+    """Return the object of one line as `json.loads` reads it, which defines what a record is.
 
     Args:
         line: The line without newline and BOM; not blank.
 
-    Returns:
-        The object, or the reason why the line is no record.
+    Raises:
+        RecordProblem: If it is not UTF-8, not JSON, not an object, or nested too deeply.
+
+    >>> parse_record(b'{"id": 1}')
+    {'id': 1}
     """
-    too_deep = f"expected at most {MAX_NESTING} objects and lists inside each other, got more"
     if is_too_deep(line):
-        return too_deep
+        raise RecordProblem("bad-json", _TOO_DEEP)
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        return (
-            f"expected UTF-8, got byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line: {error.reason}"
-        )
+        what = f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line ({error.reason})"
+        raise RecordProblem("bad-json", what + _OTHER_ENCODING) from error
     if text.startswith("\ufeff"):
-        return "expected JSON, got a byte order mark, which only a file's start may have"
+        raise RecordProblem("bad-json", "a byte order mark, which only the start of a file may have")
     try:
         record = _DECODER.decode(text)
     except RecursionError:  # the caller's stack is deep as well
-        return too_deep
+        raise RecordProblem("bad-json", _TOO_DEEP) from None
     except json.JSONDecodeError as error:
-        hint = _ARRAY_HINT if text.lstrip().startswith("[") else ""
-        return f"expected JSON, got an error at column {error.pos + 1}: {error.msg}{hint}"
-    return record if isinstance(record, dict) else _describe_other(record)
+        is_part = error.msg == "Extra data" or error.pos >= len(text.rstrip())
+        hint = _OF_ARRAY if text.lstrip().startswith("[") else _OF_SEVERAL_LINES if is_part else ""
+        raise RecordProblem("bad-json", f"not valid JSON: {error.msg} at column {error.pos + 1}{hint}") from error
+    if not isinstance(record, dict):
+        is_list = isinstance(record, list)
+        raise RecordProblem("bad-json", f"not a JSON object but {type_name(record)}{_OF_ARRAY if is_list else ''}")
+    return record
 
 
-_ARRAY_HINT = "; if the file is one array, `jq -c '.[]'` writes each of its records on a line"
-
-
-def _describe_other(value: object) -> str:
-    return f"expected a JSON object, got {type_name(value)}{_ARRAY_HINT if isinstance(value, list) else ''}"
+_TOO_DEEP = f"more than {MAX_NESTING} objects and lists inside each other"
+_OTHER_ENCODING = "; `iconv -f WINDOWS-1252 -t UTF-8` converts a file, if that is its encoding"
+_OF_ARRAY = "; if the file is one array, `jq -c '.[]'` writes each of its records on a line"
+_OF_SEVERAL_LINES = "; `jq -c .` writes each record on a line of its own"
 
 
 def _parse_int(text: str) -> float:
@@ -100,7 +104,7 @@ def find_value(record: dict[str, object], path: Path) -> object:
     1
     >>> find_value({"a": {"b": 1}}, ("a", "c"))
     Traceback (most recent call last):
-    dsindex.errors.RecordProblem: expected the key 'c' at .a, got only 'b'
+    dsindex.errors.RecordProblem: no key 'c' at .a; it has 'b'
     """
     value: object = record
     for depth, key in enumerate(path):
@@ -108,10 +112,11 @@ def find_value(record: dict[str, object], path: Path) -> object:
             found = type_name(value)
             raise RecordProblem("bad-field", f"expected an object at {show_path(path[:depth])}, got {found}")
         if key not in value:
+            it = "it" if depth else "the record"
             inside = f" at {show_path(path[:depth])}" if depth else ""
             outer, dot, _ = key.partition(".")
             hint = f"; for a key inside {outer!r}, write .{key}" if dot and not depth and outer in value else ""
-            raise RecordProblem("missing-field", f"expected the key {key!r}{inside}, got {_show_keys(value)}{hint}")
+            raise RecordProblem("missing-field", f"no key {key!r}{inside}; {it} has {_show_keys(value)}{hint}")
         value = value[key]
     return value
 
@@ -171,10 +176,10 @@ def _find_surrogate(text: str) -> str | None:
 
 def _show_keys(record: dict[str, object]) -> str:
     if not record:
-        return "an object without keys"
+        return "no keys"
     shown = [repr(key if len(key) <= _SHOWN_CHARACTERS else key[:_SHOWN_CHARACTERS] + "…") for key in record]
     more = f" and {len(shown) - _SHOWN_KEYS} more" if len(shown) > _SHOWN_KEYS else ""
-    return f"only {', '.join(shown[:_SHOWN_KEYS])}{more}"
+    return f"{', '.join(shown[:_SHOWN_KEYS])}{more}"
 
 
 # Texts of several keys that become one.

@@ -67,14 +67,21 @@ class TaskReader:
         Raises:
             InputError: If a file cannot be read, has changed or is damaged, or does not have the wanted columns.
         """
-        read = partial(_read_blocks, selection=selection, block_bytes=block_bytes, limit=max_record_bytes)
-        for number, block in self._join(self._read(read)):
-            records = block if isinstance(block, RecordBlock) else parse_block(block, selection, max_record_bytes)
+        selections = [selection.of_input(part.path) for part in self._parts]
+        joins = len(selections) > 1 and all(own is selection for own in selections)
+
+        def read(part: TextPart, file: Readable) -> Iterator[LineBlock | LongLine | RecordBlock]:
+            own = selection.of_input(part.path)
+            return _read_blocks(part, file, selection=own, block_bytes=block_bytes, limit=max_record_bytes)
+
+        for number, block in self._join(self._read(read), joins=joins):
+            own = selections[int(block.parts[0]) if isinstance(block, LineBlock) else number]
+            records = block if isinstance(block, RecordBlock) else parse_block(block, own, max_record_bytes)
             records = _numbered(selection.finish(records), number)
             np.add.at(self.counts["blank"], records.blank, 1)
             yield records
 
-    def _join(self, numbered: Iterator[tuple[int, Block]]) -> Iterator[tuple[int, Block | LineBlock]]:
+    def _join(self, numbered: Iterator[tuple[int, Block]], *, joins: bool) -> Iterator[tuple[int, Block | LineBlock]]:
         """Join the lines of small files, which are then parsed and encoded together."""
         held: list[tuple[int, LineBlock]] = []
         num_lines = num_bytes = 0
@@ -82,7 +89,7 @@ class TaskReader:
             if isinstance(block, LineBlock):
                 held.append((number, block))
                 num_lines, num_bytes = num_lines + block.num_lines, num_bytes + block.text_bytes
-                if len(self._parts) > 1 and num_lines < JOINED_LINES and num_bytes < JOINED_BYTES:
+                if joins and num_lines < JOINED_LINES and num_bytes < JOINED_BYTES:
                     continue
             if held:
                 yield 0, LineBlock.join(held)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -49,8 +50,8 @@ def parse_block(block: LineBlock | LongLine, selection: Selection, limit: int) -
             num_lines=1, blank=none, offsets=none, lines=none, parts=none, columns=columns, bad=(bad,),
             text_bytes=block.text_bytes,
         )  # fmt: skip
-    paths = selection.paths if selection.vocabulary_size is None else None
-    decoder = None if paths is None else _open_decoder(tuple(paths.values()), selection.takes_lists)
+    by_key = selection.alternatives if selection.vocabulary_size is None else None
+    decoder = None if by_key is None else _open_decoder(by_key, selection.takes_lists)
     parsed = decoder and _decode_block(block, decoder, selection, limit)
     return parsed or _parse_lines(block, decoder, selection, limit)
 
@@ -78,18 +79,24 @@ def _records(
 
 
 @functools.lru_cache(maxsize=16)
-def _open_decoder(paths: tuple[Path, ...], takes_lists: bool) -> Decoder:
-    """Return the decoder of the texts at some paths, none of which leads through the value of another."""
+def _open_decoder(by_key: tuple[tuple[Path, ...], ...], takes_lists: bool) -> Decoder:
+    """Return the decoder of the texts at the paths of each key, none of which leads through the value of another."""
+    kind: Any = str | list[str] if takes_lists else str
+    optional = {path for paths in by_key if len(paths) > 1 for path in paths}
     tree: dict[str, Any] = {}
     getters: list[Callable[[object], Any]] = []
-    for path in paths:
-        branch: Any = tree
-        names = []
-        for depth, key in enumerate(path, 1):
-            names.append(f"f{[*branch, key].index(key)}")
-            branch = branch.setdefault(key, {} if depth < len(path) else None)
-        getters.append(operator.attrgetter(".".join(names)))
-    decoder = msgspec.json.Decoder(_struct(tree, str | list[str] if takes_lists else str))
+    for paths in by_key:
+        attributes = []
+        for path in paths:
+            branch: Any = tree
+            names = []
+            for depth, key in enumerate(path, 1):
+                names.append(f"f{[*branch, key].index(key)}")
+                leaf = kind | None if path in optional else kind
+                branch = branch.setdefault(key, {} if depth < len(path) else leaf)
+            attributes.append(".".join(names))
+        getters.append(operator.attrgetter(*attributes) if len(paths) == 1 else partial(_first_text, tuple(attributes)))
+    decoder = msgspec.json.Decoder(_struct(tree))
 
     def decode(lines: memoryview[int], num_lines: int) -> list[list[Any]] | None:
         whole = pa.py_buffer(np.array([0, len(lines)], np.int64))
@@ -98,18 +105,28 @@ def _open_decoder(paths: tuple[Path, ...], takes_lists: bool) -> Decoder:
             records = decoder.decode_lines(lines)
         except (pa.ArrowInvalid, msgspec.MsgspecError, RecursionError):
             return None
-        return [list(map(get, records)) for get in getters] if len(records) == num_lines else None
+        values = [list(map(get, records)) for get in getters]
+        is_complete = len(records) == num_lines and not (optional and any(None in own for own in values))
+        return values if is_complete else None
 
     return decode
 
 
-def _struct(tree: dict[str, Any], kind: object) -> Any:  # noqa: ANN401 - a type
-    """Return a type with a field for each key: of the kind, or for a branch of the tree, another such type."""
-    fields = [
-        (f"f{number}", kind if branch is None else _struct(branch, kind), msgspec.field(name=key))
-        for number, (key, branch) in enumerate(tree.items())
-    ]
-    return msgspec.defstruct("Record", fields, gc=False)
+def _first_text(names: tuple[str, ...], record: object) -> Any:  # noqa: ANN401 - a text, texts or None
+    for name in names:
+        if (value := getattr(record, name)) is not None:
+            return value
+    return None
+
+
+def _struct(tree: dict[str, Any]) -> Any:  # noqa: ANN401 - a type
+    """Return a type with a field for each key: of its type, or for a branch of the tree, another such type."""
+    fields = []
+    for number, (key, kind) in enumerate(tree.items()):
+        default = None if type(None) in get_args(kind) else msgspec.NODEFAULT
+        own = _struct(kind) if isinstance(kind, dict) else kind
+        fields.append((f"f{number}", own, msgspec.field(name=key, default=default)))
+    return msgspec.defstruct("Record", fields, gc=False, kw_only=True)
 
 
 def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limit: int) -> RecordBlock | None:

@@ -3,11 +3,12 @@
 A key is the name of a top-level key, a path or a jq program:
 
     text              the top-level key of exactly this name, dots and all, as in Megatron
+    text|content      the first of these top-level keys that is not null
     .meta.text        a path: the key `text` of the object under `meta`; also `."my key".x` and `.["a b"].x`
     body=.meta.text   the same path, for an output that is named `body` instead of `meta.text`
     body=.a + .b      any other text that begins with a dot is a jq program, whose output must have a name
 
-An exact name that begins with a dot, or contains `=.`, is written as a path: `.".name"`, `."a=.b"`.
+An exact name that begins with a dot, or contains `=.` or `|`, is written as a path: `.".name"`, `."a=.b"`, `."a|b"`.
 
 `Selection.read_line` is the reference for names and paths, which `records.py` reads by blocks of lines; jq (`jq.py`)
 reads only programs and conditions, since it takes ten times as long for a line.
@@ -17,10 +18,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
 
 from dsindex.errors import InputError, RecordProblem
+from dsindex.store.read import SPOOLED
 from dsindex.text.blocks import Column, RecordBlock, find_id_fault
 from dsindex.text.fields import (
     JOINED,
@@ -32,7 +36,7 @@ from dsindex.text.fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dsindex.text.fields import Path
     from dsindex.text.jq import PatternAnswers, Patterns
@@ -63,6 +67,8 @@ class TextKey:
     """The keys that lead to the value; of an exact name, the name alone. None for a jq program."""
     program: str | None = None
     """The jq program; None for a name or a path."""
+    other_names: tuple[str, ...] = ()
+    """Names that are looked for, in order, where a record has nothing or null under the first one."""
 
 
 def parse_key(text: str) -> TextKey:
@@ -72,7 +78,12 @@ def parse_key(text: str) -> TextKey:
     (('meta.text',), ('meta', 'my text'))
     >>> parse_key(".meta.text").name, parse_key("body=.meta.text").name, parse_key("a | b").program
     ('meta.text', 'body', None)
+    >>> parse_key("text|content").other_names
+    ('content',)
     """
+    if not text.startswith(".") and _NAMED.fullmatch(text) is None:
+        text, *others = text.split("|")
+        return TextKey(name=text, path=(text,), other_names=tuple(others))
     found = None if text.startswith(".") else _NAMED.fullmatch(text)
     name, source = (None, text) if found is None else (found["name"], found["source"])
     path = _parse_path(source)
@@ -95,6 +106,8 @@ class Selection:
     """The values are token ids of a vocabulary of this size; None for texts."""
     takes_lists: bool = True
     """Whether a value may be a list of texts."""
+    folder_values: Mapping[str, object] = field(default_factory=dict)
+    """Values that the names of an input's folders give, such as `lang=de`, for records that do not have them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,21 +125,44 @@ class Selection:
         return self.where is not None or any(key.program is not None for key in self.keys)
 
     @property
-    def paths(self) -> dict[str, Path] | None:
-        """The path of each key, to read whole blocks or columns; None if records must be read one by one.
+    def alternatives(self) -> tuple[tuple[Path, ...], ...] | None:
+        """The paths at which each key may be, to read whole blocks of lines; None if lines must be read one by one.
 
-        That is so with jq, with keys that are not Unicode, with paths through more than MAX_PATH_KEYS objects, and if a
-        path leads through the value of another.
+        That is so with jq, with values from folders, with keys that are not Unicode, with paths through more than
+        MAX_PATH_KEYS objects, and if a path leads through the value of another.
         """
-        if self.needs_jq:
+        if self.needs_jq or self.folder_values:
             return None
-        paths = {key.name: key.path or () for key in self.keys}
-        values = set(paths.values())
+        by_key = tuple((key.path or (), *((name,) for name in key.other_names)) for key in self.keys)
+        values = {path for paths in by_key for path in paths}
         for path in values:
             is_inside = any(path[:depth] in values for depth in range(1, len(path)))
             if is_inside or len(path) > MAX_PATH_KEYS or any(map(_SURROGATE.search, path)):
                 return None
-        return paths
+        return by_key
+
+    @property
+    def paths(self) -> dict[str, Path] | None:
+        """The path of each key, to read columns of tables; None if rows must be read as JSON."""
+        by_key = self.alternatives
+        if by_key is None or any(key.other_names for key in self.keys):
+            return None
+        return {key.name: paths[0] for key, paths in zip(self.keys, by_key, strict=True)}
+
+    def of_input(self, path: str) -> Selection:
+        """Return the selection for an input: with the values of its folders that it may look at.
+
+        >>> open_selection(["text", "lang"]).of_input("/data/lang=de/year=2024/part-0.parquet").folder_values
+        {'lang': 'de'}
+        """
+        if "=" not in path or path.endswith(SPOOLED):
+            return self
+        pairs = (name.partition("=") for name in path.split("/")[:-1])
+        values = {unquote(name): _parse_folder_value(unquote(value)) for name, sign, value in pairs if name and sign}
+        if not self.needs_jq:
+            asked = {key.path[0] for key in self.keys if key.path}
+            values = {name: value for name, value in values.items() if name in asked}
+        return replace(self, folder_values=values) if values else self
 
     def read_line(self, line: bytes) -> Judgement:
         """Judge a line without newline and BOM that is not blank."""
@@ -137,18 +173,14 @@ class Selection:
 
         jq accepts more than JSON lines, so it does not decide whether a line is a record.
         """
-        records = list(map(parse_record, lines))
-        if not self.needs_jq:
-            return [record if isinstance(record, str) else self._judge(record, None) for record in records]
-        own = [line for line, record in zip(lines, records, strict=True) if not isinstance(record, str)]
-        answers = iter(self._open_patterns().read_lines(own))
+        records = list(map(_parse, lines))
+        answers: Iterator[PatternAnswers | None] = repeat(None)
+        if self.needs_jq:
+            own = [line for line, record in zip(lines, records, strict=True) if not isinstance(record, str)]
+            if self.folder_values:
+                own = [_insert_values(line, self.folder_values) for line in own]
+            answers = iter(self._open_patterns().read_lines(own))
         return [record if isinstance(record, str) else self._judge(record, next(answers)) for record in records]
-
-    def _judge(self, record: dict[str, object], answers: PatternAnswers | None) -> Judgement:
-        try:
-            return self._read(record, answers)
-        except RecordProblem as problem:
-            return problem.reason
 
     def build_columns(self, values: Iterable[Sequence[Any]]) -> dict[str, Column]:
         """Return the column of each key, given its values in all records."""
@@ -170,19 +202,22 @@ class Selection:
         conditions = () if self.where is None else (self.where,)
         return open_patterns(fields, conditions=conditions)
 
-    def _read(self, record: dict[str, object], answers: PatternAnswers | None) -> Judgement:
-        if answers is not None and not answers.holds():
-            return None
+    def _judge(self, record: dict[str, object], answers: PatternAnswers | None) -> Judgement:
         values: list[object] = []
-        for key in self.keys:
-            if key.path is not None:
-                value = find_value(record, key.path)
-            elif answers is not None:
-                value = answers.value(key.name)
-            wrong = self.find_fault(key, value)
-            if wrong is not None:
-                return wrong
-            values.append(value)
+        try:
+            if answers is not None and not answers.holds():
+                return None
+            for key in self.keys:
+                if key.path is not None:
+                    value = _find({**self.folder_values, **record} if self.folder_values else record, key)
+                elif answers is not None:
+                    value = answers.value(key.name)
+                wrong = self.find_fault(key, value)
+                if wrong is not None:
+                    return wrong
+                values.append(value)
+        except RecordProblem as problem:
+            return problem.reason
         return values
 
     def find_fault(self, key: TextKey, value: object) -> str | None:
@@ -198,6 +233,33 @@ class Selection:
             return None
         place = f"from the jq pattern {key.program!r}" if key.path is None else show_place(key.path)
         return f"expected {expected} {place}, got {wrong}"
+
+
+def _find(record: dict[str, object], key: TextKey) -> object:
+    for name in (key.name, *key.other_names) if key.other_names else ():
+        if record.get(name) is not None:
+            return record[name]
+    return find_value(record, key.path or ())
+
+
+def _parse(line: bytes) -> dict[str, object] | str:
+    try:
+        return parse_record(line)
+    except RecordProblem as problem:
+        return problem.reason
+
+
+def _parse_folder_value(text: str) -> object:
+    """Return a value as Spark and DuckDB take it from the name of a folder."""
+    if text == "__HIVE_DEFAULT_PARTITION__":
+        return None
+    return int(text) if re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text) else text
+
+
+def _insert_values(line: bytes, values: Mapping[str, object]) -> bytes:
+    """Return an object of JSON with more values, which come first: of equal keys, the last one counts."""
+    rest = line.lstrip()[1:]
+    return json.dumps(values).encode()[:-1] + (b"" if rest.lstrip().startswith(b"}") else b",") + rest
 
 
 def open_selection(

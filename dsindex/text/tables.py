@@ -1,7 +1,7 @@
 """Read Parquet and Arrow IPC with pyarrow: the wanted columns as blocks of records, or whole rows as lines of JSON.
 
 A column holds strings, lists of strings, or with token ids lists of integers; dictionaries are decoded. Binary values
-are read as UTF-8. In JSON, times are in ISO 8601, decimals are texts, durations are seconds, and maps lists of pairs.
+are read as UTF-8.
 
 A part is a range of row groups of Parquet, of record batches of an Arrow file, or the whole of an Arrow stream. Offsets
 are numbers of row groups or record batches, lines are numbers of rows from 0 at the start of the part.
@@ -9,8 +9,6 @@ are numbers of row groups or record batches, lines are numbers of rows from 0 at
 
 from __future__ import annotations
 
-import datetime
-import decimal
 import json
 from collections import Counter
 from contextlib import contextmanager
@@ -21,9 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dsindex.errors import InputError
+from dsindex.store.errors import unreadable
 from dsindex.store.read import opened_input
 from dsindex.text.blocks import RecordBlock, describe_long_line, set_aside
 from dsindex.text.streams import LineBlock
+from dsindex.text.table_values import InvalidText, is_list, json_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,7 +50,7 @@ def measure_table(table: TextPart, columns: Columns | None) -> list[int]:
     Raises:
         InputError: If the file is damaged or encrypted, or a column is missing or of another type.
     """
-    with opened_input(table) as file, errors_named(table.path, f"a table ({table.form.format}) with a readable schema"):
+    with opened_input(table) as file, errors_named(table.path, table.form.format):
         return _open_table(table.path, file, table.form.format, columns)[0]
 
 
@@ -69,7 +69,8 @@ def read_table_records(
         rows = list(zip(*values.values(), strict=True))
 
         def read_line(_part: int, line: int, rows: Sequence[Any] = rows, first: int = first_row) -> bytes:
-            return encode_row(dict(zip(selection.names, rows[line - first], strict=True)))[:max_record_bytes]
+            row = dict(zip(selection.names, rows[line - first], strict=True))
+            return encode_row(row, keeps_bytes=True)[:max_record_bytes]
 
         reasons: dict[int, str] = {}
         if not all(set(map(type, column)) == {str} for column in values.values()):
@@ -107,28 +108,19 @@ def read_table_lines(part: TextPart, file: Readable, *, block_bytes: int) -> Ite
         yield LineBlock.of_lines(lines, np.full(len(lines), group, np.int64), first_row)
 
 
-def encode_row(row: dict[str, Any]) -> bytes:
-    """Return a row as JSON; of a text that is not UTF-8, readers of JSON then say so.
+def encode_row(row: dict[str, Any], *, keeps_bytes: bool = False) -> bytes:
+    r"""Return a row as JSON. A text that is not UTF-8 stays as it is, and makes the row a bad record.
 
-    >>> encode_row({"a": datetime.date(2026, 1, 31), "b": b"x"})
-    b'{"a":"2026-01-31","b":"x"}'
+    >>> encode_row({"a": [1.5, None], "image": b"\xff\xd8"})
+    b'{"a":[1.5,null],"image":null}'
     """
-    text = json.dumps(row, separators=(",", ":"), ensure_ascii=False, default=_plain)
+
+    def as_text(value: bytes) -> str | None:
+        is_text = keeps_bytes or isinstance(value, InvalidText)
+        return value.decode("utf-8", "surrogateescape") if is_text else None
+
+    text = json.dumps(row, separators=(",", ":"), ensure_ascii=False, default=as_text)
     return text.encode("utf-8", "surrogateescape")
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "surrogateescape")
-    if isinstance(value, datetime.datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    if isinstance(value, datetime.timedelta):
-        return value.total_seconds()
-    if isinstance(value, decimal.Decimal):
-        return str(value)
-    raise TypeError(f"a value of the type {type(value).__name__}, which JSON has not")
 
 
 def _find_fault(selection: Selection, row: tuple[Any, ...]) -> str | None:
@@ -141,74 +133,12 @@ def _find_fault(selection: Selection, row: tuple[Any, ...]) -> str | None:
     return None
 
 
-def _values_of(array: pa.Array) -> list[Any]:
-    """Return values as objects of Python: texts that are not UTF-8 as bytes, binary values that are as texts.
-
-    Times are cut to microseconds, which Python has.
-    """
-    if pa.types.is_timestamp(array.type) and array.type.unit == "ns":
-        array = array.cast(pa.timestamp("us", array.type.tz), safe=False)
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    try:
-        array.validate(full=True)
-        values: list[Any] = array.to_pylist()
-    except pa.ArrowInvalid as error:
-        if "UTF8" not in str(error):
-            raise
-        values = [_value_of(array.slice(number, 1)) for number in range(len(array))]
-    kind = str(array.type)
-    if "binary" in kind:
-        values = list(map(_decoded, values))
-    return [_as_json(value, array.type) for value in values] if "struct" in kind or "extension" in kind else values
-
-
-def _value_of(array: pa.Array) -> Any:  # noqa: ANN401 - a value of a table
-    try:
-        return array.to_pylist()[0]
-    except UnicodeDecodeError:
-        return b"\xff"
-
-
-def _decoded(value: Any) -> Any:  # noqa: ANN401 - a value of a table
-    if isinstance(value, list):
-        return list(map(_decoded, value))
-    try:
-        return value.decode() if isinstance(value, bytes) else value
-    except UnicodeDecodeError:
-        return value
-
-
-def _as_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - a value of a table
-    """Return a value as JSON has it: Arrow has each field of a struct in every row, and `arrow.json` is JSON in texts.
-
-    >>> _as_json({"a": 1, "b": None}, pa.struct({"a": pa.int64(), "b": pa.int64()}))
-    {'a': 1}
-    """
-    if value is None:
-        return None
-    if isinstance(kind, pa.BaseExtensionType):
-        return _parsed(value) if kind.extension_name == "arrow.json" else value
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        return {field.name: _as_json(value[field.name], field.type) for field in kind if value[field.name] is not None}
-    if _is_list(kind) and isinstance(value, list):
-        return [_as_json(item, kind.value_type) for item in value]
-    return value
-
-
-def _parsed(text: str) -> Any:  # noqa: ANN401 - any JSON value
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 def _read_rows(
     part: TextPart, file: Readable, columns: Columns | None, block_bytes: int
 ) -> Iterator[tuple[int, int, dict[str, list[Any]]]]:
     """Yield the values of the wanted columns, or of all, of about `block_bytes` of rows, with group and first row."""
     path, format, row = part.path, part.form.format, 0
-    with errors_named(path, f"a table ({format}) with readable rows"):
+    with errors_named(path, format):
         _, read = _open_table(path, file, format, columns)
         for group, batch in read(part.begin, part.end, block_bytes):
             whole = batch.to_struct_array()
@@ -216,12 +146,21 @@ def _read_rows(
             # A nested column is null wherever a struct around it is null.
             arrays = {name: pc.struct_field(whole, list(fields)) for name, fields in wanted.items()}
             for array in arrays.values():
-                array.validate()
+                _validate(array)
             size = sum(array.nbytes for array in arrays.values())
             step = max(1, batch.num_rows * block_bytes // max(1, size))
             for begin in range(0, batch.num_rows, step):
-                yield group, row, {name: _values_of(array.slice(begin, step)) for name, array in arrays.items()}
+                yield group, row, {name: json_values(array.slice(begin, step)) for name, array in arrays.items()}
                 row += min(step, batch.num_rows - begin)
+
+
+def _validate(array: pa.Array) -> None:
+    """Check offsets and indices of a column, but not that its texts are UTF-8, which is a fault of a record."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        if "UTF8" not in str(error):
+            raise
 
 
 Reader: TypeAlias = "Callable[[int, int, int], Iterable[tuple[int, pa.RecordBatch]]]"
@@ -240,14 +179,17 @@ def _open_table(path: str, file: Readable, format: Format, columns: Columns | No
         return [file.size_bytes], lambda *_: enumerate(stream)
     if format == "arrow-file":
         batches = pa.ipc.open_file(source)
-        _check_columns(path, batches.schema, columns)
         num = batches.num_record_batches
+        if num:
+            _check_columns(path, batches.schema, columns)
         return [file.size_bytes // max(1, num)] * num, lambda begin, end, _: (
             (number, batches.get_batch(number)) for number in range(begin, end)
         )
     import pyarrow.parquet as pq
 
     opened = pq.ParquetFile(source, buffer_size=1 << 20, page_checksum_verification=True)
+    if not opened.metadata.num_rows:  # an empty column may have any type
+        return [0] * opened.metadata.num_row_groups, lambda *_: ()
     _check_columns(path, opened.schema_arrow, columns)
     names = None if columns is None else [".".join(path) for path in columns.values()]
     sizes = _sizes_of(opened, names)
@@ -285,18 +227,13 @@ def _sizes_of(opened: pq.ParquetFile, names: Sequence[str] | None) -> list[int]:
 # Find the wanted columns in a table's schema, and refuse those that hold something else.
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
 def _is_wanted(kind: pa.DataType) -> bool:
     """Tell whether a column holds strings, or lists of strings, of ids or of lists of ids."""
-    inner = kind.value_type if _is_list(kind) else kind
+    inner = kind.value_type if is_list(kind) else kind
     inner = inner.value_type if pa.types.is_dictionary(inner) else inner
     if any(name in str(inner) for name in ("string", "binary", "null")) and not pa.types.is_nested(inner):
         return True
-    return _is_list(kind) and pa.types.is_integer(inner.value_type if _is_list(inner) else inner)
+    return is_list(kind) and pa.types.is_integer(inner.value_type if is_list(inner) else inner)
 
 
 def _check_columns(path: str, schema: pa.Schema, columns: Columns | None) -> None:
@@ -307,37 +244,39 @@ def _check_columns(path: str, schema: pa.Schema, columns: Columns | None) -> Non
     """
     whole = pa.struct(list(schema))
     if columns is None:
-        _require_different_names(path, whole)
+        _require_json(path, whole)
     for name, fields in (columns or {}).items():
         kind, got = whole, ""
         for field in fields:
             places = kind.get_all_field_indices(field) if pa.types.is_struct(kind) else []
             if len(places) != 1:
-                got = f"{len(places)} columns of that name" if places else "no such column"
+                got = f"there are {len(places)} columns of that name" if places else "there is no such column"
                 break
             kind = kind.field(places[0]).type
         if got or not _is_wanted(kind):
             shown = ", ".join(f"{field.name} ({field.type})" for field in list(schema)[:_SHOWN_COLUMNS])
             more = f" and {len(schema) - _SHOWN_COLUMNS} more" if len(schema) > _SHOWN_COLUMNS else ""
+            what = got or f"its type is {kind}, not strings or lists of strings"
             raise InputError(
-                f"{path}: expected the column {name!r}, of strings or of lists of strings, got {got or kind}; it has "
-                f"the columns {shown[: 4 * _SHOWN_CHARACTERS]}{more}; choose with --json-keys"
+                f"{path}: column {name!r}: {what}",
+                hint=f"choose with --json-keys from the columns {shown[: 4 * _SHOWN_CHARACTERS]}{more}",
             )
 
 
-def _require_different_names(path: str, kind: pa.DataType) -> None:
-    """Refuse columns, or fields of a struct, of the same name: an object of JSON would have only the last of them."""
+def _require_json(path: str, kind: pa.DataType) -> None:
+    """Refuse unions, and columns or fields of a struct of the same name: an object would have only the last of them."""
     inner = [kind.field(number) for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
     [(name, count)] = Counter(field.name for field in inner).most_common(1) or [("", 0)]
     if count > 1 and pa.types.is_struct(kind):
-        msg = f"{path}: expected columns of different names, got {count} of the name {name!r}; rename them"
-        raise InputError(msg)
+        raise InputError(f"{path}: {count} columns have the name {name!r}", hint="rename them")
     for field in inner:
-        _require_different_names(path, field.type)
+        if pa.types.is_union(field.type):
+            raise InputError(f"{path}: column {field.name!r}: its type is {field.type}, which has no form in JSON")
+        _require_json(path, field.type)
 
 
 @contextmanager
-def errors_named(path: str, what: str) -> Iterator[None]:
+def errors_named(path: str, format: Format) -> Iterator[None]:
     """Turn what pyarrow raises at a damaged or foreign file into a sentence.
 
     Raises:
@@ -348,11 +287,13 @@ def errors_named(path: str, what: str) -> Iterator[None]:
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError, KeyError) as error:
+        if isinstance(error, OSError) and error.errno:  # of the disk, not of the table
+            raise unreadable(path, error) from error
         lines = str(error).strip().splitlines()
         shown = (lines[0] if lines else type(error).__name__)[:_SHOWN_CHARACTERS]
-        remedy = "it may be cut off or damaged, fetch or write it again"
+        hint = "it may be cut off or damaged: fetch or write it again"
         if "crypt" in shown:
-            remedy = "decrypt it into a new file"
+            hint = "decrypt it into a new file"
         elif isinstance(error, NotImplementedError) or "odec" in shown:
-            remedy = f"pyarrow {pa.__version__} does not read that, write it again without it"
-        raise InputError(f"{path}: expected {what}, got an error ({shown}); {remedy}") from error
+            hint = f"pyarrow {pa.__version__} cannot read that: write the file again without it"
+        raise InputError(f"{path}: cannot be read as {format} ({shown})", hint=hint) from error

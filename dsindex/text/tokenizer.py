@@ -25,6 +25,7 @@ import msgspec
 from dsindex.errors import TokenizerError
 from dsindex.messages import show_value
 from dsindex.store.local import open_file
+from dsindex.store.read import is_stored
 from dsindex.store.urls import ONLY_INPUTS, refuse_address
 from dsindex.text.compressed import describe_lfs_pointer
 from dsindex.text.tiktoken_files import (
@@ -541,7 +542,7 @@ def read_folder_config(folder: str) -> dict[str, Any]:
     """
     names = ("special_tokens_map.json", "added_tokens.json", "tokenizer_config.json")
     files = [os.path.join(folder, name) for name in names]
-    tokens, added, config = (_read_config(file) if os.path.isfile(file) else {} for file in files)
+    tokens, added, config = (_read_config(file) if is_stored(file) else {} for file in files)
     if "added_tokens_decoder" in config:
         return tokens | config
     return config | tokens | ({"added_tokens.json": added} if added else {})

@@ -2,26 +2,31 @@
 
 import json
 
-from tokenizers import Tokenizer
-
-from dsindex.text.encoders import make_encoder
+from dsindex.text.encoders import encode_by_reference, make_encoder
 from dsindex.text.engines import Engine, choose_separator
+from dsindex.text.gigatoken_loader import TEXT_SEPARATOR
+from dsindex.text.tiktoken_files import END_OF_TEXT, read_definition
+from dsindex.text.tokenizer import Tokenizer, open_library
 from tests.support.text_tokenizers import as_tokenizer
 
 
 class BothEngines:
     """A tokenizer as both engines load it."""
 
-    def __init__(self, document):
-        self.reference = Tokenizer.from_buffer(document)
-        separator = choose_separator(json.loads(document))
-        engine = Engine(
-            name="gigatoken", version="", add_special_tokens=False, reference_version="", separator=separator
-        )
-        self._fast = make_encoder(as_tokenizer(document), engine)
+    def __init__(self, content, library="tokenizers"):
+        options = {"name": "trained", "sha256": "", "vocabulary_size": 0, "special_tokens": ()}
+        self.tokenizer = Tokenizer(library=library, content=content, **options)
+        if library == "tokenizers":
+            self.tokenizer, separator = as_tokenizer(content), choose_separator(json.loads(content))
+        elif library == "tiktoken":
+            separator = END_OF_TEXT, read_definition(content).special_tokens[END_OF_TEXT]
+        else:
+            separator = TEXT_SEPARATOR, open_library(self.tokenizer).get_piece_size()
+        options = {"version": "", "reference_version": "", "reference": library, "separator": separator}
+        self._fast = make_encoder(self.tokenizer, Engine(name="gigatoken", add_special_tokens=False, **options))
 
     def differ(self, texts):
         """Return the numbers of the texts on which the engines differ."""
         fast = self._fast.encode(texts).split()
-        reference = self.reference.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [number for number, own in enumerate(fast) if own.tolist() != reference[number].ids]
+        reference = encode_by_reference(self.tokenizer, list(texts), add_special_tokens=False)
+        return [number for number, own in enumerate(fast) if own.tolist() != list(reference[number])]

@@ -5,6 +5,7 @@ import random
 import time
 
 from dsindex.text.engines import DIFFERING, PATTERNS, read_ranges
+from dsindex.text.gigatoken_loader import SCHEMES
 from tests.agreement import vocabularies as v
 from tests.agreement.engines import BothEngines
 from tests.agreement.texts import (
@@ -20,14 +21,25 @@ from tests.agreement.texts import (
     pairs,
     short_sequences,
 )
+from tests.support.foreign_tokenizers import sentencepiece_model
 
-PARTS = [*PATTERNS, "nfc", "space-marks"]
+TIKTOKEN = {f"tiktoken {scheme}": pattern for pattern, scheme in SCHEMES.items()}
+PARTS = [*PATTERNS, "nfc", "space-marks", "sentencepiece", *TIKTOKEN]
 _BATCH_CHARACTERS = 1 << 19
 _NFC = {"type": "NFC"}
 
 
+def library_of(part):
+    """Return the reference of a part."""
+    return part.split()[0] if part in ("sentencepiece", *TIKTOKEN) else "tokenizers"
+
+
 def forms(part):
-    """Return the normalizers and pre-tokenizers that are taken for a part."""
+    """Return the normalizers and pre-tokenizers that are taken for a part; shapes of models; a pattern of tiktoken."""
+    if part == "sentencepiece":
+        return ["gemma", "llama2", "mistral"]
+    if part in TIKTOKEN:
+        return [TIKTOKEN[part]]
     if part == "space-marks":
         return _space_mark_forms()
     if part == "nfc":
@@ -61,6 +73,13 @@ def tokenizers_of(form, *, part):
         form: Normalizer and pre-tokenizer.
         part: That the form is of.
     """
+    if part == "sentencepiece":
+        yield sentencepiece_model(form)
+        return
+    if part in TIKTOKEN:
+        shuffled = random.Random(5).sample(v.joining_merges(), len(v.joining_merges()))
+        yield from (v.ranks(form, merges) for merges in (v.joining_merges(), shuffled))
+        return
     normalizer, pre_tokenizer = form
     if part == "space-marks":
         yield v.with_model(
@@ -76,7 +95,7 @@ def tokenizers_of(form, *, part):
 
 def sweep_code_points(part, points=CODE_POINTS):
     """Find the code points on which the engines differ in some context."""
-    engines = BothEngines(next(tokenizers_of(forms(part)[0], part=part)))
+    engines = BothEngines(next(tokenizers_of(forms(part)[0], part=part)), library_of(part))
     differing = _differing_in_contexts(engines, points, part=part)
     if part == "nfc":
         candidates = sorted(set(points).difference(differing).intersection(SCRIPTS))
@@ -112,12 +131,12 @@ def compare_sequences(part, *, length, seconds):
     apart = table_points(part)
     tried = [tokenizer for form in forms(part) for tokenizer in tokenizers_of(form, part=part)]
     for tokenizer in tried:
-        engines = BothEngines(tokenizer)
+        engines = BothEngines(tokenizer, library_of(part))
         for texts in _batches(short_sequences(length)):
             found += [texts[number] for number in engines.differ(texts)]
         rng, end = random.Random(part), time.monotonic() + seconds / len(tried)
         while time.monotonic() < end:
-            texts = [long_sequence(rng) for _ in range(500)]
+            texts = [text for text in (long_sequence(rng) for _ in range(500)) if apart.isdisjoint(map(ord, text))]
             if part == "nfc":
                 texts += [composing_sequence(rng, apart) for _ in range(1000)]
             found += [texts[number] for number in engines.differ(texts)]

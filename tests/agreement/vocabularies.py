@@ -3,9 +3,11 @@
 import functools
 import json
 
+import msgspec
 from tokenizers import Tokenizer, models, trainers
 
 from dsindex.text.engines import PATTERNS, byte_characters
+from dsindex.text.tiktoken_files import END_OF_TEXT, TiktokenEncoding
 from tests.support.text_tokenizers import SENTENCES
 
 _CONTINUATION, _LEAD, _ASCII = range(0x80, 0xC0), range(0xC2, 0xF5), range(0x80)
@@ -59,6 +61,16 @@ def joining_merges():
     across = [(x, y) for x in (*_CONTINUATION, *_ASCII) for y in _LEAD]
     across += [(x, y) for x in _CONTINUATION for y in _ASCII]
     return [(bytes([x]), bytes([y])) for x, y in [*across, *((x, y) for x in _ASCII for y in _ASCII)]]
+
+
+def ranks(pattern, merges):
+    """A definition of a tiktoken encoding with these pairs as tokens."""
+    tokens = dict.fromkeys([*(bytes([byte]) for byte in range(256)), *(first + second for first, second in merges)])
+    numbers = {token: number for number, token in enumerate(tokens)}
+    special = {END_OF_TEXT: len(numbers)}
+    return msgspec.json.encode(
+        TiktokenEncoding(pattern=pattern, ranks=numbers, special_tokens=special, vocabulary_size=len(numbers) + 1)
+    )
 
 
 @functools.cache

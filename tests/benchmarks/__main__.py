@@ -267,6 +267,14 @@ def measure_instruct(setting: Setting) -> Iterable[Row]:
     yield replace(row, ours=runs[0], other=runs[1])
 
 
+def measure_scale(setting: Setting) -> Iterable[Row]:
+    """Simulate the driver of a large build; there is nothing to compare it with but an earlier table."""
+    command = [sys.executable, "-m", "tests.benchmarks.scale", "--executor", "local", "processes", "ray"]
+    run_program(command, cwd=setting.folder, env={"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"})
+    print((setting.folder / "program.log").read_text())  # noqa: T201 - the report
+    return ()
+
+
 GROUPS: dict[str, Callable[[Setting], Iterable[Row]]] = {
     "self": measure_self,
     "build": measure_build,
@@ -275,6 +283,7 @@ GROUPS: dict[str, Callable[[Setting], Iterable[Row]]] = {
     "caches": measure_caches,
     "reading": measure_reading,
     "instruct": measure_instruct,
+    "scale": measure_scale,
 }
 
 

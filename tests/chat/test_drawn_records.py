@@ -116,29 +116,23 @@ def test_tags_that_are_not_known_are_noted_and_a_lone_thought_is_not_trained_on(
         cut = {"messages": [{"role": "assistant", "content": "<think>up"}, reply]}
         text = trained_text(encoder(f"reasoning: {mode}").encode(cut))
         assert text.startswith("So") is (mode != "learn")
+        quoted = {"messages": [{"role": "assistant", "content": "who `<think>` or `</think>` you"}]}
+        assert trained_text(encoder(f"reasoning: {mode}").encode(quoted)).startswith("who `<think>` or `</think>` you")
 
 
-HOSTILE = {
-    "a tag and blanks": lambda n: ("tool_call", "<tool_call>" + " " * n),
-    "tags of calls": lambda n: ("tool_call", "<tool_call>" * n),
-    "quotes": lambda n: ("tool_call", '"arguments": \'{' * n),
-    "ends of quotes": lambda n: ("tool_call", '{"arguments": \'{' + "}'" * n),
-    "objects": lambda n: ("tool_call", "{}" * n),
-    "opening tags": lambda n: ("assistant", "<think>" * n),
-    "closing tags": lambda n: ("assistant", "</think>" * n),
-    "thoughts": lambda n: ("assistant", "<think>a</think> b" * n),
-}
+HOSTILE = [("tool_call", "<tool_call>", " "), ("tool_call", '{"arguments": \'{', "}'")]
+HOSTILE += [("tool_call", "", repeated) for repeated in ("<tool_call>", '"arguments": \'{', "{}")]
+HOSTILE += [("assistant", "", repeated) for repeated in ("<think>", "</think>", "<think>a</think> b")]
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize(("role", "first", "repeated"), HOSTILE)
 @pytest.mark.parametrize("reasoning", ["mask", "drop"])
-def test_the_work_for_a_text_is_linear_in_its_length(kind, reasoning):
+def test_the_work_for_a_text_is_linear_in_its_length(role, first, repeated, reasoning):
     """CPU time of 8 times the text is 8 times as much, and would be 64 times as much if it were quadratic."""
     encode = encoder(f"reasoning: {reasoning}")
 
     def work(size):
-        role, text = HOSTILE[kind](size)
-        line = json.dumps({"messages": [{"role": role, "content": text}]}).encode()
+        line = json.dumps({"messages": [{"role": role, "content": first + repeated * size}]}).encode()
         begin = time.thread_time()
         for _ in encode.encode_lines([line]):
             pass

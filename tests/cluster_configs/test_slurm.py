@@ -58,7 +58,7 @@ def start(tmp_path):
         (binaries / name).chmod(0o755)
     (tmp_path / "build.yaml").touch()
     slurm = {"SLURM_JOB_ID": JOB, "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NUM_NODES": "2"}
-    slurm |= {"SLURM_JOB_NODELIST": "node-[1-2]", "SLURM_CPUS_PER_TASK": "32", "REAL_PYTHON": sys.executable}
+    slurm |= {"SLURM_JOB_NODELIST": "node-[1-2]", "SLURM_CPUS_ON_NODE": "32", "REAL_PYTHON": sys.executable}
     slurm |= {"RECORD": str(tmp_path / "queued"), "ARGUMENTS": str(tmp_path / "arguments"), "DSINDEX_INTERFACE": "lo"}
     inherited = {name: text for name, text in os.environ.items() if not name.startswith(("SLURM_", "DSINDEX_"))}
     started = []

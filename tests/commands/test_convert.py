@@ -5,7 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dsindex
+from dsindex.commands.api import join_packed
 from dsindex.commands.convert import convert_to_indexed, convert_to_pbin, convert_version
+from dsindex.datasets.detect import detect_dataset
+from dsindex.datasets.document_shuffle import permute
+from dsindex.datasets.documents import open_documents
 from dsindex.errors import FormatError, OutputError
 from dsindex.formats.pbin import PBIN_VERSIONS
 from tests.support.datasets import write_dataset
@@ -86,3 +91,29 @@ def test_any_documents_come_back(tmp_path_factory, documents, version, dtype):
     assert pair(folder / "y") == pair(source)
     [made] = conversion.datasets
     assert (made.num_documents, made.token_dtype) == (len(documents), np.dtype(dtype).name)
+
+
+def test_documents_are_shuffled_alike_in_every_format(tmp_path):
+    """The order follows from the seed and the number of documents, whatever is written."""
+    rng = np.random.default_rng(5)
+    lists = [[rng.integers(1, 99, rng.integers(1, 9)).tolist()] for _ in range(70)]
+    source = str(write_dataset(tmp_path / "a", lists))
+    wanted = [lists[number][0] for number in permute(np.arange(70), 70, seed=3)]
+    for number, name in enumerate(("b.pbin", "b", "c.pbin", "c")):
+        dsindex.convert(source if number < 2 else tmp_path / "a.pbin", tmp_path / name, shuffle_documents=3)
+        documents = open_documents(detect_dataset(str(tmp_path / name)))
+        found = [documents.tokens[slice(*documents.span(each))].tolist() for each in range(70)]
+        assert found == wanted, name
+        if number == 1:
+            dsindex.convert(source, tmp_path / "a.pbin")
+    assert (tmp_path / "b").with_suffix(".idx").read_bytes() == (tmp_path / "c").with_suffix(".idx").read_bytes()
+    join_packed(merge=[tmp_path / "a.pbin"], output=tmp_path / "d.pbin", shuffle_documents=3)
+    assert (tmp_path / "d.pbin").read_bytes() == (tmp_path / "c.pbin").read_bytes()
+
+
+def test_shuffled_documents_keep_their_sequences(tmp_path):
+    lists = [[[1, 2], [3]], [], [[4]], [[5], [6, 7], [8]], [[9]]]
+    dsindex.convert(str(write_dataset(tmp_path / "a", lists)), tmp_path / "b", shuffle_documents=8)
+    found = dsindex.open(tmp_path / "b")
+    documents = [[found[each].tolist() for each in found.document_sequences(number)] for number in range(5)]
+    assert documents == [lists[number] for number in permute(np.arange(5), 5, seed=8)] != lists

@@ -7,6 +7,8 @@ import random
 import re
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +46,7 @@ def refusal(*patterns, lists=(), split=None):
     return str(raised.value)
 
 
-PART = st.text("ab.-_/é\udcff😀", min_size=1, max_size=6).filter(lambda text: "/" not in text and text[0] != ".")
+PART = st.text("ab.-_/é\udcff😀", min_size=1, max_size=6).filter(lambda text: "/" not in text and text[0] not in "._")
 
 
 @given(st.lists(st.lists(PART, min_size=1, max_size=3), min_size=1, max_size=12))
@@ -64,7 +66,15 @@ def test_folder_takes_what_is_data():
     names = ["A.JSON", "b.ndjson.zst", "c.json.xz", "d.parquet", "e.jsonl.bgz", "f.arrow"]
     write(*(f"data/{name}" for name in names))
     assert found("data") == [f"data/{name}" for name in names]
-    write("in/.hidden.jsonl", "in/.cache/x.jsonl", "in/notes.txt", "in/README.md", "in/dataset_infos.json")
+    write(
+        "in/_SUCCESS.json",
+        "in/__MACOSX/._a.jsonl",
+        "in/.hidden.jsonl",
+        "in/.cache/x.jsonl",
+        "in/notes.txt",
+        "in/README.md",
+        "in/dataset_infos.json",
+    )
     write("in/x_text_document.manifest.json", "in/x_text_document.provenance.parquet", "in/x.quarantine.jsonl.zst")
     write("in/c-GPTDataset-train-dsindex.json", "in/x.progress.json")
     write(f"in/x.build/{MARKER_FILE}", "in/x.build/plan.json", "in/x.build/ledger.jsonl", "elsewhere/far.jsonl")
@@ -72,8 +82,8 @@ def test_folder_takes_what_is_data():
     Path("in/linked").symlink_to("../elsewhere")
     assert refusal("in") == (
         "in: expected files with records (.jsonl, .ndjson, .json, .parquet, .arrow, also compressed) in "
-        "this folder, found .json (6), .jsonl (3), .md (1), .txt (1), .zst (1); name files of another kind by a "
-        "pattern"
+        "this folder, found 7 .json, 4 .jsonl, README.md, x_text_document.provenance.parquet, notes.txt; "
+        "name files of another kind by a pattern"
     )
     Path("in/near.jsonl").symlink_to("../elsewhere/far.jsonl")
     assert found("in") == ["in/near.jsonl"]
@@ -110,6 +120,57 @@ def test_patterns_follow_links_but_not_in_circles():
     Path("elsewhere/back").symlink_to("../in")
     assert re.match(r"in/far/\S*: a link to a folder around it, which `\*\*` would follow", refusal("i*/**"))
     assert found("in") == ["in/a.jsonl", "in/sub/b.jsonl"]
+
+
+@pytest.mark.parametrize(("exclude", "left"), [
+    (["*.log.jsonl"], ["a.jsonl", "c.jsonl", "tmp/d.jsonl"]), (["tmp/**", "c.*"], ["a.jsonl", "b.log.jsonl"]),
+    (["in/c.jsonl", "m/d.jsonl"], ["a.jsonl", "b.log.jsonl", "c.jsonl", "tmp/d.jsonl"]),
+])  # fmt: skip
+def test_excluded_inputs_are_left_out(exclude, left):
+    write(*(f"in/{name}" for name in ("a.jsonl", "b.log.jsonl", "c.jsonl", "tmp/d.jsonl")))
+    assert [each.path for each in find_paths(["in"], exclude=exclude)] == [f"in/{name}" for name in left]
+    given = [f"in/{name}" for name in left if (name, exclude[0]) != ("c.jsonl", "in/c.jsonl")]
+    assert [each.path for each in find_paths(["in/**"], exclude=exclude)] == given
+
+
+def test_empty_file_beside_others_is_noted(cli):
+    write("in/a.jsonl", content=b"")
+    write("in/b.jsonl", content=LINES[0])
+    shown = cli(["build", "--input", "in", *TOKENIZER, "--output-prefix", "out/x"])
+    assert re.search(r"empty inputs: .*in/a.jsonl", shown.err)
+    assert "1 line = 1 kept" in shown.out
+
+
+@pytest.mark.parametrize(("log", "what"), [
+    ("sub/_delta_log/00000000000000000000.json", "in/sub: this is a Delta table"),
+    ("sub/metadata/v1.metadata.json", "in/sub: this is an Iceberg table"),
+])  # fmt: skip
+def test_table_with_a_log_is_refused(log, what):
+    write("in/a.jsonl", "in/sub/data/a.parquet", f"in/{log}")
+    assert refusal("in").startswith(what)
+
+
+def test_values_of_folders_are_those_of_their_records(cli):
+    rows = [{"lang": lang, "year": year, "text": f"{lang} {year}"} for lang in ("de", "en us") for year in (2023, 2024)]
+    rows[1]["own"] = "x"
+    for row in rows:
+        folder = Path(f"in/lang={row['lang'].replace(' ', '%20')}/year={row['year']}")
+        own = {"text": row["text"], **({"year": "mine"} if "own" in row else {})}
+        write(f"{folder}/a.jsonl", content=b"\n {} \n" + json.dumps(own).encode() + b"\n")
+        pq.write_table(pa.table({key: [value] for key, value in own.items()}), folder / "b.parquet")
+        empty = {"lang": row["lang"], "year": row["year"]}
+        row["year"] = own.get("year", row["year"])
+        with open("whole.jsonl", "a") as whole:
+            whole.write("\n" + "".join(json.dumps(each) + "\n" for each in (empty, row, row)))
+    where = '(.lang | startswith("en")) and .year != 2023 or .year == "mine"'
+    for keys, more in (("lang",), ()), (("text", "lang"), ()), (("y=.year | tostring",), ("--where", where)):
+        for source in ("in", "whole.jsonl"):
+            words = ["--json-keys", *keys, *more, "--on-bad-record", "quarantine", "--output-prefix", f"out/{source}"]
+            cli(["build", "--input", source, *TOKENIZER, *words, "--replace"])
+        names = [path.name.removeprefix("in_") for path in Path("out").glob("in_*.bin")]
+        assert names
+        for name in names:
+            assert Path(f"out/in_{name}").read_bytes() == Path(f"out/whole.jsonl_{name}").read_bytes(), keys
 
 
 def test_pattern_does_not_leave_out_a_folder_whose_disk_returns_an_error(monkeypatch):

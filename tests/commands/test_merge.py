@@ -103,7 +103,7 @@ def test_tokenizer_that_is_not_shared_is_not_recorded(copy, change):
         manifest["content"]["documents"] += 1
     path.write_text(json.dumps(manifest))
     result = dsindex.merge([str(copy / f"{name}_text_document") for name in "ab"], output_prefix=str(copy / "m"))
-    assert (change == "another") == ("b_text_document: their ids stand for different tokens" in "".join(result.notes))
+    assert (change == "another") == ("b_text_document: the same id is another token" in "".join(result.notes))
     merged = read_manifest(str(copy / "m"))
     assert merged is not None
     assert merged.content.tokenizer is None

@@ -63,7 +63,7 @@ def test_bad_records_are_named_and_set_aside(folder, capsys):
     with open(folder / INPUT, "ab") as file:
         file.write(BAD)
     assert build() == 1
-    assert r"caf\udce9.jsonl, line 11: expected JSON" in capsys.readouterr().err
+    assert r"caf\udce9.jsonl, line 11: not valid JSON" in capsys.readouterr().err
     assert build("--on-bad-record", "quarantine", "--replace") == 0
     assert "13 lines = 10 kept + 3 quarantined" in capsys.readouterr().out
     import pyarrow as pa
@@ -71,7 +71,7 @@ def test_bad_records_are_named_and_set_aside(folder, capsys):
     with open(f"{DATASET}.quarantine.jsonl.zst", "rb") as file, pa.input_stream(file, compression="zstd") as stream:
         entries = [json.loads(line) for line in stream.read().splitlines()]
     assert [(entry["file"], entry["line"]) for entry in entries] == [(INPUT, 11), (INPUT, 12), (INPUT, 13)]
-    assert "got only '\\udcff'" in entries[1]["reason"]
+    assert "has '\\udcff'" in entries[1]["reason"]
     assert main(["verify", DATASET]) == 0
 
 

@@ -112,7 +112,7 @@ def test_page_shows_hostile_texts_and_runs_none(tmp_path):
 def test_files_of_others_are_never_replaced(tmp_path, cli):
     output = tmp_path / "report.html"
     output.write_text("<!DOCTYPE html>\nmine")
-    assert "report.html: exists already and is no report" in cli(["report", GOLDEN_EOD, "-o", str(output)], 1).err
+    assert "report.html: exists already and is not a report" in cli(["report", GOLDEN_EOD, "-o", str(output)], 1).err
     assert output.read_text() == "<!DOCTYPE html>\nmine"
     assert "cannot be written (Is a directory)" in cli(["report", GOLDEN_EOD, "-o", str(tmp_path)], 1).err
 
@@ -130,6 +130,8 @@ def test_instruction_data_has_the_learned_tokens_of_each_source(tmp_path):
         for path, own in zip(inputs, (masks[:50], masks[50:]), strict=True):
             learned, tokens = sum(int(mask.sum()) for mask in own), sum(map(len, own))
             assert page.row(str(path))[2:5:2] == [f"{tokens:,}", f"{learned / tokens:.2%}"]
+        assert len(page.texts("mark")) > 20, "what is trained on is highlighted in the examples"
+        assert "message_construction" in page.content
     write_dataset(Path(f"{prefix}_loss_mask"), [[[0, 1, 1]], [[0]]], dtype=np.uint8)
     report(tmp_path, prefix, code=1)
 
@@ -137,7 +139,7 @@ def test_instruction_data_has_the_learned_tokens_of_each_source(tmp_path):
 @pytest.mark.parametrize(("arguments", "sentence"), [
     ([str(MODALITIES / "nonempty.jsonl")], "expected a dataset of .bin and .idx, or a .pbin, got: raw index"),
     (["{tmp}/none"], "there is no dataset"),
-    ([GOLDEN_EOD, f"{GOLDEN_EOD}.bin"], "expected every dataset once, got it twice"),
+    ([GOLDEN_EOD, f"{GOLDEN_EOD}.bin"], "this dataset is given twice"),
     ([GOLDEN_EOD, "--cache", "{tmp}"], "expected index caches of the datasets, found none"),
     ([GOLDEN_EOD, "--cache", "{tmp}/none"], "expected a folder with index caches, found none"),
     ([GOLDEN_EOD, "--tokenizer-model", "{tmp}/none"], "none"),
@@ -165,7 +167,7 @@ def test_damage_is_a_finding(built, tmp_path, capsys):
 def test_ids_that_no_tokenizer_has_are_a_finding(tmp_path, capsys):
     prefix = write_dataset(tmp_path / "d", [[[5, -7, 60000]], [[]], [[1 << 24] * 3]], dtype=np.int32)
     report(tmp_path, prefix, "--tokenizer-model", str(OWN.plain_tokenizer), code=1)
-    assert "of the tokenizer, got 5 tokens with others" in capsys.readouterr().out
+    assert "5 tokens outside of the tokenizer's vocabulary" in capsys.readouterr().out
 
 
 def test_datasets_are_compared_and_blends_shown(built, tmp_path, capsys):
@@ -179,6 +181,10 @@ def test_datasets_are_compared_and_blends_shown(built, tmp_path, capsys):
         "What train draws: 400 samples of 64 tokens", "What valid draws: 40 samples of 64 tokens", "Datasets",
     ]  # fmt: skip
     lengths = IndexedDataset(built).sequence_lengths
+    longer = next(line for line in page.texts("td") if "64 tokens, the length of a sample" in line)
+    assert re.search(rf"about {np.count_nonzero(lengths >= 64):,} longer", longer)
+    many = [row[0] for row in page.rows if len(row) == 6 and row[4] not in {"epochs", "-"} and float(row[4]) > 4]
+    assert many == [each.split()[1] for each in page.texts("p") if each.startswith("warning: ")]
     part = int(lengths[: round(0.9 * len(lengths))].sum())
     drawn = page.row(built)
     assert drawn[1:5] == ["100", "25.00%", "25.00%", f"{6400 / part:,.2f}"]
@@ -187,3 +193,11 @@ def test_datasets_are_compared_and_blends_shown(built, tmp_path, capsys):
     damaged.write_bytes(damaged.read_bytes()[:-10])
     report(tmp_path, built, GOLDEN_EOD, "--cache", cache, code=1)
     assert "dataset_index.npy" in capsys.readouterr().out
+
+
+def test_page_of_many_datasets_describes_the_largest(tmp_path):
+    names = [write_dataset(tmp_path / f"d{number}", [[[1] * (number + 1)]], dtype=np.uint16) for number in range(60)]
+    page = report(tmp_path, *map(str, names))
+    assert page.texts("h2") == list(map(str, names[10:]))
+    assert "10 smaller datasets not described below" in page.content
+    assert [row[0] for row in page.rows if row[0] in map(str, names)] == list(map(str, names))

@@ -7,7 +7,7 @@ import pytest
 
 from dsindex.commands import report_measures as measuring
 from dsindex.commands.report_measures import MOST_NAMED, Sources, measure
-from dsindex.datasets.detect import Subject
+from dsindex.datasets.detect import DetectedDataset
 from dsindex.datasets.documents import open_documents
 from tests.support.datasets import write_dataset
 
@@ -23,7 +23,7 @@ def measured(folder, documents, sizes=None, threads=2, **options):
     prefix = write_dataset(folder / "d", [[document] for document in documents])
     sizes = sizes or [len(documents)]
     sources = Sources(names=[str(number) for number in range(len(sizes))], num_documents=sizes)
-    return measure(open_documents(Subject(kind="MMIDIDX", path=prefix)), sources, threads=threads, **options)
+    return measure(open_documents(DetectedDataset(kind="MMIDIDX", path=prefix)), sources, threads=threads, **options)
 
 
 @pytest.mark.parametrize("block_tokens", [1 << 24, 50, 7])

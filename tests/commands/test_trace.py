@@ -123,9 +123,9 @@ def test_changed_and_missing_inputs_are_named(copied, cli):
 def test_provenance_of_another_dataset_is_refused(cli):
     shutil.copy("b_text_document.provenance.parquet", "a_text_document.provenance.parquet")
     words = ["cache", "--prefix", "a_text_document", "--sample", 0]
-    assert "a_text_document.provenance.parquet: expected a row for each of" in refusal(cli, 1, *words)
+    assert "a_text_document.provenance.parquet: it has 20 rows for 60 documents" in refusal(cli, 1, *words)
     os.remove("a_text_document.provenance.parquet")
-    assert "a_text_document.provenance.parquet: expected the provenance" in trace(cli, *words)["notes"][0]
+    assert "a_text_document.provenance.parquet: missing, so the source lines" in trace(cli, *words)["notes"][0]
 
 
 def test_cache_of_other_data_is_refused(copied, cli):

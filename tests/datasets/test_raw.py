@@ -35,9 +35,9 @@ def test_dataset_finds_lines_without_an_index_and_takes_a_jq_pattern(tmp_path, t
 
 @pytest.mark.parametrize(("line", "message"), [
     (b'{"text": 1}', "expected a string under the key 'text', got a number"),
-    (b'{"body": "x"}', "expected the key 'text', got only 'body'"),
-    (b"[]", "expected a JSON object, got a list"),
-    (b'{"text": "\xed\xa0\x80"}', "expected UTF-8, got byte 0xed"),
+    (b'{"body": "x"}', "no key 'text'; the record has 'body'"),
+    (b"[]", "not a JSON object but a list"),
+    (b'{"text": "\xed\xa0\x80"}', "not UTF-8: byte 0xed"),
 ], ids=str)  # fmt: skip
 def test_a_line_without_a_text_is_named(tmp_path, tokenizer, line, message):
     path = tmp_path / "x.jsonl"

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from dsindex.cli.parser import COMMANDS, load_model
+from dsindex.options.model import options_of
 from tests.docs.examples import PAGES, ROOT
 
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
@@ -51,6 +53,24 @@ def test_code_cites_sections_that_exist():
     for path, text in texts.items():
         assert set(_SECTION.findall(text)) <= formats, path
         assert set(_CONTRACT.findall(text)) <= contracts, path
+
+
+def test_every_page_is_reached_from_the_index_and_from_another_page():
+    targets = {page: _LINK.findall(page.read_text(encoding="utf-8")) for page in PAGES}
+    links = {page: {(page.parent / path).resolve() for path, _ in found if path} for page, found in targets.items()}
+    pages, index = {page for page in PAGES if page.parent.name == "docs"}, ROOT / "docs" / "index.md"
+    assert pages - {index} <= links[index]
+    linked = set().union(*(found for page, found in links.items() if page not in {index, ROOT / "README.md"}))
+    assert {page.name for page in pages - linked} <= {"index.md", "tutorial.md"}
+
+
+def test_reference_has_every_option():
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        section = text.partition(f"## dsindex {command}\n")[2].partition("\n## ")[0]
+        options = {name for name, option in options_of(load_model(command)).items() if option.help}
+        missing = {name for name in options if f"`{name}`" not in section}
+        assert not missing, f"{command}: run .venv/bin/python .ci/reference.py"
 
 
 def test_readme_is_short():

@@ -265,8 +265,7 @@ class Counter:
         self._open = os.open
 
         def open_file(file, mode="r", *arguments, **options):
-            is_counted = bool(set(mode) & set("wxa+")) != self._strike.reads
-            if isinstance(file, str) and is_counted and "opener" not in options:  # which calls os.open
+            if isinstance(file, str) and bool(set(mode) & set("wxa+")) != self._strike.reads:
                 self._meet("open", (file,))
             return really_open(file, mode, *arguments, **options)
 

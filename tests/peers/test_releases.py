@@ -1,8 +1,9 @@
 """Jobs of every release of Megatron-LM find caches that dsindex made from their flags alone.
 
 `DSINDEX_MEGATRON_RELEASES=FOLDER pytest -o addopts= tests/peers/test_releases.py`, where FOLDER has a checkout or an
-unpacked wheel of each release under its name: 0.16, 0.17, 0.18, 0.19 and main, with helpers_cpp compiled for this
-Python. 0.16 must be a checkout, as its wheel lacks megatron.training. A release that is not there is skipped.
+unpacked wheel of each release under its name: 0.16, 0.17, 0.18, 0.19 and main, with helpers_cpp compiled. 0.16 has to
+be a checkout, as its wheel lacks megatron.training. A release that is not there is skipped. Wheels from 0.17 on are for
+Python 3.12: name one with torch in DSINDEX_PEER_PYTHON, and releases run in it.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ from tests.peers.three_datasets import NAMES
 
 RELEASES_FOLDER = Path(os.environ.get("DSINDEX_MEGATRON_RELEASES", "/none"))
 JOBS = int(os.environ.get("DSINDEX_PEER_JOBS", "150"))
+PYTHON = os.environ.get("DSINDEX_PEER_PYTHON", sys.executable)
 PROGRAM = Path(__file__).with_name("release_program.py")
 SPLITS = ("train", "valid", "test")
 
@@ -37,7 +39,7 @@ class Release:
     def _start(self):
         with self._log.open("wb") as said:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": said}
-            self.process = subprocess.Popen([sys.executable, str(PROGRAM)], env=self._environment, text=True, **pipes)
+            self.process = subprocess.Popen([PYTHON, str(PROGRAM)], env=self._environment, text=True, **pipes)
 
     def close(self):
         for stream in (self.process.stdin, self.process.stdout):
@@ -205,7 +207,7 @@ def test_planned_caches_are_read_as_planned(release, tmp_path):
     sampler = RELEASES_FOLDER / ("main" if release == "0.16" else release)  # where it is beside the package
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider"),
+            *(PYTHON, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider"),
             *(f"--basetemp={tmp_path}/t", "tests/peers/test_indices.py", "tests/peers/test_continuing.py"),
             *("-k", "packed or continuing"),
         ],

@@ -21,7 +21,7 @@ def test_audit_catches_a_wrong_engine(monkeypatch):
         return replace(batch, spaced=np.where(batch.spaced == batch.tokens[-1], 7, batch.spaced))
 
     monkeypatch.setattr(encoders.Encoder, "_encode_fast", wrong)
-    with pytest.raises(TokenizerError, match=r"^trained: .* differ on 'wheel'; use --engine"):
+    with pytest.raises(TokenizerError, match=r"^trained: .* return different tokens for 'wheel'\nhint: use --engine"):
         audit(tokenizer, engine, ["wheel"])
     with pytest.raises(TokenizerError, match=r"'(x ){30}' … '( x){30}'"):
         audit(tokenizer, engine, ["x " * 500 + " x" * 500 + "wheel" + " x" * 30])

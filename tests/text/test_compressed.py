@@ -51,12 +51,14 @@ def test_a_file_is_told_by_its_content_not_its_name(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "content", "said"), [
-    ("x.jsonl.gz", TEXT, r"got no gzip data, as its name says, but b'\{\"text\"'?"),
-    ("x.jsonl", b"PK\x03\x04rest", "got a zip archive; unpack it"),
-    ("x.jsonl", b"\x04\x22\x4d\x18rest", "got lz4 data"),
-    ("x.jsonl.gz", b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n", "got a Git LFS pointer"),
-    ("x.tar.gz", gzip.compress(b"", mtime=0), "got a tar archive by its name; unpack it"),
-    ("x.tar", bytes(257) + b"ustar\x00" + bytes(300), "got a tar archive"),
+    ("x.jsonl.gz", TEXT, r"this is not gzip data, as its name says: it begins with b'\{"),
+    ("x.jsonl", b"PK\x03\x04rest", "this is a zip archive\nhint: unpack it"),
+    ("x.jsonl", b"\x04\x22\x4d\x18rest", "this is lz4 data"),
+    ("x.jsonl.gz", b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n", "this is a Git LFS pointer"),
+    ("x.tar.gz", gzip.compress(b"", mtime=0), "this is a tar archive, by its name"),
+    ("x.jsonl", "\ufeff{}".encode("utf-16-le"), "this is text in UTF-16, .*\nhint: convert it with `iconv"),
+    ("x.jsonl", "{}".encode("utf-32-be"), "this is text in UTF-32"),
+    ("x.tar", bytes(257) + b"ustar\x00" + bytes(300), "this is a tar archive"),
 ])  # fmt: skip
 def test_other_content_is_refused_by_its_kind(tmp_path, name, content, said):
     path = tmp_path / name

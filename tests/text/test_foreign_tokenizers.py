@@ -11,6 +11,7 @@ from tokenizers import models, pre_tokenizers
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.text.encoders import make_encoder
 from dsindex.text.engines import PATTERNS, choose_engine
+from dsindex.text.gigatoken_loader import TEXT_SEPARATOR
 from dsindex.text.tiktoken_files import (
     CL100K_PATTERN,
     MEGATRON_PATTERNS,
@@ -38,19 +39,39 @@ def loaded(tmp_path, shape):
 TEXTS = [*trained.NASTY, *trained.mixed_texts(100, seed=1)]
 
 
-def encoded(tokenizer, texts):
-    """Ids of each text, with the engine that is chosen."""
+def encoded(tokenizer, texts, name="gigatoken"):
+    """Ids of each text by the engine that is chosen, whose name is checked: in one call, and in a few."""
     engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
-    batch = make_encoder(tokenizer, engine).encode(texts)
-    return [own.tolist() for own in batch.split()]
+    assert engine.name == name, engine.reason
+    encoder = make_encoder(tokenizer, engine)
+    parts = [encoder.encode(texts[begin : begin + 20]) for begin in range(0, len(texts), 20)]
+    rows = [own.tolist() for own in encoder.encode(texts).split()]
+    assert rows == [own.tolist() for part in parts for own in part.split()]
+    assert max(part.spaced.max() for part in parts) < tokenizer.vocabulary_size
+    return rows
 
 
 @pytest.mark.parametrize("shape", SENTENCEPIECE_SHAPES)
 def test_tokens_are_those_of_the_library(tmp_path, shape):
     tokenizer = loaded(tmp_path, shape)
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.content)
-    texts = [*TEXTS, *(processor.id_to_piece(number) for number in range(100))]
-    assert encoded(tokenizer, texts) == processor.encode(texts, num_threads=1)
+    texts = [*TEXTS, *(processor.id_to_piece(number) for number in range(100)), f"a{TEXT_SEPARATOR}b"]
+    name = "sentencepiece" if shape == "t5" else "gigatoken"
+    assert encoded(tokenizer, texts, name) == processor.encode(texts, num_threads=1)
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"remove_extra_whitespaces": True}, "its normalizer was not compared (Strip, Replace, Prepend, Replace)"),
+    ({"normalization_rule_name": "nmt_nfkc"}, "its normalizer was not compared (Precompiled, Prepend, Replace)"),
+    ({"byte_fallback": False}, "only byte_fallback sentencepiece models are supported"),
+    ({"user_defined_symbols": ["<x>"]}, "it has user-defined symbols, and adds a space before a text"),
+])  # fmt: skip
+def test_other_models_are_encoded_by_sentencepiece(tmp_path, monkeypatch, change, reason):
+    monkeypatch.setitem(SENTENCEPIECE_SHAPES, "other", {**SENTENCEPIECE_SHAPES["llama2"], **change})
+    sentencepiece_model.cache_clear()
+    engine = choose_engine(loaded(tmp_path, "other"), "auto", add_special_tokens=True)
+    assert engine.name == "sentencepiece"
+    assert reason in engine.reason
 
 
 MEGATRON = TokenizerOptions(tokenizer_type="TikTokenizer", vocab_size=580, tiktoken_num_special_tokens=20)
@@ -99,7 +120,8 @@ def test_ranks_of_megatron_are_read_as_its_class_does(tmp_path, name):
     )
     assert (tokenizer.vocabulary_size, tokenizer.eod_id, tokenizer.special_tokens) == (520, 2, tuple(names))
     texts = [*TEXTS, *names]
-    assert encoded(tokenizer, texts) == [library.encode(text, allowed_special="all") for text in texts]
+    engine = "gigatoken" if name == "v2" else "tiktoken"
+    assert encoded(tokenizer, texts, engine) == [library.encode(text, allowed_special="all") for text in texts]
 
 
 @pytest.mark.parametrize(("content", "options", "message"), [

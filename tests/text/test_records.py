@@ -121,6 +121,26 @@ def test_every_parser_gives_what_json_loads_gives(line):
         assert as_reading(parse(content, open_selection(PATHS))) == reference(content, PATHS)
 
 
+@given(st.lists(st.dictionaries(
+    st.sampled_from(["text", "content", "n"]), st.sampled_from(["", "a", "é", None, 1, ["b", "c"], [], "\ud800"]),
+)))  # fmt: skip
+def test_other_names_are_read_by_blocks_as_by_lines(records):
+    selection = open_selection(["text|content", "content|n"])
+    content = "\n".join(map(json.dumps, records)).encode()
+    read = as_reading(parse(content, selection))
+
+    def first(record, *names):
+        return next((record[name] for name in names if record.get(name) is not None), None)
+
+    found = {line: values for _, line, values in read.records}
+    for number, record in enumerate(records):
+        wanted = [first(record, "text", "content"), first(record, "content", "n")]
+        is_good = all(type(value) in (str, list) and "\ud800" not in value for value in wanted)
+        expected = [[value] if isinstance(value, str) else value for value in wanted] if is_good else None
+        assert found.get(number) == expected
+    assert len(read.bad) == len(records) - len(found)
+
+
 @pytest.mark.parametrize("depth", [MAX_PATH_KEYS + 1, 5000])
 def test_long_paths_are_followed_as_deep_as_records_go(depth):
     selection = open_selection(["x=" + ".a" * depth])
@@ -131,9 +151,9 @@ def test_long_paths_are_followed_as_deep_as_records_go(depth):
 
 
 @pytest.mark.parametrize(("line", "reason"), [
-    (b'{"meta": {"x": 1}}', "expected the key 'text' at .meta, got only 'x'"),
+    (b'{"meta": {"x": 1}}', "no key 'text' at .meta; it has 'x'"),
     (b'{"meta": [1]}', "expected an object at .meta, got a list"),
-    (b'{"meta.text": 1}', "expected the key 'meta', got only 'meta.text'"),
+    (b'{"meta.text": 1}', "no key 'meta'; the record has 'meta.text'"),
     (b'{"meta": {"text": 5}}', "expected a string or a list of strings at .meta.text, got a number"),
 ])  # fmt: skip
 def test_reason_names_the_place(line, reason):

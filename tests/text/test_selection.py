@@ -8,6 +8,7 @@ from dsindex.text.selection import open_selection, parse_key
 from tests.text.readings import read_fields
 
 ARRAY = "; if the file is one array, `jq -c '.[]'` writes each of its records on a line"
+ENCODING = "; `iconv -f WINDOWS-1252 -t UTF-8` converts a file, if that is its encoding"
 
 
 def judge(selection, *lines):
@@ -26,9 +27,9 @@ def test_condition_is_evaluated_before_keys_are_read():
     found = judge(selection, b'{"keep": false, "b": "no number"}', b"no JSON", b"[1]", b'{"keep": true}', b'{"b": {}}')
     assert found == [
         None,
-        "expected JSON, got an error at column 1: Expecting value",
-        "expected a JSON object, got a list" + ARRAY,
-        "expected the key 'text', got only 'keep'",
+        "not valid JSON: Expecting value at column 1",
+        "not a JSON object but a list" + ARRAY,
+        "no key 'text'; the record has 'keep'",
         None,
     ]
 
@@ -94,21 +95,21 @@ EXPECTED = "expected a string or a list of strings under the key 'text', got "
         rb'{"text": ["\ud800"]}',
         EXPECTED + r"a list with a string with the lone surrogate \ud800 at character 1 as item 1",
     ),
-    (b"{}", "expected the key 'text', got an object without keys"),
-    (b'{"Text": "a", "x": 1}', "expected the key 'text', got only 'Text', 'x'"),
-    (rb'{"\ud800": 1}', r"expected the key 'text', got only '\ud800'"),
+    (b"{}", "no key 'text'; the record has no keys"),
+    (b'{"Text": "a", "x": 1}', "no key 'text'; the record has 'Text', 'x'"),
+    (rb'{"\ud800": 1}', r"no key 'text'; the record has '\ud800'"),
     (
         b'{"1":1,"2":1,"3":1,"4":1,"5":1,"6":1,"7":1}',
-        "expected the key 'text', got only '1', '2', '3', '4', '5' and 2 more",
+        "no key 'text'; the record has '1', '2', '3', '4', '5' and 2 more",
     ),
-    (b'{"' + b"k" * 50 + b'":1}', f"expected the key 'text', got only '{'k' * 40}…'"),
-    (b'["text"]', "expected a JSON object, got a list" + ARRAY),
-    (b"[", "expected JSON, got an error at column 2: Expecting value" + ARRAY),
-    (b"17", "expected a JSON object, got a number"),
-    ('{"é": "a" "b"}'.encode(), "expected JSON, got an error at column 11: Expecting ',' delimiter"),
-    (b'{"text": "a", "x": Inf}', "expected JSON, got an error at column 20: Expecting value"),
-    (b'{"text": "\xff"}', "expected UTF-8, got byte 0xff at byte 11 of the line: invalid start byte"),
-    (b'\xef\xbb\xbf{"text": "a"}', "expected JSON, got a byte order mark, which only a file's start may have"),
+    (b'{"' + b"k" * 50 + b'":1}', f"no key 'text'; the record has '{'k' * 40}…'"),
+    (b'["text"]', "not a JSON object but a list" + ARRAY),
+    (b"[", "not valid JSON: Expecting value at column 2" + ARRAY),
+    (b"17", "not a JSON object but a number"),
+    ('{"é": "a" "b"}'.encode(), "not valid JSON: Expecting ',' delimiter at column 11"),
+    (b'{"text": "a", "x": Inf}', "not valid JSON: Expecting value at column 20"),
+    (b'{"text": "\xff"}', "not UTF-8: byte 0xff at byte 11 of the line (invalid start byte)" + ENCODING),
+    (b'\xef\xbb\xbf{"text": "a"}', "a byte order mark, which only the start of a file may have"),
 ])  # fmt: skip
 def test_read_fields_says_what_is_wrong(line, reason):
     assert read_fields(line, ["text"]) == reason
@@ -123,4 +124,4 @@ def nested(depth):
 
 def test_read_fields_limits_nesting():
     result = [read_fields(nested(depth), ["text"]) for depth in (MAX_NESTING, MAX_NESTING + 1)]
-    assert result == [["a"], "expected at most 900 objects and lists inside each other, got more"]
+    assert result == [["a"], "more than 900 objects and lists inside each other"]

@@ -53,7 +53,7 @@ REFUSED = {
     ),
     "dropout": ({"model": model(dropout=0.1)}, "its model has the option dropout = '0.1'"),
     "new-option": ({"model": model(shape="round")}, "its model has the option shape"),
-    "hole": ({"model": model(vocab=model()["vocab"] | {"aaaa": 10**9})}, "its ids have holes: 1000000000"),
+    "hole": ({"model": model(vocab=model()["vocab"] | {"aaaa": 10**9})}, "its ids have holes: 1,000,000,000 ids"),
     "merge-twice": ({"model": model(merges=[["a", "b"], ["c", "d"], ["a", "b"]])}, "lists a merge twice"),
     "no-byte": (
         {"model": model(vocab={k: n for k, n in model()["vocab"].items() if k != "Ġ"})},
@@ -86,7 +86,7 @@ def test_added_token_may_be_in_other_characters():
     assert compared_parts(document) == ("gpt2",)
 
 
-@pytest.mark.parametrize("part", sweep.PARTS)
+@pytest.mark.parametrize("part", [part for part in sweep.PARTS if sweep.library_of(part) == "tokenizers"])
 def test_every_compared_form_is_known_by_its_part(part):
     for form in sweep.forms(part):
         model = v.space_mark_model() if part == "space-marks" else v.bpe()
