@@ -226,7 +226,7 @@ def instruction_of(config: InstructConfig) -> InstructionConfig:
     instruction = check_config(settings, source=source, folder=folder)
     if length is not None and (instruction.max_length or 0) > length and longer != "drop":
         raise UsageError(
-            f"max_length {instruction.max_length} is larger than --seq-length {length}: a conversation must fit into a pack",
+            f"max_length {instruction.max_length} exceeds --seq-length {length}: a conversation must fit into a pack",
             hint="lower max_length, or leave longer conversations out with --longer-than-pack drop",
         )
     return instruction
