@@ -106,6 +106,6 @@ def test_merge_refuses_different_token_sizes_and_existing_files(tmp_path):
         join_pbin_files([two, four], str(tmp_path / "x"))
     with pytest.raises(OutputError, match="exists already, with other content"):
         join_pbin_files([two], four)
-    with pytest.raises(ValueError, match="no .pbin files"):
+    with pytest.raises(ValueError, match=r"no \.pbin files"):
         join_pbin_files([], str(tmp_path / "x"))
     assert {file.name for file in tmp_path.iterdir()} == {"two", "four"}
