@@ -83,7 +83,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 digests=files,
             )
             name = shared.run.tokenizer_path if shared else None
-            job.publish([content], num_shards=len(segments), tokenizer_path=name)
+            job.publish([content], {}, num_shards=len(segments), tokenizer_path=name)
     return MergeResult(
         datasets=(MadeDataset.of(config.output_prefix, job.manifests[0].content),),
         already_complete=job.already_complete,

@@ -213,20 +213,39 @@ def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -
     return answers
 
 
-def plan_shards(inputs: Sequence[InputFile], *, shard_bytes: int) -> list[ShardTask]:
+def plan_shards(
+    inputs: Sequence[InputFile], *, shard_bytes: int, dataset_begins: Sequence[int] = (0,)
+) -> list[ShardTask]:
     """Return the shards of inputs in order: one for each part, but small inputs share them.
 
     Args:
         inputs: The inputs.
         shard_bytes: About the bytes of text of small inputs in a shard.
+        dataset_begins: Number of the first input of each dataset; no shard has inputs of two.
     """
     tasks, times = list[ShardTask](), Counter[str]()
-    for shard, (first, parts) in enumerate(_share_shards(inputs, shard_bytes)):
-        task = ShardTask(shard=shard, input=first, parts=parts)
-        key = task.key
-        tasks.append(replace(task, occurrence=times[key]) if times[key] else task)
-        times[key] += 1
+    for dataset, (begin, end) in enumerate(pairwise([*dataset_begins, len(inputs)])):
+        for first, parts in _share_shards(inputs[begin:end], shard_bytes):
+            task = ShardTask(shard=len(tasks), input=begin + first, parts=parts, dataset=dataset)
+            key = task.key
+            tasks.append(replace(task, occurrence=times[key]) if times[key] else task)
+            times[key] += 1
     return tasks
+
+
+def group_inputs(sizes: Iterable[int], most_bytes: int) -> list[int]:
+    """Return the number of the first input of each dataset; no dataset but one of a single input is larger.
+
+    >>> group_inputs([5, 4, 3, 20, 1, 2], 10)
+    [0, 2, 3, 4]
+    """
+    begins, held_bytes = [0], 0
+    for number, size in enumerate(sizes):
+        if held_bytes and held_bytes + size > most_bytes:
+            begins.append(number)
+            held_bytes = 0
+        held_bytes += size
+    return begins
 
 
 def _share_shards(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tuple[int, tuple[TextPart, ...]]]:

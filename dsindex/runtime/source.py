@@ -30,7 +30,7 @@ from dsindex.text.tiktoken_files import TokenizerOptions
 from dsindex.text.tokenizer import describe_folder, load_tokenizer, require_eod, shared_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dsindex.options.common import TextConfig
     from dsindex.runtime.inputs import InputFile
@@ -56,6 +56,8 @@ class TextSource:
     eod_id: int | None
     smallest_shard: int
     """The smallest shard size that is chosen: that of the work folder, or of the size of the job."""
+    folders: tuple[str, ...]
+    """Sentences about the files that are read of each folder."""
 
     @property
     def files(self) -> list[InputStatus]:
@@ -98,7 +100,7 @@ class TextSource:
         fallback = self.engine.describe_fallback() if encodes else None
         folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else None
         ends = self._describe_ends() if encodes else None
-        return (*filter(None, [fallback, ends, folder]), *self.notes)
+        return (*self.folders, *filter(None, [fallback, ends, folder]), *self.notes)
 
     def _describe_ends(self) -> str | None:
         """Return a note if documents of a build end without a special token, or with two EOD tokens."""
@@ -117,11 +119,12 @@ class TextSource:
             "--tokenizer-hf-no-include-special-tokens"
         )
 
-    def tasks(self) -> list[ShardTask]:
-        """Return all shards, in plan order."""
+    def tasks(self, dataset_begins: Sequence[int] = (0,)) -> list[ShardTask]:
+        """Return all shards, in plan order; `dataset_begins` are the first inputs of the datasets."""
         config = self.config
         chosen = choose_shard_size(0, smallest=self.smallest_shard, largest=config.largest_shard)
-        return plan_shards(self.inputs, shard_bytes=config.shard_size or chosen)
+        shard_bytes = config.shard_size or chosen
+        return plan_shards(self.inputs, shard_bytes=shard_bytes, dataset_begins=dataset_begins)
 
     def shard_options(self) -> dict[str, Any]:
         """Return the settings that the shards of every kind have."""
@@ -218,6 +221,7 @@ def open_source(
         config=config.input_config,
         exclude=config.exclude,
         standard_input=None if reporter is None else stored,
+        say=(found := list[str]()).append,
     )
     if reporter is not None and len(paths) >= _MANY_INPUTS:
         reporter.say(f"looking at {len(paths):,} inputs, about a minute for a million")
@@ -236,6 +240,7 @@ def open_source(
         engine=engine,
         eod_id=eod_id,
         smallest_shard=smallest,
+        folders=tuple(found),
     )
 
 

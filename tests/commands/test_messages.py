@@ -146,6 +146,22 @@ def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path, cli)
     assert "which takes" not in cli([*given, "--replace", "--engine", "reference"]).err
 
 
+def test_inputs_and_bad_records_are_accounted_for(tmp_path, cli):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write(folder / "a.jsonl", GOOD + b'{"body": "x"}\n{"body": "y"}\nnot json\n')
+    write(folder / "stats.json", b'{"x": 1}\n')
+    write(folder / "README.md", b"about")
+    given = ["build", "--input", str(folder), *TOKENIZER, "--output-prefix", str(tmp_path / "x")]
+    shown = cli([*given, "--on-bad-record", "quarantine"])
+    assert f"note: {folder}: reads stats.json, a.jsonl; skips README.md\n" in shown.err
+    lines = [line.strip() for line in shown.out.splitlines() if line.startswith(("  ", "warning"))]
+    assert re.match(rf"2 × .*'text'.* \({folder}/a.jsonl, line \d+\)$", lines[0])
+    assert [line.partition(" ×")[0] for line in lines[:3]] == ["2", "1", "1"]
+    assert lines[3] == f"all in {tmp_path}/x_text_document.quarantine.jsonl.zst"
+    assert re.match(r"warning: \d+(\.\d+)?% of the records are quarantined$", lines[4])
+
+
 def test_documents_that_run_together_are_noted(tmp_path, cli):
     source, tokenizer = write(tmp_path / "a.jsonl", GOOD), write(tmp_path / "tokenizer.json", word_piece())
     builds = {"plain": TOKENIZER, "ended": [*TOKENIZER, "--append-eod"], "sep": ["--tokenizer-model", tokenizer]}
