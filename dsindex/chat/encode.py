@@ -443,7 +443,7 @@ class _Chat:
             yield first, skip_blanks(text, last, end)
 
     def _find_empty(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
-        """Yield empty thoughts that the template writes by itself: trained on, they would teach a model not to think."""
+        """Yield empty thoughts that the template writes by itself, which would teach a model not to think."""
         message, pattern = self._conversation.messages[number], self._encoder.empty_thought
         if not any(message.get(key) for key in REASONING_KEYS) and not pattern.search(content_text(message)):
             yield from (match.span() for match in pattern.finditer(text, begin, end))
