@@ -210,7 +210,7 @@ def fingerprint(file: Readable) -> str:
 
 @contextmanager
 def opened_input(planned: InputStatus) -> Iterator[Readable]:
-    """Open an input and check, now and on closing, that it is unchanged since planning; objects are checked on each read.
+    """Open an input and check, now and on closing, that it is unchanged since planning; objects at every read.
 
     Raises:
         InputError: If it cannot be read, or changed.
