@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
@@ -148,15 +149,15 @@ def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount], tup
         prefixes = blend.prefixes
         if blend.weights is not None:
             weights = config.data_path[::2]
-            numbers = [Fraction(weight) for weight in blend.weights]
-            amounts = [Amount(kind="share", value=number / sum(numbers)) for number in numbers]
+            total = sum(map(Fraction, blend.weights))
+            amounts = [Amount(kind="share", value=Fraction(weight) / total) for weight in blend.weights]
     else:
         pairs = [read_source(word) for word in config.source]
         prefixes, amounts = tuple(prefix for prefix, _ in pairs), [amount for _, amount in pairs]
-    files = [os.path.realpath(f"{prefix}.idx") for prefix in prefixes]
-    for prefix, file in zip(prefixes, files, strict=True):
-        if files.count(file) > 1:
-            raise InputError(f"{prefix}: expected every dataset once, got it twice; add the amounts up")
+    repeated = Counter(os.path.realpath(f"{prefix}.idx") for prefix in prefixes)
+    for prefix in prefixes:
+        if repeated[os.path.realpath(f"{prefix}.idx")] > 1:
+            raise InputError(f"{prefix}: this dataset is given twice", hint="add the amounts up")
     return prefixes, amounts, weights
 
 
@@ -241,7 +242,8 @@ def _draw(
         counts=dict(zip(prefixes, counts, strict=True)),
     )
     wanted = [Fraction(weight) for weight in blends[0].weights] if blends else [Fraction(1)]
-    shares = [weight / sum(wanted) for weight in wanted]
+    total = sum(wanted)
+    shares = [weight / total for weight in wanted]
     size = num_samples or sum(cache.epochs.num_samples for cache in caches)
     if not size:
         raise LimitError(

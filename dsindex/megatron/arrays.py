@@ -98,10 +98,8 @@ def build_sample_index(
         # A kept partial sample ends with the last token: its row is the last position, x tokens before the end.
         last_offset = int(sequence_lengths[int(document_index[-1]) - begin]) - extra
         if last_offset < 0:
-            raise LimitError(
-                "the last sequence is empty, so the end of the kept partial sample cannot be stored "
-                "(Megatron also stops there); use another seed, or drop the partial sample"
-            )
+            hint = "use another seed, or drop the partial sample"
+            raise LimitError("the last sequence is empty, so Megatron stops at the partial last sample", hint=hint)
         rows[reached + 1 :] = (len(document_index) - 1, last_offset)
     return rows
 
@@ -358,7 +356,7 @@ def blend_by_weights(weights: Sequence[float], size: int) -> tuple[NDArray[np.in
     ([0, 1, 2, 0, 0, 1], [0, 0, 0, 1, 2, 1])
     """
     datasets, samples = _empty(size)
-    _greedy(np.array(weights, np.float64), datasets, samples)
+    _greedy(np.array(weights, np.float64), np.full(len(weights), np.inf), datasets, samples)
     return datasets, samples
 
 
@@ -376,8 +374,8 @@ def blend_exhaustively(lengths: Sequence[int]) -> tuple[NDArray[np.int16], NDArr
     """
     total = sum(lengths)
     datasets, samples = _empty(total)
-    limits = np.array(lengths, np.int64)
-    _greedy_until_spent(limits / np.float64(total), limits, datasets, samples)
+    limits = np.array(lengths, np.float64)
+    _greedy(limits / np.float64(total), limits, datasets, samples)
     return datasets, samples
 
 
@@ -474,7 +472,12 @@ def _empty(size: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
 
 
 @njit(cache=True, nogil=True)
-def _greedy(weights: NDArray[np.float64], datasets: NDArray[np.int16], samples: NDArray[np.int64]) -> None:
+def _greedy(
+    weights: NDArray[np.float64],
+    limits: NDArray[np.float64],
+    datasets: NDArray[np.int16],
+    samples: NDArray[np.int64],
+) -> None:
     # The processor overlaps a search for the largest lag in both halves; a weight of -inf makes them equally long.
     half = (len(weights) + 1) // 2
     shares = np.full(2 * half, -np.inf)
@@ -496,27 +499,5 @@ def _greedy(weights: NDArray[np.float64], datasets: NDArray[np.int16], samples: 
         datasets[sample] = best
         samples[sample] = np.int64(taken[best])
         taken[best] += 1.0
-
-
-@njit(cache=True, nogil=True)
-def _greedy_until_spent(
-    weights: NDArray[np.float64], limits: NDArray[Any], datasets: NDArray[np.int16], samples: NDArray[np.int64]
-) -> None:
-    taken = np.zeros(len(weights), np.int64)
-    unspent = np.arange(len(weights))
-    count = len(unspent)
-    for sample in range(len(datasets)):
-        step = max(float(sample), 1.0)
-        best, largest = 0, -np.inf
-        for place in range(count):
-            lag = weights[unspent[place]] * step - float(taken[unspent[place]])
-            if lag > largest:
-                best, largest = place, lag
-        dataset = unspent[best]
-        datasets[sample] = dataset
-        samples[sample] = taken[dataset]
-        taken[dataset] += 1
-        if taken[dataset] == limits[dataset]:
-            count -= 1
-            for place in range(best, count):  # keeps the order, which decides ties
-                unspent[place] = unspent[place + 1]
+        if taken[best] == limits[best]:
+            shares[best] = -np.inf

@@ -23,7 +23,7 @@ from dsindex.megatron.cache import (
 )
 from dsindex.megatron.epochs import STOCK_ORDER, DocumentOrder, shuffle_dtype, split_bounds
 from dsindex.megatron.plan import BlendedCache, GPTCache, PartCounts
-from dsindex.store.local import make_folder, write_whole
+from dsindex.store.local import is_there, make_folder, write_whole
 from dsindex.store.read import digest_file, input_status, is_stored
 
 if TYPE_CHECKING:
@@ -76,9 +76,8 @@ def sequence_counts(prefixes: Mapping[str, str]) -> bytes:
     headers = {path: read_header(f"{prefix}.idx") for path, prefix in prefixes.items()}
     for path, header in headers.items():
         if header.dtype not in {np.dtype("<u2"), np.dtype("<i4")}:
-            raise InputError(
-                f"--per-dataset-sequences-path: Megatron cannot read {path} with it: {header.dtype} tokens"
-            )
+            what = f"Megatron cannot read {path} with it: {header.dtype} tokens"
+            raise InputError(f"--per-dataset-sequences-path: {what}")
     return json.dumps({path: [each.num_sequences, each.num_boundaries] for path, each in headers.items()}).encode()
 
 
@@ -88,7 +87,7 @@ def write_sequence_counts(path: str, content: bytes) -> None:
     Raises:
         OutputError: If another file exists, or this one cannot be written.
     """
-    if os.path.lexists(path) and not has_content(path, content):
+    if is_there(path) and not has_content(path, content):
         raise OutputError(f"{path}: exists and has other counts", hint="move it away, or choose another path")
     make_folder(os.path.dirname(path) or ".")
     write_whole(path, content)
@@ -183,10 +182,9 @@ def _make_blend(cache: BlendedCache) -> tuple[NDArray[Any], ...]:
     drawn = np.bincount(datasets, minlength=len(cache.datasets)).tolist()
     for dataset, size in zip(cache.datasets, drawn, strict=True):
         if size > dataset.num_samples:  # Megatron would fail only after building all indices
-            raise LimitError(
-                f"{cache.name}: the blend draws {size} samples from {dataset.prefix}, which has only "
-                f"{dataset.num_samples}; raise --mid-level-dataset-surplus from {cache.surplus:g}, here and in the job"
-            )
+            what = f"the blend draws {size} samples from {dataset.prefix}, which has only {dataset.num_samples}"
+            hint = f"raise --mid-level-dataset-surplus from {cache.surplus:g}, here and in the job"
+            raise LimitError(f"{cache.name}: {what}", hint=hint)
     return datasets, samples
 
 
@@ -202,11 +200,9 @@ def _require_same_order(cache: Cache) -> None:
     """
     record, wanted = cache.files.read_record(), cache.settings
     if record is not None and cache.files.exist() and record.settings.order != wanted.order:
-        raise OutputError(
-            f"{cache.files.paths[0]}: the cache of this name has {record.settings.show_order()}, not "
-            f"{wanted.show_order()}; Megatron's names do not tell document orders apart: choose another "
-            "--data-cache-path, or move it away"
-        )
+        what = f"has {record.settings.show_order()}, not {wanted.show_order()}"
+        hint = "choose another --data-cache-path: names do not tell document orders apart"
+        raise OutputError(f"{cache.files.paths[0]}: the cache of this name {what}", hint=hint)
 
 
 def _is_current(cache: GPTCache, source: Fingerprint) -> bool:

@@ -86,10 +86,8 @@ def plan_over_time(
     size = blend.num_samples if blend is not None else int(members[0].identifiers["num_samples"] or 0)
     requested = size if blend is None else blend.requested or size
     if consumed >= max(requested, 1):
-        raise InputError(
-            f"--consumed-samples: expected less than the {requested} samples of this job, which count from the begin "
-            f"of the first one, got {consumed}; request more with --train-samples or --train-iters"
-        )
+        what = f"{consumed} is not below the {requested} samples of this job, which include the first job's"
+        raise InputError(f"--consumed-samples: {what}", hint="request more with --train-samples or --train-iters")
     first, olds = (None, []) if continue_from is None else read_first_job(continue_from)
     numbers, taken = ([], [0] * len(members)) if first is None else _match(first, olds, members, consumed)
     curve = constant_curve([1.0] if blend is None else blend.weights, size)
@@ -115,10 +113,8 @@ def plan_over_time(
         if most is not None and tokens - length > most * member.part.tokens:
             too_often.append(f"{member.prefix} would be read {epochs:.2f} times")
     if too_often:
-        raise LimitError(
-            f"--max-epochs {float(most or 1):g}: {'; '.join(too_often)}; lower the weights, shorten the run, or ask "
-            "for repeats with a larger --max-epochs"
-        )
+        hint = "lower the weights, shorten the run, or allow repeats with a larger --max-epochs"
+        raise LimitError(f"--max-epochs {float(most or 1):g}: {'; '.join(too_often)}", hint=hint)
 
     planned = [
         _plan_dataset(
@@ -176,10 +172,8 @@ def _caches_of_train(
         return own, None
     members = blended[0].datasets if blended else ()
     if not members or blended[0].requested is None or members[0].identifiers["num_samples"] is None:
-        raise InputError(
-            f"{flag}: expected a weight before each dataset, here and in the job, as in --data-path 1 PREFIX: without "
-            "weights, Megatron asks for all samples of each dataset, once"
-        )
+        hint = "give a weight before each dataset, here and in the job, as in --data-path 1 PREFIX"
+        raise InputError(f"{flag}: without weights, Megatron asks for all samples of each dataset, once", hint=hint)
     if len({member.files.stem for member in members}) < len(members):
         raise InputError(f"{flag}: expected every dataset once, got one twice; add the weights up")
     return members, blended[0]
@@ -229,10 +223,8 @@ def _read_first(path: str) -> FirstCache:
     described, files = read_description(path), files_of(path)
     record = files.read_record() or CacheRecord()
     if record.files and (changed := files.changed(record)):
-        raise FormatError(
-            f"{files.stem}: {', '.join(changed)} changed since dsindex wrote it, so what the first job read is not "
-            "known; use the arrays that the job had"
-        )
+        what = f"{', '.join(changed)} changed since dsindex wrote it, so what the first job read is unknown"
+        raise FormatError(f"{files.stem}: {what}", hint="use the arrays that the job had")
     return FirstCache(files=files, described=described, record=record)
 
 
@@ -251,18 +243,14 @@ def _match(
     """
     rule, length, place = members[0].rule, olds[0].described["sequence_length"], first.files.stem
     if length != rule.sequence_length:
-        raise InputError(
-            f"--continue-from: expected samples of {length} tokens as in {place}, got --seq-length "
-            f"{rule.sequence_length}; go on with the same length"
-        )
+        what = f"samples have {length} tokens in {place}, not {rule.sequence_length}"
+        raise InputError(f"--continue-from: {what}", hint="continue with the same --seq-length")
     if olds[0].record.settings.extra_token != rule.extra_token:
         raise InputError("--no-extra-token: expected it as in the first job, on which the borders of samples depend")
     *datasets, samples = map(first.files.open, first.files.arrays)
     if consumed > len(samples):
-        raise InputError(
-            f"--consumed-samples: expected at most the {len(samples)} samples of the first job in {place}, got "
-            f"{consumed}"
-        )
+        what = f"the first job in {place} has only {len(samples)} samples, not {consumed}"
+        raise InputError(f"--consumed-samples: {what}")
     sizes = [consumed]
     if first is not olds[0]:
         drawn = [samples[:consumed][datasets[0][:consumed] == number] for number in range(len(olds))]
@@ -276,11 +264,12 @@ def _match(
         if number is not None:
             taken[number] = size
         elif size:
-            raise InputError(
-                f"--continue-from: expected {old.described['dataset_path']}, of which the first job read "
-                f"{count(size, 'sample')} before {consumed}; leave it in --data-path with a weight of 1e-9, which "
-                "draws nothing more, and spell it as the first job did, with --dataset-path-as"
+            path = old.described["dataset_path"]
+            hint = (
+                "add it with a weight of 1e-9, which draws nothing, under its path in the first job (--dataset-path-as)"
             )
+            what = f"{path}, of which the first job read {count(size, 'sample')}, is missing"
+            raise InputError(f"--continue-from: {what}", hint=hint)
         numbers.append(number)
     return numbers, taken
 
@@ -301,10 +290,9 @@ def _plan_dataset(cache: GPTCache, first: FirstCache | None, *, taken: int, want
     documents, samples, shuffle = _open_first(files)
     start, end = (int(documents.min()), int(documents.max()) + 1) if len(documents) else (begin, begin)
     if start < begin or end > cache.part.end:
-        raise FormatError(
-            f"{cache.name}: expected the sequences {start} to {end - 1}, from which the first job draws, got {begin} "
-            f"to {cache.part.end - 1}; a dataset may grow at its end, but not shrink, and --split has to stay"
-        )
+        what = f"the first job draws from sequences {start} to {end - 1}, not {begin} to {cache.part.end - 1}"
+        hint = "keep --split; a dataset may grow at its end, but not shrink"
+        raise FormatError(f"{cache.name}: {what}", hint=hint)
     pieces = range(0, len(documents), PIECE)
     tokens = num_old = sum(int(lengths[documents[at : at + PIECE] - begin].sum(dtype=np.int64)) for at in pieces)
     segments = () if first is None else _segments_of(first, len(documents), end - start)
@@ -320,9 +308,7 @@ def _plan_dataset(cache: GPTCache, first: FirstCache | None, *, taken: int, want
     needed = max(asked, taken + math.floor(wanted + 1) if wanted > ROUNDING else taken)
     missing = needed * rule.sequence_length + int(rule.extra_token) - tokens
     if missing > 0 and per_epoch == 0:
-        raise LimitError(
-            f"{cache.name}: {needed} samples are needed, but the part has no tokens; leave the dataset out"
-        )
+        raise LimitError(f"{cache.name}: the part has no tokens for {needed} samples", hint="leave the dataset out")
     appended = max(not segments, -(-missing // per_epoch) if per_epoch else 0)
     num_samples = max(0, (tokens + appended * per_epoch - int(rule.extra_token)) // rule.sequence_length)
     own = (
@@ -367,9 +353,7 @@ def _open_first(files: CacheFiles | None) -> tuple[NDArray[Any], NDArray[Any], N
         return np.empty(0, DOCUMENT_DTYPE), np.empty((0, 2), DOCUMENT_DTYPE), np.empty(0, np.uint32)
     documents, samples, shuffle = map(files.open, files.arrays)
     if len(shuffle) != len(samples) - 1 or (len(shuffle) and not 0 <= shuffle.min() <= shuffle.max() < len(shuffle)):
-        raise FormatError(
-            f"{files.stem}: expected samples below {len(samples) - 1} in the shuffle index; build it again"
-        )
+        raise FormatError(f"{files.stem}: the shuffle index is not one of its samples", hint="build the cache again")
     return documents, samples, shuffle
 
 
@@ -383,10 +367,9 @@ def _segments_of(first: FirstCache, num_positions: int, per_epoch: int) -> tuple
     if segments is None:
         segments = tuple((per_epoch, epoch + 1) for epoch in range(num_positions // max(1, per_epoch)))
     if sum(size for size, _ in segments) != num_positions:
-        raise FormatError(
-            f"{first.files.stem}: expected whole epochs of {per_epoch} sequences, got {num_positions} entries; if the "
-            "cache was continued itself, its …-dsindex.json has to be beside it"
-        )
+        what = f"{num_positions} entries are not whole epochs of {per_epoch} sequences"
+        hint = "if this cache was itself continued, put its …-dsindex.json next to it"
+        raise FormatError(f"{first.files.stem}: {what}", hint=hint)
     return segments
 
 
@@ -437,10 +420,9 @@ def build_continued_arrays(
         filled += size
     samples = build_sample_index(lengths, documents, num_samples, rule=rule, begin=begin, threads=threads)
     if not np.array_equal(samples[: len(old_samples)], old_samples):
-        raise FormatError(
-            f"{cache.name}: the sequences have other lengths than in the first job, so what was read is not known; "
-            "continue with the dataset as it was, which may only have grown at its end"
-        )
+        what = "sequences have other lengths than in the first job, so what it read is unknown"
+        hint = "continue with the dataset as it was, which may only have grown at its end"
+        raise FormatError(f"{cache.name}: {what}", hint=hint)
     # The shuffle index: what was read, then what is left, epoch by epoch.
     filled = plan.taken
     shuffle = np.empty(num_samples, shuffle_dtype(num_samples))

@@ -119,10 +119,9 @@ def count_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: Sample
     built = count_samples(num_epochs * tokens_per_epoch, rule=rule)
     if num_samples is not None and built < num_samples:
         # Only the float32 arithmetic for a kept partial sample leads here, from 2**24 tokens on.
-        raise LimitError(
-            f"{place}: expected {num_samples} samples, got {built}, as Megatron counts them in float32, and would "
-            "stop; drop the last partial sample, or request slightly fewer samples"
-        )
+        what = f"Megatron counts {built} samples in float32, not the {num_samples} that are requested, and stops"
+        hint = "drop the last partial sample, or request slightly fewer samples"
+        raise LimitError(f"{place}: {what}", hint=hint)
     return EpochCounts(
         tokens_per_epoch=tokens_per_epoch,
         num_epochs=num_epochs,
@@ -139,16 +138,12 @@ def _count_epochs(tokens_per_epoch: int, num_samples: int | None, rule: SampleRu
     if wanted == 0:
         return 1
     if tokens_per_epoch == 0:
-        raise LimitError(
-            f"{place}: {num_samples} samples were requested, but the part has no tokens (Megatron would loop "
-            "forever); give the split a larger share, or `none` samples"
-        )
+        what = f"{num_samples} samples were requested, but the part has no tokens (Megatron would loop forever)"
+        raise LimitError(f"{place}: {what}", hint="give the split a larger share, or `none` samples")
     num_epochs = max(1, -(-wanted // tokens_per_epoch))
     if num_epochs > MAX_EPOCHS:
-        raise LimitError(
-            f"{place}: {num_samples} samples of {rule.sequence_length} tokens take {num_epochs} epochs of "
-            f"{tokens_per_epoch} tokens, more than the {MAX_EPOCHS} that Megatron can count; request fewer samples"
-        )
+        what = f"{num_samples} samples take {num_epochs} epochs, more than the {MAX_EPOCHS} that Megatron can count"
+        raise LimitError(f"{place}: {what}", hint="request fewer samples")
     return num_epochs
 
 
@@ -225,10 +220,8 @@ def parse_split(text: str) -> tuple[float, float, float]:
     with contextlib.suppress(ValueError):
         shares = [float(number) for number in re.findall(r"[.0-9]+", text)]
     if not 1 <= len(shares) <= len(SPLIT_NAMES) or not 0 < sum(shares) < math.inf or re.search(r"[-+a-zA-Z]", text):
-        raise InputError(
-            f"--split: expected one to three shares, none negative and not all 0, got {show_value(text)}; write train, "
-            "valid and test as in '969, 30, 1'"
-        )
+        hint = "give the shares of train, valid and test, as in '969, 30, 1'"
+        raise InputError(f"--split: {show_value(text)} is not one to three shares above 0", hint=hint)
     train, valid, test = normalise(shares + [0.0] * (len(SPLIT_NAMES) - len(shares)))
     return train, valid, test
 

@@ -306,9 +306,7 @@ def _check_length(length: TrainingLength) -> int:
     has_one = (iterations is None) != (samples is None)
     has_both = iterations is not None and samples is not None
     if not has_one and not (has_both and length.skip_train and not is_before(length.release, "0.17")):
-        raise UsageError(
-            "expected either --train-iters or --train-samples, as Megatron does unless it has --skip-train"
-        )
+        raise UsageError("give either --train-iters or --train-samples, as Megatron needs unless it has --skip-train")
     batch, validates = length.global_batch_size, length.eval_interval or length.full_validation or length.skip_train
     if batch is None or not validates:
         missing = ["--global-batch-size"] * (batch is None) + ["--eval-interval or --full-validation"] * (not validates)
@@ -321,10 +319,9 @@ def _check_length(length: TrainingLength) -> int:
         first, increment, ramp_samples = ramp
         growth = batch - first
         if min(first, increment, ramp_samples, growth) < 1 or growth % increment or growth // increment > 10**6:
-            raise UsageError(
-                "--rampup-batch-size: expected a first batch size that is smaller than --global-batch-size "
-                f"{batch} by a multiple of the increment, and samples above 0, got {' '.join(map(str, ramp))}"
-            )
+            what = f"{' '.join(map(str, ramp))} does not lead to --global-batch-size {batch}"
+            hint = "the difference has to be a multiple of the increment, and all numbers above 0"
+            raise UsageError(f"--rampup-batch-size: {what}", hint=hint)
     return batch
 
 
@@ -361,10 +358,8 @@ def _parse_steps(length: TrainingLength) -> list[tuple[int, int]]:
     thresholds = [threshold for threshold, _ in steps]
     is_rising = thresholds[:1] == [0] and len(set(thresholds)) == len(thresholds)
     if not is_rising or min(size for _, size in steps) < 1:
-        raise UsageError(
-            "--step-batch-size-schedule: expected different thresholds, the first one 0, and sizes above 0, got "
-            f"{text!r}, at which Megatron stops"
-        )
+        hint = "thresholds have to differ and begin with 0, and sizes have to be above 0"
+        raise UsageError(f"--step-batch-size-schedule: Megatron stops at {text!r}", hint=hint)
     return steps
 
 

@@ -98,9 +98,8 @@ def samples_for_steps(length: TrainingLength) -> list[Sizes]:
     """Return the samples that a job reads: `steps` of train, and `eval_steps` for every `eval_interval` of them."""
     steps, batch = length.train_iters, length.global_batch_size
     if steps is None or batch is None:
-        raise UsageError(
-            "the number of samples is unknown", hint="give --train-iters and --global-batch-size, or --num-samples"
-        )
+        hint = "give --train-iters and --global-batch-size, or --num-samples"
+        raise UsageError("the number of samples is unknown", hint=hint)
     valid = None
     if length.eval_interval is not None:
         valid = -(-steps // length.eval_interval) * length.eval_iters * (length.eval_global_batch_size or batch)

@@ -94,16 +94,12 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
         if numbers:
             prefixes, weights = prefixes[1::2], tuple(numbers)
     if len(prefixes) > MAX_DATASETS:
-        raise LimitError(
-            f"{flag}: expected at most {MAX_DATASETS} datasets in a blend, got {len(prefixes)}: Megatron's dataset "
-            "index is int16; merge some of them"
-        )
+        what = f"{len(prefixes)} datasets are more than the {MAX_DATASETS} of Megatron's int16 dataset index"
+        raise LimitError(f"{flag}: {what}", hint="merge some of them")
     for prefix, weight in zip(prefixes, weights or (), strict=bool(weights)):
         if not 0 < weight < math.inf:
-            raise LimitError(
-                f"{flag}: expected a positive weight for {prefix}, got {weight:g}, which Megatron refuses; leave the "
-                "dataset out, or change its weight"
-            )
+            hint = "leave the dataset out, or change its weight"
+            raise LimitError(f"{flag}: Megatron refuses the weight {weight:g} of {prefix}", hint=hint)
     return Blend(prefixes=tuple(prefixes), weights=weights)
 
 
@@ -423,10 +419,8 @@ class _Planner:
         if settings.is_maxtext:
             return self._plan_maxtext(split, blend, size)
         if blend.weights is not None and size is None:
-            raise LimitError(
-                f"{place}: a weighted blend needs a number of samples, got none; set --num-samples TRAIN,VALID,TEST (0 "
-                "for a split that the job does not use), or leave the split out with --split"
-            )
+            hint = "set --num-samples TRAIN,VALID,TEST (0 for an unused split), or leave the split out of --split"
+            raise LimitError(f"{place}: a weighted blend needs a number of samples", hint=hint)
         # Megatron treats a single weighted prefix as a blend with --data-path, but not with a path for each split.
         is_alone = is_single and (blend.weights is None or settings.matrix is None)
         if is_alone or (settings.multiple_validation_sets and settings.matrix is None and split == VALID):
@@ -442,17 +436,13 @@ class _Planner:
         datasets = [self._plan_dataset(prefix, split, None) for prefix in blend.prefixes]
         lengths = [cache.num_samples for cache in datasets]
         if 0 in lengths:
-            raise LimitError(
-                f"{datasets[lengths.index(0)].name}: expected at least one sample, got none, at which Megatron stops "
-                "in a blend; leave the dataset out, or give the split a larger share"
-            )
+            name, hint = datasets[lengths.index(0)].name, "leave the dataset out, or give the split a larger share"
+            raise LimitError(f"{name} has no sample, at which Megatron stops in a blend", hint=hint)
         if size is None:
             return self._blended(datasets, split, lengths, None, None)
         if size > sum(lengths):
-            raise LimitError(
-                f"{place}: {size} samples were requested and the datasets have {sum(lengths)}, each drawn once in a "
-                "blend without weights, so the job would run out of data; request at most that many, or use weights"
-            )
+            what = f"{size} of the {sum(lengths)} samples were requested, so the job would run out of data"
+            raise LimitError(f"{place}: {what}", hint="request at most that many, or use weights")
         return self._blended(datasets, split, normalise(list(lengths)), size, size)
 
     def _plan_maxtext(self, split: int, blend: Blend, size: int | None) -> BlendedCache | None:
@@ -477,10 +467,8 @@ class _Planner:
         if part is None:
             raise KeyError(f"{prefix}: split {SPLIT_NAMES[split]} was not counted")
         if part.end > MAX_SEQUENCES:
-            raise LimitError(
-                f"{prefix}: expected at most {MAX_SEQUENCES} sequences in one dataset, got {part.end}: Megatron's "
-                "document index is int32; split the dataset and blend the parts"
-            )
+            what = f"{part.end} sequences are more than the {MAX_SEQUENCES} of Megatron's int32 document index"
+            raise LimitError(f"{prefix}: {what}", hint="split the dataset and blend the parts")
         rule, order, place = settings.rule(split), settings.order_of(split), f"{prefix}, split {SPLIT_NAMES[split]}"
         epochs, path = count_epochs(part.tokens, num_samples, rule=rule, place=place), self.job_path(prefix)
         identifiers: dict[str, Any] = {  # Megatron's, in the order in which they are hashed

@@ -97,10 +97,8 @@ def take_command(
         elif name not in LAUNCHER_SIZES:
             command.ignored.append(flag)
     if not command.options:
-        raise InputError(
-            "the command after -- has no flags of pretrain_gpt.py that caches depend on",
-            hint="paste the whole command that starts the job, with its variables replaced by their values",
-        )
+        hint = "paste the whole command that starts the job, with its variables replaced by their values"
+        raise InputError("the command after -- has no flags of pretrain_gpt.py that caches depend on", hint=hint)
     if "global_batch_size" not in command.options:
         _derive_batch_size(command, sizes)
     for name in {*PATHS, *FILES, "data_cache_path", "per_dataset_sequences_path"} & command.options.keys():
@@ -125,10 +123,8 @@ def _split(words: Sequence[str]) -> tuple[str, list[Flag], list[Flag]]:
         raise InputError(f"{script} has datasets of its own; only caches of pretrain_gpt.py's kind can be prepared")
     shell = next(filter(_SHELL_SCRIPT.fullmatch, reversed(words)), None)
     if not script and shell is not None:
-        raise InputError(
-            f"{shell}: scripts are not read, only the command that starts pretrain_gpt.py",
-            hint="put `echo` before that command in the script, run the script, and paste its output after --",
-        )
+        hint = "put `echo` before that command in the script, run the script, and paste its output after --"
+        raise InputError(f"{shell}: scripts are not read, only the command that starts pretrain_gpt.py", hint=hint)
     launcher = [each for each in _flags(words[: place + 1]) if each[0].replace("_", "-") in LAUNCHER_FLAGS]
     return script, launcher, _flags(words[place + 1 :])
 
@@ -242,9 +238,8 @@ def parse_replacements(words: Sequence[str]) -> list[Replacement]:
     """
     pairs = [(here, there) for here, equals, there in (word.partition("=") for word in words) if equals]
     if len(pairs) < len(list(words)):
-        raise InputError(
-            f"--dataset-path-as: {' '.join(words)} has no equals sign", hint="write HERE=THERE, two beginnings of paths"
-        )
+        hint = "write HERE=THERE, two beginnings of paths"
+        raise InputError(f"--dataset-path-as: {' '.join(words)} has no equals sign", hint=hint)
     return pairs
 
 

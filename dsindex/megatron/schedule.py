@@ -77,10 +77,8 @@ def _parse_point(word: str) -> Point:
     position, _, after = word.partition(":")
     found = _POSITION.fullmatch(position)
     if found is None or (found[2] and found[3] in {"", "%"}):
-        raise InputError(
-            "--blend-schedule: expected POSITION:WEIGHT,WEIGHT,…, with positions in samples, tokens or shares of the "
-            f"run, such as 16000, 250Btokens or 50%, got {show_value(word)}"
-        )
+        hint = "write POSITION:WEIGHT,WEIGHT with a position such as 16000, 250Btokens or 50%"
+        raise InputError(f"--blend-schedule: {show_value(word)} is not weights at a position", hint=hint)
     weights = after.split(",")
     numbers = tuple(float(weight) for weight in weights if _WEIGHT.fullmatch(weight))
     if len(numbers) < len(weights) or not any(numbers):
@@ -151,14 +149,11 @@ def draw_curve(schedule: BlendSchedule, num_datasets: int, *, num_samples: int, 
         start = int(point.number * scales[point.unit])
         last = num_samples if schedule.is_linear else num_samples - 1
         if start > last or (starts and start <= starts[-1]):
-            raise InputError(
-                f"--blend-schedule: expected ascending positions up to sample {last}, got {point.shown}, sample {start}"
-            )
+            what = f"{point.shown}, sample {start}, is not between the position before it and sample {last}"
+            raise InputError(f"--blend-schedule: {what}")
         if len(point.weights) != num_datasets:
-            raise InputError(
-                f"--blend-schedule: expected {num_datasets} weights at {point.shown}, one for each dataset, got "
-                f"{len(point.weights)}"
-            )
+            what = f"{len(point.weights)} weights at {point.shown} for {num_datasets} datasets"
+            raise InputError(f"--blend-schedule: {what}")
         starts.append(start)
     places, weights = np.array(starts, np.float64), np.array([point.weights for point in schedule.points], np.float64)
     weights /= weights.sum(axis=1, keepdims=True)

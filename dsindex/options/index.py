@@ -34,6 +34,14 @@ DEFAULT_SPLIT = "969, 30, 1"
 SPLIT_PATHS = ("train_data_path", "valid_data_path", "test_data_path", "per_split_data_args_path")
 """Options with the paths of a split."""
 
+MEGATRONS = (
+    *("megatron_release", "tokenizer_identifiers", "job_tokenizer", "like", "plain_names", "fim_data", "command"),
+    *("continue_from", "blend_schedule", "multiple_validation_sets", "no_extra_token", "keep_partial_validation"),
+    *("mid_level_dataset_surplus", "train_samples", "test_data_path", "rampup_batch_size", "step_batch_size_schedule"),
+    *("phase_transition_iterations", "full_validation"),
+)
+"""Options that mean nothing to MaxText."""
+
 Blend: TypeAlias = AnyDataset | Iterable[AnyDataset | float]
 """A dataset, or datasets with weights before each or none."""
 Counts: TypeAlias = tuple[int | None, int | None, int | None]
@@ -223,7 +231,7 @@ class CacheNames(Options):
         "FILE.json", default=None, excludes=("plain_names", "megatron_release", "like")
     )
     """The tokenizer's `unique_identifiers` in the job's Megatron, a JSON object."""
-    reader: Literal["megatron", "maxtext"] = option(default="megatron")
+    reader: Literal["megatron", "maxtext"] = option(default="megatron", needs=("data_cache_path",), excludes=MEGATRONS)
     """The trainer: Megatron, or MaxText with grain_file_type=mmap_npy (default: megatron)."""
     dataset_path_as: Parsed[str | Sequence[str] | None, tuple[str, ...] | None] = option(
         "HERE=THERE", default=None, separator=" "
@@ -295,8 +303,6 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
                 "--train-iters and --train-samples are of a job, which finds its caches by --megatron-release and "
                 "--tokenizer-type with its other flags, or by --like; without a job, give --num-samples"
             )
-        if self.reader == "maxtext":
-            self._agree_on_maxtext()
         if self.seq_length is None and self.like is None:
             raise ValueError("give --seq-length, or --like with a description that has it")
         if self.document_order not in DOCUMENT_ORDERS:
@@ -310,19 +316,6 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
                 f"--consumed-samples: expected a multiple of --global-batch-size {batch}, as a job counts them, got "
                 f"{self.consumed_samples}"
             )
-
-    def _agree_on_maxtext(self) -> None:
-        megatrons = (
-            *("megatron_release", "tokenizer_identifiers", "job_tokenizer", "like", "plain_names", "fim_data"),
-            *("command", "continue_from", "blend_schedule", "multiple_validation_sets", "no_extra_token"),
-            *("keep_partial_validation", "mid_level_dataset_surplus", "train_samples", "test_data_path"),
-            *("rampup_batch_size", "step_batch_size_schedule", "phase_transition_iterations", "full_validation"),
-        )
-        for name in megatrons:
-            if name in self.given:
-                raise ValueError(f"--reader maxtext: MaxText has nothing like --{name.replace('_', '-')}; leave it out")
-        if self.data_cache_path is None:
-            raise ValueError("--reader maxtext needs --data-cache-path, the folder before `|` in grain_train_files")
 
 
 class IndexFlags(TokenizerFlags, IndexConfig):

@@ -116,6 +116,8 @@ def test_tags_that_are_not_known_are_noted_and_a_lone_thought_is_not_trained_on(
         cut = {"messages": [{"role": "assistant", "content": "<think>up"}, reply]}
         text = trained_text(encoder(f"reasoning: {mode}").encode(cut))
         assert text.startswith("So") is (mode != "learn")
+        quoted = {"messages": [{"role": "assistant", "content": "who `<think>` or `</think>` you"}]}
+        assert trained_text(encoder(f"reasoning: {mode}").encode(quoted)).startswith("who `<think>` or `</think>` you")
 
 
 HOSTILE = [("tool_call", "<tool_call>", " "), ("tool_call", '{"arguments": \'{', "}'")]

@@ -82,8 +82,8 @@ def test_folder_takes_what_is_data():
     Path("in/linked").symlink_to("../elsewhere")
     assert refusal("in") == (
         "in: expected files with records (.jsonl, .ndjson, .json, .parquet, .arrow, also compressed) in "
-        "this folder, found .json (7), .jsonl (4), .md (1), .txt (1), .zst (1); name files of another kind by a "
-        "pattern"
+        "this folder, found 7 .json, 4 .jsonl, README.md, x_text_document.provenance.parquet, notes.txt; "
+        "name files of another kind by a pattern"
     )
     Path("in/near.jsonl").symlink_to("../elsewhere/far.jsonl")
     assert found("in") == ["in/near.jsonl"]

@@ -208,7 +208,7 @@ def test_caches_for_maxtext_have_its_hash_and_the_fixed_names_of_its_blend(folde
     parts = samples.trace(next(number for number in range(300) if samples.dataset_index[number] == 1)).parts
     assert sum(part.num_tokens for part in parts) == 31
     assert dsindex.verify("books", cache="cache").ok
-    with pytest.raises(DsindexError, match="nothing like --megatron-release"):
+    with pytest.raises(DsindexError, match="--reader and --megatron-release cannot be combined"):
         index(**job, data_path="web", num_samples=300, megatron_release="0.19", job_tokenizer={})
     with pytest.raises(DsindexError, match="MaxText needs a weight for each"):
         index(**job, data_path=["web", "books"], num_samples=300)
