@@ -53,8 +53,7 @@ def expand_pattern(pattern: str) -> Sequence[Listed]:
     if "**" in wanted:  # it has the files of the folders that it matches, too
         matches = [path for path in matches if not os.path.isdir(path)]
     if not matches:
-        msg = f"{pattern}: expected at least one file to match, got none; check the pattern (quote it in a shell)"
-        raise InputError(msg)
+        raise InputError(f"{pattern}: no file matches", hint="check the pattern, and quote it in a shell")
     return [(path, None) for path in matches]
 
 
@@ -66,18 +65,17 @@ def _matching_objects(pattern: str) -> Sequence[Listed]:
     listed = store_of(folder).list(folder, recursive=is_deep)
     matches = [(each.path, each) for each in listed if is_match(each.path.split("/"), wanted)]
     if not matches:
-        msg = f"{pattern}: expected at least one object to match, got none; check the pattern (quote it in a shell)"
-        raise InputError(msg)
+        raise InputError(f"{pattern}: no object matches", hint="check the pattern, and quote it in a shell")
     return matches
 
 
 def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Tell whether the parts of a key between slashes match those of a pattern.
+    """Tell whether a key matches a pattern; both are split at slashes.
 
     >>> is_match(["a", "b", "c.jsonl"], ["a", "**", "*.jsonl"]), is_match(["a", ".b.jsonl"], ["a", "*.jsonl"])
     (True, False)
     """
-    wanted = [*wanted, "*"] if wanted[-1:] == ["**"] else wanted  # the key is none of the folders that `**` matches
+    wanted = [*wanted, "*"] if wanted[-1:] == ["**"] else wanted  # the key is not a folder
     reached = [True, *(not set(wanted[:place]) - {"**"} for place in range(1, len(wanted) + 1))]
     """Whether the parts so far match the pattern up to each place: time grows with parts times places."""
     for part in parts:

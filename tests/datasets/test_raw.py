@@ -34,7 +34,7 @@ def test_dataset_finds_lines_without_an_index_and_takes_a_jq_pattern(tmp_path, t
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    (b'{"text": 1}', "expected a string under the key 'text', got a number"),
+    (b'{"text": 1}', "the value under the key 'text' is a number, and has to be a string"),
     (b'{"body": "x"}', "no key 'text'; the record has 'body'"),
     (b"[]", "not a JSON object but a list"),
     (b'{"text": "\xed\xa0\x80"}', "not UTF-8: byte 0xed"),
@@ -64,14 +64,14 @@ def test_a_file_that_changed_is_noticed(tmp_path):
     create_raw_index(str(path))
     lines = RawLines(path)
     path.write_bytes(b"{}\n")
-    with pytest.raises(InputError, match="but it has changed; open it again"):
+    with pytest.raises(InputError, match="changed since it was opened"):
         lines[1]
     with pytest.raises(FormatError, match="the file has changed since it was indexed"):
         RawLines(path)
     path.write_bytes(b"{ }\n[]\n")
     with pytest.raises(InputError, match="it has changed; open it again"):
         lines[1]
-    with pytest.raises(FormatError, match=r"expected the index of .* as it is now"):
+    with pytest.raises(FormatError, match=r"it does not fit .* as it is now"):
         RawLines(path)
 
 
