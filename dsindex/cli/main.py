@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 near = difflib.get_close_matches(given[0], COMMANDS, n=1)
                 hint = f"did you mean `{near[0]}`?" if near else "`dsindex --help` lists the commands"
                 raise UsageError(f"there is no command {given[0]!r}", hint=hint)
-            parser = make_parser(command)
+            parser = make_parser(command, is_brief="-h" in given)
             words, job = _split_words(command, given)
             options = parser.parse_args(words)
             if command is None:

@@ -69,7 +69,7 @@ class InstructResult(TextResult):
     """The result of a job; its datasets include masks and block layouts."""
 
     splits: tuple[BuiltSplit, ...]
-    bad_records: dict[str, int]
+    bad_kinds: dict[str, int]
     """Numbers of quarantined records by kind of problem."""
     packed: bool = False
     """Whether packs were made, by a job that was already complete or by this one."""
@@ -195,7 +195,7 @@ def _report(
         datasets=tuple(made),
         splits=tuple(built),
         packed=any(not packing.already_complete for packing in packed),
-        bad_records=contents[0].bad_records or {},
+        bad_kinds=contents[0].bad_records or {},
         exports=tuple(exports),
         **outcome_fields(source, job, num_keys=2),
     )

@@ -258,7 +258,7 @@ class Executor(ABC):
     def _give_up(self, worker: Worker) -> Outcome:
         """End a worker whose attempt is past its deadline."""
         self._lay_off(worker)
-        reason = TaskError("it did not end in time; check the files that it reads, or raise --shard-deadline")
+        reason = TaskError("it did not end in time", hint="check the files that it reads, or raise --shard-deadline")
         return Outcome(worker.attempt_id or 0, error=reason, worker_lost=True)
 
     def _hire_later(self, error: Exception) -> None:
@@ -266,10 +266,8 @@ class Executor(ABC):
         self._hires_from = now + HIRE_SECONDS
         self._failing_since = self._failing_since or now
         if now - self._failing_since >= FAILING_SECONDS:
-            raise TaskError(
-                f"the workers of the executor {self.kind} do not start ({last_line(error)}); install dsindex "
-                f"{__version__} on every node, and look at what its workers' folder and environment hide"
-            )
+            hint = f"install dsindex {__version__} on every node, and check the folder and environment of its workers"
+            raise TaskError(f"the workers of the executor {self.kind} do not start ({last_line(error)})", hint=hint)
 
 
 class ThreadExecutor(Executor):
@@ -286,7 +284,7 @@ class ThreadExecutor(Executor):
         return Worker(handle=self._pool, reference=None)
 
     def end(self, worker: Worker) -> None:
-        """Drop a call that is queued; one that runs ends by itself, unheard."""
+        """Drop a queued call; a running call's result is discarded."""
         if worker.reference is not None:
             worker.reference.cancel()
 
@@ -371,13 +369,13 @@ def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple
     try:
         return function(*(each.take() if isinstance(each, Shared) else each for each in arguments)), None
     except BaseException as error:  # noqa: BLE001 - the driver handles every error
-        told: Exception = RuntimeError(f"{type(error).__name__}: {error}")
+        sent: Exception = RuntimeError(f"{type(error).__name__}: {error}")
         if isinstance(error, Exception):
             with contextlib.suppress(Exception):  # a class may do anything there
                 pickle.loads(pickle.dumps(error))  # noqa: S301 - it was made here
-                told = error
-        told.add_note("".join(traceback.format_exception(error)))
-        return None, told
+                sent = error
+        sent.add_note("".join(traceback.format_exception(error)))
+        return None, sent
 
 
 def last_line(error: BaseException) -> str:

@@ -42,7 +42,7 @@ from dsindex.store.protocol import store_of
 from dsindex.store.urls import ONLY_INPUTS, absolute, joined, locate, refuse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from io import BufferedReader
 
     from dsindex.store.local import InputStatus
@@ -117,6 +117,7 @@ def find_paths(
     config: str | None = None,
     exclude: Sequence[str] = (),
     standard_input: str | None = None,
+    say: Callable[[str], object] = lambda _: None,
 ) -> list[FoundPath]:
     """Resolve inputs to paths, in the order of the output.
 
@@ -127,6 +128,7 @@ def find_paths(
         config: The configuration to take of each dataset on the Hub that has several.
         exclude: Patterns of the ends of paths, whose files are left out.
         standard_input: Where standard input is stored; None if the job cannot read it.
+        say: Called with a sentence about what is read of each folder.
 
     Raises:
         InputError: For a pattern without a match, a list or folder that cannot be used, or a split without files.
@@ -140,7 +142,7 @@ def find_paths(
             continue
         has_folders = True
         with entry.errors_placed():
-            files = find_folder_files(entry.path, split, config=config, exclude=exclude)
+            files = find_folder_files(entry.path, split, config=config, exclude=exclude, say=say)
         found += [_found(path, entry.origin, status) for path, status in files]
     for flag, name in (("split", split), ("config", config)):
         if name is not None and not has_folders:
@@ -219,7 +221,12 @@ def piped_input() -> BufferedReader:
 
 
 def find_folder_files(
-    folder: str, split: str | None, *, config: str | None = None, exclude: Sequence[str] = ()
+    folder: str,
+    split: str | None,
+    *,
+    config: str | None = None,
+    exclude: Sequence[str] = (),
+    say: Callable[[str], object],
 ) -> list[tuple[str, InputStatus | None]]:
     """Return the paths of the files with records below a folder, in order, and what a listing says of objects.
 
@@ -227,7 +234,8 @@ def find_folder_files(
         folder: Path of the folder; the paths returned begin with it.
         split: The split to take, `all`, or None, which refuses a folder of several splits.
         config: The configuration to take of a dataset on the Hub; None for its default one.
-        exclude: Patterns of the ends of paths, whose files are left out.
+        exclude: Patterns of paths to leave out.
+        say: Called with a sentence about what is read and skipped.
 
     Raises:
         InputError: If nothing is found, a folder cannot be read, the split cannot be told, a file of a numbered set
@@ -255,17 +263,27 @@ def find_folder_files(
         named = {parts: [split for split, path in configured if is_match(parts, path.split("/"))] for parts in splits}
         splits = {parts: canonical_split(own[0]) if own[0] else splits[parts] for parts, own in named.items() if own}
     if not splits:
-        kinds = Counter(os.path.splitext(parts[-1])[1] or "without suffix" for parts in in_order)
-        shown = ", ".join(f"{kind} ({count:,})" for kind, count in kinds.most_common(_SHOWN_KINDS))
         raise InputError(
             f"{folder}: no file with records ({', '.join(DATA_SUFFIXES)}, also compressed) is in this folder; it has "
-            f"{shown or 'no files'}",
+            f"{_kinds(in_order) or 'no files'}",
             hint="name other files by a pattern",
         )
-    files = [listed[parts] for parts in _choose_split(folder, splits, split)]
+    chosen = _choose_split(folder, splits, split)
+    skipped = [parts for parts in listed.keys() - chosen if not parts[-1].startswith((".", "_"))]
+    say(f"{folder}: reads {_kinds(chosen)}" + (f"; skips {_kinds(skipped)}" if skipped else ""))
+    files = [listed[parts] for parts in chosen]
     require_all_parts(path for path, _ in files if not exclude)
     _require_one_format(path for path, _ in files)
     return files
+
+
+def _kinds(files: Iterable[Parts]) -> str:
+    """Return the suffixes of files with their numbers, the most frequent first; a single file has its name."""
+    names = defaultdict[str, list[str]](list)
+    for *_, name in files:
+        names[os.path.splitext(name)[1] or "without suffix"].append(name)
+    ordered = sorted(names.items(), key=lambda item: (-len(item[1]), item[0]))[:_SHOWN_KINDS]
+    return ", ".join(own[0] if len(own) == 1 else f"{len(own):,} {kind}" for kind, own in ordered)
 
 
 def data_stem(name: str) -> str | None:

@@ -56,6 +56,8 @@ class TextSource:
     eod_id: int | None
     smallest_shard: int
     """The smallest shard size that is chosen: that of the work folder, or of the size of the job."""
+    folders: tuple[str, ...]
+    """Sentences about the files that are read of each folder."""
 
     @property
     def files(self) -> list[InputStatus]:
@@ -98,7 +100,7 @@ class TextSource:
         fallback = self.engine.describe_fallback() if encodes else None
         folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else None
         ends = self._describe_ends() if encodes else None
-        return (*filter(None, [fallback, ends, folder]), *self.notes)
+        return (*self.folders, *filter(None, [fallback, ends, folder]), *self.notes)
 
     def _describe_ends(self) -> str | None:
         """Return a note if documents of a build end without a special token, or with two EOD tokens."""
@@ -219,6 +221,7 @@ def open_source(
         config=config.input_config,
         exclude=config.exclude,
         standard_input=None if reporter is None else stored,
+        say=(found := list[str]()).append,
     )
     if reporter is not None and len(paths) >= _MANY_INPUTS:
         reporter.say(f"looking at {len(paths):,} inputs, about a minute for a million")
@@ -237,6 +240,7 @@ def open_source(
         engine=engine,
         eod_id=eod_id,
         smallest_shard=smallest,
+        folders=tuple(found),
     )
 
 

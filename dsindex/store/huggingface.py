@@ -63,7 +63,7 @@ def head(url: str) -> InputStatus:
     dataset, revision, name = _parts(pin(url))
     found = _ask(url, lambda: _api().get_paths_info(dataset, name, revision=revision, repo_type="dataset"))
     if not found or getattr(found[0], "size", None) is None or names_folder(url) or has_magic(url):
-        raise MissingObjectError(f"{url}: there is no such file in this commit of the dataset; check the path")
+        raise MissingObjectError(f"{url}: there is no such file in this commit of the dataset", hint="check the path")
     return _status(url, str(revision), found[0])
 
 
@@ -98,7 +98,7 @@ def _parts(url: str) -> tuple[str, str | None, str]:
     """Return dataset, revision and path of an address."""
     match = HUB_ADDRESS.fullmatch(url)
     if match is None:
-        raise ValueError(f"expected an address of a dataset on the Hub, got {url}")
+        raise ValueError(f"{url}: not the address of a dataset on the Hub")
     return match[1], None if match[2] is None else unquote(match[2]), match[3] or ""
 
 
@@ -127,7 +127,7 @@ def _info(url: str) -> Any:  # noqa: ANN401 - DatasetInfo
 
 
 def _ask(url: str, request: Callable[[], Answer]) -> Answer:
-    """Make a request by huggingface_hub, again while the Hub is busy; its errors, which have addresses, are not shown.
+    """Make a request through huggingface_hub, and retry while the Hub is busy; its own messages hold addresses.
 
     Raises:
         StoreError: If it is refused.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsindex.store.local import InputStatus
 
 _MAGIC = frozenset("*?[")
-
+_NO_MATCH = "check the pattern, and quote it in a shell"
 
 Listed: TypeAlias = "tuple[str, InputStatus | None]"
 """The path of a file, or the address of an object and what a listing says of it."""
@@ -53,7 +53,7 @@ def expand_pattern(pattern: str) -> Sequence[Listed]:
     if "**" in wanted:  # it has the files of the folders that it matches, too
         matches = [path for path in matches if not os.path.isdir(path)]
     if not matches:
-        raise InputError(f"{pattern}: no file matches", hint="check the pattern, and quote it in a shell")
+        raise InputError(f"{pattern}: no file matches", hint=_NO_MATCH)
     return [(path, None) for path in matches]
 
 
@@ -65,7 +65,7 @@ def _matching_objects(pattern: str) -> Sequence[Listed]:
     listed = store_of(folder).list(folder, recursive=is_deep)
     matches = [(each.path, each) for each in listed if is_match(each.path.split("/"), wanted)]
     if not matches:
-        raise InputError(f"{pattern}: no object matches", hint="check the pattern, and quote it in a shell")
+        raise InputError(f"{pattern}: no object matches", hint=_NO_MATCH)
     return matches
 
 

@@ -99,8 +99,8 @@ class Readable(io.RawIOBase):
             while len(buffer):
                 count = self.read_into(buffer, offset)
                 if not count:
-                    what = f"ends at byte {offset}, {len(buffer)} bytes too early"
-                    raise InputError(f"{self.path}: {what}; it changed during the copy; run the same command again")
+                    what = f"changed while it was copied: it ends at byte {offset}, {len(buffer)} bytes too early"
+                    raise InputError(f"{self.path}: {what}", hint="rerun the command")
                 buffer, offset = buffer[count:], offset + count
         except OSError as error:
             refused = unreadable(self.path, error)
@@ -513,8 +513,7 @@ def make_folder(path: str) -> None:
         try:
             os.makedirs(path, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
-            msg = f"{path}: expected a folder or nothing, got a file in its place; move it away"
-            raise OutputError(msg) from error
+            raise OutputError(f"{path}: a file is in place of this folder", hint="move it away") from error
 
 
 def remove_if_present(path: str) -> None:
@@ -524,7 +523,7 @@ def remove_if_present(path: str) -> None:
         OutputError: If that is refused.
     """
     with writing(path), contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+        retried(lambda: os.unlink(path))
 
 
 def nearest_folder(path: str) -> str:
@@ -611,6 +610,21 @@ class LocalStore:
     def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - a file grows
         """Open a file for writing; it appears complete and synced, or not at all."""
         return atomic_writer(path)
+
+
+def is_there(path: str) -> bool:
+    """Whether there is a file, a folder or a link; os.path.lexists takes any error of a disk for absence.
+
+    Raises:
+        InputError: If it is not known.
+    """
+    try:
+        retried(lambda: os.lstat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return True
 
 
 def walk(folder: str, *, recursive: bool = True) -> Iterator[str]:

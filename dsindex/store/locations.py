@@ -1,4 +1,4 @@
-"""Paths and addresses as they may be shown: without passwords and signatures, whoever wrote them."""
+"""Paths and addresses as they may be shown: without passwords and signatures."""
 
 from __future__ import annotations
 

@@ -120,8 +120,8 @@ def _web_client(base: str, token: str | None, _environment: int) -> HTTPStore:
 def _bucket_client(scheme: str, bucket: str, _environment: int) -> AnyStore:
     if scheme == "s3" and os.environ.get("AWS_PROFILE") and not os.environ.get("AWS_ACCESS_KEY_ID"):
         raise InputError(
-            f"s3://{bucket}: expected credentials in the environment, got AWS_PROFILE, which is not read; run "
-            f'eval "$(aws configure export-credentials --format env)" on every node'
+            f"s3://{bucket}: AWS_PROFILE is not read: credentials must be in the environment",
+            hint='run eval "$(aws configure export-credentials --format env)" on every node',
         )
     return _BUCKETS[scheme](bucket, client_options=_CLIENT, retry_config=_RETRIES)
 
@@ -148,10 +148,8 @@ def _status_of(url: str, meta: ObjectMeta) -> InputStatus:
     if version is None and modified is not None and modified.timestamp() > 0:
         version = f"modified {modified.isoformat()}"
     if version is None:
-        raise InputError(
-            f"{url}: expected a server that says when a file changes, by ETag or Last-Modified, got one that does not; "
-            f"download the file"
-        )
+        what = "the server does not say when a file changes, by ETag or Last-Modified"
+        raise InputError(f"{url}: {what}", hint="download the file")
     modified_ns = 0 if modified is None else int(modified.timestamp()) * 10**9
     return InputStatus(path=url, size_bytes=int(meta["size"]), version=version, modified_ns=modified_ns)
 
@@ -179,8 +177,7 @@ def _read_range(status: InputStatus, begin: int, end: int) -> obstore.Bytes:
     with _errors_described(status.path):
         content, _ = _get(status.path, begin, end, status.version)
     if len(content) != end - begin:
-        msg = f"{status.path}: expected {end} bytes, got an object that ends before; run the same command again"
-        raise InputError(msg)
+        raise InputError(f"{status.path}: the object ends before byte {end}", hint="rerun the command")
     return content
 
 
@@ -288,7 +285,7 @@ class ObjectStore:
         if path.startswith("hf://"):
             return hub.head(path)
         if names_folder(path):
-            raise MissingObjectError(f"{path}: expected a file, got a folder; name one of its files")
+            raise MissingObjectError(f"{path}: this is a folder", hint="name one of its files")
         with _errors_described(path):
             return _start(_head, path).result()
 

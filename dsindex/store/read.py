@@ -132,7 +132,7 @@ class ObjectArray:
         self.dtype = dtype
         self._file, self._offset = file, offset
         if self.size > room:
-            raise ValueError(f"expected {count} items of {dtype} from byte {offset} on, got {room}")
+            raise ValueError(f"{room} items of {dtype} follow byte {offset}, fewer than {count}")
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -246,10 +246,9 @@ def unchanged(file: Readable, planned: InputStatus) -> Iterator[None]:
 
 
 def _changed(planned: InputStatus, now: int) -> InputError:
-    return InputError(
-        f"{planned.path}: changed while the build was running (expected {planned.size_bytes} bytes as planned, got "
-        f"{now}, or a newer version); leave inputs alone, and run the same command again"
-    )
+    sizes = f"{planned.size_bytes} bytes before, {now} now" if now != planned.size_bytes else "it is a newer version"
+    hint = "rerun the command, and change no input while it runs"
+    return InputError(f"{planned.path}: changed while the job was running ({sizes})", hint=hint)
 
 
 # Ranges of many files, one after another.

@@ -82,7 +82,8 @@ def test_folder_takes_what_is_data():
     Path("in/linked").symlink_to("../elsewhere")
     assert refusal("in") == (
         "in: no file with records (.jsonl, .ndjson, .json, .parquet, .arrow, also compressed) is in this folder; "
-        "it has .json (7), .jsonl (4), .md (1), .txt (1), .zst (1)\nhint: name other files by a pattern"
+        "it has 7 .json, 4 .jsonl, README.md, x_text_document.provenance.parquet, notes.txt\n"
+        "hint: name other files by a pattern"
     )
     Path("in/near.jsonl").symlink_to("../elsewhere/far.jsonl")
     assert found("in") == ["in/near.jsonl"]

@@ -57,8 +57,8 @@ def test_reading_commands_say_the_same(folder, cli, words):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["verify", "s3://src/d*"], "expected the address of one dataset, got a pattern or a folder"),
-    (["verify", "https://h/d?sig=planted"], "https://h/d: expected an address without a signature"),
+    (["verify", "s3://src/d*"], "a pattern or a folder is not one dataset"),
+    (["verify", "https://h/d?sig=planted"], "https://h/d: a dataset is not read through a signed address"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_what_is_not_read_is_refused(words, message, cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

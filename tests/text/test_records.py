@@ -60,16 +60,14 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, change):
             file.write(GOOD)
     else:
         os.utime(path, ns=(1, 1))
-    with pytest.raises(InputError, match=r"changing\.jsonl: changed while the build was running"):
+    with pytest.raises(InputError, match=r"changing\.jsonl: changed while the job was running"):
         list(blocks)
 
 
 def test_unsuitable_files_are_named(tmp_path):
     path = tmp_path / "small.jsonl"
     path.write_bytes(GOOD)
-    with pytest.raises(
-        InputError, match=r"small\.jsonl: changed while the build was running \(expected 35 bytes as planned, got 34"
-    ):
+    with pytest.raises(InputError, match=r"small\.jsonl: changed while the job was running \(35 bytes before, 34"):
         list(read_part(part_of(path, size_bytes=35), SELECTION))
     with pytest.raises(InputError, match=r"none\.jsonl: cannot be read \(No such file or directory\)"):
         list(read_part(replace(part_of(path), path=str(tmp_path / "none.jsonl")), SELECTION))

@@ -49,7 +49,7 @@ def test_keys_of_one_name_are_refused(keys, join):
 def test_escapes_of_a_separator():
     assert decode_separator("\\t|\\\\n\né") == "\t|\\n\né"
     for written in ("\\x", "a\\", "\ud800"):
-        with pytest.raises(ValueError, match="is not an escape|cannot be encoded"):
+        with pytest.raises(ValueError, match=r"is not an escape|cannot be encoded"):
             decode_separator(written)
 
 

@@ -322,7 +322,7 @@ def test_changed_files_are_refused(format, tmp_path):
     blocks = read_part(table_part(path, format), open_selection(["text"]), block_bytes=1)
     next(blocks)
     os.utime(path, ns=(1, 1))
-    with pytest.raises(InputError, match="changed while the build was running"):
+    with pytest.raises(InputError, match="changed while the job was running"):
         list(blocks)
 
 
