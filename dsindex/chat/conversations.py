@@ -86,15 +86,15 @@ RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 """Variables of templates that neither a configuration nor `chat_template_kwargs` may set."""
 
 # Notes of a conversation; other notes are names of keys that the template does not use.
-LEARNT_QUESTION = "a user turn marked for training"
-UNLEARNT_END = "an untrained end of the last reply"
+TRAINED_QUESTION = "a user turn marked for training"
+UNTRAINED_END = "an untrained end of the last reply"
 """The template writes the token that ends a reply outside of `{% generation %}`."""
 REORDERED_REPLY = "text or a thought after a tool call"
 OTHER_THOUGHTS = "a thought in unknown tags"
 
 _T = TypeVar("_T")
 _KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object", bool: "true or false"}
-_NEVER_LEARNT = frozenset({"user", "system", "developer", *TOOL_ROLES})
+_NEVER_TRAINED = frozenset({"user", "system", "developer", *TOOL_ROLES})
 _UNPASSED_KEYS = frozenset({*ROLE_KEYS, *LEARN_KEYS, *SPAN_KEYS, *MEDIA_KEYS})
 """Keys of a turn that templates do not get."""
 _NO_CALL = frozenset({"auto", "none"})
@@ -114,9 +114,9 @@ class Conversation:
     """At least one."""
     variables: dict[str, Any]
     """The record's own variables: `tools`, `documents`, VARIABLE_KEYS, `chat_template_kwargs`."""
-    learnt: frozenset[int] | None = None
+    trained: frozenset[int] | None = None
     """Positions of the replies that are trained on; None for all."""
-    hidden: Mapping[int, Sequence[CharacterSpan]] = field(default_factory=dict)
+    masked_spans: Mapping[int, Sequence[CharacterSpan]] = field(default_factory=dict)
     """Position of a message -> spans of its content that are not trained on."""
     notes: tuple[str, ...] = ()
     """What was changed or left out, to be counted."""
@@ -171,7 +171,7 @@ class ConversationReader:
             masked_role = map_role(require(masked_role, str, where), self.roles, where)
         messages: list[Message] = []
         trained: set[int] = set()
-        hidden: dict[int, Sequence[CharacterSpan]] = {}
+        spans_by_position: dict[int, Sequence[CharacterSpan]] = {}
         calls: defaultdict[int, list[Message]] = defaultdict(list)
         for number, turn in enumerate(turns, 1):
             message, is_call = self._read_message(turn, number, notes)
@@ -188,7 +188,7 @@ class ConversationReader:
                 continue
             messages.append(message)
             if spans:
-                hidden[position] = spans
+                spans_by_position[position] = spans
             if role == self.assistant_role and is_wanted:
                 trained.add(position)
         if read_flag(record, "") is False or any(record.get(key) is False for key in UNWANTED_KEYS):
@@ -200,19 +200,19 @@ class ConversationReader:
         return Conversation(
             messages=messages,
             variables=_read_variables(record),
-            learnt=None if len(trained) == num_replies else frozenset(trained),
-            hidden=hidden,
+            trained=None if len(trained) == num_replies else frozenset(trained),
+            masked_spans=spans_by_position,
             notes=tuple(sorted(notes)),
         )
 
     def _is_wanted(self, turn: Mapping[str, Any], role: str, number: int, notes: set[str]) -> bool:
         """Return whether no key of a turn says that it is not trained on."""
         flag = read_flag(turn, f"message {number}: ") if len(turn) > 2 else None
-        if flag is False and role not in {self.assistant_role, *_NEVER_LEARNT}:
+        if flag is False and role not in {self.assistant_role, *_NEVER_TRAINED}:
             what = f"its role is {role!r}, not that of replies, {self.assistant_role!r}; set `assistant_role`"
             raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
         if flag is True and role == "user":
-            notes.add(LEARNT_QUESTION)
+            notes.add(TRAINED_QUESTION)
         return flag is not False
 
     def _keep_wanted(self, messages: Sequence[Message], trained: set[int]) -> set[int]:
@@ -361,8 +361,8 @@ def read_flag(turn: Mapping[str, Any], where: str) -> bool | None:
         if not isinstance(value, (bool, int, float)) or value not in (0, 1):
             shown = show_value(value) if isinstance(value, (int, float)) else type_name(value)
             raise RecordProblem("bad-field", f"{where}`{key}` is {shown}, not true, false, 1 or 0")
-        is_learnt = bool(value) is LEARN_KEYS[key]
-        flag = is_learnt if flag is None else flag and is_learnt
+        is_trained = bool(value) is LEARN_KEYS[key]
+        flag = is_trained if flag is None else flag and is_trained
     return flag
 
 
@@ -658,7 +658,7 @@ def message_spans(turn: Mapping[str, Any], number: int, used: str) -> list[Chara
     text = content if isinstance(content, str) else _join(content)
     spans: list[CharacterSpan] = []
     for key in SPAN_KEYS:
-        spans += hidden_spans(turn.get(key), text, f"message {number}: `{key}`")
+        spans += masked_spans(turn.get(key), text, f"message {number}: `{key}`")
     position = 0
     for part in content if isinstance(content, list) else []:
         end = position + len(part["text"])
@@ -671,13 +671,13 @@ def message_spans(turn: Mapping[str, Any], number: int, used: str) -> list[Chara
     return spans
 
 
-def hidden_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
+def masked_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
     """Return spans of a text that are not trained on, as axolotl or Fast-LLM write them.
 
     Raises:
         RecordProblem: If a span is not within the text.
 
-    >>> hidden_spans([[0, 1], {"begin_offset": 2, "end_offset": 2, "train": True}], "abc", "spans")
+    >>> masked_spans([[0, 1], {"begin_offset": 2, "end_offset": 2, "train": True}], "abc", "spans")
     [(0, 2)]
     """
     parsed = parse_json(given)

@@ -75,8 +75,8 @@ def examine_exports(config: InstructConfig, eos_id: int | None) -> None:
     """
     if config.export and config.pad_to_multiple > 1 and eos_id is None:
         raise InputError(
-            "--export with --pad-to-multiple: expected a tokenizer with an EOS to pad with, got none; name it as "
-            "eos_token in the tokenizer_config.json beside it, or among the special_tokens of the configuration"
+            "--export with --pad-to-multiple: the tokenizer has no EOS to pad with",
+            hint="name it as eos_token in its tokenizer_config.json, or among the special_tokens of CONFIG",
         )
     for path in filter(is_there, (_folder_of(config, kind) for kind in config.export)):
         manifest = read_export_manifest(path)

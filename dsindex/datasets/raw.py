@@ -55,8 +55,7 @@ class RawLines(MapDataset[bytes]):
             following = {os.pread(file.fileno(), 1, int(end)) for end in (*ends[:64], *ends[-64:])}
         if following - {b"\n", b""}:
             raise FormatError(
-                f"{self.index_path}: it does not fit {self.path} as it is now",
-                hint="remove it, or index the file again",
+                f"{self.index_path}: does not fit {self.path} as it is now", hint="remove it, or index the file again"
             )
 
     def __len__(self) -> int:
@@ -84,7 +83,7 @@ class RawLines(MapDataset[bytes]):
         except OSError as error:
             raise InputError(f"{self.path}: the line at byte {offset} cannot be read ({error})") from error
         if (file.size_bytes, file.version) != self._state:
-            raise InputError(f"{self.path}: changed since it was opened", hint="open it again")
+            raise InputError(f"{self.path}: the file has changed since it was opened", hint="open it again")
         return bytes(line)
 
     def decode(self, index: SupportsIndex) -> str:

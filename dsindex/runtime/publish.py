@@ -1,6 +1,6 @@
 """The one way in which files of dsindex get their final names, for every command that leaves files behind.
 
-A job locks its outputs, writes every file beside its final name as `<final>.<plan id>.partial` (a rename cannot cross
+A job locks its outputs, writes every file next to its final name as `<final>.<plan id>.partial` (a rename cannot cross
 file systems), and publishes all of them at once:
 
     1. compare the sizes of the partial files with what was written
@@ -9,7 +9,7 @@ file systems), and publishes all of them at once:
     4. rename each file; what completes an artifact (`.idx`, description, manifest) comes after all it depends on
     5. remove the commit
 
-Whoever locks the same outputs next finishes a commit that a killed driver left. So a reader never sees half of
+The next job that locks the same outputs finishes a commit that a killed driver left. So a reader never sees half of
 anything, and a file under a final name is never lost. In a bucket, each object appears complete under its final name:
 there the commit only says whose names these are, and is written before the first object.
 
@@ -202,7 +202,7 @@ def new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[NewFiles]
 
 
 def publish(artifacts: Sequence[Artifact], written: Mapping[str, StoredFile | None]) -> None:
-    """Give the files of artifacts their final names, those of the last artifact first.
+    """Give the files of artifacts their final names, the last artifact first.
 
     Args:
         artifacts: On a disk, all in one folder.

@@ -90,7 +90,7 @@ def test_prefixes_separators_and_eos_after_each_reply():
     ({"role": "x", "conversations": [{"from": "bard", "value": "b"}]}, "unknown-role", "message 1: .*'bard'"),
     ({"role": "x", "conversations": [{"from": "human"}]}, "missing-field", "message 1: .*content"),
     ({"role": "x", "conversations": [{"from": "gpt", "value": "b"}]}, "pattern-no-match", "selects nothing"),
-    (conversation("a", role="x"), "nothing-learnt", "at least one token to learn"),
+    (conversation("a", role="x"), "nothing-learnt", "nothing is trained on"),
     (conversation("a", "\ud800", role="x"), "bad-text", r"U\+D800"),
     (conversation("", "", role=""), "no-turns", "has no text"),
 ], ids=range(10))  # fmt: skip

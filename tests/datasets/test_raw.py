@@ -54,7 +54,7 @@ def test_lines_are_those_of_the_file(tmp_path):
     lines = RawLines(path)
     assert [lines[number] for number in range(len(lines))] == [b"\xef\xbb\xbf{}\r", b"  [1]", b"NaN"]
     assert [lines.offset(number) for number in (0, 1, -1)] == [0, 7, 13]
-    with pytest.raises(IndexError, match="expected a line below 3, got 3"):
+    with pytest.raises(IndexError, match="there is no line 3; it has 3"):
         lines[3]
 
 
@@ -64,14 +64,14 @@ def test_a_file_that_changed_is_noticed(tmp_path):
     create_raw_index(str(path))
     lines = RawLines(path)
     path.write_bytes(b"{}\n")
-    with pytest.raises(InputError, match="changed since it was opened"):
+    with pytest.raises(InputError, match="the file has changed since it was opened"):
         lines[1]
     with pytest.raises(FormatError, match="the file has changed since it was indexed"):
         RawLines(path)
     path.write_bytes(b"{ }\n[]\n")
-    with pytest.raises(InputError, match="changed since it was opened"):
+    with pytest.raises(InputError, match="the file has changed since it was opened"):
         lines[1]
-    with pytest.raises(FormatError, match=r"it does not fit .* as it is now"):
+    with pytest.raises(FormatError, match=r"does not fit .* as it is now"):
         RawLines(path)
 
 
