@@ -165,10 +165,8 @@ class ConversationReader:
         _refuse_media(record, "the record")
         notes: set[str] = set()
         turns, num_prompt_turns = self._find_turns(record, notes)
-        masked_role = record.get(MASKED_ROLE_KEY)
-        if masked_role is not None:
-            where = f"`{MASKED_ROLE_KEY}`"
-            masked_role = map_role(require(masked_role, str, where), self.roles, where)
+        if (masked_role := record.get(MASKED_ROLE_KEY)) is not None:
+            masked_role = map_role(require(masked_role, str, "`mask`"), self.roles, "`mask`")
         messages: list[Message] = []
         trained: set[int] = set()
         spans_by_position: dict[int, Sequence[CharacterSpan]] = {}
@@ -387,8 +385,7 @@ def message_text(message: Mapping[str, Any], number: int) -> str:
     """
     for key in TEXT_KEYS:
         if message.get(key) is not None:
-            content = _read_content(key, message[key], number)
-            return content if isinstance(content, str) else _join(content)
+            return content_text({"content": _read_content(key, message[key], number)})
     raise RecordProblem("missing-field", f"message {number}: it has no text under `content` or `value`")
 
 
@@ -479,10 +476,8 @@ def _read_turns(value: object, key: str) -> list[Any]:
         if turn.get("system") and turn["system"] != system:
             system = turn["system"]
             turns.append({"role": "system", "content": system})
-        asked, answer = (
-            {"role": role, "content": turn[name]} for role, name in zip(("user", "assistant"), pair, strict=True)
-        )
-        turns += [asked, answer | {name: turn[name] for name in LEARN_KEYS if name in turn}]
+        flags = {key: turn[key] for key in LEARN_KEYS if key in turn}
+        turns += [{"role": "user", "content": turn[pair[0]]}, {"role": "assistant", "content": turn[pair[1]], **flags}]
     return turns
 
 
@@ -516,11 +511,9 @@ def _read_pair(record: Mapping[str, Any], pair: tuple[str, str]) -> tuple[list[A
 def _find_messages(value: object) -> object:
     """Return a list of messages, also from JSON; any other value unchanged, such as a text that is other JSON."""
     items = parse_json(value)
-    if not isinstance(items, list) or not items:
-        return items if isinstance(value, list) else value
-    messages = [*map(parse_json, items)]
-    is_message = [isinstance(item, dict) and any(key in item for key in ROLE_KEYS) for item in messages]
-    return messages if isinstance(value, list) or all(is_message) else value
+    messages = [*map(parse_json, items)] if isinstance(items, list) else []
+    are_messages = [isinstance(item, dict) and any(key in item for key in ROLE_KEYS) for item in messages]
+    return messages if isinstance(value, list) or (messages and all(are_messages)) else value
 
 
 def _read_content(key: str, value: object, number: int) -> str | list[dict[str, str]]:
@@ -544,11 +537,7 @@ def _read_part(part: object, where: str) -> dict[str, str]:
 def content_text(message: Message) -> str:
     """Return the text of a message's content, with its parts joined; empty if it has none."""
     content = message.get("content", "")
-    return content if isinstance(content, str) else _join(content)
-
-
-def _join(parts: Sequence[Mapping[str, str]]) -> str:
-    return "".join(part["text"] for part in parts)
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def _add_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> None:
@@ -655,7 +644,7 @@ def message_spans(turn: Mapping[str, Any], number: int, used: str) -> list[Chara
     if len(turn) == 2 and isinstance(turn.get("content", turn.get("value")), str):
         return []
     content = next((turn[key] for key in TEXT_KEYS if isinstance(turn.get(key), (str, list))), "")
-    text = content if isinstance(content, str) else _join(content)
+    text = content_text({"content": content})
     spans: list[CharacterSpan] = []
     for key in SPAN_KEYS:
         spans += masked_spans(turn.get(key), text, f"message {number}: `{key}`")
@@ -703,9 +692,7 @@ def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
     if "tools" not in variables and record.get("functions"):  # OpenAI's former key
         functions = read_objects(record["functions"], "`functions`")
         variables["tools"] = [{"type": "function", "function": function} for function in functions]
-    given = parse_json(record.get("chat_template_kwargs"))
-    is_blank = given is None or (isinstance(given, str) and not given.strip())
-    given = {} if is_blank else require(given, dict, "`chat_template_kwargs`")
+    given = require(parse_json(record.get("chat_template_kwargs")) or {}, dict, "`chat_template_kwargs`")
     for name in RESERVED_VARIABLES:
         if given.get(name) is not None:
             raise RecordProblem("bad-field", f"`chat_template_kwargs` cannot set {name!r}; make it a key of the record")

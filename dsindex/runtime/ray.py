@@ -52,23 +52,23 @@ CONNECT_SECONDS = 3.0
 LOOK_SECONDS = 2.0
 """Interval at which the head is tried and the cluster's nodes are counted."""
 LOST_SECONDS = 40.0
-"""A head that has not answered for so long is lost. Ray itself ends its drivers after 60 s, without an exception."""
+"""Time without an answer after which a head counts as lost. Ray ends its drivers after 60 s, without an exception."""
 BUSY_SECONDS = 10.0
-"""Time without any worker after which it is said that none can start."""
+"""Time without any worker after which the user is told that none can start."""
 LEAST_BACKLOG = 16
 """Calls beyond the slots at least, so that a cluster that starts from nothing is asked for more than one CPU."""
 MOST_PENDING = 512
 """Most actors beyond the CPUs of the cluster."""
 CHECKED_FILES = 20
 SAME_VERSIONS = ("ray", "gigatoken", "tokenizers", "sentencepiece", "tiktoken", "pyarrow", "numpy")
-"""Packages whose versions, like Python's and dsindex's, must be equal: others may write or send different data."""
+"""Packages whose versions must be equal on all nodes, like Python's and dsindex's, so that all write the same data."""
 STORE_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION")
 """Variables of the driver that say where stores are; credentials are each node's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCheck:
-    """What a worker checks before its first call: that it is as the driver is, and sees what the driver sees."""
+    """What a worker checks before its first call: equal versions, and the files that the driver sees."""
 
     versions: Mapping[str, str]
     sizes: Mapping[str, int]
@@ -105,7 +105,7 @@ class SharedReference(Shared):
     """A shared value in the object store."""
 
     def fetch(self) -> Any:  # noqa: ANN401 - what was shared
-        """Return it."""
+        """Return the value."""
         return ray.get(self.value)
 
 
@@ -226,7 +226,7 @@ class RayExecutor(Executor):
                 ray.shutdown()
 
     def _look_if_due(self) -> None:
-        """Try the head and count the cluster's CPUs, if it is time.
+        """Check every LOOK_SECONDS whether the head answers, and count the cluster's CPUs.
 
         The head is tried before anything waits for its answer: Ray ends this process if that takes a minute.
         """

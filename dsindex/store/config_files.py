@@ -1,4 +1,4 @@
-"""Read configuration files: YAML of plain values with every key once, and JSON objects."""
+"""Read configuration files: YAML with plain values and no repeated keys, and JSON objects."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
 
 
 def option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
-    """Return options by their names with underscores; in a file they may have dashes, as flags do.
+    """Replace dashes by underscores in the names of options: a file may write them like flags.
 
     Raises:
         InputError: If an option is present in both spellings.
@@ -107,7 +107,7 @@ def option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which refuses repeated keys, and aliases: a few lines of them unfold without end."""
+    """PyYAML's safe loader without repeated keys and without aliases, a few lines of which can expand for ever."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):

@@ -1,4 +1,4 @@
-"""What refusals of disks, object stores and the Hub mean, and what to do: one table for each."""
+"""Errors of disks, object stores and the Hub: what each means and what to do, in one table each."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PAUSES = (1.0, 5.0, 30.0, 60.0)
-"""Seconds before further attempts, as the Hub counts requests in windows of minutes."""
+"""Seconds before each further attempt: the Hub limits requests per minute."""
 _commits: dict[tuple[str, str | None], Any] = {}
 """(dataset, revision) → what the Hub says about it, so that all inputs of a job come from one commit."""
 
@@ -42,7 +42,7 @@ def token() -> str | None:
 
 
 def forget_commits() -> None:
-    """Look branches up again from now on: a process may run one job today and another tomorrow."""
+    """Resolve branches again from now on: a process may run one job today and another tomorrow."""
     _commits.clear()
 
 
@@ -86,7 +86,7 @@ def web_address(url: str) -> tuple[str, str]:
 
 
 def described_configurations(folder: str) -> Sequence[object]:
-    """Return the configurations of a dataset as its README.md has them; none for a folder in it, or elsewhere."""
+    """Return the configurations that the README.md of a dataset lists; none for a folder in it or another place."""
     if not folder.startswith("hf://") or _parts(folder)[2]:
         return ()
     card = _info(folder).card_data

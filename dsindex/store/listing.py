@@ -1,4 +1,4 @@
-"""Which files or objects a folder or a pattern names."""
+"""Expand folders and patterns into files or objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAGIC = frozenset("*?[")
 _NO_MATCH = "check the pattern, and quote it in a shell"
 
 Listed: TypeAlias = "tuple[str, InputStatus | None]"
-"""The path of a file, or the address of an object and what a listing says of it."""
+"""The path of a file, or the address of an object and its status from a listing."""
 
 
 def is_folder(path: str) -> bool:
@@ -32,7 +32,7 @@ def is_folder(path: str) -> bool:
 
 
 def expand_pattern(pattern: str) -> Sequence[Listed]:
-    """Return the files or objects that match a pattern, sorted by name; a name without `*?[` as it is.
+    """Return the files or objects that match a pattern, sorted by name; a name without `*?[` is returned unchanged.
 
     As in a file system, `*` and `?` match within a key's name, `**` matches any folders, and only a dot matches a dot
     at the start of a name.
@@ -70,12 +70,12 @@ def _matching_objects(pattern: str) -> Sequence[Listed]:
 
 
 def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Tell whether the parts of a key between slashes match those of a pattern.
+    """Tell whether a key matches a pattern, both split at slashes.
 
     >>> is_match(["a", "b", "c.jsonl"], ["a", "**", "*.jsonl"]), is_match(["a", ".b.jsonl"], ["a", "*.jsonl"])
     (True, False)
     """
-    wanted = [*wanted, "*"] if wanted[-1:] == ["**"] else wanted  # the key is none of the folders that `**` matches
+    wanted = [*wanted, "*"] if wanted[-1:] == ["**"] else wanted  # the key is not a folder
     reached = [True, *(not set(wanted[:place]) - {"**"} for place in range(1, len(wanted) + 1))]
     """Whether the parts so far match the pattern up to each place: time grows with parts times places."""
     for part in parts:
@@ -91,7 +91,7 @@ def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def list_files(folder: str) -> dict[tuple[str, ...], Listed]:
-    """Return what is below a folder, by the names that lead to it; links to folders are not followed.
+    """Return the files below a folder, keyed by their path relative to it, split at slashes. Links are not followed.
 
     Raises:
         InputError: If a folder cannot be read, or a bucket cannot be listed.
@@ -106,7 +106,7 @@ def list_files(folder: str) -> dict[tuple[str, ...], Listed]:
 
 
 def find_stored(beginning: str) -> list[str]:
-    """Return the paths of files, or the addresses of objects, that begin so and are in the same folder.
+    """Return the files or objects of one folder whose paths begin with a text.
 
     Raises:
         InputError: If a bucket cannot be listed.

@@ -66,7 +66,7 @@ def _start(request: Callable[..., Answer], *arguments: Any) -> Future[Answer]:  
 
 @contextlib.contextmanager
 def _errors_described(url: str, *, writes: bool = False) -> Iterator[None]:
-    """Put the block's errors of obstore into sentences.
+    """Turn the errors that obstore raises in the block into sentences.
 
     Raises:
         DsindexError: In their place.
@@ -129,10 +129,10 @@ def _bucket_client(scheme: str, bucket: str, _environment: int) -> AnyStore:
 # Reading.
 
 RANGE_BYTES = 8 << 20
-"""About the bytes of a request where an object is read forwards: requests cost the same for every size."""
+"""Approximate bytes per request while an object is read forwards: a request costs the same whatever its size."""
 RANGES_AHEAD = 3
 FIRST_BYTES = 64 << 10
-"""Bytes of a request elsewhere, at first; one that continues another is twice as large."""
+"""Bytes of a first request for a random position; one that continues another is twice as large."""
 HELD_RANGES = 48
 
 
@@ -189,7 +189,7 @@ class _Range:
 
 
 class ObjectReader(Readable):
-    """An object that is open for reading, as it was looked at.
+    """An object that is open for reading, pinned to one version.
 
     What is read forwards is requested ahead in ranges of RANGE_BYTES. Elsewhere a range is requested when it is needed.
     A handful of ranges is held at a time.
@@ -233,7 +233,7 @@ class ObjectReader(Readable):
         return None if now.version == self.version else now.size_bytes
 
     def close(self) -> None:
-        """Give up what was requested ahead."""
+        """Cancel the requests made ahead."""
         for each in () if self.closed else self._held:
             each.content.cancel()
         super().close()
@@ -267,13 +267,13 @@ MOST_PARTS = 10_000
 PARTS_AT_ONCE = 8
 PAGE_ENTRIES = 1000
 LISTINGS = 3
-"""Attempts at a listing: obstore does not ask again for a page that was cut off."""
+"""Attempts at a listing: obstore does not retry a page that was cut off."""
 _UNMET = (AlreadyExistsError, PreconditionError, FileNotFoundError)
 """Errors of a write whose condition does not hold."""
 
 
 class ObjectStore:
-    """Objects, wherever they are."""
+    """The store of all objects, in any bucket or on any server."""
 
     def head(self, path: str) -> InputStatus:
         """Return size and ETag.

@@ -165,7 +165,7 @@ def require_confirmed(address: str, given: Iterable[str], *, hint: str = "") -> 
 
 
 def local_paths(paths: Iterable[str]) -> list[str]:
-    """Return those that are on a file system of this machine.
+    """Return the paths that are not addresses.
 
     >>> local_paths(["/data/a", "s3://bucket/b"])
     ['/data/a']
@@ -222,7 +222,7 @@ def joined(folder: str, name: str) -> str:
 
 
 def as_prefix(path: str) -> str:
-    """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
+    """Return the prefix `x` of `x.bin` or `x.idx`, which is what a shell completes to."""
     suffix = os.path.splitext(path)[1]
     return path.removesuffix(suffix) if suffix in {".bin", ".idx"} else path
 

@@ -59,7 +59,7 @@ def case(message, *arguments, code=1):
     ("arguments", "message", "code"),
     [
         case(r"\*\.none: no file matches", "--input", "{tmp}/*.none", *TOKENIZER),
-        case("notes: expected files with records .* found nothing; name", "--input", "{tmp}/notes", *TOKENIZER),
+        case("notes: no file with records .* it has no files", "--input", "{tmp}/notes", *TOKENIZER),
         case(r"this is not gzip data, as its name says", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
         case("tokenizer.json", "--input", "{good}", "--tokenizer-model", "{tmp}"),
         case("<eod>", "--input", "{good}", *TOKENIZER, "--append-eod", "--eod-token", "<eod>"),
