@@ -170,12 +170,9 @@ def _hand_over(command: str | None, code: int) -> int:
     try:
         flush_output()
     except StandardOutputError as error:
-        is_done = command in MAKING_FILES and code == 0
-        if command not in MAKING_FILES:
-            code = code or EXIT_FAILED
+        label, what = ("error", "the output") if code or command not in MAKING_FILES else ("warning", "the summary")
+        code = code or (EXIT_FAILED if label == "error" else 0)
         if not error.nobody_reads:
-            what = "done, but the summary" if is_done else "the output"
-            label = "warning" if is_done else "error"
             _say(label, f"{what} could not be written to standard output ({error})")
     return code
 

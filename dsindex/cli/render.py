@@ -154,8 +154,7 @@ def _dataset(dataset: MadeDataset) -> Iterator[str]:
 
 
 def _built(result: BuildResult) -> Iterator[Line]:
-    yield from _text_job(result, engine=result.engine)
-    yield from chain.from_iterable(map(_dataset, result.datasets))
+    yield from _packed(result)
     yield from chain.from_iterable(map(_indexed, result.indices))
 
 
@@ -184,7 +183,7 @@ def _indexed(result: IndexResult) -> Iterator[Line]:
     yield result.verdict
 
 
-def _packed(result: PackResult) -> Iterator[Line]:
+def _packed(result: PackResult | BuildResult) -> Iterator[Line]:
     yield from _text_job(result, engine=result.engine)
     if result.counts.empty_documents:
         yield f"{count(result.counts.empty_documents, 'text')} without tokens"
@@ -250,9 +249,8 @@ def _noted(notes: Iterable[str]) -> Iterator[str]:
 
 def _estimated(result: EstimateResult) -> Iterator[Line]:
     size, outputs = format_size(result.bin_bytes + result.idx_bytes), format_size(result.bin_bytes)
-    documents, tokens = (
-        _rounded(result.estimate, each) for each in (result.estimate.documents, result.estimate.tokens)
-    )
+    known = result.estimate
+    documents, tokens = (_rounded(known, each) for each in (known.documents, known.tokens))
     rows = {
         "inputs": f"{result.num_inputs:,}, {format_size(result.input_bytes)}",
         "shards": f"{result.num_shards:,} of at most {format_size(result.largest_shard_bytes)} of input",
@@ -465,20 +463,10 @@ def _reported(result: ReportResult) -> Iterator[Line]:
 
 
 VIEWS: dict[str, Callable[[Any], Iterator[Line]]] = {
-    "BuildResult": _built,
-    "ConsumedTokens": _consumed,
-    "ConvertResult": _converted,
-    "EstimateResult": _estimated,
-    "IndexResult": _indexed,
-    "InspectResult": _inspected,
-    "InstructResult": _instructed,
-    "JoinResult": _joined,
-    "MergeResult": _merged,
-    "MixResult": _mixed,
-    "PackResult": _packed,
-    "RawIndexResult": _raw_indexed,
-    "ReportResult": _reported,
-    "TracedSamples": _traced,
-    "VerifyResult": _verified,
+    view.__annotations__["result"].split(" | ")[0]: view
+    for view in (
+        *(_built, _consumed, _converted, _estimated, _indexed, _inspected, _instructed, _joined, _merged, _mixed),
+        *(_packed, _raw_indexed, _reported, _traced, _verified),
+    )
 }
 """Class → function; by name, so that a command only imports its own results."""

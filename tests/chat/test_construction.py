@@ -15,7 +15,7 @@ from tests.support.conversations import HUMAN, SPEC_RECORD, SPEC_YAML, config, c
 
 @pytest.mark.parametrize(("text", "match"), [
     pytest.param("messages: [a]", "messages: no such option; the options are special_tokens", id="unknown"),
-    pytest.param("- a", "expected a mapping", id="list"),
+    pytest.param("- a", "is not a mapping", id="list"),
     pytest.param("a: [", "not valid YAML", id="not-yaml"),
     pytest.param("a: !!python/object/apply:os.system [ls]", "not valid YAML", id="object"),
     pytest.param("loss_masking_jq_patterns: [.a]", "needs message_construction", id="mask-without-construction"),

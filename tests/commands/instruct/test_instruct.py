@@ -268,10 +268,10 @@ def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer):
 
 @pytest.mark.parametrize(("text", "options", "code", "message"), [
     ("message_construction: [role]", ["--seq-length", "1"], 2, "'1' is not an integer from 2 to 134217728"),
-    ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a block"),
+    ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a pack"),
     ("{message_construction: [role]}", ["--seq-length", "64", "--pad-to-multiple", "12"], 2, "example --seq-length 60"),
     ("{message_construction: [role], too_long: split, max_length: 9}",
-     ["--seq-length", "64", "--longer-than-pack", "truncate"], 2, "got both; leave out one"),
+     ["--seq-length", "64", "--longer-than-pack", "truncate"], 2, "contradict each other"),
     ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
     ("message_construction: [role", [], 1, "not valid YAML"),
 ])  # fmt: skip
