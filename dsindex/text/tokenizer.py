@@ -191,6 +191,8 @@ def _open_library(library: LibraryName, content: bytes) -> Any:  # noqa: ANN401 
         return make_tiktoken(read_definition(content))
     import tokenizers
 
+    if not hasattr(tokenizers.Tokenizer, "from_buffer"):
+        raise TokenizerError(f"tokenizers {tokenizers.__version__} has another API", hint="pip install 'tokenizers<1'")
     loaded = tokenizers.Tokenizer.from_buffer(content)
     loaded.no_truncation()  # as in Megatron
     loaded.no_padding()
@@ -264,6 +266,10 @@ def _has_tokenizer(folder: str) -> bool:
     return any(name in _MAIN_FILES or name.endswith(".tiktoken") for name in names)
 
 
+_FOREIGN = {"tekken.json", "tiktoken.model"}
+"""Files of Mistral and Kimi, of which code knows the pattern and the special tokens."""
+
+
 def _find_file(path: str, *, wants_model: bool) -> str:
     """Return the path of a tokenizer's file: the path itself, or the tokenizer.json or SentencePiece model of a folder.
 
@@ -282,6 +288,8 @@ def _find_file(path: str, *, wants_model: bool) -> str:
     shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
     what = "not exactly one *.model" if wants_model else "no tokenizer.json"
     hint = "pass a file of it, or vocab.json and merges.txt with --vocab-file and --merge-file"
+    if foreign := _FOREIGN.intersection(names):
+        hint = f"pass the tokenizer.json of this model; {min(foreign)} needs its publisher's code, which is not run"
     raise TokenizerError(f"{path}: the folder has {what}, but {shown}", hint=hint)
 
 
@@ -481,7 +489,9 @@ def _read_tokenizer_json(path: str, file: str, content: bytes, *, name: str) -> 
 def _describe_json(file: str, content: bytes, document: _Document, *, name: str) -> Tokenizer:
     """Check a tokenizer.json and return its description without the EOD token."""
     if document.model is None:
-        raise TokenizerError(f"{file}: JSON without a model", hint="pass the tokenizer's own file")
+        is_tekken = b'"default_num_special_tokens"' in content
+        what = "a tekken.json of Mistral's, which dsindex does not read" if is_tekken else "JSON without a model"
+        raise TokenizerError(f"{file}: {what}", hint="pass the tokenizer.json of this model")
     if document.model.dropout:
         what = f"its BPE dropout {document.model.dropout!r} makes tokens random"
         raise TokenizerError(f"{file}: {what}", hint='set "dropout" to null in a copy of it')

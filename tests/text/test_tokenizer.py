@@ -61,8 +61,9 @@ TIKTOKEN = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte i
     ("x.json", b'{"version": "1.0", ', "not valid JSON of a tokenizer: Input data was truncated"),
     ("x.json", b"[1]", "Expected `object`, got `array`"),
     ("x.json", b'{"text": "a document"}', "JSON without a model"),
+    ("tekken.json", b'{"config": {"default_num_special_tokens": 4}, "vocab": []}', "a tekken.json of Mistral's"),
     ("x.json", trained.byte_level_document(model={"type": "Foo"}), "the tokenizers library cannot read it: "),
-], ids=range(8))  # fmt: skip
+], ids=range(9))  # fmt: skip
 def test_other_files_are_refused_by_name(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TokenizerError, match=message) as caught:
@@ -75,6 +76,9 @@ def test_folder_without_a_tokenizer_names_what_is_there(tmp_path):
         load_tokenizer(str(tmp_path))
     (tmp_path / "README.md").touch()
     with pytest.raises(TokenizerError, match=r"but README.md\nhint: pass a file of it"):
+        load_tokenizer(str(tmp_path))
+    (tmp_path / "tiktoken.model").touch()
+    with pytest.raises(TokenizerError, match=r"pass the tokenizer\.json of this model; tiktoken\.model needs"):
         load_tokenizer(str(tmp_path))
 
 
