@@ -441,7 +441,7 @@ def _read_gpt2_files(vocab_file: str, merge_file: str) -> tuple[Tokenizer, str |
 # A tokenizer.json, and what the other files of its folder say about it: what transformers makes of them, and so
 # Megatron, or a refusal. Source: `TokenizersBackend.__init__` and `update_post_processor` of transformers 5.
 
-_TOKEN_GROUPS = ("additional_special_tokens", "extra_special_tokens")
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -554,7 +554,7 @@ def read_folder_config(folder: str) -> dict[str, Any]:
     files = [os.path.join(folder, name) for name in names]
     tokens, added, config = (_read_config(file) if is_stored(file) else {} for file in files)
     if "added_tokens_decoder" in config:
-        return tokens | config
+        return config
     return config | tokens | ({"added_tokens.json": added} if added else {})
 
 
@@ -571,14 +571,19 @@ def _added_by_transformers(config: dict[str, Any], document: _Document) -> dict[
         ValueError: If transformers would stop at a setting.
     """
     known = {token["content"]: token for token in document.added_tokens or []}
-    keys = [name for name in config if name.endswith("_token")]
-    groups = [group for name in _TOKEN_GROUPS for group in _list_tokens(name, config.get(name))]
-    if isinstance(document.padding, dict):
-        groups.append(document.padding.get("pad_token"))
-    named = {text: token for token in [*map(config.get, keys), *groups] if (text := token_text(token))}
+    padding = document.padding if isinstance(document.padding, dict) else {}
+    config = {"pad_token": padding.get("pad_token"), **config}
+    keys = sorted((name for name in config if name.endswith("_token")), key=_position)
+    listed = [*map(config.get, keys), *_list_tokens("extra_special_tokens", config)]
+    if not isinstance(config.get("extra_special_tokens") or {}, list):
+        listed += _list_tokens("additional_special_tokens", config)
+    different = {
+        repr(token): token for token in listed
+    }.values()  # the first of equal ones; the last of one text counts
+    named = {text: token for token in different if (text := token_text(token))}
     tokens: dict[str, dict[str, Any]] = {}
     if "added_tokens_decoder" in config:
-        decoder = _list_tokens("added_tokens_decoder", config["added_tokens_decoder"])
+        decoder = _list_tokens("added_tokens_decoder", config)
         tokens = {text: token for token in decoder if isinstance(token, dict) and (text := token_text(token))}
     else:
         ids = {token["id"] for token in known.values()}
@@ -593,7 +598,13 @@ def _added_by_transformers(config: dict[str, Any], document: _Document) -> dict[
     return {text: own for text, own in flags.items() if own != {name: known.get(text, {}).get(name) for name in own}}
 
 
-def _list_tokens(name: str, group: object) -> list[Any]:
+def _position(name: str) -> int:
+    """Return the place of a named token in the order in which transformers adds them."""
+    return _NAMED_TOKENS.index(name) if name in _NAMED_TOKENS else len(_NAMED_TOKENS)
+
+
+def _list_tokens(name: str, config: dict[str, Any]) -> list[Any]:
+    group = config.get(name)
     tokens = list(group.values()) if isinstance(group, dict) else group or []
     if not isinstance(tokens, list):
         raise ValueError(f"{name} is {show_value(group)}, not a list of tokens")

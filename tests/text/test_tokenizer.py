@@ -179,11 +179,16 @@ def decoder(**flags):
     ({"eos_token": "<a>"}, {"eos_token": "<b>"}, "<b>"),
     ({"eos_token": "<a>", "added_tokens_decoder": decoder()}, {"eos_token": "<b>"}, "<a>"),
     ({"eos_token": {"content": "<c>", "lstrip": True}}, {}, "<c>"),
+    # Words of the vocabulary become added tokens; ids of transformers 5.24.0.
+    ({"pad_token": "ello"}, {}, [39, 11109, 220, 50257, 995, 220, 50257, 87, 220, 50259, 331]),
+    ({"unk_token": "ello", "added_tokens_decoder": decoder()}, {}, [39, 11109, 220, 50257, 995, 220, 50257, 87, 220, 50259, 331]),
+    ({"extra_special_tokens": ["ello"], "additional_special_tokens": ["<new>"]}, {}, [39, 11109, 220, 50257, 995, 220, 50257, 87, 220, 50259, 331]),
     # Refused.
     ({"split_special_tokens": True}, {}, "split_special_tokens in tokenizer_config.json"),
     ({"add_bos_token": True, "bos_token": "<a>"}, {}, "add_bos_token and add_eos_token turn"),
     ({"add_eos_token": True, "eos_token": "<a>"}, {}, "add_bos_token and add_eos_token turn"),
     ({"additional_special_tokens": ["<new>"]}, {}, "'<new>' is missing"),
+    ({"additional_special_tokens": 5}, {}, "additional_special_tokens is 5, not a list of tokens"),
     ({"extra_special_tokens": {"image_token": "<new>"}}, {}, "'<new>' is missing"),
     ({}, {"pad_token": "<new>"}, "'<new>' is missing"),
     # Without effect.
