@@ -208,8 +208,10 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             )
         if begin is not None and self.learn != "all":
             raise ValueError(f"learn: {self.learn} needs {{% generation %}} rather than markers")
-        if self.reasoning == "mask" and (begin is not None or self.message_construction):
-            raise ValueError("reasoning: mask needs a chat template with {% generation %}")
+        if (self.reasoning == "mask" and begin is not None) or (
+            self.reasoning != "learn" and self.message_construction
+        ):
+            raise ValueError(f"reasoning: {self.reasoning} needs a chat template, and mask one without markers")
         for name in RESERVED_VARIABLES:
             if name in self.template_variables:
                 raise ValueError(f"template_variables cannot set {name!r}, which each record has")

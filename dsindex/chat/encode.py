@@ -24,7 +24,7 @@ from dsindex.chat.conversations import (
     OTHER_THOUGHTS,
     REASONING_KEYS,
     TOOL_ROLES,
-    UNLEARNT_END,
+    UNTRAINED_END,
     check_text,
     content_text,
     strings_in,
@@ -215,7 +215,7 @@ class InstructionEncoder:
 
     def _finish(self, prompt: _Prompt, whole: MaskedTokens) -> EncodedConversation:
         if not whole.mask.any():
-            raise RecordProblem("nothing-learnt", "expected at least one token to learn, got a mask of zeros only")
+            raise RecordProblem("nothing-learnt", "nothing is trained on: the mask is 0 for every token")
         sequences, limit, cut = [whole], self.config.max_length, 0
         if limit is not None and len(whole.tokens) > limit:
             sequences, cut = self._shorten(prompt, whole, limit)
@@ -288,7 +288,7 @@ class InstructionEncoder:
         """Tell whether a special token's string stands in one of the texts.
 
         Raises:
-            RecordProblem: If one does and is refused, or a marker of what is learnt does.
+            RecordProblem: If one does and is refused, or a marker token does.
         """
         if self.special_pattern is None:
             return False
@@ -351,10 +351,8 @@ class _Chat:
 
     def __init__(self, encoder: InstructionEncoder, conversation: Conversation) -> None:
         messages, variables = conversation.messages, conversation.variables
-        if encoder.config.markers and (conversation.learnt is not None or conversation.hidden):
-            raise RecordProblem(
-                "bad-field", "expected every reply to be learnt: markers leave none out, but {% generation %} can"
-            )
+        if encoder.config.markers and (conversation.trained is not None or conversation.masked_spans):
+            raise RecordProblem("bad-field", "a reply is left out, which needs {% generation %} instead of markers")
         self._encoder = encoder
         self._conversation = conversation
         self.content: object = {"messages": messages, **variables}
@@ -391,19 +389,19 @@ class _Chat:
         return groups
 
     def _find_spans(self, rendered: Rendered, kept: Sequence[int]) -> Iterator[CharacterSpan]:
-        """Yield the trainable spans: the generated ones of replies that are learnt, without what is hidden in them."""
+        """Yield the trainable spans: what is generated of the replies that are trained on, without masked spans."""
         conversation = self._conversation
         for span in rendered.spans:
             number = None if span.message is None else kept[span.message]
-            if number is None and (conversation.learnt is not None or conversation.hidden):
+            if number is None and (conversation.trained is not None or conversation.masked_spans):
                 raise RecordProblem(
                     "generation-not-found",
                     "expected a {% generation %} block in a loop over the messages, so that some of them can be left "
                     "out, got one outside of such a loop",
                 )
-            if conversation.learnt is not None and number not in conversation.learnt:
+            if conversation.trained is not None and number not in conversation.trained:
                 continue
-            holes = [] if number is None else [*self._find_hidden(rendered.text, span.begin, span.end, number)]
+            holes = [] if number is None else [*self._find_masked(rendered.text, span.begin, span.end, number)]
             if self._encoder.config.reasoning == "mask":
                 holes += self._find_reasoning(rendered.text, span.begin, span.end, number)
             elif number is not None:
@@ -416,19 +414,19 @@ class _Chat:
             if begin < span.end:
                 yield begin, span.end
 
-    def _find_hidden(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
-        """Yield the places of a content's hidden spans in the text that its message became."""
-        hidden = self._conversation.hidden.get(number)
-        if not hidden:
+    def _find_masked(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
+        """Yield the places of a content's masked spans in the rendered text of its message."""
+        spans = self._conversation.masked_spans.get(number)
+        if not spans:
             return
         content = content_text(self._conversation.messages[number])
         stripped = content.strip()
         place = text.find(stripped, begin, end) - content.find(stripped)
         if not text.startswith(stripped, place + content.find(stripped)) or place < 0:
             raise RecordProblem(
-                "bad-field", f"message {number + 1}: has spans that are not learnt, and the template changes its text"
+                "bad-field", f"message {number + 1}: has masked spans, but the template changes its text"
             )
-        for first, last in hidden:
+        for first, last in spans:
             yield max(place + first, begin), min(place + last, end)
 
     def _find_reasoning(self, text: str, begin: int, end: int, number: int | None) -> Iterator[CharacterSpan]:
@@ -445,7 +443,7 @@ class _Chat:
             yield first, skip_blanks(text, last, end)
 
     def _find_empty(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
-        """Yield empty thoughts that the template writes by itself: learnt, they would teach a model not to think."""
+        """Yield empty thoughts that the template writes by itself, which would teach a model not to think."""
         message, pattern = self._conversation.messages[number], self._encoder.empty_thought
         if not any(message.get(key) for key in REASONING_KEYS) and not pattern.search(content_text(message)):
             yield from (match.span() for match in pattern.finditer(text, begin, end))
@@ -470,7 +468,7 @@ class _Chat:
             ends = [match.end() for match in pattern.finditer(text, max(begin, end - 64), end)]
             is_ended = bool(ends) and not text[ends[-1] : end].strip()
             if not is_ended and pattern.match(after):
-                yield UNLEARNT_END
+                yield UNTRAINED_END
 
 
 def _has_reasoning(thought: str, text: SearchedText, _message: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""`dsindex build`: plan, tokenize, merge, publish, index. It can be resumed at any point."""
+"""`dsindex build`: plan, tokenize, merge, publish, index. An interrupted build continues from any point."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class BuildResult(TextResult):
 
 
 def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
-    """Build one dataset per key, continuing an interrupted run of the same plan, and last their index caches.
+    """Build one dataset per key, then the index caches; an interrupted run of the same plan is continued.
 
     Raises:
         DsindexError: If the build cannot be done as asked; final names then never refer to incomplete files.
     """
-    # As preprocess_data.py names that of a key.
+    # preprocess_data.py names the dataset of a key like this.
     prefixes = [f"{config.output_prefix}_{name}_document" for name in config.dataset_names]
     index_configs = list(filter(None, map(config.index_config, prefixes)))
     indices: tuple[IndexResult, ...] = ()
@@ -108,7 +108,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
 
 
 def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:
-    """Return everything but the inputs that the output depends on."""
+    """Return all options and facts that the output depends on, except the inputs."""
     settings = source.settings()
     if config.token_ids is not None:
         del settings["engine"]  # nothing is encoded

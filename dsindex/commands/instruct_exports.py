@@ -35,7 +35,7 @@ from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.publish import Artifact, publish, writing_artifacts
-from dsindex.store.local import StoredFile, atomic_writer, make_folder, write_whole
+from dsindex.store.local import StoredFile, atomic_writer, is_there, make_folder, write_whole
 from dsindex.store.read import digest_file
 from dsindex.store.urls import with_suffix
 
@@ -75,10 +75,10 @@ def examine_exports(config: InstructConfig, eos_id: int | None) -> None:
     """
     if config.export and config.pad_to_multiple > 1 and eos_id is None:
         raise InputError(
-            "--export with --pad-to-multiple: expected a tokenizer with an EOS to pad with, got none; name it as "
-            "eos_token in the tokenizer_config.json beside it, or among the special_tokens of the configuration"
+            "--export with --pad-to-multiple: the tokenizer has no EOS to pad with",
+            hint="name it as eos_token in its tokenizer_config.json, or among the special_tokens of CONFIG",
         )
-    for path in filter(os.path.lexists, (_folder_of(config, kind) for kind in config.export)):
+    for path in filter(is_there, (_folder_of(config, kind) for kind in config.export)):
         manifest = read_export_manifest(path)
         names = os.listdir(path) if os.path.isdir(path) else []
         other = sorted({*names} - {EXPORT_MANIFEST, *(manifest.digests if manifest else ())})

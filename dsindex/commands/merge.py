@@ -1,4 +1,4 @@
-"""The driver of `dsindex merge`: joins many datasets, with the same ranges, journal and publishing as a build."""
+"""`dsindex merge`: join many datasets, with the same ranges, journal and publishing as a build."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _shared_tokenizer(prefixes: Sequence[str], segments: Sequence[Segment]) -> M
             return None
         counts = (part.header.num_documents, part.header.num_sequences, _count_tokens(part))
         if (manifest.content.documents, manifest.content.sequences, manifest.content.tokens) != counts:
-            return None  # that of a dataset that was there before
+            return None  # the manifest describes an earlier dataset
         manifests.append(manifest)
         tokenizers.append(msgspec.structs.replace(own, name=""))
     return manifests[0] if all(tokenizer == tokenizers[0] for tokenizer in tokenizers) else None

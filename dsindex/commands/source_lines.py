@@ -126,8 +126,8 @@ def find_origin(prefix: str, options: Decoded, *, documents: Documents | None = 
     expected, got = manifest.content, (documents.num_documents, len(documents.tokens))
     if (expected.documents, expected.tokens) == got:
         return origin
-    what = f"expected {expected.documents:,} documents and {expected.tokens:,} tokens as in its manifest"
-    misfit = f"{documents.path}: {what}, got {got[0]:,} and {got[1]:,}; one of them belongs to another dataset"
+    what = f"its manifest says {expected.documents:,} documents and {expected.tokens:,} tokens"
+    misfit = f"{documents.path}: it has {got[0]:,} and {got[1]:,}, and {what}; one of them belongs to another dataset"
     return replace(origin, manifest=None, findings=[misfit])
 
 
@@ -201,7 +201,7 @@ def open_token_data(detected: DetectedDataset, options: Decoded) -> TokenData:
     """
     path = f"{detected.path}{TEXT_SUFFIX}" if detected.kind == "instruction data" else detected.path
     if detected.kind not in {"MMIDIDX", "instruction data", "pbin"}:
-        raise InputError(f"{path}: expected a dataset of .bin and .idx, or a .pbin, got: {detected.kind}")
+        raise InputError(f"{path}: neither .bin and .idx nor a .pbin, but: {detected.kind}")
     dataset, documents, masks, findings = None, None, None, list[str]()
     try:
         dataset = PbinDocuments(path) if detected.kind == "pbin" else IndexedDataset(path)

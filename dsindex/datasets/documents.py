@@ -66,8 +66,7 @@ class Documents:
             IndexError: If there is no such document.
         """
         if not 0 <= document < self.num_documents:
-            have = f"from 0 to {self.num_documents - 1}" if self.num_documents else "in it, but it has none"
-            raise IndexError(f"{self.path}: expected a document {have}, got {document}")
+            raise IndexError(f"{self.path}: there is no document {document}; it has {self.num_documents:,}")
         return self.end(document - 1), self.end(document)
 
     def at(self, position: int) -> int:
@@ -127,7 +126,7 @@ def open_masks(prefix: str, num_tokens: int) -> Items:
     """
     masks = IndexedDataset(f"{prefix}{MASK_SUFFIX}").token_columns()[0]
     if len(masks) != num_tokens:
-        raise FormatError(f"{prefix}{MASK_SUFFIX}: expected {num_tokens:,} masks, got {len(masks):,}")
+        raise FormatError(f"{prefix}{MASK_SUFFIX}: {len(masks):,} masks for {num_tokens:,} tokens")
     return masks
 
 

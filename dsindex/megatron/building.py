@@ -23,7 +23,7 @@ from dsindex.megatron.cache import (
 )
 from dsindex.megatron.epochs import STOCK_ORDER, DocumentOrder, shuffle_dtype, split_bounds
 from dsindex.megatron.plan import BlendedCache, GPTCache, PartCounts
-from dsindex.store.local import make_folder, write_whole
+from dsindex.store.local import is_there, make_folder, write_whole
 from dsindex.store.read import digest_file, input_status, is_stored
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def write_sequence_counts(path: str, content: bytes) -> None:
     Raises:
         OutputError: If another file exists, or this one cannot be written.
     """
-    if os.path.lexists(path) and not has_content(path, content):
+    if is_there(path) and not has_content(path, content):
         raise OutputError(f"{path}: exists and has other counts", hint="move it away, or choose another path")
     make_folder(os.path.dirname(path) or ".")
     write_whole(path, content)

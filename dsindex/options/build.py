@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from dsindex.text.selection import Selection, TextKey
     from dsindex.text.tiktoken_files import TokenizerOptions
 
-LONGEST_NAME = 200
-"""Bytes of a key in a file name."""
-
-
 TokenizerType: TypeAlias = Literal[
     "HuggingFaceTokenizer",
     "SentencePieceTokenizer",
@@ -105,7 +101,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
             msg = f"--token-ids: {self.token_ids!r} is a jq expression; only a name or a path such as .meta.ids works"
             raise ValueError(msg)
         for key, written in zip(self._parsed_keys, self.keys, strict=True) if self.join is None else ():
-            is_long = len(os.fsencode(key.name)) > LONGEST_NAME
+            is_long = len(os.fsencode(key.name)) > 200  # file systems allow 255 bytes
             if is_long or not key.name or key.name == key.program or {"/", "\0"} & set(key.name):
                 msg = f"--json-keys: {key.name!r} cannot be part of a file name"
                 raise UsageError(msg, hint=f"name the output, as in NAME={written}")

@@ -260,7 +260,7 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
             foreign = f"{os.path.basename(found)} exists already, and no manifest says that dsindex made it"
         if foreign and not replaces:
             raise PlanError(
-                f"{output.prefix}: finished output of another plan is here: {foreign}",
+                f"{output.prefix}: output of other inputs or options is here: {foreign}",
                 hint="choose another place for the output, or replace it with --replace",
             )
         if manifest and not foreign and files_have_recorded_sizes(output.prefix, manifest):
@@ -287,7 +287,7 @@ def _take_over(job: Job) -> None:
     if settings and journal.has_work and not job.config.replace:
         raise PlanError(
             f"{job.work_dir}: this work folder belongs to a build with different options: {'; '.join(settings)}",
-            hint="use the former options to continue, or --replace to discard what is done and start over",
+            hint="use the same options as before to continue, or --replace to discard the work and start over",
         )
     if began.output_prefix != prefix:  # the job was moved, and its partial files may have stayed
         moved = [replace(output, prefix=began.output_prefix + output.prefix[len(prefix) :]) for output in job.outputs]

@@ -19,7 +19,7 @@ from dsindex.runtime.executors import Call
 from dsindex.runtime.output import ranges_of
 from dsindex.runtime.tasks import Damaged, Segment, ShardRows, SourceFile
 from dsindex.runtime.tokenize import tokenize_shard
-from dsindex.runtime.work_folder import SHARDS_FOLDER, ShardMade, ShardVoid, keep_shard_size
+from dsindex.runtime.work_folder import SHARDS_FOLDER, ShardMade, keep_shard_size
 from dsindex.store.protocol import store_of
 from dsindex.store.urls import joined
 
@@ -44,7 +44,7 @@ class Shards(Assembly):
         job: The job.
         source: The inputs.
         settings: The settings that all shards share; sent to every worker once.
-        dataset_begins: Number of the first input of each dataset, if the outputs are those of several.
+        dataset_begins: Number of the first input of each dataset; the outputs are in the order of the datasets.
         function: Makes a shard.
     """
 
@@ -215,7 +215,6 @@ class Shards(Assembly):
         self._replaced |= {joined(self.job.work_dir, file.name) for file in self._results[number].stored_files}
         self._num_damages[number] += 1
         self._again.add(number)
-        self.job.journal.record(ShardVoid(self._tasks[number].key))
         self.job.reporter.say(f"{damaged.path}: damaged since it was written; its shard is made again: check the disk")
         return [self._shard_call(self._tasks[number])]
 

@@ -15,7 +15,7 @@ from tests.support.conversations import HUMAN, SPEC_RECORD, SPEC_YAML, config, c
 
 @pytest.mark.parametrize(("text", "match"), [
     pytest.param("messages: [a]", "messages: no such option; the options are special_tokens", id="unknown"),
-    pytest.param("- a", "expected a mapping", id="list"),
+    pytest.param("- a", "is not a mapping", id="list"),
     pytest.param("a: [", "not valid YAML", id="not-yaml"),
     pytest.param("a: !!python/object/apply:os.system [ls]", "not valid YAML", id="object"),
     pytest.param("loss_masking_jq_patterns: [.a]", "needs message_construction", id="mask-without-construction"),
@@ -90,7 +90,7 @@ def test_prefixes_separators_and_eos_after_each_reply():
     ({"role": "x", "conversations": [{"from": "bard", "value": "b"}]}, "unknown-role", "message 1: .*'bard'"),
     ({"role": "x", "conversations": [{"from": "human"}]}, "missing-field", "message 1: .*content"),
     ({"role": "x", "conversations": [{"from": "gpt", "value": "b"}]}, "pattern-no-match", "selects nothing"),
-    (conversation("a", role="x"), "nothing-learnt", "at least one token to learn"),
+    (conversation("a", role="x"), "nothing-learnt", "nothing is trained on"),
     (conversation("a", "\ud800", role="x"), "bad-text", r"U\+D800"),
     (conversation("", "", role=""), "no-turns", "has no text"),
 ], ids=range(10))  # fmt: skip

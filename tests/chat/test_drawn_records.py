@@ -67,7 +67,7 @@ def test_nothing_of_a_turn_with_calls_is_lost(seed):
     replies = [message for message in conversation.messages if message["role"] == "assistant"]
     for step, reply in zip(steps, replies, strict=True):
         assert set(WORD.findall(json.dumps(step))) == set(WORD.findall(json.dumps(reply)))
-    learnt = conversation.learnt if conversation.learnt is not None else replies
+    learnt = conversation.trained if conversation.trained is not None else replies
     assert len(learnt) == flags.count({True})
 
 

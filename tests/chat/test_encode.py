@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dsindex.chat.config import parse_config
-from dsindex.chat.encode import UNLEARNT_END, InstructionEncoder
+from dsindex.chat.encode import UNTRAINED_END, InstructionEncoder
 from dsindex.chat.tokens import ChatTokenizer
 from dsindex.errors import InputError, RecordProblem, TokenizerError
 from tests.support.chat_tokenizers import train
@@ -185,7 +185,7 @@ def test_only_wanted_replies_are_learnt_also_in_parts(more, expected):
 def test_markers_cannot_leave_a_reply_out():
     record = chat("up", "you")
     record["messages"][1]["train"] = False
-    with pytest.raises(RecordProblem, match="markers leave none out"):
+    with pytest.raises(RecordProblem, match="instead of markers"):
         InstructionEncoder(parse_config(MODALITIES + "assistant_role: Assistant"), train("bytes")).encode(record)
     with pytest.raises(RecordProblem, match="not that of replies, 'assistant'; set `assistant_role`"):
         InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(record)
@@ -230,7 +230,7 @@ NOTES = {
     "content": (PLAIN.replace("{{ m.content }}", ""), {}, ("content",)),
     "a variable": (PLAIN, {"enable_thinking": True}, ("enable_thinking",)),
     "end": (PLAIN.replace("m.content + eos_token", "m.content").replace("{% endgeneration %}",
-            "{% endgeneration %}{{ eos_token }}"), {}, (UNLEARNT_END,)),
+            "{% endgeneration %}{{ eos_token }}"), {}, (UNTRAINED_END,)),
 }  # fmt: skip
 """Template, record, and what is said of it."""
 
@@ -250,7 +250,7 @@ def test_spans_of_a_reply_are_not_learnt():
     record = chat("Hi", "who are you")
     record["messages"][1]["train_detail"] = [{"begin_offset": 3, "end_offset": 6, "train": False}]
     assert learnt_text("special_tokens: {eos_token: </s>}", record) == "who you</s>"
-    with pytest.raises(RecordProblem, match="message 2: has spans that are not learnt, and the template changes its"):
+    with pytest.raises(RecordProblem, match="message 2: has masked spans, but the template changes its"):
         learnt_text("{}", record, PLAIN.replace("m.content + eos_token", "m.content | upper"))
     record["messages"][1] |= {"content": None, "tool_calls": [{"function": {"name": "you", "arguments": {}}}]}
     record["messages"][1]["train_detail"] = [{"begin_offset": 0, "end_offset": -1, "train": False}]

@@ -36,13 +36,13 @@ def move_token(array):
 
 
 CACHE_DAMAGE = [
-    ("document-twice", "document_index", repeat_first, "every sequence once per epoch"),
-    ("document-outside", "document_index", point_outside, "expected sequences from 0 to 99, got 1000000"),
+    ("document-twice", "document_index", repeat_first, "not every sequence is there once per epoch"),
+    ("document-outside", "document_index", point_outside, "sequence 1000000 is not from 0 to 99"),
     ("documents-swapped", "document_index", swap_ends, "of the sample index"),
-    ("sample-moved", "sample_index", move_token, "expected row 5 of the sample index at token 320, got 321"),
+    ("sample-moved", "sample_index", move_token, "row 5 of the sample index is at token 321 instead of token 320"),
     ("row-outside", "sample_index", point_outside, "of the sample index"),
-    ("shuffle-twice", "shuffle_index", repeat_first, "expected every sample once per epoch"),
-    ("shuffle-outside", "shuffle_index", point_outside, "expected samples from 0 to 317, got 1000000"),
+    ("shuffle-twice", "shuffle_index", repeat_first, "not every sample is there once per epoch"),
+    ("shuffle-outside", "shuffle_index", point_outside, "sample 1000000 is not from 0 to 317"),
 ]
 
 
