@@ -63,8 +63,7 @@ def test_drawn_folders_are_the_tokenizer_of_transformers(tmp_path):
         try:
             tokenizer = load_tokenizer(str(folder))
         except TokenizerError as error:
-            assert "is missing" in str(error)
-            outcomes["refused"] += 1
+            outcomes["is missing" in str(error)] += 1
             continue
         peer = transformers.AutoTokenizer.from_pretrained(folder)
         own = encode_by_reference(tokenizer, TEXTS, add_special_tokens=True)
@@ -72,3 +71,4 @@ def test_drawn_folders_are_the_tokenizer_of_transformers(tmp_path):
         assert tokenizer.eod_token == peer.eos_token
         outcomes["same"] += 1
     assert outcomes["same"] > FOLDERS * 0.7
+    assert not outcomes[False]
