@@ -34,7 +34,7 @@ def test_dataset_finds_lines_without_an_index_and_takes_a_jq_pattern(tmp_path, t
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    (b'{"text": 1}', "expected a string under the key 'text', got a number"),
+    (b'{"text": 1}', "the value under the key 'text' is a number, and has to be a string"),
     (b'{"body": "x"}', "no key 'text'; the record has 'body'"),
     (b"[]", "not a JSON object but a list"),
     (b'{"text": "\xed\xa0\x80"}', "not UTF-8: byte 0xed"),
