@@ -37,7 +37,7 @@ def test_build_again_is_already_complete_and_another_plan_is_refused():
     first, second = build(), build()
     assert second.already_complete
     assert second.datasets == first.datasets
-    with pytest.raises(PlanError, match=r"append-eod was 0 and is not set\nhint: .* replace it with replace=True"):
+    with pytest.raises(PlanError, match=r"append-eod was given and is not given\nhint: .* with replace=True"):
         build(append_eod=False)
     assert build(append_eod=False, replace=True).already_complete is False
 
