@@ -9,7 +9,7 @@ import msgspec
 
 from dsindex.datasets.decoding import load_like, load_recorded
 from dsindex.datasets.detect import MASK_SUFFIX, TEXT_SUFFIX
-from dsindex.datasets.documents import documents_of, open_masks
+from dsindex.datasets.documents import documents_of
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.lineage import find_document_origins
 from dsindex.datasets.packed import PbinDocuments
@@ -207,7 +207,9 @@ def open_token_data(detected: DetectedDataset, options: Decoded) -> TokenData:
         dataset = PbinDocuments(path) if detected.kind == "pbin" else IndexedDataset(path)
         documents, stem = documents_of(dataset), path.removesuffix(TEXT_SUFFIX)
         if stem != path and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
-            masks = open_masks(stem, len(documents.tokens))
+            from dsindex.datasets.instruction import open_masked  # loads what texts do not need
+
+            masks = open_masked(stem)[1].token_columns()[0]
     except FormatError as error:
         findings.append(error.sentence)
     origin = find_origin(detected.prefix if detected.kind == "pbin" else path, options, documents=documents)

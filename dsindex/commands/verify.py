@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.commands.findings import CACHE, SAME_AS, CheckResult, DatasetCounts, VerifyReport
-from dsindex.commands.verify_caches import find_caches, verify_cache
+from dsindex.commands.verify_caches import is_cache_of, list_caches, verify_cache
 from dsindex.commands.verify_tokens import compare_shard, find_difference, open_source
 from dsindex.datasets.detect import detect_dataset
 from dsindex.datasets.documents import documents_of, open_documents
@@ -229,7 +229,7 @@ def _checks_of_content(
         name = f"token ids below the {size:,} of the vocabulary"
         yield Check(name=name, function=find_foreign_id, pieces=pieces)
     if config.cache is not None:
-        descriptions = find_caches(config.cache, detected.path)
+        descriptions = [each for each in list_caches(config.cache) if is_cache_of(each, detected.path)]
         if not descriptions:
             name = os.path.basename(detected.path)
             raise InputError(f"{config.cache}: no index cache of {name} is here", hint="build one: dsindex index")

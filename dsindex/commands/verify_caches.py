@@ -37,15 +37,6 @@ if TYPE_CHECKING:
 CHUNK_ITEMS = 1 << 20
 
 
-def find_caches(folder: str, prefix: str) -> list[str]:
-    """Return the descriptions of a dataset's caches, which name its path, or at least its last part.
-
-    Raises:
-        InputError: If there is no such folder.
-    """
-    return [path for path in list_caches(folder) if _concerns(path, prefix)]
-
-
 def list_caches(folder: str) -> list[str]:
     """Return the descriptions in a folder.
 
@@ -57,9 +48,10 @@ def list_caches(folder: str) -> list[str]:
     return descriptions_in(folder)
 
 
-def _concerns(path: str, prefix: str) -> bool:
+def is_cache_of(description: str, prefix: str) -> bool:
+    """Tell whether a description names a dataset, by its path or at least by the last part of it."""
     try:
-        described = read_description(path)
+        described = read_description(description)
     except FormatError:  # verify_cache says what is wrong with it
         return True
     return any(_leads_to(part["dataset_path"], prefix) for part in dataset_parts(described))

@@ -148,19 +148,14 @@ def _load_given(path: str) -> Tokenizer:
 
 def _decode_known(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
     """Return the text of ids, all of which the tokenizer must have."""
-    from dsindex.text.tokenizer import decode
+    from dsindex.text.tokenizer import decode, shared_tokenizer
 
     largest = int(ids.max()) if ids.size else 0
-    if largest >= tokenizer.vocabulary_size and not has_id(tokenizer, largest):
+    # The ids of a tokenizer may have holes.
+    is_known = tokenizer.library == "tokenizers" and shared_tokenizer(tokenizer).id_to_token(largest) is not None
+    if largest >= tokenizer.vocabulary_size and not is_known:
         raise TokenizerError(
             f"{tokenizer.name}: id {largest} is not one of its {tokenizer.vocabulary_size:,} tokens",
             hint="the dataset was made with another tokenizer; pass that one as tokenizer=",
         )
     return decode(tokenizer, ids.tolist())
-
-
-def has_id(tokenizer: Tokenizer, number: int) -> bool:
-    """Tell whether a tokenizer whose ids have holes has an id."""
-    from dsindex.text.tokenizer import shared_tokenizer
-
-    return tokenizer.library == "tokenizers" and shared_tokenizer(tokenizer).id_to_token(number) is not None

@@ -373,10 +373,8 @@ def open_masked(prefix: str) -> tuple[IndexedDataset, IndexedDataset]:
     """
     texts, masks = (IndexedDataset(with_suffix(prefix, f"_{name}")) for name in ("text_document", "loss_mask"))
     if masks.dtype != np.uint8 or not np.array_equal(texts.sequence_lengths, masks.sequence_lengths):
-        raise FormatError(
-            f"{masks.prefix}.idx: expected uint8 masks of the lengths of {texts.prefix}.idx ({len(texts)} sequences), "
-            f"got {masks.dtype} of {len(masks)} sequences; build both again"
-        )
+        what = f"not a uint8 mask for every token of {texts.prefix}.idx"
+        raise FormatError(f"{masks.prefix}.idx: {what}", hint="build both again")
     return texts, masks
 
 
