@@ -42,6 +42,7 @@ COMMON = frozenset({
     "config_file",
 })  # fmt: skip
 """Options that `-h` lists for commands with more than a screenful; fields of any of the models."""
+HINTS = {"--split-sentences": "give a list of sentences as the text of a record, and each becomes a sequence"}
 SCREENFUL = 12
 """Options."""
 GROUPS = {
@@ -103,11 +104,11 @@ class Parser(argparse.ArgumentParser):
             word = rest[0].partition("=")[0]
             if not word.startswith("-"):
                 self.error(f"unexpected argument: {rest[0]}")
-            near = difflib.get_close_matches(word, self._option_string_actions, n=2, cutoff=0.7)
-            self.error(f"there is no option {word}", f"did you mean {' or '.join(near)}?" if near else None)
+            near = " or ".join(difflib.get_close_matches(word, self._option_string_actions, n=2, cutoff=0.7))
+            self.error(f"there is no option {word}", HINTS.get(word, near and f"did you mean {near}?"))
         return options, rest
 
-    def error(self, message: str, hint: str | None = None) -> NoReturn:
+    def error(self, message: str, hint: str = "") -> NoReturn:
         """Raise UsageError."""
         raise UsageError(message.removeprefix("argument "), hint=hint or f"`{self.prog} -h` lists the common options")
 

@@ -75,7 +75,7 @@ def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
     >>> is_match(["a", "b", "c.jsonl"], ["a", "**", "*.jsonl"]), is_match(["a", ".b.jsonl"], ["a", "*.jsonl"])
     (True, False)
     """
-    wanted = [*wanted, "*"] if wanted[-1:] == ["**"] else wanted  # the key is none of the folders that `**` matches
+    wanted = [*wanted, "*"] if wanted[-1:] == ["**"] else wanted  # the key is not a folder
     reached = [True, *(not set(wanted[:place]) - {"**"} for place in range(1, len(wanted) + 1))]
     """Whether the parts so far match the pattern up to each place: time grows with parts times places."""
     for part in parts:

@@ -1,4 +1,4 @@
-"""The records of consecutive lines: the wanted values as columns, the bad records, and which of them are kept.
+"""Blocks of records: the wanted values of consecutive lines as columns, and the bad records.
 
 A value is a text or a list of texts; or, with token ids, a list of ids from 0 to below the size of the vocabulary, or a
 list of such lists. Nothing is converted: `1.0` and `true` are not ids.
@@ -88,7 +88,7 @@ class BadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBlock:
-    """Consecutive lines, in order: those of no record are blank, bad or left out."""
+    """Consecutive lines, in order; a line that is no record is blank, bad or filtered."""
 
     num_lines: int
     blank: NDArray[np.int64]

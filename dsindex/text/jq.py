@@ -175,7 +175,7 @@ class PatternAnswers:
         pattern = self._patterns.fields[name]
         values = _checked(pattern, self._found["fields"][list(self._patterns.fields).index(name)])["values"]
         if len(values) > 1:
-            shown = f"pattern `{pattern}`: expected one value, got {len(values)}; leave out `[]`"
+            shown = f"pattern `{pattern}` returns {len(values)} values; leave out `[]`"
             raise RecordProblem("pattern-error", shown)
         return values[0] if values else None
 

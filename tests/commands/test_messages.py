@@ -59,7 +59,7 @@ def case(message, *arguments, code=1):
     ("arguments", "message", "code"),
     [
         case(r"\*\.none: no file matches", "--input", "{tmp}/*.none", *TOKENIZER),
-        case("notes: expected files with records .* found nothing; name", "--input", "{tmp}/notes", *TOKENIZER),
+        case("notes: no file with records .* it has no files", "--input", "{tmp}/notes", *TOKENIZER),
         case(r"this is not gzip data, as its name says", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
         case("tokenizer.json", "--input", "{good}", "--tokenizer-model", "{tmp}"),
         case("<eod>", "--input", "{good}", *TOKENIZER, "--append-eod", "--eod-token", "<eod>"),
@@ -121,7 +121,7 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path, cli):
     (["build", "--input", str(OWN.docs), "--tokenizer-model", "/dev/null", "--output-prefix", "x"], 1,
      "/dev/null: the tokenizer cannot be read: a device in place of a file"),
     (["instruct", "template.yaml"], 1, "none.jinja: the chat template cannot be read (No such file or directory)"),
-    (["instruct", "date.yaml"], 1, "template_date: expected a date such as 2026-01-31"),
+    (["instruct", "date.yaml"], 1, "template_date: not a date such as 2026-01-31"),
 ], ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "")  # fmt: skip
 def test_messages_are_sentences_about_what_was_given(words, code, message, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)

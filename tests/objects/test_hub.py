@@ -81,7 +81,9 @@ def test_configurations_name_the_files(hub):
     hub.card = {"configs": [{"config_name": "de", "data_files": "de/*"}, {"config_name": "en", "data_dir": "en"}]}
     found = input_paths.find_paths([NAME], config="de")
     assert [each.path.partition("@")[2].partition("/")[2] for each in found] == ["de/a b#%.jsonl"]
-    with pytest.raises(InputError, match="expected one configuration, found de, en; choose with --input-config"):
+    with pytest.raises(
+        InputError, match=r"several configurations; the Hub describes de, en\nhint: choose with --input-config"
+    ):
         input_paths.find_paths([NAME])
 
 
