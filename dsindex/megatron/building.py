@@ -23,7 +23,8 @@ from dsindex.megatron.cache import (
 )
 from dsindex.megatron.epochs import STOCK_ORDER, DocumentOrder, shuffle_dtype, split_bounds
 from dsindex.megatron.plan import BlendedCache, GPTCache, PartCounts
-from dsindex.store.local import is_there, make_folder, write_whole
+from dsindex.store.local import is_there
+from dsindex.store.protocol import replace_file
 from dsindex.store.read import digest_file, input_status, is_stored
 
 if TYPE_CHECKING:
@@ -89,8 +90,7 @@ def write_sequence_counts(path: str, content: bytes) -> None:
     """
     if is_there(path) and not has_content(path, content):
         raise OutputError(f"{path}: exists and has other counts", hint="move it away, or choose another path")
-    make_folder(os.path.dirname(path) or ".")
-    write_whole(path, content)
+    replace_file(path, content)
 
 
 def has_content(path: str, content: bytes) -> bool:
