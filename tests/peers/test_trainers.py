@@ -133,10 +133,7 @@ class EmptyPackages:
     """Finds packages that need a GPU, empty."""
 
     names = (
-        "megatron.bridge.models",
-        "megatron.bridge.peft",
-        "megatron.energon",
-        "torchaudio",
+        *("megatron.bridge.models", "megatron.bridge.peft", "megatron.energon", "torchaudio"),
         "torchtitan.components.loss",
     )
 
