@@ -186,16 +186,14 @@ def install_command(extra: str) -> str:
     import json
     from importlib.metadata import PackageNotFoundError, distribution
 
-    place = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    is_clone, url = os.path.exists(os.path.join(place, "pyproject.toml")), ""
-    if not is_clone:
-        with contextlib.suppress(PackageNotFoundError):
-            origin = json.loads(distribution("dsindex").read_text("direct_url.json") or "{}")
-            is_clone, url = "dir_info" in origin, origin.get("url", "")
-            place = url.removeprefix("file://")
-    extras = extra and f"[{extra}]"
-    target = f"{'.' if place == os.getcwd() else place}{extras}" if is_clone else f"dsindex{extras}"
-    return f"pip install '{target}{f' @ {url}' if url and not is_clone else ''}'"
+    origin, extras = {}, extra and f"[{extra}]"
+    with contextlib.suppress(PackageNotFoundError):
+        origin = json.loads(distribution("dsindex").read_text("direct_url.json") or "{}")
+    url = origin.get("url", "")
+    folder = url.removeprefix("file://")
+    if "dir_info" in origin:
+        return f"pip install '{'.' if folder == os.getcwd() else folder}{extras}'"
+    return f"pip install 'dsindex{extras}{url and f' @ {url}'}'"
 
 
 _OF_CLUSTERS = {"aiohttp", "aiohttp_cors", "grpc", "opencensus", "opentelemetry", "prometheus_client"}

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.chat.conversations import (
-    hidden_spans,
     last_turn,
     map_role,
+    masked_spans,
     message_role,
     message_spans,
     message_text,
@@ -131,7 +131,7 @@ class MessageConstruction:
         parts = [part for name in names for part in self._field_parts(name, fields[name])]
         for number, part in enumerate(parts):
             if part.place[0] in self._config.loss_masking_spans and not part.is_message:
-                spans = hidden_spans(answers.value(_spans_of(part.place[0])), part.text, f"field {part.place[0]!r}")
+                spans = masked_spans(answers.value(_spans_of(part.place[0])), part.text, f"field {part.place[0]!r}")
                 parts[number] = replace(part, masked_spans=tuple(sorted(spans)))
         if not any(part.text for part in parts):
             raise RecordProblem("no-turns", "the record has no text")

@@ -86,15 +86,15 @@ RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 """Variables of templates that neither a configuration nor `chat_template_kwargs` may set."""
 
 # Notes of a conversation; other notes are names of keys that the template does not use.
-LEARNT_QUESTION = "a user turn marked for training"
-UNLEARNT_END = "an untrained end of the last reply"
+TRAINED_QUESTION = "a user turn marked for training"
+UNTRAINED_END = "an untrained end of the last reply"
 """The template writes the token that ends a reply outside of `{% generation %}`."""
 REORDERED_REPLY = "text or a thought after a tool call"
 OTHER_THOUGHTS = "a thought in unknown tags"
 
 _T = TypeVar("_T")
 _KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object", bool: "true or false"}
-_NEVER_LEARNT = frozenset({"user", "system", "developer", *TOOL_ROLES})
+_NEVER_TRAINED = frozenset({"user", "system", "developer", *TOOL_ROLES})
 _UNPASSED_KEYS = frozenset({*ROLE_KEYS, *LEARN_KEYS, *SPAN_KEYS, *MEDIA_KEYS})
 """Keys of a turn that templates do not get."""
 _NO_CALL = frozenset({"auto", "none"})
@@ -114,9 +114,9 @@ class Conversation:
     """At least one."""
     variables: dict[str, Any]
     """The record's own variables: `tools`, `documents`, VARIABLE_KEYS, `chat_template_kwargs`."""
-    learnt: frozenset[int] | None = None
+    trained: frozenset[int] | None = None
     """Positions of the replies that are trained on; None for all."""
-    hidden: Mapping[int, Sequence[CharacterSpan]] = field(default_factory=dict)
+    masked_spans: Mapping[int, Sequence[CharacterSpan]] = field(default_factory=dict)
     """Position of a message -> spans of its content that are not trained on."""
     notes: tuple[str, ...] = ()
     """What was changed or left out, to be counted."""
@@ -165,13 +165,11 @@ class ConversationReader:
         _refuse_media(record, "the record")
         notes: set[str] = set()
         turns, num_prompt_turns = self._find_turns(record, notes)
-        masked_role = record.get(MASKED_ROLE_KEY)
-        if masked_role is not None:
-            where = f"`{MASKED_ROLE_KEY}`"
-            masked_role = map_role(require(masked_role, str, where), self.roles, where)
+        if (masked_role := record.get(MASKED_ROLE_KEY)) is not None:
+            masked_role = map_role(require(masked_role, str, "`mask`"), self.roles, "`mask`")
         messages: list[Message] = []
         trained: set[int] = set()
-        hidden: dict[int, Sequence[CharacterSpan]] = {}
+        spans_by_position: dict[int, Sequence[CharacterSpan]] = {}
         calls: defaultdict[int, list[Message]] = defaultdict(list)
         for number, turn in enumerate(turns, 1):
             message, is_call = self._read_message(turn, number, notes)
@@ -188,7 +186,7 @@ class ConversationReader:
                 continue
             messages.append(message)
             if spans:
-                hidden[position] = spans
+                spans_by_position[position] = spans
             if role == self.assistant_role and is_wanted:
                 trained.add(position)
         if read_flag(record, "") is False or any(record.get(key) is False for key in UNWANTED_KEYS):
@@ -200,19 +198,19 @@ class ConversationReader:
         return Conversation(
             messages=messages,
             variables=_read_variables(record),
-            learnt=None if len(trained) == num_replies else frozenset(trained),
-            hidden=hidden,
+            trained=None if len(trained) == num_replies else frozenset(trained),
+            masked_spans=spans_by_position,
             notes=tuple(sorted(notes)),
         )
 
     def _is_wanted(self, turn: Mapping[str, Any], role: str, number: int, notes: set[str]) -> bool:
         """Return whether no key of a turn says that it is not trained on."""
         flag = read_flag(turn, f"message {number}: ") if len(turn) > 2 else None
-        if flag is False and role not in {self.assistant_role, *_NEVER_LEARNT}:
+        if flag is False and role not in {self.assistant_role, *_NEVER_TRAINED}:
             what = f"its role is {role!r}, not that of replies, {self.assistant_role!r}; set `assistant_role`"
             raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
         if flag is True and role == "user":
-            notes.add(LEARNT_QUESTION)
+            notes.add(TRAINED_QUESTION)
         return flag is not False
 
     def _keep_wanted(self, messages: Sequence[Message], trained: set[int]) -> set[int]:
@@ -361,8 +359,8 @@ def read_flag(turn: Mapping[str, Any], where: str) -> bool | None:
         if not isinstance(value, (bool, int, float)) or value not in (0, 1):
             shown = show_value(value) if isinstance(value, (int, float)) else type_name(value)
             raise RecordProblem("bad-field", f"{where}`{key}` is {shown}, not true, false, 1 or 0")
-        is_learnt = bool(value) is LEARN_KEYS[key]
-        flag = is_learnt if flag is None else flag and is_learnt
+        is_trained = bool(value) is LEARN_KEYS[key]
+        flag = is_trained if flag is None else flag and is_trained
     return flag
 
 
@@ -387,8 +385,7 @@ def message_text(message: Mapping[str, Any], number: int) -> str:
     """
     for key in TEXT_KEYS:
         if message.get(key) is not None:
-            content = _read_content(key, message[key], number)
-            return content if isinstance(content, str) else _join(content)
+            return content_text({"content": _read_content(key, message[key], number)})
     raise RecordProblem("missing-field", f"message {number}: it has no text under `content` or `value`")
 
 
@@ -479,10 +476,8 @@ def _read_turns(value: object, key: str) -> list[Any]:
         if turn.get("system") and turn["system"] != system:
             system = turn["system"]
             turns.append({"role": "system", "content": system})
-        asked, answer = (
-            {"role": role, "content": turn[name]} for role, name in zip(("user", "assistant"), pair, strict=True)
-        )
-        turns += [asked, answer | {name: turn[name] for name in LEARN_KEYS if name in turn}]
+        flags = {key: turn[key] for key in LEARN_KEYS if key in turn}
+        turns += [{"role": "user", "content": turn[pair[0]]}, {"role": "assistant", "content": turn[pair[1]], **flags}]
     return turns
 
 
@@ -516,11 +511,9 @@ def _read_pair(record: Mapping[str, Any], pair: tuple[str, str]) -> tuple[list[A
 def _find_messages(value: object) -> object:
     """Return a list of messages, also from JSON; any other value unchanged, such as a text that is other JSON."""
     items = parse_json(value)
-    if not isinstance(items, list) or not items:
-        return items if isinstance(value, list) else value
-    messages = [*map(parse_json, items)]
-    is_message = [isinstance(item, dict) and any(key in item for key in ROLE_KEYS) for item in messages]
-    return messages if isinstance(value, list) or all(is_message) else value
+    messages = [*map(parse_json, items)] if isinstance(items, list) else []
+    are_messages = [isinstance(item, dict) and any(key in item for key in ROLE_KEYS) for item in messages]
+    return messages if isinstance(value, list) or (messages and all(are_messages)) else value
 
 
 def _read_content(key: str, value: object, number: int) -> str | list[dict[str, str]]:
@@ -544,11 +537,7 @@ def _read_part(part: object, where: str) -> dict[str, str]:
 def content_text(message: Message) -> str:
     """Return the text of a message's content, with its parts joined; empty if it has none."""
     content = message.get("content", "")
-    return content if isinstance(content, str) else _join(content)
-
-
-def _join(parts: Sequence[Mapping[str, str]]) -> str:
-    return "".join(part["text"] for part in parts)
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def _add_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> None:
@@ -655,10 +644,10 @@ def message_spans(turn: Mapping[str, Any], number: int, used: str) -> list[Chara
     if len(turn) == 2 and isinstance(turn.get("content", turn.get("value")), str):
         return []
     content = next((turn[key] for key in TEXT_KEYS if isinstance(turn.get(key), (str, list))), "")
-    text = content if isinstance(content, str) else _join(content)
+    text = content_text({"content": content})
     spans: list[CharacterSpan] = []
     for key in SPAN_KEYS:
-        spans += hidden_spans(turn.get(key), text, f"message {number}: `{key}`")
+        spans += masked_spans(turn.get(key), text, f"message {number}: `{key}`")
     position = 0
     for part in content if isinstance(content, list) else []:
         end = position + len(part["text"])
@@ -671,13 +660,13 @@ def message_spans(turn: Mapping[str, Any], number: int, used: str) -> list[Chara
     return spans
 
 
-def hidden_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
+def masked_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
     """Return spans of a text that are not trained on, as axolotl or Fast-LLM write them.
 
     Raises:
         RecordProblem: If a span is not within the text.
 
-    >>> hidden_spans([[0, 1], {"begin_offset": 2, "end_offset": 2, "train": True}], "abc", "spans")
+    >>> masked_spans([[0, 1], {"begin_offset": 2, "end_offset": 2, "train": True}], "abc", "spans")
     [(0, 2)]
     """
     parsed = parse_json(given)
@@ -703,9 +692,7 @@ def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
     if "tools" not in variables and record.get("functions"):  # OpenAI's former key
         functions = read_objects(record["functions"], "`functions`")
         variables["tools"] = [{"type": "function", "function": function} for function in functions]
-    given = parse_json(record.get("chat_template_kwargs"))
-    is_blank = given is None or (isinstance(given, str) and not given.strip())
-    given = {} if is_blank else require(given, dict, "`chat_template_kwargs`")
+    given = require(parse_json(record.get("chat_template_kwargs")) or {}, dict, "`chat_template_kwargs`")
     for name in RESERVED_VARIABLES:
         if given.get(name) is not None:
             raise RecordProblem("bad-field", f"`chat_template_kwargs` cannot set {name!r}; make it a key of the record")

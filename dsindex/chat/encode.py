@@ -24,7 +24,7 @@ from dsindex.chat.conversations import (
     OTHER_THOUGHTS,
     REASONING_KEYS,
     TOOL_ROLES,
-    UNLEARNT_END,
+    UNTRAINED_END,
     check_text,
     content_text,
     strings_in,
@@ -181,7 +181,7 @@ class InstructionEncoder:
 
     def _read_record(self, record: Mapping[str, Any]) -> _Prompt:
         if not isinstance(record, dict):
-            raise RecordProblem("bad-field", f"expected an object, got {type(record).__name__}")
+            raise RecordProblem("bad-field", f"the record is not an object but {type(record).__name__}")
         for text in strings_in(record):
             check_text(text)
         if self._construction is not None:
@@ -199,7 +199,7 @@ class InstructionEncoder:
                 sources.append(prompt.lay_out())
                 prompts.append(prompt)
             except (RecordProblem, RecursionError) as error:
-                too_deep = RecordProblem("bad-field", "expected a record of usual depth, got one nested too deep")
+                too_deep = RecordProblem("bad-field", "the record is nested too deeply")
                 prompts.append(error if isinstance(error, RecordProblem) else too_deep)
                 if up_to_problem:
                     break
@@ -215,7 +215,7 @@ class InstructionEncoder:
 
     def _finish(self, prompt: _Prompt, whole: MaskedTokens) -> EncodedConversation:
         if not whole.mask.any():
-            raise RecordProblem("nothing-learnt", "expected at least one token to learn, got a mask of zeros only")
+            raise RecordProblem("nothing-learnt", "nothing is trained on: the mask is 0 for every token")
         sequences, limit, cut = [whole], self.config.max_length, 0
         if limit is not None and len(whole.tokens) > limit:
             sequences, cut = self._shorten(prompt, whole, limit)
@@ -237,7 +237,7 @@ class InstructionEncoder:
         if self.config.too_long == "refuse":
             raise RecordProblem(
                 "too-long",
-                f"expected at most {limit} tokens, got {len(whole.tokens)}; see `too_long`, or "
+                f"{len(whole.tokens)} tokens, more than {limit}; see `too_long`, or "
                 "--longer-than-pack drop, truncate or split-turns with --seq-length",
             )
         if self.config.too_long == "truncate":
@@ -255,7 +255,7 @@ class InstructionEncoder:
         """Divide the exchanges, in order, into sequences with as many as fit in each."""
         exchanges, sequences, first = prompt.exchanges(), [], 0
         if not exchanges:
-            raise RecordProblem("too-long", f"expected at most {limit} tokens, and there is no exchange to split at")
+            raise RecordProblem("too-long", f"more than {limit} tokens, and there is no exchange to split at")
         while first < len(exchanges):
             best: MaskedTokens | None = None
             last = first
@@ -267,7 +267,7 @@ class InstructionEncoder:
             if best is None and tried.mask.any():
                 raise RecordProblem(
                     "too-long",
-                    f"exchange {first + 1} and its prompt: expected at most {limit} tokens, got {len(tried.tokens)}",
+                    f"exchange {first + 1} and its prompt: {len(tried.tokens)} tokens, more than {limit}",
                 )
             # A single exchange without trainable tokens may be too long: it is left out in any case.
             sequences.append(tried if best is None else best)
@@ -277,7 +277,7 @@ class InstructionEncoder:
     def render(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> Rendered:
         """Render messages with the template of the configuration."""
         if self._template is None:
-            raise TypeError("expected a chat template in the configuration")
+            raise TypeError("the configuration has no chat template")
         return self._template.render(messages, **variables)
 
     def reads_variable(self, name: str) -> bool:
@@ -288,7 +288,7 @@ class InstructionEncoder:
         """Tell whether a special token's string stands in one of the texts.
 
         Raises:
-            RecordProblem: If one does and is refused, or a marker of what is learnt does.
+            RecordProblem: If one does and is refused, or a marker token does.
         """
         if self.special_pattern is None:
             return False
@@ -301,7 +301,7 @@ class InstructionEncoder:
                     "marker-in-text", f"the marker {marker!r} stands in a text and would change the mask"
                 )
         if found and self.config.special_tokens_in_text == "refuse":
-            raise RecordProblem("bad-text", f"expected no special token in a text, got {min(found)!r}")
+            raise RecordProblem("bad-text", f"a text has the special token {min(found)!r}")
         return bool(found)
 
     def tokenize(self, sources: Sequence[Source]) -> Sequence[MaskedTokens | RecordProblem]:
@@ -351,10 +351,8 @@ class _Chat:
 
     def __init__(self, encoder: InstructionEncoder, conversation: Conversation) -> None:
         messages, variables = conversation.messages, conversation.variables
-        if encoder.config.markers and (conversation.learnt is not None or conversation.hidden):
-            raise RecordProblem(
-                "bad-field", "expected every reply to be learnt: markers leave none out, but {% generation %} can"
-            )
+        if encoder.config.markers and (conversation.trained is not None or conversation.masked_spans):
+            raise RecordProblem("bad-field", "a reply is left out, which needs {% generation %} instead of markers")
         self._encoder = encoder
         self._conversation = conversation
         self.content: object = {"messages": messages, **variables}
@@ -391,19 +389,18 @@ class _Chat:
         return groups
 
     def _find_spans(self, rendered: Rendered, kept: Sequence[int]) -> Iterator[CharacterSpan]:
-        """Yield the trainable spans: the generated ones of replies that are learnt, without what is hidden in them."""
+        """Yield the trainable spans: what is generated of the replies that are trained on, without masked spans."""
         conversation = self._conversation
         for span in rendered.spans:
             number = None if span.message is None else kept[span.message]
-            if number is None and (conversation.learnt is not None or conversation.hidden):
+            if number is None and (conversation.trained is not None or conversation.masked_spans):
                 raise RecordProblem(
                     "generation-not-found",
-                    "expected a {% generation %} block in a loop over the messages, so that some of them can be left "
-                    "out, got one outside of such a loop",
+                    "replies share a {% generation %} block; put it in a loop over the messages to leave some out",
                 )
-            if conversation.learnt is not None and number not in conversation.learnt:
+            if conversation.trained is not None and number not in conversation.trained:
                 continue
-            holes = [] if number is None else [*self._find_hidden(rendered.text, span.begin, span.end, number)]
+            holes = [] if number is None else [*self._find_masked(rendered.text, span.begin, span.end, number)]
             if self._encoder.config.reasoning == "mask":
                 holes += self._find_reasoning(rendered.text, span.begin, span.end, number)
             elif number is not None:
@@ -416,19 +413,19 @@ class _Chat:
             if begin < span.end:
                 yield begin, span.end
 
-    def _find_hidden(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
-        """Yield the places of a content's hidden spans in the text that its message became."""
-        hidden = self._conversation.hidden.get(number)
-        if not hidden:
+    def _find_masked(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
+        """Yield the places of a content's masked spans in the rendered text of its message."""
+        spans = self._conversation.masked_spans.get(number)
+        if not spans:
             return
         content = content_text(self._conversation.messages[number])
         stripped = content.strip()
         place = text.find(stripped, begin, end) - content.find(stripped)
         if not text.startswith(stripped, place + content.find(stripped)) or place < 0:
             raise RecordProblem(
-                "bad-field", f"message {number + 1}: has spans that are not learnt, and the template changes its text"
+                "bad-field", f"message {number + 1}: has masked spans, but the template changes its text"
             )
-        for first, last in hidden:
+        for first, last in spans:
             yield max(place + first, begin), min(place + last, end)
 
     def _find_reasoning(self, text: str, begin: int, end: int, number: int | None) -> Iterator[CharacterSpan]:
@@ -445,7 +442,7 @@ class _Chat:
             yield first, skip_blanks(text, last, end)
 
     def _find_empty(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
-        """Yield empty thoughts that the template writes by itself: learnt, they would teach a model not to think."""
+        """Yield empty thoughts that the template writes by itself, which would teach a model not to think."""
         message, pattern = self._conversation.messages[number], self._encoder.empty_thought
         if not any(message.get(key) for key in REASONING_KEYS) and not pattern.search(content_text(message)):
             yield from (match.span() for match in pattern.finditer(text, begin, end))
@@ -470,7 +467,7 @@ class _Chat:
             ends = [match.end() for match in pattern.finditer(text, max(begin, end - 64), end)]
             is_ended = bool(ends) and not text[ends[-1] : end].strip()
             if not is_ended and pattern.match(after):
-                yield UNLEARNT_END
+                yield UNTRAINED_END
 
 
 def _has_reasoning(thought: str, text: SearchedText, _message: Mapping[str, Any]) -> bool:
@@ -541,8 +538,8 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
     if source is None:
         known = ", ".join(sorted(tokenizer.chat_templates)) or "none"
         raise InputError(
-            f"expected message_construction, a chat_template, or a tokenizer with a chat template "
-            f"{config.chat_template_name!r}; the tokenizer has {known}"
+            f"no chat template {config.chat_template_name!r}: the tokenizer has {known}; set `chat_template` or "
+            "`message_construction`"
         )
     if config.control_tokens == "refuse" and (split := tokenizer.split_tokens(control_tokens(config.chat_template))):
         raise TokenizerError(

@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import KeysView, ValuesView
 from collections.abc import Set as AbstractSet
+from functools import partial
 from itertools import product
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -107,7 +108,15 @@ class ChatTemplate:
         join_lines: bool = False,
         reply_role: str | None = "assistant",
     ) -> None:
-        self._given = (source, tool_source, dict(constants or {}), date, join_lines, reply_role)
+        self._remake = partial(
+            ChatTemplate,
+            source,
+            tool_source=tool_source,
+            constants=constants,
+            date=date,
+            join_lines=join_lines,
+            reply_role=reply_role,
+        )
         self._reply_role = reply_role
         # None rather than missing, as in transformers: templates test `tools is not none`.
         self._constants = {"tools": None, "documents": None, **(constants or {}), "add_generation_prompt": False}
@@ -120,7 +129,7 @@ class ChatTemplate:
         """Names of variables that the template reads or sets."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, self._given
+        return self._remake, ()
 
     def render(self, messages: Sequence[dict[str, Any]], **variables: object) -> Rendered:
         """Render one conversation.
@@ -169,10 +178,13 @@ class ChatTemplate:
         """
         given: tuple[Rendered, list[dict[str, Any]]] | None = None
         problem: RecordProblem | None = None
-        for change_content, change_call in product((None, _as_parts, _as_text), (None, _other_arguments)):
+        tried: list[list[dict[str, Any]]] = []
+        has_parts = any(isinstance(message.get("content"), list) for message in messages)
+        for change_content, change_call in product((None, _as_text, _as_parts), (None, _other_arguments)):
             fitting = [_change(message, change_content, change_call) for message in messages]
-            if (given or problem) and fitting == messages:
+            if fitting in tried:
                 continue
+            tried.append(fitting)
             try:
                 rendered = render(fitting, False)
                 self._check(rendered.text, messages, variables)
@@ -181,16 +193,16 @@ class ChatTemplate:
                 if error.__cause__ is not None and not isinstance(error.__cause__, _FORM_ERRORS):
                     break
                 continue
+            is_given = change_content is None and (problem or not has_parts)
             searched = SearchedText(rendered.text)
-            if (problem and change_content is None) or all(has_content(message, searched) for message in fitting):
+            if is_given or all(has_content(message, searched) for message in fitting):
                 return rendered, fitting
             given = given or (None if problem else (rendered, fitting))
         if given is not None:
             return given
-        reason = str(problem)
-        if any(message.get("tool_calls") for message in messages) and "refuses" not in reason:
-            reason += "; the `arguments` of its calls were tried as a text and as an object"
-        raise RecordProblem("template-failed", reason) from problem
+        calls = any(message.get("tool_calls") for message in messages) and len(tried) > 1
+        note = "; the `arguments` of its calls were tried as a text and as an object" if calls else ""
+        raise RecordProblem("template-failed", f"{problem}{note}") from problem
 
     def _check(self, text: str, messages: Sequence[dict[str, Any]], variables: Mapping[str, object]) -> None:
         """Refuse what no template means to write: Python's form of parts, and addresses of objects."""
@@ -201,7 +213,7 @@ class ChatTemplate:
             reason = "writes the address of an object in memory, which no output may depend on"
             raise RecordProblem("template-failed", f"the chat template {reason}")
         if "[{'type': 'text'" in text and "[{'type': 'text'" not in record:
-            reason = "writes a content's parts as Python's list; join them in the record, or mend the template"
+            reason = "writes a content's parts as Python's list; join them in the record, or fix the template"
             raise RecordProblem("template-failed", f"the chat template {reason}")
 
 
@@ -224,17 +236,21 @@ class SearchedText:
 
     def __contains__(self, part: str) -> bool:
         place = self._text.find(part, self._place)
-        self._place = place if place >= 0 else max(0, self._text.find(part))
-        return self._text.startswith(part, self._place)
+        if place < 0:
+            place = self._text.find(part)
+        self._place = max(place, 0)
+        return place >= 0
 
 
 def has_content(message: Mapping[str, Any], text: SearchedText) -> bool:
     """Tell whether a text has the content of a message; always of a tool, which may be JSON, and of a thought."""
     content = message.get("content") or ""
     parts = [content] if isinstance(content, str) else [part["text"] for part in content]
-    if message["role"] in TOOL_ROLES:
+    if len(parts) == 1 and parts[0].strip() in text:  # nearly always; quickly
         return True
-    return all(part.strip() in text or any(find_thoughts(part, (THINK,))) for part in parts)
+    return message["role"] in TOOL_ROLES or all(
+        part.strip() in text or any(find_thoughts(part, (THINK,))) for part in parts
+    )
 
 
 def _as_parts(content: Any) -> Any:  # noqa: ANN401 - a text or parts
@@ -253,22 +269,9 @@ def _other_arguments(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": other} if own is not call else other
 
 
-def _unpickle(
-    source: str,
-    tool_source: str | None,
-    constants: Mapping[str, Any],
-    date: datetime.date | None,
-    join_lines: bool,
-    reply_role: str | None,
-) -> ChatTemplate:
-    return ChatTemplate(
-        source, tool_source=tool_source, constants=constants, date=date, join_lines=join_lines, reply_role=reply_role
-    )
-
-
 def _take_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Rendered:
     """Return the text between the marks, and its spans: up to an end mark, or to the next mark if there are no ends."""
-    kept, spans, position = [], [], 0
+    kept, spans, position, limit = [], [], 0, _MAX_VALUE
     begin, message = -1, -1
     for piece in pieces:
         if piece[:1] in _MARKS:
@@ -280,7 +283,7 @@ def _take_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Re
         else:
             kept.append(piece)
             position += len(piece)
-            if position > _MAX_VALUE:
+            if position > limit:
                 budget.take(len(piece))
     if begin >= 0 and has_ends:
         raise TemplateError("it leaves a generation block before its end (break, continue?)")
@@ -586,7 +589,9 @@ def _count_steps(tree: nodes.Template) -> None:
 def _clock(date: datetime.date | None) -> Callable[[str], str]:
     def strftime_now(date_format: str) -> str:
         if date is None:
-            raise TemplateError("it asks for today's date; set `template_date`: output must not depend on the day")
+            raise TemplateError(
+                "it asks for today's date; set `template_date`, since output must not depend on the day"
+            )
         return date.strftime(date_format)
 
     return strftime_now
@@ -647,8 +652,7 @@ def _undefined_type(needed: frozenset[str]) -> type[Undefined]:
             message: str = super()._undefined_message
             name = self._undefined_name if self._undefined_obj is missing else None
             if name in needed:
-                message += ": nobody gave this variable; set it under `template_variables`, or in the record's "
-                return f"{message}`chat_template_kwargs`"
+                return f"{message}; set it under `template_variables`, or in the record's `chat_template_kwargs`"
             return f"{message}; set it under `special_tokens`" if str(name).endswith("_token") else message
 
         def __str__(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from dsindex.chat.conversations import LEARNT_QUESTION, OTHER_THOUGHTS, REORDERED_REPLY, UNLEARNT_END
+from dsindex.chat.conversations import OTHER_THOUGHTS, REORDERED_REPLY, TRAINED_QUESTION, UNTRAINED_END
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,8 +59,8 @@ def split_by_hash(fingerprint: bytes, *, fractions: Sequence[float], seed: int =
 NOTE = "note: "
 """Prefix of the counts of notes in a manifest."""
 _MEANINGS = {
-    UNLEARNT_END: "a model may not learn to stop; move the token into {% generation %}",
-    LEARNT_QUESTION: "only replies are trained on",
+    UNTRAINED_END: "a model may not learn to stop; move the token into {% generation %}",
+    TRAINED_QUESTION: "only replies are trained on",
     REORDERED_REPLY: "templates write thoughts first, then text, then tool calls",
     OTHER_THOUGHTS: "it is kept and trained on like text",
 }

@@ -34,13 +34,12 @@ TAG_PAIRS: tuple[TagPair, ...] = (
 """The tags of current model families."""
 _END_OF_ANYTHING = frozenset({"<|end|>", "<|eom|>"})
 """Closing tags that also end texts that are no thoughts."""
-_TAG_WITH_A_WORD = re.compile(r"<(\w[\w:.-]*)>")
-_WORD = re.compile(r"think|thought|reason", re.IGNORECASE)
+_NOT_QUOTED = "(?<![`'\"])"
+"""Before a tag: `<think>` in quotes is a text about tags."""
+_TAG_NAME = re.compile(r"<([\w:.-]{0,16}(?:think|thought|reason)[\w:.-]{0,16})>", re.IGNORECASE)
+_OPENING_TAGS = "|".join(re.escape(opening) for opening, _ in TAG_PAIRS)
 _LIKE_A_TAG = re.compile(
-    "|".join(
-        [r"<[^\s<>]{0,16}(?:think|thought|reason)[^<>\n]{0,24}>", *(re.escape(opening) for opening, _ in TAG_PAIRS)]
-    ),
-    re.IGNORECASE,
+    rf"{_NOT_QUOTED}(?:<[^\s<>]{{0,16}}(?:think|thought|reason)[^<>\n]{{0,24}}>|{_OPENING_TAGS})", re.IGNORECASE
 )
 _BLANKS = re.compile(r"\s*")
 
@@ -52,8 +51,7 @@ def find_tag_pairs(template: str) -> tuple[TagPair, ...]:
     (('<think>', '</think>'), ('[THINK]', '[/THINK]'))
     """
     known = [pair for pair in TAG_PAIRS if pair[0] in template]
-    names = dict.fromkeys(name for name in _TAG_WITH_A_WORD.findall(template) if _WORD.search(name))
-    own = [(f"<{name}>", f"</{name}>") for name in names if f"</{name}>" in template]
+    own = [(f"<{name}>", f"</{name}>") for name in _TAG_NAME.findall(template) if f"</{name}>" in template]
     return tuple(dict.fromkeys([THINK, *known, *own]))
 
 
@@ -103,9 +101,8 @@ def _compile(pairs: tuple[TagPair, ...]) -> tuple[re.Pattern[str], list[re.Patte
         attributes = r"(?:\s[^<>\n]{0,64})?>" if is_element else re.escape(opening[-1])
         alone = r"(?!)" if closing in _END_OF_ANYTHING else re.escape(closing)
         groups.append(f"({re.escape(opening[:-1])}{attributes})|({alone})")
-    return re.compile("|".join(groups), re.IGNORECASE), [
-        re.compile(re.escape(pair[1]), re.IGNORECASE) for pair in pairs
-    ]
+    closing_tags = [re.compile(_NOT_QUOTED + re.escape(closing), re.IGNORECASE) for _, closing in pairs]
+    return re.compile(f"{_NOT_QUOTED}(?:{'|'.join(groups)})", re.IGNORECASE), closing_tags
 
 
 def drop_thoughts(text: str, pairs: tuple[TagPair, ...]) -> str:

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 near = difflib.get_close_matches(given[0], COMMANDS, n=1)
                 hint = f"did you mean `{near[0]}`?" if near else "`dsindex --help` lists the commands"
                 raise UsageError(f"there is no command {given[0]!r}", hint=hint)
-            parser = make_parser(command)
+            parser = make_parser(command, is_brief="-h" in given)
             words, job = _split_words(command, given)
             options = parser.parse_args(words)
             if command is None:
@@ -110,10 +110,8 @@ def as_plain(value: object) -> object:
 
 def _split_words(command: str | None, given: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     """Split off the words after `--`, which are the command of a training job."""
-    if command != "index" or "--" not in given:
-        return given, {}
-    place = given.index("--")
-    return given[:place], {"command": given[place + 1 :]}
+    place = given.index("--") if command == "index" and "--" in given else len(given)
+    return given[:place], {"command": given[place + 1 :]} if place < len(given) else {}
 
 
 def _answer_without_command(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -170,12 +168,9 @@ def _hand_over(command: str | None, code: int) -> int:
     try:
         flush_output()
     except StandardOutputError as error:
-        is_done = command in MAKING_FILES and code == 0
-        if command not in MAKING_FILES:
-            code = code or EXIT_FAILED
+        label, what = ("error", "the output") if code or command not in MAKING_FILES else ("warning", "the summary")
+        code = code or (EXIT_FAILED if label == "error" else 0)
         if not error.nobody_reads:
-            what = "done, but the summary" if is_done else "the output"
-            label = "warning" if is_done else "error"
             _say(label, f"{what} could not be written to standard output ({error})")
     return code
 

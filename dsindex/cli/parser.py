@@ -18,7 +18,7 @@ from dsindex.errors import UsageError
 from dsindex.options.model import Option, Options, flag_of, option, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
 COMMANDS = {
     "build": "build.BuildFlags",
@@ -39,9 +39,10 @@ COMMON = frozenset({
     *("input", "output_prefix", "output", "tokenizer_model", "json_keys", "where", "append_eod", "on_bad_record"),
     *("config", "jq_pattern", "data_path", "seq_length", "split", "seed", "train_iters", "global_batch_size", "epochs"),
     *("data_cache_path", "megatron_release", "explain", "export", "workers", "address", "dry_run"),
-    *("config_file", "help"),
+    "config_file",
 })  # fmt: skip
 """Options that `-h` lists for commands with more than a screenful; fields of any of the models."""
+HINTS = {"--split-sentences": "give a list of sentences as the text of a record, and each becomes a sequence"}
 SCREENFUL = 12
 """Options."""
 GROUPS = {
@@ -87,30 +88,11 @@ class HelpFormatter(argparse.HelpFormatter):
         return "\n".join(lines)
 
 
-class _CommonHelp(argparse.Action):
-    """`-h`: the help of the most common options."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        for action in parser._actions:
-            action.help = action.help if action.dest in self.const else argparse.SUPPRESS
-        for group in parser._action_groups:
-            group.description = None
-        parser.description = None
-        parser.epilog = f"`{parser.prog} --help` explains the command and lists all of its options."
-        parser.print_help()
-        parser.exit()
-
-
 class Parser(argparse.ArgumentParser):
     """An argument parser that accepts underscores for dashes, and suggests the nearest flag for an unknown one."""
 
-    def __init__(self, *, common: Collection[str] = (), **named: Any) -> None:  # noqa: ANN401 - as argparse has them
-        super().__init__(**{"formatter_class": HelpFormatter, "add_help": False, **named})
-        if common:
-            text = "show the most common options"
-            self.add_argument("-h", nargs=0, action=_CommonHelp, const=common, dest="help", help=text)
-        text = "show all options" if common else "show this help"
-        self.add_argument(*([] if common else ["-h"]), "--help", action="help", help=text)
+    def __init__(self, **named: Any) -> None:  # noqa: ANN401 - as argparse has them
+        super().__init__(**{"formatter_class": HelpFormatter, **named})
 
     def parse_known_args(  # type: ignore[override]  # argparse's has overloads
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -122,17 +104,17 @@ class Parser(argparse.ArgumentParser):
             word = rest[0].partition("=")[0]
             if not word.startswith("-"):
                 self.error(f"unexpected argument: {rest[0]}")
-            near = difflib.get_close_matches(word, self._option_string_actions, n=2, cutoff=0.7)
-            self.error(f"there is no option {word}", f"did you mean {' or '.join(near)}?" if near else None)
+            near = " or ".join(difflib.get_close_matches(word, self._option_string_actions, n=2, cutoff=0.7))
+            self.error(f"there is no option {word}", HINTS.get(word, near and f"did you mean {near}?"))
         return options, rest
 
-    def error(self, message: str, hint: str | None = None) -> NoReturn:
+    def error(self, message: str, hint: str = "") -> NoReturn:
         """Raise UsageError."""
         raise UsageError(message.removeprefix("argument "), hint=hint or f"`{self.prog} -h` lists the common options")
 
 
-def make_parser(command: str | None) -> Parser:
-    """Return the parser of the command line, with the flags of this command only."""
+def make_parser(command: str | None, *, is_brief: bool = False) -> Parser:
+    """Return the parser of the command line, with the flags of this command only; a brief one hides rare options."""
     description = "Training data for language models: from text to a merged, indexed Megatron dataset."
     parser = Parser(prog="dsindex", description=description, epilog=EPILOG)
     version = "show the version; with --verbose, also those of all dependencies, for a bug report"
@@ -144,13 +126,13 @@ def make_parser(command: str | None) -> Parser:
             commands.add_parser(name)
             continue
         summary, _, text = (inspect.getdoc(load_model(name)) or "").partition("\n")
-        last = options_of(getattr(load_model(name), "last_group", ("", Options))[1])
-        common = COMMON - last.keys() if len(options_of(load_model(name))) > SCREENFUL else ()
-        subparser = commands.add_parser(name, help=summary[0].lower() + summary.rstrip(".")[1:], common=common)
+        subparser = commands.add_parser(name, help=summary[0].lower() + summary.rstrip(".")[1:])
         if name == command:
             subparser.description, _, examples = text.partition("Examples:\n")
             subparser.epilog = f"examples:\n{textwrap.indent(textwrap.dedent(examples), '  ')}"
-            add_options(subparser, load_model(name), EveryCommand)
+            if is_brief := is_brief and len(options_of(load_model(name))) > SCREENFUL:
+                subparser.description, subparser.epilog = None, f"`dsindex {name} --help` lists all options."
+            add_options(subparser, load_model(name), EveryCommand, is_brief=is_brief)
             for flag, count in getattr(load_model(name), "ignored", {}).items():
                 subparser.add_argument(flag, nargs=count, dest="ignored", action=_Ignored, help=argparse.SUPPRESS)
     return parser
@@ -170,7 +152,7 @@ class _Ignored(argparse.Action):
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or ()), flag])
 
 
-def add_options(parser: argparse.ArgumentParser, *models: type[Options]) -> None:
+def add_options(parser: argparse.ArgumentParser, *models: type[Options], is_brief: bool) -> None:
     """Add the flags of the models' options by groups: required ones first, those of the model's last group last.
 
     No flag has a default, so that a file of options can set it.
@@ -187,12 +169,13 @@ def add_options(parser: argparse.ArgumentParser, *models: type[Options]) -> None
     for name, each in ordered:
         title = last_title if name in last else each.group or ""
         if title not in groups:
-            groups[title] = parser.add_argument_group(title, GROUPS.get(title))
+            groups[title] = parser.add_argument_group(title, None if is_brief else GROUPS.get(title))
         required = " (required)" if each.default is ... and not each.positional else ""
+        is_hidden = is_brief and (name not in COMMON or name in last)
         groups[title].add_argument(
             *((name,) if each.positional else filter(None, (each.short, flag_of(name, each)))),
             default=None,
-            help=(each.help + required).replace("%", "%%"),
+            help=argparse.SUPPRESS if is_hidden else (each.help + required).replace("%", "%%"),
             **_settings(name, each),
         )
 

@@ -51,6 +51,8 @@ UNBROKEN = 10_000
 """Columns without a terminal: lines are not broken, so that grep finds them."""
 STYLES = {"green": "intact", "yellow": "note|warning|sound", "red": "(?i:damaged|missing|different)|FAILED|FOUND"}
 """Colour → words that get it at the beginning of a line or cell, or after the last colon."""
+SHOWN_REASONS, MANY_BAD = 5, 0.01
+"""Reasons of bad records in a summary, and the share of records above which it warns."""
 TOKEN_COLUMNS = 100
 """Columns of a line of tokens."""
 BORDER = "│"
@@ -114,7 +116,7 @@ def _table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *, num
 # Commands that write datasets and caches.
 
 
-def _text_job(result: TextResult, *, only: str = "", engine: str = "", bad: Sequence[str] = ()) -> Iterator[str]:
+def _text_job(result: TextResult, *, only: str = "", engine: str = "") -> Iterator[str]:
     """Yield how much was read, how fast, and how many records were kept."""
     run, counts = result.run, result.counts
     if result.already_complete:
@@ -131,7 +133,14 @@ def _text_job(result: TextResult, *, only: str = "", engine: str = "", bad: Sequ
     filtered = [f"{counts.filtered:,} filtered"] if counts.filtered else []
     parts = [f"{counts.kept:,} kept", *filtered, f"{counts.quarantined:,} quarantined", f"{counts.blank:,} blank"]
     yield f"{count(counts.lines, 'line')} = {' + '.join(parts)}"
-    yield from bad
+    for bad in result.bad_records[:SHOWN_REASONS]:
+        yield f"  {bad.number:,} × {bad.reason} ({bad.file}, line {bad.line:,})"
+    if result.quarantines:
+        others, path = len(result.bad_records) - SHOWN_REASONS, result.quarantines[0]
+        more = f" and {len(result.quarantines) - 1:,} more" if len(result.quarantines) > 1 else ""
+        yield f"  {f'and {others:,} other reasons, ' if others > 0 else ''}all in {path}{more}"
+    if (share := counts.quarantined / max(1, counts.records)) > MANY_BAD:
+        yield f"warning: {show_percent(share)} of the records are quarantined"
     yield from _noted(result.notes)
 
 
@@ -145,8 +154,7 @@ def _dataset(dataset: MadeDataset) -> Iterator[str]:
 
 
 def _built(result: BuildResult) -> Iterator[Line]:
-    yield from _text_job(result, engine=result.engine)
-    yield from chain.from_iterable(map(_dataset, result.datasets))
+    yield from _packed(result)
     yield from chain.from_iterable(map(_indexed, result.indices))
 
 
@@ -175,7 +183,7 @@ def _indexed(result: IndexResult) -> Iterator[Line]:
     yield result.verdict
 
 
-def _packed(result: PackResult) -> Iterator[Line]:
+def _packed(result: PackResult | BuildResult) -> Iterator[Line]:
     yield from _text_job(result, engine=result.engine)
     if result.counts.empty_documents:
         yield f"{count(result.counts.empty_documents, 'text')} without tokens"
@@ -186,8 +194,7 @@ def _instructed(result: InstructResult) -> Iterator[Line]:
     exported = not all(export.already_complete for export in result.exports)
     made = [*(["packs"] if result.packed else []), *(["exports"] if exported else [])]
     only = f": only {' and '.join(made)} were made" if made else ""
-    bad = "quarantined: " + ", ".join(f"{kind} {number:,}" for kind, number in result.bad_records.items())
-    yield from _text_job(result, only=only, bad=[bad] if result.bad_records else [])
+    yield from _text_job(result, only=only)
     yield from chain.from_iterable(map(_split, result.splits))
     yield from chain.from_iterable(map(_dataset, result.datasets))
     for export in result.exports:
@@ -242,9 +249,8 @@ def _noted(notes: Iterable[str]) -> Iterator[str]:
 
 def _estimated(result: EstimateResult) -> Iterator[Line]:
     size, outputs = format_size(result.bin_bytes + result.idx_bytes), format_size(result.bin_bytes)
-    documents, tokens = (
-        _rounded(result.estimate, each) for each in (result.estimate.documents, result.estimate.tokens)
-    )
+    known = result.estimate
+    documents, tokens = (_rounded(known, each) for each in (known.documents, known.tokens))
     rows = {
         "inputs": f"{result.num_inputs:,}, {format_size(result.input_bytes)}",
         "shards": f"{result.num_shards:,} of at most {format_size(result.largest_shard_bytes)} of input",
@@ -457,20 +463,10 @@ def _reported(result: ReportResult) -> Iterator[Line]:
 
 
 VIEWS: dict[str, Callable[[Any], Iterator[Line]]] = {
-    "BuildResult": _built,
-    "ConsumedTokens": _consumed,
-    "ConvertResult": _converted,
-    "EstimateResult": _estimated,
-    "IndexResult": _indexed,
-    "InspectResult": _inspected,
-    "InstructResult": _instructed,
-    "JoinResult": _joined,
-    "MergeResult": _merged,
-    "MixResult": _mixed,
-    "PackResult": _packed,
-    "RawIndexResult": _raw_indexed,
-    "ReportResult": _reported,
-    "TracedSamples": _traced,
-    "VerifyResult": _verified,
+    view.__annotations__["result"].split(" | ")[0]: view
+    for view in (
+        *(_built, _consumed, _converted, _estimated, _indexed, _inspected, _instructed, _joined, _merged, _mixed),
+        *(_packed, _raw_indexed, _reported, _traced, _verified),
+    )
 }
 """Class → function; by name, so that a command only imports its own results."""

@@ -1,14 +1,16 @@
-"""`dsindex build`: plan, tokenize, merge, publish, index. It can be resumed at any point."""
+"""`dsindex build`: plan, tokenize, merge, publish, index. An interrupted build continues from any point."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
 from dsindex.errors import InputError
 from dsindex.formats.dtypes import dtype_for_vocabulary
 from dsindex.runtime.estimate import check_room
+from dsindex.runtime.inputs import group_inputs
 from dsindex.runtime.job import open_job
 from dsindex.runtime.output import Output
 from dsindex.runtime.plan import make_plan
@@ -37,12 +39,12 @@ class BuildResult(TextResult):
 
 
 def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
-    """Build one dataset per key, continuing an interrupted run of the same plan, and last their index caches.
+    """Build one dataset per key, then the index caches; an interrupted run of the same plan is continued.
 
     Raises:
         DsindexError: If the build cannot be done as asked; final names then never refer to incomplete files.
     """
-    # As preprocess_data.py names that of a key.
+    # preprocess_data.py names the dataset of a key like this.
     prefixes = [f"{config.output_prefix}_{name}_document" for name in config.dataset_names]
     index_configs = list(filter(None, map(config.index_config, prefixes)))
     indices: tuple[IndexResult, ...] = ()
@@ -55,7 +57,15 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     encodes, num_keys = config.token_ids is None, len(config.output_names)
     plan = make_plan(_settings(config, source), source.files)
-    outputs = [Output(prefix=absolute(prefix), plan_id=plan.plan_id, dtype=dtype) for prefix in prefixes]
+    begins, lists = [0], list[str | None]()
+    if config.max_dataset_size is not None:
+        begins = group_inputs((file.size_bytes for file in source.inputs), config.max_dataset_size)
+        lists = [f"{absolute(prefix)}.txt" for prefix in prefixes]
+        prefixes = [f"{prefix}_{number:03d}" for number in range(len(begins)) for prefix in prefixes]
+    outputs = [
+        Output(prefix=absolute(prefix), plan_id=plan.plan_id, dtype=dtype, list_path=list_path)
+        for prefix, list_path in zip_longest(prefixes, lists)
+    ]
     uses_jq = selection.needs_jq
     with open_job(config, plan, outputs, reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
         if not job.already_complete:
@@ -75,14 +85,17 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
                 samples=config.samples,
                 **source.shard_options(),
             )
-            shards = Shards(job, source, settings)
+            shards = Shards(job, source, settings, dataset_begins=begins)
             shards.tokenize_and_merge()
-            for output in outputs if config.hold_out is not None else ():
-                if not any(segment.header.num_documents for segment in output.segments):
-                    msg = f"{output.prefix}: expected records for it with --hold-out {config.hold_out}, got none"
-                    raise InputError(f"{msg}; take another share")
-            own = [{"options": _describe_options(config, source, number)} for number in range(len(outputs))]
-            shards.publish(own, encodes=encodes)
+            num_groups = len(outputs) // len(begins)
+            for group in range(num_groups) if config.hold_out is not None else ():
+                if not any(
+                    each.header.num_documents for output in outputs[group::num_groups] for each in output.segments
+                ):
+                    msg = f"{outputs[group].prefix}: --hold-out {config.hold_out} leaves no records for it"
+                    raise InputError(msg, hint="take another share")
+            own = [{"options": _describe_options(config, source, number)} for number in range(num_groups)]
+            shards.publish(own * len(begins), encodes=encodes)
         if index_configs:
             indices = tuple(run_index(each, executor=job.executor, reporter=job.reporter) for each in index_configs)
     contents = [manifest.content for manifest in job.manifests]
@@ -90,12 +103,12 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
         datasets=tuple(map(MadeDataset.of, prefixes, contents)),
         engine=source.engine.name if encodes else "token ids as given",
         indices=indices,
-        **outcome_fields(source, job, num_keys=num_keys),
+        **outcome_fields(source, job, num_keys=num_keys, num_datasets=len(begins)),
     )
 
 
 def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:
-    """Return everything but the inputs that the output depends on."""
+    """Return all options and facts that the output depends on, except the inputs."""
     settings = source.settings()
     if config.token_ids is not None:
         del settings["engine"]  # nothing is encoded
@@ -107,6 +120,7 @@ def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:
         "empty-documents": None if config.empty_documents == "keep" else config.empty_documents,
         "sample": config.sample,
         "hold-out": config.hold_out,
+        "max-dataset-size": config.max_dataset_size,
     }
     return settings | {name: value for name, value in options.items() if value is not None}
 

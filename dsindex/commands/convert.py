@@ -107,19 +107,19 @@ def convert_to_pbin(
 
 
 def _why_not(dataset: IndexedDataset, *, flatten: bool) -> str | None:
-    """Return why a dataset is none that a `.pbin` can represent, so that the conversion is reversible."""
+    """Return why a `.pbin` cannot represent a dataset without loss; None if it can."""
     if dataset.dtype not in TYPE_OF_SIZE.values():
         names = ", ".join(map(str, TYPE_OF_SIZE.values()))
-        return f"expected tokens of a type that can be restored from a .pbin ({names}), got {dataset.dtype}"
+        return f"tokens of type {dataset.dtype} could not be restored from a .pbin, only {names}"
     if dataset.sequence_modes is not None:
-        return "expected a dataset without sequence modes, which a .pbin cannot store"
+        return "a .pbin cannot store sequence modes"
     several = np.flatnonzero(np.diff(dataset.document_indices) > 1)
     if len(several) and not flatten:
-        return f"expected documents of one sequence, got several in document {several[0]}; join them with --flatten"
+        return f"document {several[0]} has several sequences, which a .pbin cannot store; join them with --flatten"
     empty = np.flatnonzero(dataset.sequence_lengths == 0)
     if len(empty) and not flatten:
-        what = f"expected sequences with tokens, got none in sequence {empty[0]}"
-        return f"{what}, which a .pbin has as a document without sequences; accept that with --flatten"
+        what = f"sequence {empty[0]} has no tokens, and a .pbin stores it as a document without sequences"
+        return f"{what}; accept that with --flatten"
     return None
 
 
@@ -231,14 +231,12 @@ def join_pbin_files(
         ValueError: If there are no files.
     """
     if not paths:
-        raise ValueError("expected at least one .pbin to merge, got none")
+        raise ValueError("there are no .pbin files to merge")
     headers = [read_pbin_header(path) for path in paths]
     for path, header in zip(paths, headers, strict=True):
         if header.token_bytes != headers[0].token_bytes:
-            raise FormatError(
-                f"{path}: expected tokens of {headers[0].token_bytes} bytes as in {paths[0]}, "
-                f"got {header.token_bytes}; files of different vocabularies cannot be merged"
-            )
+            sizes = f"tokens of {header.token_bytes} bytes, and {paths[0]} of {headers[0].token_bytes}"
+            raise FormatError(f"{path} has {sizes}: files of different vocabularies cannot be merged")
     data_bytes = sum(header.data_bytes for header in headers)
     merged = PbinHeader(version=version, token_bytes=headers[0].token_bytes, data_bytes=data_bytes)
     _write_pbin(output, merged, list(map(_pbin_documents, paths, headers)), seed)

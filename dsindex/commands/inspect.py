@@ -75,7 +75,7 @@ def run_inspect(options: InspectConfig) -> InspectResult:
     folder = find_work_folder(options.path)
     try:
         if folder == options.path:
-            raise InputError(f"{folder}: expected a dataset, got a work folder")
+            raise InputError(f"{folder}: a work folder")
         detected = detect_dataset(options.path)
         seen = InspectResult(path=detected.path, kind=detected.kind)
     except InputError:
@@ -85,7 +85,7 @@ def run_inspect(options: InspectConfig) -> InspectResult:
     for name, kinds in _CHOICES.items():
         if getattr(options, name) is not None and seen.kind not in kinds:
             flag = f"--{name.replace('_', '-')}"
-            raise InputError(f"{seen.path}: expected another choice than {flag}, which does not apply to: {seen.kind}")
+            raise InputError(f"{seen.path}: {flag} does not apply to: {seen.kind}")
     try:
         _LOOKS[seen.kind](seen, options)
     except IndexError as error:
@@ -179,7 +179,7 @@ def _look_at_export(seen: InspectResult, _: InspectConfig) -> None:
     for file, expected in files.items():
         if found.get(file) != expected:
             got = f"{found[file]} bytes" if file in found else "no such file"
-            seen.findings.append(f"{file}: expected {expected} bytes as in the manifest, got {got}; export it again")
+            seen.findings.append(f"{file}: {got}, and {expected} bytes are recorded; export it again")
 
 
 def _look_at_lines(seen: InspectResult, options: InspectConfig) -> None:

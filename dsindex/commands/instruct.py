@@ -69,7 +69,7 @@ class InstructResult(TextResult):
     """The result of a job; its datasets include masks and block layouts."""
 
     splits: tuple[BuiltSplit, ...]
-    bad_records: dict[str, int]
+    bad_kinds: dict[str, int]
     """Numbers of quarantined records by kind of problem."""
     packed: bool = False
     """Whether packs were made, by a job that was already complete or by this one."""
@@ -195,7 +195,7 @@ def _report(
         datasets=tuple(made),
         splits=tuple(built),
         packed=any(not packing.already_complete for packing in packed),
-        bad_records=contents[0].bad_records or {},
+        bad_kinds=contents[0].bad_records or {},
         exports=tuple(exports),
         **outcome_fields(source, job, num_keys=2),
     )
@@ -206,7 +206,7 @@ TOO_LONG: dict[str | None, str] = {"refuse": "refuse", "truncate": "truncate", "
 
 
 def instruction_of(config: InstructConfig) -> InstructionConfig:
-    """Return the configuration that a job names, with what its options change.
+    """Return the configuration of a job, with the changes that its options make.
 
     Raises:
         InputError: If it is not a configuration.
@@ -217,8 +217,8 @@ def instruction_of(config: InstructConfig) -> InstructionConfig:
     settings.pop("job", None)
     length, longer = config.seq_length, config.longer_than_pack
     if longer is not None and settings.get("too_long") not in (None, TOO_LONG.get(longer)):
-        both = f"--longer-than-pack {longer} or too_long: {settings['too_long']} in {source}"
-        raise UsageError(f"expected {both}, got both; leave out one")
+        both = f"--longer-than-pack {longer} and too_long: {settings['too_long']} in {source}"
+        raise UsageError(f"{both} contradict each other", hint="leave out one")
     options = {"reasoning": config.reasoning, "unwritten": config.unwritten, "too_long": TOO_LONG.get(longer)}
     settings |= {name: value for name, value in options.items() if value is not None}
     if longer != "drop" and settings.get("max_length") is None and length is not None:
@@ -226,7 +226,7 @@ def instruction_of(config: InstructConfig) -> InstructionConfig:
     instruction = check_config(settings, source=source, folder=folder)
     if length is not None and (instruction.max_length or 0) > length and longer != "drop":
         raise UsageError(
-            f"expected max_length to be at most --seq-length {length}, got {instruction.max_length}: "
-            f"a conversation must fit into a block; or leave longer ones out with --longer-than-pack drop"
+            f"max_length {instruction.max_length} exceeds --seq-length {length}: a conversation must fit into a pack",
+            hint="lower max_length, or leave longer conversations out with --longer-than-pack drop",
         )
     return instruction

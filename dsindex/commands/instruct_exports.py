@@ -35,7 +35,8 @@ from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.publish import Artifact, publish, writing_artifacts
-from dsindex.store.local import StoredFile, atomic_writer, make_folder, write_whole
+from dsindex.store.local import StoredFile, atomic_writer, is_there, make_folder
+from dsindex.store.protocol import replace_file
 from dsindex.store.read import digest_file
 from dsindex.store.urls import with_suffix
 
@@ -75,10 +76,10 @@ def examine_exports(config: InstructConfig, eos_id: int | None) -> None:
     """
     if config.export and config.pad_to_multiple > 1 and eos_id is None:
         raise InputError(
-            "--export with --pad-to-multiple: expected a tokenizer with an EOS to pad with, got none; name it as "
-            "eos_token in the tokenizer_config.json beside it, or among the special_tokens of the configuration"
+            "--export with --pad-to-multiple: the tokenizer has no EOS to pad with",
+            hint="name it as eos_token in its tokenizer_config.json, or among the special_tokens of CONFIG",
         )
-    for path in filter(os.path.lexists, (_folder_of(config, kind) for kind in config.export)):
+    for path in filter(is_there, (_folder_of(config, kind) for kind in config.export)):
         manifest = read_export_manifest(path)
         names = os.listdir(path) if os.path.isdir(path) else []
         other = sorted({*names} - {EXPORT_MANIFEST, *(manifest.digests if manifest else ())})
@@ -154,7 +155,7 @@ def make_exports(
                 },
             )
             encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-            write_whole(os.path.join(folder, EXPORT_MANIFEST), encoded)
+            replace_file(os.path.join(folder, EXPORT_MANIFEST), encoded)
             publish([artifact], {artifact.finals[0]: None})
             made.append(MadeExport(kind=kind, path=path, splits=manifest.splits, already_complete=False))
     return made
@@ -198,7 +199,7 @@ def _write_files(
         path = os.path.join(folder, SPLIT_NAMES[split])
         tasks += plan_files(form, prefix, lengths, layout, multiple=multiple, pad_id=pad_id, path=path)
     if kind == "bridge":
-        write_whole(os.path.join(folder, METADATA_FILE), msgspec.json.encode(list(filter(None, described))))
+        replace_file(os.path.join(folder, METADATA_FILE), msgspec.json.encode(list(filter(None, described))))
     calls = [
         Call(name=os.path.basename(each.path), place=each.path, function=write_file, arguments=(each,))
         for each in tasks

@@ -1,4 +1,4 @@
-"""The driver of `dsindex merge`: joins many datasets, with the same ranges, journal and publishing as a build."""
+"""`dsindex merge`: join many datasets, with the same ranges, journal and publishing as a build."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 digests=files,
             )
             name = shared.run.tokenizer_path if shared else None
-            job.publish([content], num_shards=len(segments), tokenizer_path=name)
+            job.publish([content], {}, num_shards=len(segments), tokenizer_path=name)
     return MergeResult(
         datasets=(MadeDataset.of(config.output_prefix, job.manifests[0].content),),
         already_complete=job.already_complete,
@@ -149,7 +149,7 @@ def _shared_tokenizer(prefixes: Sequence[str], segments: Sequence[Segment]) -> M
             return None
         counts = (part.header.num_documents, part.header.num_sequences, _count_tokens(part))
         if (manifest.content.documents, manifest.content.sequences, manifest.content.tokens) != counts:
-            return None  # that of a dataset that was there before
+            return None  # the manifest describes an earlier dataset
         manifests.append(manifest)
         tokenizers.append(msgspec.structs.replace(own, name=""))
     return manifests[0] if all(tokenizer == tokenizers[0] for tokenizer in tokenizers) else None

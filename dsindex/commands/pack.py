@@ -113,9 +113,9 @@ def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
     token, largest = max(loaded.get_vocab(with_added_tokens=True).items(), key=lambda item: (item[1], item[0]))
     if largest >= 1 << 8 * token_bytes:
         raise TokenizerError(
-            f"{tokenizer.name}: expected ids that fit {token_bytes} bytes, the size of a token in Modalities for a "
-            f"vocabulary of {vocabulary_size} entries without added tokens, got {largest} for {token!r}; "
-            f"`dsindex build` and then `dsindex convert` make a .pbin with larger tokens"
+            f"{tokenizer.name}: the id {largest} of {token!r} does not fit {token_bytes} bytes, the size of a token in "
+            f"Modalities for a vocabulary of {vocabulary_size} entries without added tokens",
+            hint="`dsindex build` and then `dsindex convert` make a .pbin with larger tokens",
         )
     return token_bytes
 

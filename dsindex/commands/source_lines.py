@@ -9,7 +9,7 @@ import msgspec
 
 from dsindex.datasets.decoding import load_like, load_recorded
 from dsindex.datasets.detect import MASK_SUFFIX, TEXT_SUFFIX
-from dsindex.datasets.documents import documents_of, open_masks
+from dsindex.datasets.documents import documents_of
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.lineage import find_document_origins
 from dsindex.datasets.packed import PbinDocuments
@@ -126,8 +126,8 @@ def find_origin(prefix: str, options: Decoded, *, documents: Documents | None = 
     expected, got = manifest.content, (documents.num_documents, len(documents.tokens))
     if (expected.documents, expected.tokens) == got:
         return origin
-    what = f"expected {expected.documents:,} documents and {expected.tokens:,} tokens as in its manifest"
-    misfit = f"{documents.path}: {what}, got {got[0]:,} and {got[1]:,}; one of them belongs to another dataset"
+    what = f"its manifest says {expected.documents:,} documents and {expected.tokens:,} tokens"
+    misfit = f"{documents.path}: it has {got[0]:,} and {got[1]:,}, and {what}; one of them belongs to another dataset"
     return replace(origin, manifest=None, findings=[misfit])
 
 
@@ -201,13 +201,15 @@ def open_token_data(detected: DetectedDataset, options: Decoded) -> TokenData:
     """
     path = f"{detected.path}{TEXT_SUFFIX}" if detected.kind == "instruction data" else detected.path
     if detected.kind not in {"MMIDIDX", "instruction data", "pbin"}:
-        raise InputError(f"{path}: expected a dataset of .bin and .idx, or a .pbin, got: {detected.kind}")
+        raise InputError(f"{path}: neither .bin and .idx nor a .pbin, but: {detected.kind}")
     dataset, documents, masks, findings = None, None, None, list[str]()
     try:
         dataset = PbinDocuments(path) if detected.kind == "pbin" else IndexedDataset(path)
         documents, stem = documents_of(dataset), path.removesuffix(TEXT_SUFFIX)
         if stem != path and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
-            masks = open_masks(stem, len(documents.tokens))
+            from dsindex.datasets.instruction import open_masked  # loads what texts do not need
+
+            masks = open_masked(stem)[1].token_columns()[0]
     except FormatError as error:
         findings.append(error.sentence)
     origin = find_origin(detected.prefix if detected.kind == "pbin" else path, options, documents=documents)

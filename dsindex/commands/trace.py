@@ -50,10 +50,10 @@ def run_trace(config: TraceConfig) -> TracedSamples | ConsumedTokens:
     if config.step is not None and batch is not None:
         numbers = samples_of_steps(*config.step, batch)
     if len(numbers) > MOST_SAMPLES:
-        raise UsageError(f"expected at most {MOST_SAMPLES:,} samples at once, got {len(numbers):,}")
+        raise UsageError(f"{len(numbers):,} samples are too many at once; ask for at most {MOST_SAMPLES:,}")
     for number in numbers:
         if not 0 <= number < len(samples):
-            raise InputError(f"{config.cache}: expected a sample from 0 to {len(samples) - 1}, got {number}")
+            raise InputError(f"{config.cache}: there is no sample {number}; it has {len(samples):,}")
     located = [samples.locate(number) for number in numbers]
     traces, data = trace_samples(located, contact=config.contact), {own.data.prefix: own.data for own in located}
     parts = [part for trace in traces for part in trace.parts]
@@ -108,17 +108,15 @@ def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None
     match = PACKING.fullmatch(detected.path)
     if detected.kind == "packs" and match is not None:
         if split is not None:
-            raise InputError(f"{path}: expected no --split, as these packs are of one; leave it out")
+            raise InputError(f"{path}: these packs are of one split; leave out --split")
         dataset = IndexedDataset(f"{match[1]}{TEXT_SUFFIX}" if prefixes is None else prefixes[0], check=False)
         length, multiple = int(match[2]), int(match[3] or 1)
         layout = read_layout(detected.path, dataset.sequence_lengths, sequence_length=length, pad_to_multiple=multiple)
         return Packs(dataset, layout)
     found = open_dataset(path, split=split, prefix=prefixes, check=False) if detected.kind == "index cache" else None
     if not isinstance(found, SampleDataset):
-        raise InputError(
-            f"{path}: expected the folder of an index cache, one of its descriptions, or packs of `dsindex instruct`, "
-            f"got {detected.kind}, which has no samples; `dsindex index` builds a cache"
-        )
+        what = f"{detected.kind} has no samples, unlike index caches and packs of `dsindex instruct`"
+        raise InputError(f"{path}: {what}")
     return found
 
 
@@ -137,7 +135,7 @@ def _summarize(traces: Sequence[SampleTrace]) -> Iterator[ShownDataset]:
 def _count_consumed(samples: SampleDataset[Any], consumed: int) -> ConsumedTokens:
     """Count how often the tokens of each dataset were read by the first samples of a run."""
     if not 0 <= consumed <= len(samples):
-        raise InputError(f"expected a number of consumed samples from 0 to {len(samples)}, got {consumed}")
+        raise InputError(f"{consumed:,} consumed samples: there are {len(samples):,}")
     datasets, numbers = np.zeros(consumed, np.int8), np.arange(consumed)
     if isinstance(samples, BlendedDataset):
         datasets, numbers = samples.dataset_index[:consumed], samples.dataset_sample_index[:consumed]
@@ -147,14 +145,20 @@ def _count_consumed(samples: SampleDataset[Any], consumed: int) -> ConsumedToken
 
 def _count_read(dataset: GPTDataset, numbers: NDArray[np.integer]) -> ReadTokens:
     documents = np.asarray(dataset.document_index, np.int64)
-    begin, end = (int(documents.min()), int(documents.max()) + 1) if len(documents) else (0, 0)
-    if begin < 0 or end > len(dataset.dataset):
-        what = f"expected a document index of its {len(dataset.dataset)} sequences, got {begin} to {end - 1}"
-        raise FormatError(f"{dataset.place}: {what}; it was built from other data")
-    lengths = np.asarray(dataset.dataset.sequence_lengths[begin:end], np.int32)
+    _require_below(len(dataset.dataset), documents, dataset.place)
+    _require_below(len(dataset), numbers, dataset.place)
     rows = np.asarray(dataset.shuffle_index[numbers], np.int64)
+    _require_below(len(dataset), rows, dataset.place)
+    begin, end = (int(documents.min()), int(documents.max()) + 1) if len(documents) else (0, 0)
+    lengths = np.asarray(dataset.dataset.sequence_lengths[begin:end], np.int32)
     counted = tokens_by_times(lengths, documents - begin, rows, sequence_length=dataset.sequence_length)
     return ReadTokens(prefix=dataset.dataset.prefix, num_samples=len(rows), tokens_by_times=counted)
+
+
+def _require_below(size: int, numbers: NDArray[np.integer], place: str) -> None:
+    if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < size:
+        what = f"an index has numbers from {numbers.min()} to {numbers.max()} for {size} items"
+        raise FormatError(f"{place}: {what}; it was built from other data")
 
 
 def tokens_by_times(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.commands.findings import CACHE, SAME_AS, CheckResult, DatasetCounts, VerifyReport
-from dsindex.commands.verify_caches import find_caches, verify_cache
+from dsindex.commands.verify_caches import is_cache_of, list_caches, verify_cache
 from dsindex.commands.verify_tokens import compare_shard, find_difference, open_source
 from dsindex.datasets.detect import detect_dataset
 from dsindex.datasets.documents import documents_of, open_documents
@@ -88,7 +88,7 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
         return VerifyReport(path=path, kind=None, checks=(missing,))
     if detected.kind not in _SUFFIXES:
         got = f"{detected.kind}{_HINTS.get(detected.kind, '')}"
-        raise InputError(f"{path}: expected a dataset of .bin and .idx, or a .pbin, got {got}")
+        raise InputError(f"{path}: neither .bin and .idx nor a .pbin, but {got}")
     results, notes = list[CheckResult](), list[str]()
     manifest = _read_manifest(detected, results, notes)
     source = open_source(detected, manifest, config) if config.against_source else None
@@ -229,7 +229,7 @@ def _checks_of_content(
         name = f"token ids below the {size:,} of the vocabulary"
         yield Check(name=name, function=find_foreign_id, pieces=pieces)
     if config.cache is not None:
-        descriptions = find_caches(config.cache, detected.path)
+        descriptions = [each for each in list_caches(config.cache) if is_cache_of(each, detected.path)]
         if not descriptions:
             name = os.path.basename(detected.path)
             raise InputError(f"{config.cache}: no index cache of {name} is here", hint="build one: dsindex index")
@@ -254,8 +254,8 @@ def find_foreign_id(detected: DetectedDataset, begin: int, end: int, vocabulary_
         tokens = np.asarray(documents.tokens[first : min(first + CHUNK_TOKENS, end)])
         if tokens.min() < 0 or tokens.max() >= vocabulary_size:
             at = int(np.flatnonzero((tokens < 0) | (tokens >= vocabulary_size))[0])
-            where = f"expected ids from 0 to {vocabulary_size - 1} in document {documents.at(first + at):,}"
-            return [f"{documents.path}: {where}, got {tokens[at]}; give its tokenizer, or build the dataset again"]
+            what = f"id {tokens[at]} in document {documents.at(first + at):,} is not below {vocabulary_size}"
+            return [f"{documents.path}: {what}; give the dataset's tokenizer, or build it again"]
     return []
 
 
@@ -281,7 +281,7 @@ def judge_digest(path: str, file: StoredFile, size_bytes: int | None, pieces: It
     """Yield what is wrong with a file by its size, None if it is missing, and the digests of its blocks."""
     digest = combine_digests(chain.from_iterable(pieces))
     if size_bytes != file.size_bytes:
-        expected = f"expected a regular file of {file.size_bytes} bytes as in the manifest"
-        yield f"{path}: {expected}, got {'none' if size_bytes is None else size_bytes}; {REMEDY}"
+        found = "there is no regular file" if size_bytes is None else f"it has {size_bytes} bytes"
+        yield f"{path}: {found}, and {file.size_bytes} bytes are recorded; {REMEDY}"
     elif digest != file.digest:
-        yield f"{path}: expected the digest {file.digest}, got {digest}; its content changed, {REMEDY}"
+        yield f"{path}: its content changed: the digest is {digest}, and {file.digest} is recorded; {REMEDY}"

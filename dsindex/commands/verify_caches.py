@@ -37,15 +37,6 @@ if TYPE_CHECKING:
 CHUNK_ITEMS = 1 << 20
 
 
-def find_caches(folder: str, prefix: str) -> list[str]:
-    """Return the descriptions of a dataset's caches, which name its path, or at least its last part.
-
-    Raises:
-        InputError: If there is no such folder.
-    """
-    return [path for path in list_caches(folder) if _concerns(path, prefix)]
-
-
 def list_caches(folder: str) -> list[str]:
     """Return the descriptions in a folder.
 
@@ -53,13 +44,14 @@ def list_caches(folder: str) -> list[str]:
         InputError: If there is no such folder.
     """
     if not os.path.isdir(folder):
-        raise InputError(f"{folder}: expected a folder with index caches, found none; check --cache")
+        raise InputError(f"{folder}: there is no such folder", hint="check --cache")
     return descriptions_in(folder)
 
 
-def _concerns(path: str, prefix: str) -> bool:
+def is_cache_of(description: str, prefix: str) -> bool:
+    """Tell whether a description names a dataset, by its path or at least by the last part of it."""
     try:
-        described = read_description(path)
+        described = read_description(description)
     except FormatError:  # verify_cache says what is wrong with it
         return True
     return any(_leads_to(part["dataset_path"], prefix) for part in dataset_parts(described))
@@ -73,13 +65,13 @@ def read_blend(path: str, described: Mapping[str, Any]) -> tuple[list[int], list
     """
     num_datasets, weights = len(described["datasets"]), described.get("weights")
     if not isinstance(weights, list) or [type(each) in {int, float} for each in weights] != [True] * num_datasets:
-        what = f"expected a weight for each of {num_datasets} datasets, got {weights!r}"
-        raise FormatError(f"{path}: {what}; build the cache again")
+        what = f"its weights are not one number for each of {num_datasets} datasets: {weights!r}"
+        raise FormatError(f"{path}: {what}", hint="build the cache again")
     drawn = np.zeros(num_datasets, np.int64)
     for chunk in _chunks(files_of(path).open("dataset_index")):
         if chunk.min() < 0 or chunk.max() >= num_datasets:
-            what = f"expected datasets below {num_datasets} in its dataset index, got {chunk.max()}"
-            raise FormatError(f"{path}: {what}; build the cache again")
+            what = f"its dataset index names dataset {chunk.max()} of {num_datasets}"
+            raise FormatError(f"{path}: {what}", hint="build the cache again")
         drawn += np.bincount(chunk, minlength=num_datasets)
     return drawn.tolist(), weights
 
@@ -107,7 +99,7 @@ def _findings(description: str, prefix: str) -> Iterator[str]:
     described, files = read_description(description), files_of(description)
     ending = f"-{described['class']}-{split_of(described)}"
     if not is_maxtext(described) and not files.stem.endswith(ending):
-        raise FormatError(f"{description}: expected a name that matches its content, with {ending!r}")
+        raise FormatError(f"{description}: its name does not match its content, which needs {ending!r}")
     arrays = list(map(files.open, files.arrays))
     record = files.read_record()
     if record is not None:  # then dsindex wrote it, and its digests tell what changed
@@ -129,7 +121,7 @@ def _check_dataset(
 ) -> Iterator[str]:
     """Check the arrays of one dataset."""
     if len(samples) != len(order) + 1:
-        yield f"expected a row more in the sample index than the {len(order)} samples, got {len(samples)}"
+        yield f"the sample index has {len(samples)} rows, not one more than the {len(order)} samples"
         return
     index = read_index(f"{prefix}.idx")
     lengths = (index.by_documents() if is_maxtext(described) else index).sequence_lengths
@@ -149,9 +141,9 @@ def part_of(description: str, described: Mapping[str, Any], num_sequences: int) 
         begin, end = matrix[SPLIT_NAMES.index(described["index_split"])]
         bounds = split_bounds((float(begin), float(end)), num_sequences)
         if not 0 <= bounds[0] <= bounds[1] <= num_sequences:
-            raise ValueError("expected a part between 0 and 1")
+            raise ValueError("not between 0 and 1")
     except (TypeError, ValueError, LookupError, OverflowError) as error:
-        what = f"expected a split_matrix with the part of {described['index_split']!r}, got {matrix!r}"
+        what = f"its split_matrix does not say where {described['index_split']!r} is: {matrix!r}"
         raise FormatError(f"{description}: {what}") from error
     return bounds
 
@@ -160,18 +152,18 @@ def _check_repeats(items: NDArray[Any], what: str, begin: int, end: int) -> Iter
     """Check that an index has the items [begin, end), each as often as the others: once per epoch."""
     epochs, rest = divmod(len(items), max(1, end - begin))
     if rest or (epochs == 0) != (begin == end):
-        yield f"expected {end - begin} {what}s once per epoch, got {len(items)} entries"
+        yield f"{len(items)} entries are no whole number of epochs of {end - begin} {what}s"
         return
     total = 0
     for chunk in _chunks(items):
         if int(chunk.min()) < begin or int(chunk.max()) >= end:
             outside = chunk[(chunk < begin) | (chunk >= end)][0]
-            yield f"expected {what}s from {begin} to {end - 1}, got {outside}"
+            yield f"{what} {outside} is not from {begin} to {end - 1}"
             return
         total += _mixed_sum(chunk)
     chunks = (np.arange(at, min(at + CHUNK_ITEMS, end), dtype=np.int64) for at in range(begin, end, CHUNK_ITEMS))
     if total % 2**64 != epochs * sum(map(_mixed_sum, chunks)) % 2**64:
-        yield f"expected every {what} once per epoch, but some are missing or repeated"
+        yield f"not every {what} is there once per epoch: some are missing or repeated"
 
 
 def _check_samples(
@@ -200,28 +192,28 @@ def _check_samples(
                 wrong[-1] &= rest not in {0, 1} or tokens[-1] > (len(samples) - 1) * length
             if wrong.any():
                 worst = int(np.argmax(wrong))
-                expected = f"expected row {row + worst} of the sample index at token {(row + worst) * length}"
-                yield f"{expected}, got {inside[worst].tolist() if outside[worst] else tokens[worst]}"
+                found = f"outside, at {inside[worst].tolist()}" if outside[worst] else f"at token {tokens[worst]}"
+                yield f"row {row + worst} of the sample index is {found} instead of token {(row + worst) * length}"
                 return
             row += len(inside)
             if len(inside) < len(rows):
                 break
         before = int(ends[-1])
     if row < len(samples) and not (row == 0 and len(samples) == 1):
-        yield f"expected row {row} of the sample index inside the documents, got {samples[row].tolist()}"
+        yield f"row {row} of the sample index is outside the documents, at {samples[row].tolist()}"
 
 
 def _check_blend(described: Mapping[str, Any], datasets: NDArray[Any], samples: NDArray[Any]) -> Iterator[str]:
     """Check that a blend takes the samples of each dataset in order from the first."""
     num_datasets = len(described["datasets"])
     if samples.shape != datasets.shape:
-        yield f"expected two indices of the same length, got shapes {datasets.shape} and {samples.shape}"
+        yield f"the two indices have different shapes, {datasets.shape} and {samples.shape}"
         return
     taken = np.zeros(num_datasets, np.int64)
     for begin in range(0, len(datasets), CHUNK_ITEMS):
         chunk = np.asarray(datasets[begin : begin + CHUNK_ITEMS], np.int64)
         if int(chunk.min()) < 0 or int(chunk.max()) >= num_datasets:
-            yield f"expected datasets from 0 to {num_datasets - 1} in the dataset index, got {chunk.max()}"
+            yield f"the dataset index names dataset {chunk.max()} of {num_datasets}"
             return
         own = np.asarray(samples[begin : begin + CHUNK_ITEMS])
         by_dataset = np.argsort(chunk, kind="stable")
@@ -231,7 +223,7 @@ def _check_blend(described: Mapping[str, Any], datasets: NDArray[Any], samples: 
         wrong = np.flatnonzero(own[by_dataset] != expected)
         if len(wrong):
             at = begin + int(by_dataset[wrong[0]])
-            yield f"expected sample {expected[wrong[0]]} of dataset {datasets[at]} at position {at}, got {samples[at]}"
+            yield f"position {at} has sample {samples[at]} of dataset {datasets[at]} instead of {expected[wrong[0]]}"
             return
         taken += counts
 

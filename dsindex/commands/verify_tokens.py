@@ -24,7 +24,7 @@ from dsindex.runtime.tokenize import ShardSettings, tokenize_shard
 from dsindex.runtime.work_folder import write_marker
 from dsindex.store.read import fingerprint_input, is_stored
 from dsindex.store.urls import require_confirmed
-from dsindex.text.blocks import Sample
+from dsindex.text.sampling import Sample
 from dsindex.text.selection import open_pattern, open_selection
 from dsindex.text.streams import LARGEST_RECORD_BYTES
 
@@ -56,7 +56,7 @@ def find_difference(path: str, other_path: str) -> list[str]:
     both = [detect_dataset(each) for each in (path, other_path)]
     for detected, given in zip(both, (path, other_path), strict=True):
         if detected.kind not in {"MMIDIDX", "pbin"}:
-            raise InputError(f"{given}: expected a dataset of .bin and .idx, or a .pbin, got {detected.kind}")
+            raise InputError(f"{given}: neither .bin and .idx nor a .pbin, but {detected.kind}")
     try:
         one, other = (open_documents(detected, check=True) for detected in both)
     except FormatError as error:
@@ -155,11 +155,11 @@ def open_source(detected: DetectedDataset, manifest: Manifest | None, config: Ve
     prefix = detected.prefix
     selection = None if manifest is None else _selection_of(prefix, manifest)
     if manifest is None or selection is None:
-        what = "expected the manifest of a build or pack, which names inputs and tokenizer, got none"
-        raise InputError(f"{prefix}: {what}; of a merged dataset, verify those that it was made of")
+        what = "no manifest of a build or pack names its inputs and tokenizer"
+        raise InputError(f"{prefix}: {what}", hint="of a merged dataset, verify the datasets that were merged")
     if not is_stored(provenance_path(prefix)):
-        what = "expected the provenance, by which documents are found, got none"
-        raise InputError(f"{prefix}: {what}; build the dataset again and compare: dsindex verify A --same-as B")
+        hint = "build the dataset again and compare: dsindex verify A --same-as B"
+        raise InputError(f"{prefix}: without provenance, the source of its documents is unknown", hint=hint)
     content, options = manifest.content, manifest.content.options
     tokenizer = load_recorded(prefix, manifest, given=config.tokenizer_model)
     set_aside = options.on_bad_record == "quarantine" and any(file.quarantined != 0 for file in content.inputs)
@@ -228,8 +228,8 @@ def _selection_of(prefix: str, manifest: Manifest) -> Selection | None:
     """
     content, options = manifest.content, manifest.content.options
     if options.instruction is not None:
-        what = "expected a dataset of texts, got one of `dsindex instruct`"
-        raise InputError(f"{prefix}: {what}; run the same command with another --output-prefix and compare: --same-as")
+        hint = "run the same command with another --output-prefix and compare the two with --same-as"
+        raise InputError(f"{prefix}: instruction data cannot be compared with its source", hint=hint)
     if options.jq_pattern is not None:
         return open_pattern(options.jq_pattern)
     if content.tokenizer is None:
@@ -266,7 +266,7 @@ def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> lis
         place = FoundPath(path=path, absolute_path=path)
         [file] = cut_inputs(look_at_inputs([place], wanted=form), shard_size=SHARD_BYTES)
         if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
-            what = f"expected the input of {recorded.size_bytes} bytes with which the dataset was made, got another"
-            raise InputError(f"{path}: {what}; it changed, restore the original")
+            what = f"it is not the input of {recorded.size_bytes} bytes that the dataset was made from"
+            raise InputError(f"{path}: {what}", hint="restore the original")
         found.append(file)
     return found

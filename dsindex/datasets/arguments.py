@@ -1,4 +1,4 @@
-"""What names a dataset: a path, or the result of a function that made one."""
+"""Arguments that name a dataset: a path, or the result of a function that made one."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def list_prefixes(value: AnyDataset | Caches | Iterable[AnyDataset]) -> tuple[st
     names: list[str] = []
     for subject in subjects:
         if isinstance(subject, Caches):
-            raise ValueError("expected a dataset, got index caches; pass the dataset that they were built for")
+            raise ValueError("these are index caches; pass the dataset that they were built for")
         names += subject.prefixes if isinstance(subject, Result) else [os.fspath(subject)]
     if not names:
-        raise ValueError("expected at least one dataset, got none")
+        raise ValueError("no dataset was given")
     return tuple(map(located, names))
 
 
@@ -55,18 +55,18 @@ def one_prefix(value: AnyDataset | Iterable[AnyDataset]) -> str:
     """Return the prefix of a single dataset."""
     found = list_prefixes(value)
     if len(found) > 1:
-        raise ValueError(f"expected one dataset, got {len(found)} ({', '.join(found)}); choose one")
+        raise ValueError(f"{len(found)} datasets were given ({', '.join(found)}); choose one")
     return found[0]
 
 
 def list_text_prefixes(value: AnyDataset | Iterable[AnyDataset]) -> tuple[str, ...]:
     """Return the prefixes of datasets of .bin and .idx."""
     if hasattr(value, "splits"):
-        raise ValueError("expected datasets of texts, got instruction data, whose tokens and masks belong together")
+        raise ValueError("instruction data is no dataset of texts: its tokens and masks belong together")
     found = list_prefixes(value)
     packed = next((prefix for prefix in found if prefix.endswith(PBIN_SUFFIX)), None)
     if packed is not None:
-        raise ValueError(f"expected datasets of .bin and .idx, got {packed}; convert it: dsindex convert")
+        raise ValueError(f"{packed} is not a .bin and .idx; convert it: dsindex convert")
     return tuple(as_prefix(prefix) for prefix in found)
 
 
@@ -75,15 +75,15 @@ def cache_folder(value: AnyDataset | Caches) -> str:
     if not isinstance(value, Caches):
         return one_prefix(value)
     if len(value.folders) != 1:
-        where = ", ".join(value.folders) or "none, since nothing was built"
-        raise ValueError(f"expected caches in one folder, got {where}; pass one folder")
+        folders = ", ".join(value.folders) or "no folder"
+        raise ValueError(f"the result has caches in {folders}; pass one folder")
     return value.folders[0]
 
 
 OBJECT_NAME = "tokenizers.Tokenizer"
 """Name of a tokenizer object in the manifest, which identifies it by its `sha256`."""
 _objects: list[Any] = []
-"""Temporary folders, which last as long as the process."""
+"""Temporary folders of tokenizer objects; they last as long as the process."""
 
 
 def tokenizer_path(value: Any) -> Any:  # noqa: ANN401 - anything the caller passed
@@ -91,7 +91,7 @@ def tokenizer_path(value: Any) -> Any:  # noqa: ANN401 - anything the caller pas
     library = sys.modules.get("tokenizers")
     if library is None or not isinstance(value, library.Tokenizer):
         if hasattr(value, "backend_tokenizer"):
-            raise ValueError("expected a path or a tokenizers.Tokenizer; pass its backend_tokenizer")
+            raise ValueError("this is not a tokenizers.Tokenizer; pass its backend_tokenizer")
         return value
     import tempfile
 

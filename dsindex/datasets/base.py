@@ -70,7 +70,7 @@ class MapDataset(ABC, Generic[Item]):
         """
         number, size = operator.index(index), len(self)
         if not -size <= number < size:
-            raise IndexError(f"{self.place}: expected a {self.item} below {size}, got {number}")
+            raise IndexError(f"{self.place}: there is no {self.item} {number}; it has {size}")
         return number + size if number < 0 else number
 
 

@@ -44,7 +44,7 @@ class BlendedDataset(MegatronSamples):
     ) -> None:
         widths = {(dataset.sequence_length, dataset.add_extra_token) for dataset in datasets}
         if len(widths) != 1:
-            raise ValueError(f"expected datasets of one sequence length to blend, got {sorted(widths)}")
+            raise ValueError(f"a blend needs datasets of one sequence length, not {sorted(widths)}")
         self._datasets = list(datasets)
         self.num_sample_tokens = datasets[0].num_sample_tokens
         self.place = f"a blend of {len(datasets)} datasets"
@@ -89,10 +89,10 @@ class BlendedDataset(MegatronSamples):
         path = os.fspath(description_path)
         description = read_description(path)
         if description["class"] != BLENDED_CLASS:
-            raise FormatError(f"{path}: expected the description of a {BLENDED_CLASS}, got a {description['class']}")
+            raise FormatError(f"{path}: the description of a {description['class']}, not of a {BLENDED_CLASS}")
         parts = description["datasets"]
         if prefixes is not None and len(prefixes) != len(parts):
-            raise ValueError(f"{path}: expected {len(parts)} prefixes, one for each dataset, got {len(prefixes)}")
+            raise ValueError(f"{path}: {len(prefixes)} prefixes were given for {len(parts)} datasets")
         folder = os.path.dirname(path)
         datasets = [
             GPTDataset.open_cache(
@@ -133,7 +133,6 @@ class BlendedDataset(MegatronSamples):
         place, sample = int(self.dataset_index[number]), int(self.dataset_sample_index[number])
         if not 0 <= place < len(self.datasets) or not 0 <= sample < len(self.datasets[place]):
             raise FormatError(
-                f"expected only samples that the blend's {len(self.datasets)} datasets have, got sample {sample} of "
-                f"dataset {place}; the blend was built from other datasets"
+                f"{self.place}: there is no sample {sample} of dataset {place}; the blend was built from other datasets"
             )
         return self.datasets[place], sample

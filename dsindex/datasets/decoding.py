@@ -44,7 +44,7 @@ def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | 
     """
     ids = np.asarray(tokens)
     if ids.dtype.kind not in "iu" and ids.size:
-        raise TypeError(f"{prefix}: expected integer tokens to decode, got {ids.dtype}")
+        raise TypeError(f"{prefix}: tokens of type {ids.dtype} cannot be decoded")
     kept = ids[ids >= 0] if ids.dtype.kind == "i" else ids
     if tokenizer is None:
         return _decode_known(_load_recorded(prefix, os.getcwd()), kept)
@@ -55,7 +55,7 @@ def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | 
     if isinstance(tokenizer, Tokenizer):
         return _decode_known(tokenizer, kept)
     if not hasattr(tokenizer, "decode"):
-        raise TypeError(f"tokenizer: expected a path or a tokenizer with decode(), got {type(tokenizer).__name__}")
+        raise TypeError(f"tokenizer: a {type(tokenizer).__name__} is no path and has no decode()")
     return str(tokenizer.decode(kept.tolist(), skip_special_tokens=False))
 
 
@@ -73,11 +73,10 @@ def load_recorded(prefix: str, manifest: Manifest | None, *, given: str | None =
     Raises:
         TokenizerError: If none is named, or there is none with the recorded hash; it says what was found instead.
     """
-    remedy = "give its path with --tokenizer-model, in Python with tokenizer="
+    hint = "give its path with --tokenizer-model, in Python with tokenizer="
     recorded = None if manifest is None else manifest.content.tokenizer
     if manifest is None or recorded is None:
-        expected = "expected a manifest that names the dataset's tokenizer, found none"
-        raise TokenizerError(f"{manifest_path(prefix)}: {expected}; {remedy}")
+        raise TokenizerError(f"{manifest_path(prefix)}: no manifest names the dataset's tokenizer", hint=hint)
     others = []
     for place in _places(prefix, recorded, manifest.run) if given is None else [given]:
         try:
@@ -88,11 +87,9 @@ def load_recorded(prefix: str, manifest: Manifest | None, *, given: str | None =
         if tokenizer.sha256 == recorded.sha256:
             return tokenizer
         others.append(f"{place} has {tokenizer.sha256[:16]}…")
-    found = "; ".join(others) or f"found none where it was, nor by that name in {os.getcwd()} or beside the data"
-    raise TokenizerError(
-        f"expected the tokenizer {recorded.name!r} with sha256 {recorded.sha256[:16]}… that the dataset was made with, "
-        f"{found}; {remedy}"
-    )
+    reasons = "; ".join(others) or f"it is not where it was, in {os.getcwd()} or beside the data"
+    what = f"the tokenizer of the dataset, {recorded.name!r} with sha256 {recorded.sha256[:16]}…, was not found"
+    raise TokenizerError(f"{prefix}: {what}: {reasons}", hint=hint)
 
 
 def load_like(recorded: RecordedTokenizer | None, path: str, *, is_given: bool = True) -> Tokenizer:
@@ -117,8 +114,7 @@ def load_like(recorded: RecordedTokenizer | None, path: str, *, is_given: bool =
     try:
         return load_tokenizer(path, options=msgspec.convert(options, TokenizerOptions), fetches=is_given)
     except msgspec.ValidationError as error:
-        msg = f"{path}: expected options of a tokenizer in the manifest, got {options}; it is damaged"
-        raise TokenizerError(msg) from error
+        raise TokenizerError(f"{path}: the manifest has damaged options of a tokenizer: {options}") from error
 
 
 def _places(prefix: str, recorded: RecordedTokenizer, run: Run) -> list[str]:
@@ -152,19 +148,14 @@ def _load_given(path: str) -> Tokenizer:
 
 def _decode_known(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
     """Return the text of ids, all of which the tokenizer must have."""
-    from dsindex.text.tokenizer import decode
+    from dsindex.text.tokenizer import decode, shared_tokenizer
 
     largest = int(ids.max()) if ids.size else 0
-    if largest >= tokenizer.vocabulary_size and not has_id(tokenizer, largest):
+    # The ids of a tokenizer may have holes.
+    is_known = tokenizer.library == "tokenizers" and shared_tokenizer(tokenizer).id_to_token(largest) is not None
+    if largest >= tokenizer.vocabulary_size and not is_known:
         raise TokenizerError(
-            f"{tokenizer.name}: expected ids below its {tokenizer.vocabulary_size:,} tokens, got {largest}; the "
-            f"dataset was made with another tokenizer: pass that one as tokenizer="
+            f"{tokenizer.name}: id {largest} is not one of its {tokenizer.vocabulary_size:,} tokens",
+            hint="the dataset was made with another tokenizer; pass that one as tokenizer=",
         )
     return decode(tokenizer, ids.tolist())
-
-
-def has_id(tokenizer: Tokenizer, number: int) -> bool:
-    """Tell whether a tokenizer whose ids have holes has an id."""
-    from dsindex.text.tokenizer import shared_tokenizer
-
-    return tokenizer.library == "tokenizers" and shared_tokenizer(tokenizer).id_to_token(number) is not None

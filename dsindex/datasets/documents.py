@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.datasets.detect import MASK_SUFFIX
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.packed import PbinDocuments
-from dsindex.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -66,8 +64,7 @@ class Documents:
             IndexError: If there is no such document.
         """
         if not 0 <= document < self.num_documents:
-            have = f"from 0 to {self.num_documents - 1}" if self.num_documents else "in it, but it has none"
-            raise IndexError(f"{self.path}: expected a document {have}, got {document}")
+            raise IndexError(f"{self.path}: there is no document {document}; it has {self.num_documents:,}")
         return self.end(document - 1), self.end(document)
 
     def at(self, position: int) -> int:
@@ -117,18 +114,6 @@ def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
         return found
 
     return Documents(path=f"{dataset.prefix}.bin", tokens=tokens, num_documents=dataset.num_documents, ends_of=ends_of)
-
-
-def open_masks(prefix: str, num_tokens: int) -> Items:
-    """Return the masks of the tokens of instruction data.
-
-    Raises:
-        FormatError: If they cannot be read, or are of other data.
-    """
-    masks = IndexedDataset(f"{prefix}{MASK_SUFFIX}").token_columns()[0]
-    if len(masks) != num_tokens:
-        raise FormatError(f"{prefix}{MASK_SUFFIX}: expected {num_tokens:,} masks, got {len(masks):,}")
-    return masks
 
 
 # How long documents are: exact quantiles, and counts on a logarithmic scale.

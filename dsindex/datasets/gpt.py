@@ -226,10 +226,9 @@ class GPTDataset(MegatronSamples):
         torch: bool = False,
     ) -> None:
         if dataset.dtype.kind not in "iu":
-            msg = f"{dataset.prefix}: expected integer tokens, got {dataset.dtype}; choose a dataset of tokens"
-            raise ValueError(msg)
+            raise ValueError(f"{dataset.prefix}: its {dataset.dtype} values are no tokens")
         if sequence_length < 1:
-            raise ValueError(f"expected a sequence length of at least 1, got {sequence_length}")
+            raise ValueError(f"the sequence length must be at least 1, not {sequence_length}")
         self.dataset, self.place = dataset, dataset.prefix
         self.sequence_length = sequence_length
         self.add_extra_token = add_extra_token
@@ -285,7 +284,7 @@ class GPTDataset(MegatronSamples):
         path = os.fspath(description_path)
         description = read_description(path)
         if description["class"] not in {GPT_CLASS, MAXTEXT_CLASS}:
-            raise FormatError(f"{path}: expected the description of a {GPT_CLASS}, got a {description['class']}")
+            raise FormatError(f"{path}: the description of a {description['class']}, not of a {GPT_CLASS}")
         if add_extra_token is None:
             record = files_of(path).read_record()
             add_extra_token = record is None or record.settings.extra_token

@@ -174,7 +174,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         number = document.__index__()
         number += self.num_documents if number < 0 else 0
         if not 0 <= number < self.num_documents:
-            raise IndexError(f"{self.prefix}: expected a document below {self.num_documents}, got {document}")
+            raise IndexError(f"{self.prefix}: there is no document {document}; it has {self.num_documents}")
         begin, end = self.document_indices[number : number + 2].tolist()
         if not 0 <= begin <= end <= len(self):  # possible only if the index was not checked on opening
             raise FormatError(
@@ -228,9 +228,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         return decode_tokens(self.document(document), prefix=self.prefix, tokenizer=tokenizer)
 
     def _outside(self, index: object) -> FormatError:
-        return FormatError(
-            f"{self.prefix}.idx: expected sequence {index} inside the .bin, got a position outside; verify the dataset"
-        )
+        return FormatError(f"{self.prefix}.idx: sequence {index} is outside the .bin", hint="verify the dataset")
 
 
 def _plain_ints(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:

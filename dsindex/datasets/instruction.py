@@ -121,14 +121,14 @@ class InstructionCollator:
         as_torch: bool = False,
     ) -> None:
         if not config.message_construction:
-            raise InputError("InstructionCollator: expected message_construction in the configuration")
+            raise InputError("InstructionCollator: the configuration has no message_construction")
         if layout == "packed" and sequence_length is None:
-            raise ValueError("expected a sequence_length for the packed layout")
+            raise ValueError("the packed layout needs a sequence_length")
         special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
         if pad_id is None:
             pad_id = special_ids.get("pad_token", special_ids.get("eos_token"))
         if pad_id is None:
-            raise InputError("InstructionCollator: expected a pad_token or eos_token in special_tokens, or a pad_id")
+            raise InputError("InstructionCollator: set a pad_id, or a pad_token or eos_token in special_tokens")
         self._construction = MessageConstruction(config, from_fields=True)
         self._tokenizer = tokenizer
         self._layout = layout
@@ -149,7 +149,7 @@ class InstructionCollator:
         lengths = [len(tokens) for tokens, _ in conversations]
         limit = max(lengths) if self._sequence_length is None else self._sequence_length
         if max(lengths) > limit:
-            raise RecordProblem("too-long", f"expected at most {limit} tokens in a sample, got {max(lengths)}")
+            raise RecordProblem("too-long", f"a sample of {max(lengths)} tokens is longer than {limit}")
         rows = [[conversation] for conversation in conversations]
         if self._layout == "packed":
             plan = lay_out_blocks(lengths, sequence_length=limit)
@@ -179,7 +179,7 @@ class InstructionCollator:
             mask.append(np.full(len(ids), segment.trainable, dtype=np.uint8))
         assembled = np.concatenate(mask)
         if not assembled.any():
-            raise RecordProblem("nothing-learnt", "expected at least one token to learn, got a mask of zeros only")
+            raise RecordProblem("nothing-learnt", "nothing is trained on: the mask is 0 for every token")
         return np.concatenate(tokens), assembled
 
 
@@ -275,7 +275,7 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         if isinstance(value, str):
             return {"value": value, TOKENS_KEY: self._tokenizer.encode(value).ids}
         if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
-            raise RecordProblem("bad-field", f"field {name!r}: expected a text or a list of messages")
+            raise RecordProblem("bad-field", f"field {name!r} is neither a text nor a list of messages")
         return [
             {**message, TOKENS_KEY: self._tokenizer.encode(message_text(message, number)).ids}
             for number, message in enumerate(value, 1)
@@ -373,10 +373,8 @@ def open_masked(prefix: str) -> tuple[IndexedDataset, IndexedDataset]:
     """
     texts, masks = (IndexedDataset(with_suffix(prefix, f"_{name}")) for name in ("text_document", "loss_mask"))
     if masks.dtype != np.uint8 or not np.array_equal(texts.sequence_lengths, masks.sequence_lengths):
-        raise FormatError(
-            f"{masks.prefix}.idx: expected uint8 masks of the lengths of {texts.prefix}.idx ({len(texts)} sequences), "
-            f"got {masks.dtype} of {len(masks)} sequences; build both again"
-        )
+        what = f"not a uint8 mask for every token of {texts.prefix}.idx"
+        raise FormatError(f"{masks.prefix}.idx: {what}", hint="build both again")
     return texts, masks
 
 
@@ -410,13 +408,13 @@ def read_layout(
     # Sequences that are longer than a block are in none if they were to be dropped.
     if len(counts) != len(lengths) or not np.array_equal(counts, lengths <= sequence_length):
         raise FormatError(
-            f"{path}.bin: expected each of {len(lengths)} sequences once, got another list; build it again"
+            f"{path}.bin: does not have each of {len(lengths)} sequences once", hint="build the packs again"
         )
     places = starts_of(-(-lengths[conversations] // pad_to_multiple) * pad_to_multiple)
     fullest = int(np.diff(places[starts]).max(initial=0))
     if fullest > sequence_length:
         raise FormatError(
-            f"{path}.bin: expected blocks of at most {sequence_length} tokens, got one of {fullest}; build it again"
+            f"{path}.bin: a block has {fullest} tokens, more than {sequence_length}", hint="build the packs again"
         )
     return BlockLayout(
         sequence_length=sequence_length,

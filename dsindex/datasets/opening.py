@@ -112,14 +112,14 @@ def _split_of(path: object, given: dict[str, Any]) -> str | None:
     known = {each.prefix.rpartition("_")[2]: each.prefix for each in splits}
     split = given.pop("split", "train") if len(splits) > 1 else next(iter(known))
     if split not in known:
-        raise ValueError(f"expected a split of {', '.join(known)}, got {split!r}")
+        raise ValueError(f"there is no split {split!r}, only {', '.join(known)}")
     return str(known[split])
 
 
 def _open(detected: DetectedDataset, given: dict[str, Any], *, check: bool, torch: bool) -> Dataset:
     path, kind = detected.path, detected.kind
     if kind not in _OPTIONS:
-        raise InputError(f"{path}: expected a dataset, got an {kind}, which pyarrow and pandas read")
+        raise InputError(f"{path}: an {kind} is not opened by dsindex; pyarrow and pandas read it")
     foreign = next((name for name in given if name not in _OPTIONS[kind]), None)
     if foreign is not None:
         raise InputError(f"{path}: this is {kind}, which does not take the option {foreign}; omit it")
@@ -149,9 +149,8 @@ def _open_instruction(
         layouts = pack_layouts(path).values()
         known = [layout for layout in layouts if pad_to_multiple in {None, layout[1]}]
         if len(known) != 1:
-            got = ", ".join(f"{length} padded to {multiple}" for length, multiple in sorted(known)) or "none"
-            expected = "expected one block layout to take the sequence length from"
-            raise InputError(f"{path}: {expected}, got {got}; set sequence_length")
+            stored = ", ".join(f"{length} padded to {multiple}" for length, multiple in sorted(known)) or "none"
+            raise InputError(f"{path}: the stored block layouts are: {stored}", hint="set sequence_length")
         [(sequence_length, pad_to_multiple)] = known
     return PackedInstructionDataset(
         path, sequence_length=sequence_length, pad_id=pad_id, pad_to_multiple=pad_to_multiple or 1, torch=torch

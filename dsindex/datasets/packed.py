@@ -102,8 +102,7 @@ class _Blocks(_Parts):
         super().__init__(path, block_size, *options, version=version, torch=torch)
         self.block_size = block_size
         if not 2 <= block_size <= self.num_tokens:
-            expected = f"a block_size from 2, an input and a target, to its {self.num_tokens} tokens"
-            raise ValueError(f"{self.path}: expected {expected}, got {block_size}")
+            raise ValueError(f"{self.path}: block_size is {block_size}, not from 2 to its {self.num_tokens} tokens")
 
 
 class PackedMemMapDatasetContinuous(_Blocks):

@@ -55,7 +55,7 @@ class RawLines(MapDataset[bytes]):
             following = {os.pread(file.fileno(), 1, int(end)) for end in (*ends[:64], *ends[-64:])}
         if following - {b"\n", b""}:
             raise FormatError(
-                f"{self.index_path}: expected the index of {self.path} as it is now; remove it, or index the file again"
+                f"{self.index_path}: does not fit {self.path} as it is now", hint="remove it, or index the file again"
             )
 
     def __len__(self) -> int:
@@ -81,9 +81,9 @@ class RawLines(MapDataset[bytes]):
             with LocalFile(self.path) as file:
                 line = file.read_at(length, offset)
         except OSError as error:
-            raise InputError(f"{self.path}: expected a line at byte {offset}, got none ({error})") from error
+            raise InputError(f"{self.path}: the line at byte {offset} cannot be read ({error})") from error
         if (file.size_bytes, file.version) != self._state:
-            raise InputError(f"{self.path}: expected the file as it was opened, but it has changed; open it again")
+            raise InputError(f"{self.path}: the file has changed since it was opened", hint="open it again")
         return bytes(line)
 
     def decode(self, index: SupportsIndex) -> str:

@@ -160,7 +160,7 @@ class Content(_Part, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse what has not all files of a dataset."""
         if not ({"bin", "idx"} <= self.digests.keys() or "pbin" in self.digests):
-            raise ValueError("expected the digests of .bin and .idx, or that of a .pbin")
+            raise ValueError("it lacks the digests of .bin and .idx, or of a .pbin")
 
     @property
     def record_counts(self) -> RecordCounts:
@@ -170,7 +170,7 @@ class Content(_Part, frozen=True, kw_only=True):
             ValueError: If the dataset was not made from records.
         """
         if self.account is None:
-            raise ValueError("expected a dataset that was made from records")
+            raise ValueError("the dataset was not made from records")
         return self.account
 
     @property

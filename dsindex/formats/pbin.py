@@ -116,7 +116,7 @@ def token_bytes_for_vocabulary(vocabulary_size: int) -> int:
     """
     needed = -(-(vocabulary_size - 1).bit_length() // 8)
     if vocabulary_size < 2 or needed > 4:
-        raise ValueError(f"expected a vocabulary of 2 to 2**32 tokens, got {vocabulary_size}")
+        raise ValueError(f"a vocabulary has 2 to 2**32 tokens, not {vocabulary_size}")
     return 4 if needed == 3 else needed
 
 

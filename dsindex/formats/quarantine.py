@@ -13,7 +13,14 @@ Of a line longer than --max-record-size, the first bytes are stored: at most tha
 from __future__ import annotations
 
 import base64
+import itertools
+import re
+from dataclasses import dataclass, replace
+from io import BufferedReader
 from typing import TYPE_CHECKING, Any
+
+from dsindex.store.json_text import decode_json
+from dsindex.store.protocol import store_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,3 +53,32 @@ def write_quarantine(file: DigestingWriter, lines: Iterable[bytes]) -> None:
                 compressor.write(bytes(pending[:_CHUNK_BYTES]))
                 del pending[:_CHUNK_BYTES]
         compressor.write(bytes(pending))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRecords:
+    """Bad records of one input with the same kind of reason."""
+
+    file: str
+    reason: str
+    """The reason of the first of them."""
+    line: int
+    number: int = 1
+
+
+def summarize_quarantines(paths: Iterable[str]) -> tuple[BadRecords, ...]:
+    """Group the bad records of quarantine files, the first million of each, by input and reason; most frequent first.
+
+    Reasons are the same if they only differ in quoted names and numbers.
+    """
+    import pyarrow as pa
+
+    groups: dict[tuple[str, str], BadRecords] = {}
+    for path in paths:
+        with store_of(path).open(path) as file, pa.input_stream(pa.PythonFile(file, "r"), compression="zstd") as stream:
+            for entry in map(decode_json, itertools.islice(BufferedReader(stream), 1_000_000)):
+                key = (entry["file"], re.sub(r"'[^']*'|\d+", "", entry["reason"]))
+                first = BadRecords(file=entry["file"], reason=entry["reason"], line=entry["line"], number=0)
+                known = groups.get(key, first)
+                groups[key] = replace(known, number=known.number + 1)
+    return tuple(sorted(groups.values(), key=lambda group: -group.number))

@@ -36,7 +36,7 @@ from dsindex.megatron.flags import FIM_CLASS
 from dsindex.megatron.maxtext import MAXTEXT_BLEND, MAXTEXT_CLASS, hashed_settings, with_megatron_names
 from dsindex.store.errors import unreadable
 from dsindex.store.json_text import parse_json
-from dsindex.store.local import BlockDigester, open_file
+from dsindex.store.local import BlockDigester, is_there, open_file
 from dsindex.store.read import digest_file, input_status, version_number
 from dsindex.store.urls import absolute
 
@@ -342,7 +342,7 @@ def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:
     If there is none, the path under its hash is returned.
     """
     hashed = cache_files(folder, identifiers).description
-    if os.path.lexists(hashed):
+    if is_there(hashed):
         return hashed
     for path in descriptions_in(folder, f"-{identifiers['class']}-{split_of(identifiers)}"):
         with contextlib.suppress(FormatError):  # whose file it is, is not known
@@ -482,7 +482,7 @@ def state_of(content: Content) -> FileState:
 
 def _state_at(path: str) -> FileState | None:
     """Return the state of a file; None if it is missing, and a state that equals no other if it is not regular."""
-    if not os.path.lexists(path):
+    if not is_there(path):
         return None
     if not os.path.isfile(path):
         return 0, "not a regular file"

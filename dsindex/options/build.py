@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from dsindex.errors import UsageError
 from dsindex.megatron.pretrain_command import TOKENIZER_NAMES
-from dsindex.options.common import ExecutorConfig, OptionalPath, OptionalShare, Output, TextConfig
+from dsindex.options.common import ExecutorConfig, OptionalPath, OptionalShare, Output, Size, TextConfig
 from dsindex.options.index import IndexBasics, IndexConfig
 from dsindex.options.model import Options, Parsed, option, options_of
 from dsindex.store.urls import refuse_address
 
 if TYPE_CHECKING:
-    from dsindex.text.blocks import Sample
+    from dsindex.text.sampling import Sample
     from dsindex.text.selection import Selection, TextKey
     from dsindex.text.tiktoken_files import TokenizerOptions
-
-LONGEST_NAME = 200
-"""Bytes of a key in a file name."""
-
 
 TokenizerType: TypeAlias = Literal[
     "HuggingFaceTokenizer",
@@ -87,6 +83,9 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     """Keep this share of the records (10% or 0.1), chosen by a hash of their text."""
     hold_out: OptionalShare = option("SHARE", default=None)
     """Write this share of the records to P_valid_KEY_document, and the rest to P_KEY_document."""
+    max_dataset_size: Size = option("SIZE", default=None, ge=1)
+    """Write several datasets, P_KEY_document_000 and so on, each of consecutive inputs of at most this size, and a list
+    of them, P_KEY_document.txt, for --data-args-path."""
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +101,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
             msg = f"--token-ids: {self.token_ids!r} is a jq expression; only a name or a path such as .meta.ids works"
             raise ValueError(msg)
         for key, written in zip(self._parsed_keys, self.keys, strict=True) if self.join is None else ():
-            is_long = len(os.fsencode(key.name)) > LONGEST_NAME
+            is_long = len(os.fsencode(key.name)) > 200  # file systems allow 255 bytes
             if is_long or not key.name or key.name == key.program or {"/", "\0"} & set(key.name):
                 msg = f"--json-keys: {key.name!r} cannot be part of a file name"
                 raise UsageError(msg, hint=f"name the output, as in NAME={written}")
@@ -113,6 +112,8 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
             raise UsageError(f"two outputs have the same name: {' '.join(names)}", hint="name them, as in NAME=KEY")
         if self.index_config(self.output_prefix) is not None:
             hint = "leave out the options of index caches, and run `dsindex index` afterwards"
+            if self.max_dataset_size is not None:
+                raise UsageError("--max-dataset-size: index caches need all datasets at once", hint=hint)
             if self.hold_out is not None:
                 raise UsageError("--hold-out: index caches for two datasets cannot be built together", hint=hint)
             refuse_address(self.output_prefix, f"index caches need an output on a disk; {hint}", ValueError)
@@ -148,7 +149,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The ranges of record hashes of each group of outputs: one for all, or one for training and one held out."""
-        from dsindex.text.blocks import Sample
+        from dsindex.text.sampling import Sample
 
         low, high = self.hold_out or 0.0, self.sample or 1.0
         held_out = () if self.hold_out is None else (Sample(high=self.hold_out, prefix="valid_"),)

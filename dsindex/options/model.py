@@ -277,8 +277,7 @@ def _find_options(model: type[Options]) -> dict[str, Option]:
                 group = own.group if own.group is not None else next(filter(None, groups), "")
                 help = _helps_of(kind.__module__).get((kind.__name__, name), "")
                 readers = getattr(kinds[name], "__metadata__", ())
-                own = replace(own, kind=value_kind(kinds[name]), readers=readers)
-                found[name] = replace(own, group=group, help=help)
+                found[name] = replace(own, kind=value_kind(kinds[name]), readers=readers, group=group, help=help)
     return found
 
 

@@ -1,8 +1,8 @@
 """Run many calls on an executor, a limited number at a time; retry machine faults, never data faults.
 
-A data fault (dsindex's own errors) is final at once. After a machine fault (a lost worker, an I/O error, an attempt
-past its deadline) the call is retried a few times, after growing pauses. Attempts write under unique names, so one that
-goes on unheard does no harm.
+A data fault (one of dsindex's own errors) is final at once. After a machine fault (a lost worker, an I/O error, an
+attempt past its deadline) the call is retried a few times, after growing pauses. Every attempt writes under unique
+names, so an abandoned attempt that is still running does no harm.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class _Flight(Generic[K]):
     key: K
     call: Call
     turn: tuple[bool, int]
-    """Sort key: whether the call followed a result, then its number in the job's order, or in that of starting."""
+    """Sort key: whether the call followed from a result, then its number in the order in which calls began."""
     begins: float = 0.0
-    """When its next attempt begins, between two attempts."""
+    """When its next attempt begins, while it waits for one."""
     failures: int = 0
     lost: int = 0
 
@@ -80,18 +80,18 @@ class Dispatch(Generic[K]):
         self._executor = executor
         self._calls = iter(calls)
         self._released: deque[tuple[K, Call]] = deque()
-        """Calls that followed a result, to be started next."""
+        """Calls that follow from results; they are started next."""
         self._num_begun = 0
         self._deadline_seconds = deadline_seconds
         self._on_idle = on_idle or (lambda: None)
         self._flights: dict[int, _Flight[K]] = {}
-        """Attempt that runs or waits for a slot → its call."""
+        """Id of an attempt that runs or waits for a slot → its call."""
         self._paused: list[_Flight[K]] = []
-        """Calls between two attempts."""
+        """Calls that wait for their next attempt."""
         self._fault: tuple[tuple[bool, int], BaseException] | None = None
 
     def release(self, calls: Iterable[tuple[K, Call]]) -> None:
-        """Add calls that follow a result; they are started before the rest."""
+        """Add calls that follow from a result; they are started before the rest."""
         self._released.extend(calls)
 
     def run(self) -> Generator[tuple[K, Any]]:
@@ -100,9 +100,9 @@ class Dispatch(Generic[K]):
         No call is started while the caller handles a result. Closing the generator abandons running calls.
 
         Raises:
-            DsindexError: The data fault of the first such call in the job's order; earlier calls are allowed to end, so
-                that the error does not depend on timing. Calls that followed a result come last.
-            TaskError: If a call used up a budget.
+            DsindexError: The data fault of the first faulty call in the job's order. Earlier calls are allowed to
+                end, so the error does not depend on timing.
+            TaskError: If a call failed too often.
         """
         try:
             while True:
@@ -163,7 +163,7 @@ class Dispatch(Generic[K]):
             error.__cause__ = cause
         if self._fault is None or flight.turn < self._fault[0]:
             self._fault = (flight.turn, error)
-            self._abandon(lambda other: other.turn > flight.turn)  # whose results are no longer needed
+            self._abandon(lambda other: other.turn > flight.turn)  # their results are no longer needed
 
     def _abandon(self, unwanted: Callable[[_Flight[K]], bool]) -> None:
         self._paused = [flight for flight in self._paused if not unwanted(flight)]
@@ -180,7 +180,7 @@ def run_in_order(
     deadline_seconds: float = DEADLINE_SECONDS,
     on_idle: Callable[[], None] | None = None,
 ) -> Generator[Any]:
-    """Run calls as a Dispatch does, and yield their results, which are small, in the order of the calls."""
+    """Run calls with a Dispatch, and yield their results in the order of the calls; results must be small."""
     ended: dict[int, Any] = {}
     upcoming = 0
     dispatch = Dispatch(executor, enumerate(calls), deadline_seconds=deadline_seconds, on_idle=on_idle)
@@ -193,7 +193,7 @@ def run_in_order(
 
 
 def is_machine_fault(error: BaseException) -> bool:
-    """Tell whether a retry may help: for I/O errors except a full disk, and dsindex's errors that are transient."""
+    """Tell whether a retry may help: after I/O errors except a full disk, and after transient errors of dsindex."""
     if isinstance(error, DsindexError):
         return error.transient
     return isinstance(error, OSError) and error.errno not in FULL_DISK_ERRORS
@@ -202,22 +202,22 @@ def is_machine_fault(error: BaseException) -> bool:
 # Choose and start the executor that the options ask for.
 
 WORKER_MEMORY_BYTES = 460 << 20
-"""A worker process's peak memory, measured on Ray after 600 MB of text. A very long document adds its own size."""
+"""Peak memory of a worker process, measured on Ray after 600 MB of text. A very long document adds its own size."""
 THREADS_UP_TO_WORKERS = 4
-"""Workers that are threads by default, however large the input: they hold the GIL for a seventh of their time."""
+"""Up to this many workers are threads by default: a thread holds the GIL for a seventh of its time."""
 THREADS_UP_TO_BYTES = 2 << 30
-"""Input that is tokenized in threads by default, as processes would take longer to start than they gain."""
+"""Up to this size, input is tokenized in threads by default: processes would take longer to start than they save."""
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""The variable that Ray's job server sets for the drivers that it starts, beside RAY_ADDRESS."""
+"""The variable that Ray's job server sets for the drivers that it starts, in addition to RAY_ADDRESS."""
 
 
 def wants_ray(config: ExecutorConfig) -> bool:
-    """Tell whether the options ask for Ray: by name, or because a cluster was named."""
+    """Tell whether the options ask for Ray, by the executor's name or a cluster's address."""
     return config.executor == "ray" or (config.executor == "auto" and cluster_address(config) is not None)
 
 
 def wants_threads(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes: int = 0) -> bool:
-    """Tell whether tasks run in threads of this process: by default, unless they would wait for each other.
+    """Tell whether tasks run in threads of this process rather than in worker processes.
 
     Args:
         config: The options.
@@ -235,8 +235,8 @@ def wants_threads(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes
 def cluster_address(config: ExecutorConfig) -> str | None:
     """Return the address of the cluster to join; None for none.
 
-    RAY_ADDRESS counts for jobs with a work folder, which clusters are for, for all jobs that a cluster's job server
-    started, and where Ray was asked for by name. All others need no cluster, and work without one that is gone.
+    RAY_ADDRESS is used by jobs with a work folder, by jobs that a cluster's job server started, and where Ray is asked
+    for by name. Other commands need no cluster, so a stale RAY_ADDRESS does not stop them.
     """
     looks_around = isinstance(config, WorkConfig) or config.executor == "ray" or JOB_VARIABLE in os.environ
     elsewhere = os.environ.get("RAY_ADDRESS") if looks_around or config.address == "auto" else None
@@ -258,11 +258,11 @@ def make_executor(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes
     if not wants_ray(config):
         kind = ThreadExecutor if wants_threads(config, holds_gil=holds_gil, text_bytes=text_bytes) else ProcessExecutor
         return kind(config.workers or available_cpus())
-    # Ray reads it when it is imported, and would warn that tasks wait for a node, as if something were wrong.
+    # Read when Ray is imported: otherwise it warns that tasks wait for a node, although that is normal.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "tasks with infeasible resource requests")
     address = cluster_address(config)
     own_token: dict[str, str] = {}
-    if address is None and "RAY_AUTH_MODE" not in os.environ:  # otherwise Ray leaves one in the home folder
+    if address is None and "RAY_AUTH_MODE" not in os.environ:  # otherwise Ray writes one into the home folder
         own_token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     os.environ.update(own_token)
     try:

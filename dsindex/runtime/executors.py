@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 HIRE_SECONDS = 2.0
 """Pause after a worker that did not start."""
 FAILING_SECONDS = 30.0
-"""How long workers may fail to start; on a lost node they do until Ray has noticed its loss."""
+"""How long workers may fail to start: on a lost node they fail until Ray notices the loss."""
 
 
 class ClusterLostError(TaskError):
-    """The cluster is lost, so that no call can be made any more."""
+    """The cluster is lost; no further call can run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A function to run on some worker, with arguments that can be pickled."""
+    """A function to run on a worker, with arguments that can be pickled."""
 
     name: str
     """The name shown to users, such as `tokenize[00042]`."""
@@ -91,18 +91,18 @@ class Outcome:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Worker:
-    """What runs one call after another, as the driver knows it."""
+    """The driver's view of a worker, which runs one call after another."""
 
     handle: Any
     """A pool of threads, a pool of one process, or an actor."""
     reference: Any
-    """What it is waited for with: that it has begun at first, then the outcome of its call; None while it is idle."""
+    """The future of its start, then of its call; None while it is idle."""
     pid: int | None = None
     """Its process, once it has begun."""
     attempt_id: int | None = None
     """The attempt that it runs; None while it is idle or starts."""
     ends: float = math.inf
-    """When that is past its deadline (time.monotonic)."""
+    """The deadline of its attempt (time.monotonic)."""
     received: set[str] = field(default_factory=set)
     """Keys of the shared values that were sent to it."""
 
@@ -112,11 +112,11 @@ class Executor(ABC):
 
     kind: str
     lost: tuple[type[Exception], ...] = ()
-    """Errors that say that a worker is lost; none if its workers cannot be ended either."""
+    """Exceptions that mean that a worker is lost; empty if workers cannot be ended."""
     introduction: str | None = None
     """Names the cluster that was joined, if it is the user's."""
     waiting: str | None = None
-    """What calls wait for, and since when, as text; None if some run."""
+    """What calls wait for and since when; None while calls run."""
     retries = 0
     """Calls that were tried again so far."""
     lost_workers = 0
@@ -140,7 +140,7 @@ class Executor(ABC):
         """Start a worker."""
 
     def give(self, worker: Worker, call: Call) -> Any:  # noqa: ANN401 - a future of the worker's kind
-        """Let a worker, or its pool, run a call; return what is waited for: a value, and an error if there is one."""
+        """Let a worker run a call; return the future of its value and its error."""
         return worker.handle.submit(run_guarded, call.function, call.arguments)
 
     @abstractmethod
@@ -152,7 +152,7 @@ class Executor(ABC):
         return concurrent.futures.wait(references, timeout, concurrent.futures.FIRST_COMPLETED).done
 
     def result_of(self, reference: Any) -> Any:  # noqa: ANN401 - of a future
-        """Return a result that is there, or raise what says that its worker is lost."""
+        """Return the result of a finished future; raise one of `lost` if its worker was lost."""
         return reference.result()
 
     def share(self, value: object) -> object:
@@ -160,7 +160,7 @@ class Executor(ABC):
         return value
 
     def require_seen(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:  # noqa: B027 - this machine does
-        """Let the workers of other machines check, before their first call, that they see what this machine sees.
+        """Make workers on other machines check, before their first call, that they see the same files.
 
         Args:
             files: Files that calls read, with their sizes; of many, a few are checked.
@@ -237,7 +237,7 @@ class Executor(ABC):
             self.most_workers = len(self._workers)
 
     def _take(self, worker: Worker) -> Outcome | None:
-        """Take what a worker was waited for: that it has begun, or the end of its attempt."""
+        """Handle a finished future: a worker has started, or its attempt has ended."""
         attempt_id, worker.attempt_id, worker.ends = worker.attempt_id, None, math.inf
         reference, worker.reference = worker.reference, None
         try:
@@ -258,7 +258,7 @@ class Executor(ABC):
     def _give_up(self, worker: Worker) -> Outcome:
         """End a worker whose attempt is past its deadline."""
         self._lay_off(worker)
-        reason = TaskError("it did not end in time; check the files that it reads, or raise --shard-deadline")
+        reason = TaskError("it did not end in time", hint="check the files that it reads, or raise --shard-deadline")
         return Outcome(worker.attempt_id or 0, error=reason, worker_lost=True)
 
     def _hire_later(self, error: Exception) -> None:
@@ -266,10 +266,8 @@ class Executor(ABC):
         self._hires_from = now + HIRE_SECONDS
         self._failing_since = self._failing_since or now
         if now - self._failing_since >= FAILING_SECONDS:
-            raise TaskError(
-                f"the workers of the executor {self.kind} do not start ({last_line(error)}); install dsindex "
-                f"{__version__} on every node, and look at what its workers' folder and environment hide"
-            )
+            hint = f"install dsindex {__version__} on every node, and check the folder and environment of its workers"
+            raise TaskError(f"the workers of the executor {self.kind} do not start ({last_line(error)})", hint=hint)
 
 
 class ThreadExecutor(Executor):
@@ -282,11 +280,11 @@ class ThreadExecutor(Executor):
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="dsindex")
 
     def hire(self) -> Worker:
-        """Return what stands for a thread of the pool."""
+        """Return a placeholder for one thread of the pool."""
         return Worker(handle=self._pool, reference=None)
 
     def end(self, worker: Worker) -> None:
-        """Drop a call that is queued; one that runs ends by itself, unheard."""
+        """Drop a queued call; a running call's result is discarded."""
         if worker.reference is not None:
             worker.reference.cancel()
 
@@ -351,7 +349,7 @@ def _end_with_driver() -> None:
 
 @contextlib.contextmanager
 def _spawning() -> Iterator[None]:
-    """Spawn a process that neither runs the calling script again, nor hears a Ctrl-C, which the driver handles."""
+    """Let spawned processes neither rerun the calling script nor receive Ctrl-C, which the driver handles."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -371,13 +369,13 @@ def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple
     try:
         return function(*(each.take() if isinstance(each, Shared) else each for each in arguments)), None
     except BaseException as error:  # noqa: BLE001 - the driver handles every error
-        told: Exception = RuntimeError(f"{type(error).__name__}: {error}")
+        sent: Exception = RuntimeError(f"{type(error).__name__}: {error}")
         if isinstance(error, Exception):
             with contextlib.suppress(Exception):  # a class may do anything there
                 pickle.loads(pickle.dumps(error))  # noqa: S301 - it was made here
-                told = error
-        told.add_note("".join(traceback.format_exception(error)))
-        return None, told
+                sent = error
+        sent.add_note("".join(traceback.format_exception(error)))
+        return None, sent
 
 
 def last_line(error: BaseException) -> str:

@@ -1,15 +1,15 @@
-"""Which files the inputs of a job are, in which order: files, patterns, folders, lists of paths, standard input.
+"""Resolve the inputs of a job to paths: files, patterns, folders, lists of paths, standard input.
 
-Entries of `--input` come first, as given, then the entries of each list. A pattern's matches are sorted by name. Files
-are looked up here, and not opened.
+Entries of `--input` come first, as given, then the entries of each list. A pattern's matches are sorted by name. No
+file is opened here.
 
-A folder gives all files below it whose suffixes are those of data. The entries of each folder are taken by name,
+A folder gives all files below it with a suffix of data. The entries of each folder are taken by name,
 compared as bytes, so `a/z.jsonl` comes before `b.jsonl`. Left out are names that begin with `.` or `_`, as readers of
 Spark and Hive do, files of other kinds, links to folders (they may lead in circles), and what dsindex itself writes.
 Links to files are followed, as the cache of the Hugging Face Hub needs. A folder of `Dataset.save_to_disk` gives the
 files that its state.json names.
 
-Splits and numbered parts are told by the names of files, in the layouts of Hugging Face's datasets:
+Splits and numbered parts are detected from the names of files, in the layouts of Hugging Face's datasets:
 
     data/train-00000-of-00012.parquet     a split and a part
     train/0000.parquet, train/…           a folder of the split's name
@@ -42,7 +42,7 @@ from dsindex.store.protocol import store_of
 from dsindex.store.urls import ONLY_INPUTS, absolute, joined, locate, refuse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from io import BufferedReader
 
     from dsindex.store.local import InputStatus
@@ -63,7 +63,7 @@ _STATE_FILE, _DICT_FILE, _INFO_FILE = "state.json", "dataset_dict.json", "datase
 """In folders that Dataset.save_to_disk and DatasetDict.save_to_disk wrote."""
 _INFO_FILES = (_DICT_FILE, _INFO_FILE, "dataset_infos.json")
 _CACHED_MAP = re.compile(r"(cache|tmp)-?[0-9a-z_]+\.arrow")
-"""Results of `Dataset.map`, kept beside the data of a dataset_info.json."""
+"""Results of `Dataset.map`, in the folder of a dataset_info.json."""
 _ALIASES = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
@@ -117,6 +117,7 @@ def find_paths(
     config: str | None = None,
     exclude: Sequence[str] = (),
     standard_input: str | None = None,
+    say: Callable[[str], object] = lambda _: None,
 ) -> list[FoundPath]:
     """Resolve inputs to paths, in the order of the output.
 
@@ -127,6 +128,7 @@ def find_paths(
         config: The configuration to take of each dataset on the Hub that has several.
         exclude: Patterns of the ends of paths, whose files are left out.
         standard_input: Where standard input is stored; None if the job cannot read it.
+        say: Called with a sentence about what is read of each folder.
 
     Raises:
         InputError: For a pattern without a match, a list or folder that cannot be used, or a split without files.
@@ -140,12 +142,11 @@ def find_paths(
             continue
         has_folders = True
         with entry.errors_placed():
-            files = find_folder_files(entry.path, split, config=config, exclude=exclude)
+            files = find_folder_files(entry.path, split, config=config, exclude=exclude, say=say)
         found += [_found(path, entry.origin, status) for path, status in files]
     for flag, name in (("split", split), ("config", config)):
         if name is not None and not has_folders:
-            msg = f"--input-{flag} {name}: expected a folder to take the {flag} from, got files only"
-            raise InputError(f"{msg}; leave the option out")
+            raise InputError(f"--input-{flag} {name}: no input is a folder", hint="leave the option out")
     return found
 
 
@@ -161,8 +162,7 @@ def _given(patterns: Iterable[str], standard_input: str | None) -> Iterator[Foun
         elif standard_input is not None:
             yield FoundPath(path=pattern, absolute_path=standard_input)
         else:
-            msg = "-: expected files, got standard input, which a later build could not read again; save it to a file"
-            raise InputError(msg)
+            raise InputError("-: a later build cannot read standard input again", hint="save it to a file")
 
 
 def _listed(lists: Iterable[str]) -> Iterator[FoundPath]:
@@ -196,11 +196,12 @@ def _read_list(path: str) -> Iterator[tuple[str, str]]:
     lines = [(number, line.removesuffix(b"\r")) for number, line in enumerate(content.split(separator), 1)]
     entries = [(number, line) for number, line in lines if line.strip() and not line.startswith(comment)]
     if not entries:
-        raise InputError(f"{path}: expected a list with at least one path, got none; check --input-list")
+        raise InputError(f"{path}: the list has no path", hint="check --input-list")
     for number, entry in entries:
         if len(entry) > MAX_PATH_BYTES:
-            what = f"expected a path, got {len(entry)} bytes; give a file with records to --input"
-            raise InputError(f"{path}, {unit} {number}: {what}, and a list of paths to --input-list")
+            what = f"{len(entry)} bytes are too long for a path"
+            hint = "--input-list takes lists of paths, --input takes files with records"
+            raise InputError(f"{path}, {unit} {number}: {what}", hint=hint)
         yield f"{path}, {unit} {number}", os.fsdecode(entry)
 
 
@@ -212,7 +213,7 @@ def piped_input() -> BufferedReader:
     """
     buffer: BufferedReader | None = getattr(sys.stdin, "buffer", None)  # None if it is closed, or a notebook's
     if buffer is None or buffer.closed or buffer.isatty():
-        raise InputError("-: expected data on standard input, got none; pipe it, as in `zcat FILE | dsindex …`")
+        raise InputError("-: nothing is piped to standard input", hint="pipe data, as in `zcat FILE | dsindex …`")
     return buffer
 
 
@@ -220,7 +221,12 @@ def piped_input() -> BufferedReader:
 
 
 def find_folder_files(
-    folder: str, split: str | None, *, config: str | None = None, exclude: Sequence[str] = ()
+    folder: str,
+    split: str | None,
+    *,
+    config: str | None = None,
+    exclude: Sequence[str] = (),
+    say: Callable[[str], object],
 ) -> list[tuple[str, InputStatus | None]]:
     """Return the paths of the files with records below a folder, in order, and what a listing says of objects.
 
@@ -228,7 +234,8 @@ def find_folder_files(
         folder: Path of the folder; the paths returned begin with it.
         split: The split to take, `all`, or None, which refuses a folder of several splits.
         config: The configuration to take of a dataset on the Hub; None for its default one.
-        exclude: Patterns of the ends of paths, whose files are left out.
+        exclude: Patterns of paths to leave out.
+        say: Called with a sentence about what is read and skipped.
 
     Raises:
         InputError: If nothing is found, a folder cannot be read, the split cannot be told, a file of a numbered set
@@ -242,8 +249,8 @@ def find_folder_files(
             names[parts[:depth]].add(name)
     revisions = [names[*place, "snapshots"] for place, inside in [*names.items()] if inside >= {"blobs", "snapshots"}]
     if several := next((each for each in revisions if len(each) > 1), None):
-        found = f"expected one revision in snapshots, found {len(several)} ({', '.join(sorted(several))})"
-        raise InputError(f"{folder}: {found}; name the folder of one of them")
+        what = f"snapshots has {len(several)} revisions ({', '.join(sorted(several))})"
+        raise InputError(f"{folder}: {what}", hint="name the folder of one of them")
     _refuse_table_formats(folder, names)
     saved = {place: _saved_files(folder, place) for place, inside in names.items() if _STATE_FILE in inside}
     splits = {
@@ -256,16 +263,27 @@ def find_folder_files(
         named = {parts: [split for split, path in configured if is_match(parts, path.split("/"))] for parts in splits}
         splits = {parts: canonical_split(own[0]) if own[0] else splits[parts] for parts, own in named.items() if own}
     if not splits:
-        kinds = Counter(os.path.splitext(parts[-1])[1] or "without suffix" for parts in in_order)
-        shown = ", ".join(f"{kind} ({count:,})" for kind, count in kinds.most_common(_SHOWN_KINDS))
         raise InputError(
-            f"{folder}: expected files with records ({', '.join(DATA_SUFFIXES)}, also compressed) in this folder, "
-            f"found {shown or 'nothing'}; name files of another kind by a pattern"
+            f"{folder}: no file with records ({', '.join(DATA_SUFFIXES)}, also compressed) is in this folder; it has "
+            f"{_kinds(in_order) or 'no files'}",
+            hint="name other files by a pattern",
         )
-    files = [listed[parts] for parts in _choose_split(folder, splits, split)]
+    chosen = _choose_split(folder, splits, split)
+    skipped = [parts for parts in listed.keys() - chosen if not parts[-1].startswith((".", "_"))]
+    say(f"{folder}: reads {_kinds(chosen)}" + (f"; skips {_kinds(skipped)}" if skipped else ""))
+    files = [listed[parts] for parts in chosen]
     require_all_parts(path for path, _ in files if not exclude)
     _require_one_format(path for path, _ in files)
     return files
+
+
+def _kinds(files: Iterable[Parts]) -> str:
+    """Return the suffixes of files with their numbers, the most frequent first; a single file has its name."""
+    names = defaultdict[str, list[str]](list)
+    for *_, name in files:
+        names[os.path.splitext(name)[1] or "without suffix"].append(name)
+    ordered = sorted(names.items(), key=lambda item: (-len(item[1]), item[0]))[:_SHOWN_KINDS]
+    return ", ".join(own[0] if len(own) == 1 else f"{len(own):,} {kind}" for kind, own in ordered)
 
 
 def data_stem(name: str) -> str | None:
@@ -281,7 +299,7 @@ def data_stem(name: str) -> str | None:
 
 
 def _is_data(parts: Parts, names: Mapping[Parts, set[str]], saved: set[str] | None) -> bool:
-    """Tell whether to take a file, given what each folder has in it, and the state.json beside the file."""
+    """Tell whether to take a file, given the names in each folder, and the files that its state.json names."""
     *_, name = parts
     if any(part.startswith((".", "_")) or MARKER_FILE in names[parts[:depth]] for depth, part in enumerate(parts)):
         return False
@@ -329,8 +347,8 @@ def _saved_files(folder: str, place: Parts) -> set[str] | None:
         raise InputError(f"{path}: {error}; save the dataset again with datasets.save_to_disk") from error
     if state.indices:
         raise InputError(
-            f"{path}: expected records in the order of their files, got a dataset with an indices mapping; load it, "
-            f"call flatten_indices(), and save it again"
+            f"{path}: the dataset has an indices mapping, so its records are not in the order of its files",
+            hint="load it, call flatten_indices(), and save it again",
         )
     return None if state.files is None else {file.filename for file in state.files}
 
@@ -371,8 +389,8 @@ def _configured_files(folder: str, wanted: str | None) -> list[tuple[str | None,
     chosen = defaults if wanted is None else [each for each in configurations if each.config_name == wanted]
     if len(chosen) != 1:
         names = ", ".join(each.config_name for each in configurations) or "none"
-        expected = "one configuration" if wanted is None else f"a dataset on the Hub with the configuration {wanted!r}"
-        raise InputError(f"{folder}: expected {expected}, found {names}; choose with --input-config NAME")
+        what = "several configurations" if wanted is None else f"no configuration {wanted!r}"
+        raise InputError(f"{folder}: {what}; the Hub describes {names}", hint="choose with --input-config NAME")
     [one] = chosen
     below = f"{one.data_dir.strip('/')}/" if one.data_dir else ""
     if one.data_files is None:
@@ -396,7 +414,7 @@ def canonical_split(name: str) -> str:
 
 
 def find_split(parts: Sequence[str]) -> str | None:
-    """Return the split that a path below a folder tells; None if it tells none.
+    """Return the split that a path below a folder names, or None.
 
     The name of a numbered part decides, then the innermost folder that is called as a split, then a word in the file's
     name, then a word in a folder's. In a folder `data`, a numbered part may have a split of any name.
@@ -429,11 +447,11 @@ def _choose_split(folder: str, splits: Mapping[Parts, str | None], wanted: str |
     # Files without a split are for training.
     if wanted == ALL_SPLITS or (wanted is None and len(known) < 2) or (split == "train" and not known):
         return [*splits]
-    expected = "files of one split" if wanted is None else f"files of the split {wanted!r}"
+    what = "the folder has several splits" if wanted is None else f"no file is of the split {wanted!r}"
     shown = ", ".join(sorted(f"{name or 'no split'} ({count:,})" for name, count in counts.items()))
     raise InputError(
-        f"{folder}: expected {expected}, found {shown}; choose with --input-split NAME, or take them all with "
-        f"--input-split {ALL_SPLITS}"
+        f"{folder}: {what}; it has {shown}",
+        hint=f"choose with --input-split NAME, or take them all with --input-split {ALL_SPLITS}",
     )
 
 
@@ -454,8 +472,8 @@ def require_all_parts(paths: Iterable[str]) -> None:
         if missing < first + int(total):
             name = f"{stem}{missing:0{len(total)}}-of-{total}{rest}"
             raise InputError(
-                f"{os.path.join(head, name)}: this part is missing, {len(numbers):,} of {int(total):,} are there; get "
-                f"it, or name the files themselves if you want them without it"
+                f"{os.path.join(head, name)}: this part is missing, {len(numbers):,} of {int(total):,} are there",
+                hint="fetch it, or name the files themselves if you want them without it",
             )
 
 
@@ -470,6 +488,6 @@ def _require_one_format(paths: Iterable[str]) -> None:
         other = seen.setdefault(data_stem(path), path)
         if other != path:
             raise InputError(
-                f"{path}: expected no other format of the same file, found {os.path.basename(other)} beside it, "
-                f"and its records would count twice; move one away, or name the files themselves"
+                f"{path}: {os.path.basename(other)} is in the same folder, so its records would count twice",
+                hint="leave one out with --exclude, or name the files themselves",
             )

@@ -1,4 +1,4 @@
-"""From inputs to shards: what each file is and where it can be cut. How a file is cut depends on that file alone."""
+"""Cut inputs into shards. How a file is cut depends on that file and the chosen sizes alone."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 SHARDS_PER_INPUT = 32
-"""About as many shards has a large input, until they reach the largest size."""
+"""Target number of shards for a large input, until they reach the largest size."""
 MOST_SHARDS_PER_INPUT = 10_000
-"""A larger input has larger shards."""
+"""An input that would have more gets larger shards."""
 LARGEST_SHARD_BYTES = 64 << 20
 """The largest shard size that is chosen for one input, but for that limit."""
 JOB_SHARDS = 1 << 17
@@ -39,25 +39,25 @@ JOB_SHARDS = 1 << 17
 LARGEST_JOB_SHARD_BYTES = 1 << 30
 """The largest size that is chosen for that."""
 TEXT_PER_STORED_BYTE = 4
-"""About the bytes of text per byte of a compressed input: the result depends on it only for speed."""
+"""Assumed bytes of text per compressed byte; only speed depends on it."""
 SMALL_PART = 4
-"""An input of at most this part of a shard shares one with others."""
+"""Inputs of at most 1/4 of a shard share shards."""
 FILE_WEIGHT_BYTES = 2 << 10
-"""A smaller input counts as this many bytes, since opening it takes as long as encoding them."""
+"""A smaller input counts as this many bytes, since opening it takes as long as encoding that many."""
 _EXAMINED_AT_ONCE = 48
 _WAITING = 4096
 _QUICK_SECONDS = 0.0005
-"""Up to this time for a file no other thread is needed."""
+"""If looking at a file takes longer, threads look at several at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """One input, and the parts in which it is read."""
+    """One input, and the parts it is read in."""
 
     path: str
     """The path as the user gave it."""
     parts: tuple[TextPart, ...]
-    """All of its parts, at least one, in order."""
+    """At least one, in order."""
 
     @property
     def size_bytes(self) -> int:
@@ -66,13 +66,13 @@ class InputFile:
 
     @property
     def text_bytes(self) -> int:
-        """Size of its text, which is an estimate if it is compressed."""
+        """Size of its text; an estimate if it is compressed."""
         return sum(part.text_bytes for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenInput:
-    """One input as it was looked at, before it is cut."""
+    """One input as seen during planning, before it is cut."""
 
     path: str
     """The path as the user gave it."""
@@ -83,7 +83,7 @@ class SeenInput:
 
     @property
     def text_bytes(self) -> int:
-        """Size of its text, which is an estimate if it is compressed."""
+        """Size of its text; an estimate if it is compressed."""
         if self.groups is not None:
             return sum(self.groups)
         return self.status.size_bytes * (1 if self.form.container == "plain" else TEXT_PER_STORED_BYTE)
@@ -92,7 +92,7 @@ class SeenInput:
 def look_at_inputs(
     paths: Iterable[FoundPath], *, wanted: InputFormat = "auto", selection: Selection | None = None
 ) -> list[SeenInput]:
-    """Return the files under paths that were found, as they are now, with their forms.
+    """Look at files: their size, version, compression and format.
 
     Args:
         paths: The paths.
@@ -177,7 +177,7 @@ def choose_smallest_shard(text_bytes: int) -> int:
 
 
 def choose_shard_size(text_bytes: int, *, smallest: int = 0, largest: int = LARGEST_SHARD_BYTES) -> int:
-    """Return the size of an input's shards, in bytes of text: about 1/32 of it, from 1/8 of the largest size on."""
+    """Return the size of an input's shards in bytes of text: about 1/32 of it, from 1/8 of the largest size on."""
     size = largest // 8
     while size < largest and size * SHARDS_PER_INPUT < text_bytes:
         size *= 2
@@ -185,7 +185,7 @@ def choose_shard_size(text_bytes: int, *, smallest: int = 0, largest: int = LARG
 
 
 def _begins_of_shards(groups: Sequence[int], shard_bytes: int) -> Iterator[int]:
-    """Yield the row groups, whose sizes are given, at which a table's shards begin."""
+    """Yield the number of the first row group of each shard of a table."""
     yield 0
     num_bytes = 0
     for number, group in enumerate(groups):
@@ -196,9 +196,9 @@ def _begins_of_shards(groups: Sequence[int], shard_bytes: int) -> Iterator[int]:
 
 
 def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
-    """Call a function for each item: in turn as long as that is quick, else several at once.
+    """Call a function for each item, one after another while that is quick, otherwise in threads.
 
-    Where a file is opened in microseconds, threads take eight times as long as one, since they wait for each other.
+    If a file opens in microseconds, threads take eight times as long as one thread, since they wait for the GIL.
     """
     answers: list[Answer] = []
     began = 0.0
@@ -208,29 +208,48 @@ def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -
         if time.monotonic() - began > _QUICK_SECONDS * (len(answers) + 10):
             break
     with ThreadPoolExecutor(_EXAMINED_AT_ONCE, thread_name_prefix="dsindex-look") as pool:
-        while len(answers) < len(items):  # a call that waits for its turn takes more memory than its answer
+        while len(answers) < len(items):  # a waiting call takes more memory than its answer
             answers += pool.map(function, items[len(answers) : len(answers) + _WAITING])
     return answers
 
 
-def plan_shards(inputs: Sequence[InputFile], *, shard_bytes: int) -> list[ShardTask]:
-    """Return the shards of inputs in order: one for each part, but small inputs share them.
+def plan_shards(
+    inputs: Sequence[InputFile], *, shard_bytes: int, dataset_begins: Sequence[int] = (0,)
+) -> list[ShardTask]:
+    """Return the shards of inputs in order: one for each part, except that small inputs share shards.
 
     Args:
         inputs: The inputs.
         shard_bytes: About the bytes of text of small inputs in a shard.
+        dataset_begins: Number of the first input of each dataset; no shard has inputs of two.
     """
     tasks, times = list[ShardTask](), Counter[str]()
-    for shard, (first, parts) in enumerate(_share_shards(inputs, shard_bytes)):
-        task = ShardTask(shard=shard, input=first, parts=parts)
-        key = task.key
-        tasks.append(replace(task, occurrence=times[key]) if times[key] else task)
-        times[key] += 1
+    for dataset, (begin, end) in enumerate(pairwise([*dataset_begins, len(inputs)])):
+        for first, parts in _share_shards(inputs[begin:end], shard_bytes):
+            task = ShardTask(shard=len(tasks), input=begin + first, parts=parts, dataset=dataset)
+            key = task.key
+            tasks.append(replace(task, occurrence=times[key]) if times[key] else task)
+            times[key] += 1
     return tasks
 
 
+def group_inputs(sizes: Iterable[int], most_bytes: int) -> list[int]:
+    """Return the number of the first input of each dataset; no dataset but one of a single input is larger.
+
+    >>> group_inputs([5, 4, 3, 20, 1, 2], 10)
+    [0, 2, 3, 4]
+    """
+    begins, held_bytes = [0], 0
+    for number, size in enumerate(sizes):
+        if held_bytes and held_bytes + size > most_bytes:
+            begins.append(number)
+            held_bytes = 0
+        held_bytes += size
+    return begins
+
+
 def _share_shards(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tuple[int, tuple[TextPart, ...]]]:
-    """Yield the parts of each shard, with the number of the first one's input."""
+    """Yield the parts of each shard, with the number of the first part's input."""
     held: list[TextPart] = []
     held_bytes = 0
     for number, file in enumerate(inputs):
@@ -251,8 +270,8 @@ def _share_shards(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tup
 
 
 def _ends_list(file: InputFile, among: int) -> bool:
-    """Tell whether a shard ends with a small input, by its name: so shards after an added input are what they were.
+    """Decide by the name of a small input whether a shard ends with it, so an added input changes few shards.
 
-    On average, such a shard is half full.
+    On average, a shard is then half full.
     """
     return xxhash.xxh3_64_intdigest(file.parts[0].path.encode("utf-8", "surrogateescape")) % max(1, among) == 0

@@ -57,7 +57,7 @@ from dsindex.store.protocol import find, open_output, store_of
 from dsindex.store.urls import absolute, folder_of, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from dsindex.formats.manifest import Content
     from dsindex.options.common import WorkConfig
@@ -118,6 +118,7 @@ class Job:
     def publish(
         self,
         contents: Sequence[Content],
+        texts: Mapping[str, str],
         *,
         num_shards: int,
         engine: Engine | None = None,
@@ -127,6 +128,7 @@ class Job:
 
         Args:
             contents: The content of each output's manifest, in order.
+            texts: Content of the lists of datasets, by path.
             num_shards: Number of shards or datasets that each output was assembled from.
             engine: The engine, if the job encodes.
             tokenizer_path: What names the tokenizer, which is recorded if it is a path in UTF-8.
@@ -161,6 +163,10 @@ class Job:
             with open_output(output.artifact.partial(final)) as file:
                 file.write(manifest.encode())
             written[final] = file.as_stored(final)
+            if output.list_path is not None:
+                with open_output(output.artifact.partial(output.list_path)) as file:
+                    file.write(os.fsencode(texts[output.list_path]))
+                written[output.list_path] = file.as_stored(output.list_path)
         publish([output.artifact for output in self.outputs], written)
         self.journal.record(Finished())
         self.manifests = manifests
@@ -250,11 +256,11 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
         if manifest is not None:
             settings, inputs = compare_plans(manifest.run.plan, plan)
             foreign = "; ".join([*settings, *inputs])
-        elif found := next(filter(find, map(output.final, output.all_suffixes)), None):
+        elif found := next(filter(find, output.artifact.finals), None):
             foreign = f"{os.path.basename(found)} exists already, and no manifest says that dsindex made it"
         if foreign and not replaces:
             raise PlanError(
-                f"{output.prefix}: finished output of another plan is here: {foreign}",
+                f"{output.prefix}: output of other inputs or options is here: {foreign}",
                 hint="choose another place for the output, or replace it with --replace",
             )
         if manifest and not foreign and files_have_recorded_sizes(output.prefix, manifest):
@@ -281,7 +287,7 @@ def _take_over(job: Job) -> None:
     if settings and journal.has_work and not job.config.replace:
         raise PlanError(
             f"{job.work_dir}: this work folder belongs to a build with different options: {'; '.join(settings)}",
-            hint="use the former options to continue, or --replace to discard what is done and start over",
+            hint="use the same options as before to continue, or --replace to discard the work and start over",
         )
     if began.output_prefix != prefix:  # the job was moved, and its partial files may have stayed
         moved = [replace(output, prefix=began.output_prefix + output.prefix[len(prefix) :]) for output in job.outputs]

@@ -99,6 +99,8 @@ class Output:
     """Whether it has a value for each token of another output, and shares that one's provenance and bad records."""
     head: SourceFile | None = None
     """The header of a `.pbin`, which is written after all tokens are known; None for a `.bin` and an `.idx`."""
+    list_path: str | None = None
+    """A list of this and further datasets, which is published with it; the others are complete before."""
     segments: list[Segment] = field(default_factory=list)
     provenance: list[ShardRows] = field(default_factory=list)
     quarantine: list[ShardRows] = field(default_factory=list)
@@ -110,7 +112,9 @@ class Output:
     @cached_property
     def artifact(self) -> Artifact:
         """Its files, with the manifest, under all names that they may have."""
-        finals = (*map(self.final, self.all_suffixes), manifest_path(self.prefix))
+        *others, completing = map(self.final, self.all_suffixes)
+        listed = () if self.list_path is None else (self.list_path,)
+        finals = (*others, *listed, completing, manifest_path(self.prefix))
         return Artifact(finals=finals, plan_id=self.plan_id)
 
     @property

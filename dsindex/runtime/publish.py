@@ -1,6 +1,6 @@
 """The one way in which files of dsindex get their final names, for every command that leaves files behind.
 
-A job locks its outputs, writes every file beside its final name as `<final>.<plan id>.partial` (a rename cannot cross
+A job locks its outputs, writes every file next to its final name as `<final>.<plan id>.partial` (a rename cannot cross
 file systems), and publishes all of them at once:
 
     1. compare the sizes of the partial files with what was written
@@ -9,7 +9,7 @@ file systems), and publishes all of them at once:
     4. rename each file; what completes an artifact (`.idx`, description, manifest) comes after all it depends on
     5. remove the commit
 
-Whoever locks the same outputs next finishes a commit that a killed driver left. So a reader never sees half of
+The next job that locks the same outputs finishes a commit that a killed driver left. So a reader never sees half of
 anything, and a file under a final name is never lost. In a bucket, each object appears complete under its final name:
 there the commit only says whose names these are, and is written before the first object.
 
@@ -32,7 +32,7 @@ import xxhash
 from dsindex.errors import OutputError
 from dsindex.messages import show_name
 from dsindex.store.json_text import decode_json, encode_json
-from dsindex.store.local import LOCAL, StoredFile, holds_writes, require_path, retried, sync_folder, writing
+from dsindex.store.local import LOCAL, StoredFile, holds_writes, is_there, require_path, retried, sync_folder, writing
 from dsindex.store.lock import hold_lock
 from dsindex.store.protocol import find, open_output, replace_file, store_of
 from dsindex.store.read import digest_file
@@ -182,7 +182,7 @@ def new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[NewFiles]
     """
     for path in paths:
         require_path(path)
-        if os.path.lexists(path) and not os.path.isfile(path):
+        if is_there(path) and not os.path.isfile(path):
             raise OutputError(f"{path}: exists already", hint="choose another name")
     artifact = Artifact(finals=tuple(map(absolute, paths)), plan_id=plan.plan_id)
     refuse_inputs([artifact], [path for path, *_ in plan.inputs])
@@ -191,7 +191,7 @@ def new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[NewFiles]
         yield files
         missing: dict[str, StoredFile | None] = {}
         for final, file in files.written.items():
-            if not os.path.lexists(final):
+            if not is_there(final):
                 missing[final] = file
             elif not _is_as_written(final, file):
                 hint = "choose another name, or remove it"
@@ -202,7 +202,7 @@ def new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[NewFiles]
 
 
 def publish(artifacts: Sequence[Artifact], written: Mapping[str, StoredFile | None]) -> None:
-    """Give the files of artifacts their final names, those of the last artifact first.
+    """Give the files of artifacts their final names, the last artifact first.
 
     Args:
         artifacts: On a disk, all in one folder.
@@ -287,10 +287,10 @@ def finish_publishing(artifacts: Sequence[Artifact]) -> bool:
             has_published = True
             continue
         # Nothing completes an artifact that is half renamed.
-        half = [artifact for artifact in artifacts if not os.path.lexists(artifact.finals[-1])]
+        half = [artifact for artifact in artifacts if not is_there(artifact.finals[-1])]
         for final in (final for artifact in half for final in artifact.finals):
             partial = f"{final}.{plan_id}.partial"
-            if os.path.lexists(final) and not os.path.lexists(partial):
+            if is_there(final) and not is_there(partial):
                 _rename(final, partial)
         store_of(path).delete([path])
     return has_published
@@ -311,7 +311,7 @@ def _decode(stored: bytes) -> _Commit | None:
 def _place_of(folder: str, name: str, plan_id: str) -> str:
     """Return where a file of a commit is: under its partial name, or its final one."""
     partial = joined(folder, f"{name}.{plan_id}.partial")
-    return partial if os.path.lexists(partial) else joined(folder, name)
+    return partial if is_there(partial) else joined(folder, name)
 
 
 def _carry_out(path: str, plan_id: str, commit: _Commit) -> None:
@@ -332,7 +332,8 @@ def _carry_out(path: str, plan_id: str, commit: _Commit) -> None:
 def _is_as_written(path: str, file: StoredFile | None) -> bool:
     if file is None:
         return os.path.isdir(path)
-    return os.path.isfile(path) and os.path.getsize(path) == file.size_bytes and digest_file(path) == file.digest
+    status = find(path)
+    return status is not None and status.size_bytes == file.size_bytes and digest_file(path) == file.digest
 
 
 def _sync(folder: str) -> None:
@@ -351,7 +352,7 @@ def _withdraw(paths: Iterable[str]) -> None:
 def _rename(partial: str, final: str) -> None:
     """Rename a file over an earlier one, or a folder once an earlier one is out of its way."""
     with writing(final):
-        if os.path.isdir(partial) and os.path.lexists(final):
+        if os.path.isdir(partial) and is_there(final):
             withdrawn = f"{partial.removesuffix('.partial')}.withdrawn"
             os.rename(final, withdrawn)
             os.rename(partial, final)

@@ -52,23 +52,23 @@ CONNECT_SECONDS = 3.0
 LOOK_SECONDS = 2.0
 """Interval at which the head is tried and the cluster's nodes are counted."""
 LOST_SECONDS = 40.0
-"""A head that has not answered for so long is lost. Ray itself ends its drivers after 60 s, without an exception."""
+"""Time without an answer after which a head counts as lost. Ray ends its drivers after 60 s, without an exception."""
 BUSY_SECONDS = 10.0
-"""Time without any worker after which it is said that none can start."""
+"""Time without any worker after which the user is told that none can start."""
 LEAST_BACKLOG = 16
 """Calls beyond the slots at least, so that a cluster that starts from nothing is asked for more than one CPU."""
 MOST_PENDING = 512
 """Most actors beyond the CPUs of the cluster."""
 CHECKED_FILES = 20
 SAME_VERSIONS = ("ray", "gigatoken", "tokenizers", "sentencepiece", "tiktoken", "pyarrow", "numpy")
-"""Packages whose versions, like Python's and dsindex's, must be equal: others may write or send different data."""
+"""Packages whose versions must be equal on all nodes, like Python's and dsindex's, so that all write the same data."""
 STORE_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION")
 """Variables of the driver that say where stores are; credentials are each node's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCheck:
-    """What a worker checks before its first call: that it is as the driver is, and sees what the driver sees."""
+    """What a worker checks before its first call: equal versions, and the files that the driver sees."""
 
     versions: Mapping[str, str]
     sizes: Mapping[str, int]
@@ -80,12 +80,12 @@ class NodeCheck:
         here = versions()
         for name, version in self.versions.items():
             if here[name] != version:
-                yield f"expected {name} {version} as on the driver's node, got {here[name]}; install the same"
+                yield f"{name} is {here[name]} here and {version} on the driver's node; install the same version"
         remedy = "mount the same storage under the same path on every node"
         for path, size_bytes in self.sizes.items():
-            found = f"{os.path.getsize(path):,}" if os.path.isfile(path) else "no file"
-            if found != f"{size_bytes:,}":
-                yield f"{path}: expected {size_bytes:,} bytes as on the driver's node, got {found}; {remedy}"
+            found = f"{os.path.getsize(path):,} bytes" if os.path.isfile(path) else "no file"
+            if found != f"{size_bytes:,} bytes":
+                yield f"{path}: {found} here, {size_bytes:,} bytes on the driver's node; {remedy}"
         for folder in self.folders:
             if not os.access(folder, os.W_OK):
                 yield f"{folder}: cannot be written; {remedy}"
@@ -105,7 +105,7 @@ class SharedReference(Shared):
     """A shared value in the object store."""
 
     def fetch(self) -> Any:  # noqa: ANN401 - what was shared
-        """Return it."""
+        """Return the value."""
         return ray.get(self.value)
 
 
@@ -226,7 +226,7 @@ class RayExecutor(Executor):
                 ray.shutdown()
 
     def _look_if_due(self) -> None:
-        """Try the head and count the cluster's CPUs, if it is time.
+        """Check every LOOK_SECONDS whether the head answers, and count the cluster's CPUs.
 
         The head is tried before anything waits for its answer: Ray ends this process if that takes a minute.
         """
@@ -280,17 +280,17 @@ def connect(address: str | None, workers: int | None) -> str:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         options |= {"address": "local", "num_cpus": workers or available_cpus(), "include_dashboard": False}
-        place, remedy = "a local Ray instance", "try again, or use --executor local"
+        place, hint = "a local Ray instance", "try again, or use --executor local"
     else:
         options["address"] = place = address if address == "auto" else require_listener(address)
-        remedy = (
+        hint = (
             f"start a cluster (ray start --head) or name one as HOST:{CLUSTER_PORT}, from one of its nodes; if it has "
             f"a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN; from elsewhere: ray job submit -- dsindex …"
         )
     try:
         return str(ray.init(**options).dashboard_url or "")
     except Exception as error:
-        raise TaskError(f"{place}: cannot be started or reached ({last_line(error)}); {remedy}") from error
+        raise TaskError(f"{place}: cannot be started or reached ({last_line(error)})", hint=hint) from error
 
 
 def require_listener(address: str) -> str:
@@ -304,11 +304,12 @@ def require_listener(address: str) -> str:
     head = address if re.search(r":\d+$", address) else f"{address}:{CLUSTER_PORT}"
     reason = try_port(head)
     if reason is not None:
-        raise TaskError(
-            f"{show_name(without_secrets(head))}: expected the head of a Ray cluster, as HOST:PORT or auto, but "
-            f"nothing answers there ({reason}); check --address or RAY_ADDRESS, or use --executor local (a job server "
-            f"takes jobs: ray job submit --address http://HOST:8265 -- dsindex …)"
+        place = show_name(without_secrets(head))
+        hint = (
+            "name the head as HOST:PORT or auto in --address or RAY_ADDRESS, or use --executor local; a job server "
+            "takes jobs: ray job submit --address http://HOST:8265 -- dsindex …"
         )
+        raise TaskError(f"{place}: no head of a Ray cluster answers there ({reason})", hint=hint)
     return head
 
 

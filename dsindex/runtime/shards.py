@@ -19,7 +19,7 @@ from dsindex.runtime.executors import Call
 from dsindex.runtime.output import ranges_of
 from dsindex.runtime.tasks import Damaged, Segment, ShardRows, SourceFile
 from dsindex.runtime.tokenize import tokenize_shard
-from dsindex.runtime.work_folder import SHARDS_FOLDER, ShardMade, ShardVoid, keep_shard_size
+from dsindex.runtime.work_folder import SHARDS_FOLDER, ShardMade, keep_shard_size
 from dsindex.store.protocol import store_of
 from dsindex.store.urls import joined
 
@@ -44,6 +44,7 @@ class Shards(Assembly):
         job: The job.
         source: The inputs.
         settings: The settings that all shards share; sent to every worker once.
+        dataset_begins: Number of the first input of each dataset; the outputs are in the order of the datasets.
         function: Makes a shard.
     """
 
@@ -53,12 +54,20 @@ class Shards(Assembly):
         source: TextSource,
         settings: object,
         *,
+        dataset_begins: Sequence[int] = (0,),
         function: Callable[[ShardTask, Any], ShardResult] = tokenize_shard,
     ) -> None:
         super().__init__(job)
         self.source = source
         keep_shard_size(job.work_dir, source.smallest_shard)
-        self._tasks = source.tasks()
+        self._tasks = source.tasks(dataset_begins)
+        self._begins = dataset_begins
+        self._first_shards = [
+            next(task.shard for task in self._tasks if task.dataset == dataset)
+            for dataset in range(len(dataset_begins))
+        ]
+        self._per_dataset = len(job.outputs) // len(dataset_begins)
+        """Outputs of each dataset: one for each key of each sample or split."""
         self._function, self._settings = function, job.executor.share(settings)
         self._results: dict[int, ShardResult] = {}
         self._lines: list[int] = []
@@ -91,6 +100,13 @@ class Shards(Assembly):
         job.made_bytes = sum(task.stored_bytes for task in missing)
         self._require_records()
 
+    def _shards_of(self, dataset: int) -> range:
+        """Return the numbers of a dataset's shards."""
+        return range(*[*self._first_shards, len(self._tasks)][dataset : dataset + 2])
+
+    def _outputs_of(self, task: ShardTask) -> Sequence[Output]:
+        return self.job.outputs[task.dataset * self._per_dataset : (task.dataset + 1) * self._per_dataset]
+
     def _shard_call(self, task: ShardTask) -> tuple[Key, Call]:
         name, arguments = f"tokenize[{task.shard:05d}]", (task, self._settings)
         return task.shard, Call(name=name, place=task.place, function=self._function, arguments=arguments)
@@ -106,9 +122,10 @@ class Shards(Assembly):
         folder = joined(job.work_dir, SHARDS_FOLDER)
         sizes = {each.path: each.size_bytes for each in store_of(folder).list(folder)}
         for place, output in enumerate(job.outputs):
+            dataset, key = divmod(place, self._per_dataset)
             merged, end = self._ranges(output), output.tokens.size_bytes
-            for number in takewhile(known.__contains__, range(len(self._tasks))):
-                tokens = known[number].keys[place].bin
+            for number in takewhile(known.__contains__, self._shards_of(dataset)):
+                tokens = known[number].keys[key].bin
                 begin, end = end, end + tokens.size_bytes
                 if all(map(merged.__contains__, ranges_of(begin, end))):
                     sizes[joined(job.work_dir, tokens.name)] = tokens.size_bytes
@@ -130,7 +147,7 @@ class Shards(Assembly):
     def _take_shard(self, number: int, result: ShardResult, *, fresh: bool) -> Calls:
         """Count a shard; return the calls for ranges that can now be merged."""
         self._results[number] = result
-        made = zip(self.job.outputs, result.keys, strict=True)
+        made = zip(self._outputs_of(self._tasks[number]), result.keys, strict=True)
         tokens = sum(key.num_tokens for output, key in made if not output.is_mask)
         stored_bytes = self._tasks[number].stored_bytes
         self.job.reporter.advance(stored_bytes, documents=result.num_records, tokens=tokens, fresh=fresh)
@@ -144,17 +161,17 @@ class Shards(Assembly):
             continues = task.shard > 0 and self._tasks[task.shard - 1].input == task.input
             before = self._results[task.shard - 1].files[0].lines if continues else 0
             self._lines.append(self._lines[-1] + before if continues else 1)
-            for output, segment in zip(self.job.outputs, self._segments(following), strict=True):
+            for output, segment in zip(self._outputs_of(task), self._segments(task, following), strict=True):
                 output.segments.append(segment)
                 calls += self.range_calls(output, output.tokens.add(segment.bin))
                 for rows, own in self._rows(task, following, output):
                     rows.append(own)
         return calls
 
-    def _segments(self, result: ShardResult) -> Iterator[Segment]:
+    def _segments(self, task: ShardTask, result: ShardResult) -> Iterator[Segment]:
         """Yield what a shard has for each output."""
         work_dir = self.job.work_dir
-        for output, made in zip(self.job.outputs, result.keys, strict=True):
+        for output, made in zip(self._outputs_of(task), result.keys, strict=True):
             header = IndexHeader(
                 dtype=output.dtype,
                 num_sequences=made.num_sequences,
@@ -170,8 +187,9 @@ class Shards(Assembly):
         """Yield a shard's rows of provenance and its bad records, each with the output's list of them."""
         if output.is_mask:
             return
-        place = partial(ShardRows, input=task.input, line=self._lines[task.shard])
-        provenance = result.keys[self.job.outputs.index(output)].provenance
+        first_input = self._begins[task.dataset]
+        place = partial(ShardRows, input=task.input - first_input, line=self._lines[task.shard])
+        provenance = result.keys[self._outputs_of(task).index(output)].provenance
         if provenance is not None:
             yield output.provenance, place(file=SourceFile.of(provenance, self.job.work_dir))
         if result.quarantine is not None:
@@ -197,7 +215,6 @@ class Shards(Assembly):
         self._replaced |= {joined(self.job.work_dir, file.name) for file in self._results[number].stored_files}
         self._num_damages[number] += 1
         self._again.add(number)
-        self.job.journal.record(ShardVoid(self._tasks[number].key))
         self.job.reporter.say(f"{damaged.path}: damaged since it was written; its shard is made again: check the disk")
         return [self._shard_call(self._tasks[number])]
 
@@ -209,9 +226,10 @@ class Shards(Assembly):
             raise InputError(f"{task.place}: {what}", hint="leave inputs alone while they are read")
         self._results[number] = result
         self._again.discard(number)
-        for output, segment in zip(self.job.outputs, self._segments(result), strict=True):
-            output.segments[number] = segment
-            output.tokens.sources[number + int(output.head is not None)] = segment.bin
+        place = number - self._first_shards[task.dataset]
+        for output, segment in zip(self._outputs_of(task), self._segments(task, result), strict=True):
+            output.segments[place] = segment
+            output.tokens.sources[place + int(output.head is not None)] = segment.bin
             former = [own.file.path for _, own in self._rows(task, old, output)]
             for (rows, own), path in zip(self._rows(task, result, output), former, strict=True):
                 rows[[each.file.path for each in rows].index(path)] = own
@@ -271,13 +289,24 @@ class Shards(Assembly):
         files = self.complete()
         contents = [self._content(number, files[number], fields) for number, fields in enumerate(own)]
         engine, name = self.source.engine if encodes else None, self.source.config.tokenizer_model
-        self.job.publish(contents, num_shards=len(self._tasks), engine=engine, tokenizer_path=name)
+        lines = [
+            f"{content.tokens} {output.prefix}\n" if content.tokens else ""
+            for output, content in zip(self.job.outputs, contents, strict=True)
+        ]
+        texts = {  # in the form of Megatron's --data-args-path
+            output.list_path: "".join(lines[number :: self._per_dataset])
+            for number, output in enumerate(self.job.outputs)
+            if output.list_path is not None
+        }
+        num_shards = len(self._tasks)
+        self.job.publish(contents, texts, num_shards=num_shards, engine=engine, tokenizer_path=name)
 
     def _content(self, number: int, files: dict[str, StoredFile], own: Mapping[str, Any]) -> Content:
         """Return the content of the manifest of an output, by its number."""
         output = self.job.outputs[number]
-        parts = [result.keys[number] for result in self._results.values()]
-        inputs = list(self._describe_inputs(number))
+        dataset, key = divmod(number, self._per_dataset)
+        parts = [self._results[shard].keys[key] for shard in self._shards_of(dataset)]
+        inputs = list(self._describe_inputs(dataset, key))
         text: dict[str, Any] = {}
         if not output.is_mask:
             counts = {name: sum(getattr(file, name) or 0 for file in inputs) for name in _COUNTS}
@@ -296,12 +325,11 @@ class Shards(Assembly):
             **fields,
         )
 
-    def _describe_inputs(self, key: int) -> Iterator[RecordedInput]:
+    def _describe_inputs(self, dataset: int, key: int) -> Iterator[RecordedInput]:
         """Yield an output's `inputs`, with fingerprints and record counts; records of other groups are filtered."""
-        group = key * len(self._results[0].files[0].kept) // len(self.job.outputs)
-        numbered = (
-            pair for task in self._tasks for pair in zip(task.inputs, self._results[task.shard].files, strict=True)
-        )
+        group = key * len(self._results[0].files[0].kept) // self._per_dataset
+        tasks = (self._tasks[shard] for shard in self._shards_of(dataset))
+        numbered = (pair for task in tasks for pair in zip(task.inputs, self._results[task.shard].files, strict=True))
         for number, found in groupby(numbered, key=lambda pair: pair[0]):
             files, given = [file for _, file in found], self.source.inputs[number]
             form = given.parts[0].form

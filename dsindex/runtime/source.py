@@ -1,4 +1,4 @@
-"""The source of every job that reads records: inputs, tokenizer, engine and shards."""
+"""What a job reads: its inputs, its tokenizer, and the shards they are cut into."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dsindex.text.tiktoken_files import TokenizerOptions
 from dsindex.text.tokenizer import describe_folder, load_tokenizer, require_eod, shared_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dsindex.options.common import TextConfig
     from dsindex.runtime.inputs import InputFile
@@ -47,7 +47,7 @@ _NO_OPTIONS = TokenizerOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSource:
-    """The inputs of a job, as found on disk, and the loaded tokenizer."""
+    """The inputs of a job and its tokenizer."""
 
     config: TextConfig
     inputs: tuple[InputFile, ...]
@@ -55,21 +55,23 @@ class TextSource:
     engine: Engine
     eod_id: int | None
     smallest_shard: int
-    """The smallest shard size that is chosen: that of the work folder, or of the size of the job."""
+    """The smallest shard size: recorded in the work folder, or chosen from the size of the job."""
+    folders: tuple[str, ...]
+    """Sentences about the files that are read of each folder."""
 
     @property
     def files(self) -> list[InputStatus]:
-        """The files of the inputs, as they were looked at."""
+        """Size and version of each input, as seen during planning."""
         return [file.parts[0] for file in self.inputs]
 
     @property
     def total_bytes(self) -> int:
-        """Size of all inputs as they are stored."""
+        """Total size of the inputs as they are stored."""
         return sum(file.size_bytes for file in self.inputs)
 
     @property
     def text_bytes(self) -> int:
-        """Size of the text of all inputs, which is an estimate where they are compressed."""
+        """Total size of the text; an estimate for compressed inputs."""
         return sum(file.text_bytes for file in self.inputs)
 
     @property
@@ -90,7 +92,7 @@ class TextSource:
         )
 
     def first_notes(self, *, encodes: bool = True) -> tuple[str, ...]:
-        """Return what should be known before the work begins, with the notes on the inputs.
+        """Return the notes to show before the work begins.
 
         Args:
             encodes: Whether the job encodes texts.
@@ -98,7 +100,7 @@ class TextSource:
         fallback = self.engine.describe_fallback() if encodes else None
         folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else None
         ends = self._describe_ends() if encodes else None
-        return (*filter(None, [fallback, ends, folder]), *self.notes)
+        return (*self.folders, *filter(None, [fallback, ends, folder]), *self.notes)
 
     def _describe_ends(self) -> str | None:
         """Return a note if documents of a build end without a special token, or with two EOD tokens."""
@@ -117,14 +119,15 @@ class TextSource:
             "--tokenizer-hf-no-include-special-tokens"
         )
 
-    def tasks(self) -> list[ShardTask]:
-        """Return all shards, in plan order."""
+    def tasks(self, dataset_begins: Sequence[int] = (0,)) -> list[ShardTask]:
+        """Return all shards, in plan order; `dataset_begins` are the first inputs of the datasets."""
         config = self.config
         chosen = choose_shard_size(0, smallest=self.smallest_shard, largest=config.largest_shard)
-        return plan_shards(self.inputs, shard_bytes=config.shard_size or chosen)
+        shard_bytes = config.shard_size or chosen
+        return plan_shards(self.inputs, shard_bytes=shard_bytes, dataset_begins=dataset_begins)
 
     def shard_options(self) -> dict[str, Any]:
-        """Return the settings that the shards of every kind have."""
+        """Return the settings that all kinds of shards share."""
         return {
             "quarantine": self.config.on_bad_record == "quarantine",
             "max_record_bytes": self.config.max_record_size or LARGEST_RECORD_BYTES,
@@ -133,7 +136,7 @@ class TextSource:
         }
 
     def settings(self) -> dict[str, Any]:
-        """Return the source's part of a plan's settings, named after the options."""
+        """Return the settings of the plan that the inputs and the tokenizer depend on, named after the options."""
         config = self.config
         return {
             "tokenizer": self.tokenizer.sha256,
@@ -147,7 +150,7 @@ class TextSource:
         }
 
     def describe_tokenizer(self) -> RecordedTokenizer:
-        """Return the manifest's `tokenizer`."""
+        """Return the tokenizer as manifests record it."""
         options = self.config.tokenizer_options()
         given = {
             name: value
@@ -155,7 +158,7 @@ class TextSource:
             if (value := getattr(options, name)) != getattr(_NO_OPTIONS, name)
         }
         if self.tokenizer.revision is None:
-            given.pop("tokenizer_type", None)  # it chooses a file of a folder, but changes no token
+            given.pop("tokenizer_type", None)  # it selects a file of a folder, but changes no token
         revision = self.tokenizer.revision
         more: dict[str, Any] = {"options": given} if given else {}
         more |= {} if revision is None else {"revision": revision}
@@ -195,7 +198,7 @@ def open_source(
     Args:
         config: The options of the job.
         append_eod: Whether every document ends with EOD.
-        reporter: Shows messages about standard input; None if the job writes nothing, so that it cannot read it.
+        reporter: Shows messages; None for a command that writes nothing, which cannot read standard input.
         selection: What is read of records; None if any record may be read.
 
     Raises:
@@ -218,6 +221,7 @@ def open_source(
         config=config.input_config,
         exclude=config.exclude,
         standard_input=None if reporter is None else stored,
+        say=(found := list[str]()).append,
     )
     if reporter is not None and len(paths) >= _MANY_INPUTS:
         reporter.say(f"looking at {len(paths):,} inputs, about a minute for a million")
@@ -236,6 +240,7 @@ def open_source(
         engine=engine,
         eod_id=eod_id,
         smallest_shard=smallest,
+        folders=tuple(found),
     )
 
 
@@ -283,7 +288,7 @@ def _store_standard_input(work_dir: str, path: str, *, say: Callable[[str], None
 
 
 def time_of_content(digest: str) -> int:
-    """Return a time in ns for a content: an even second before 2004, which every file system can store.
+    """Return a modification time in ns that identifies a content: an even second before 2004, which any disk can store.
 
     >>> time_of_content("99aa06d3014798d86001c324468d497f")
     430573266000000000
@@ -294,4 +299,4 @@ def time_of_content(digest: str) -> int:
 _SHOWN = 5
 _READ_BYTES = 1 << 20
 _MANY_INPUTS = 50_000
-"""From so many on, that they are looked at takes long enough to be told."""
+"""Looking at this many inputs takes long enough for a message."""

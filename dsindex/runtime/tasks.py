@@ -30,6 +30,8 @@ class ShardTask:
     input: int
     """Number of the first part's input in plan order; each further part is of the next input."""
     parts: tuple[TextPart, ...]
+    dataset: int = 0
+    """Number of the dataset that its records belong to, if a build makes several of consecutive inputs."""
     occurrence: int = 0
     """How many earlier tasks of the plan read the same bytes: an input given twice has two shards of each part."""
 

@@ -29,9 +29,10 @@ from dsindex.store.json_text import encode_json
 from dsindex.store.local import BlockDigester, holds_writes, writing
 from dsindex.store.protocol import open_output
 from dsindex.store.urls import joined
-from dsindex.text.blocks import ALL_RECORDS, Sample, hash_records, keep_records, sample_records
+from dsindex.text.blocks import keep_records
 from dsindex.text.compressed import measure_compression
 from dsindex.text.layout import lay_out_documents, lay_out_pbin_documents
+from dsindex.text.sampling import ALL_RECORDS, Sample, hash_records, sample_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,10 +56,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkSettings:
-    """The settings that the shards of every kind of job have; sent to every worker once."""
+    """The settings that the shards of all jobs have; sent to every worker once."""
 
     quarantine: bool
-    """Whether bad records are quarantined; otherwise the first one is an error."""
+    """Whether bad records are quarantined; otherwise the first bad record is an error."""
     max_record_bytes: int
     provenance: bool
     work_dir: str
@@ -75,11 +76,12 @@ class ShardSettings(WorkSettings):
     selection: Selection
     """The records to keep and the values to read; the keys are its outputs."""
     dtype: str
-    """Token type on disk, also of big-endian tokens."""
+    """Token type on disk; may be big-endian."""
     eod_id: int | None
     """Appended to every document that has tokens; None to append nothing."""
     layout: Literal["keep", "eod", "pbin"]
-    """That of Megatron, where a document without tokens stays or becomes EOD alone, or that of Modalities."""
+    """How documents are laid out: as Megatron does, where a document without tokens stays empty (`keep`) or becomes a
+    single EOD (`eod`), or as Modalities does (`pbin`)."""
     samples: tuple[Sample, ...] = (ALL_RECORDS,)
     """The records to keep; each sample becomes a dataset of every key."""
 
@@ -92,7 +94,7 @@ BLOCK_BYTES = 4 << 20
 
 
 class Attempt(contextlib.ExitStack):
-    """Context manager of one attempt's files, under names that are used once: complete when it ends well, else absent.
+    """The files of one attempt, under names that are used once: complete when the block ends, absent if it fails.
 
     Args:
         task: The shard.
@@ -105,18 +107,18 @@ class Attempt(contextlib.ExitStack):
     def __init__(self, task: ShardTask, settings: WorkSettings) -> None:
         super().__init__()
         self._task, self._settings, work_dir = task, settings, settings.work_dir
-        if not is_marked(work_dir):  # a late attempt must not bring back what the driver removed
+        if not is_marked(work_dir):  # a late attempt must not bring the folder back after the driver removed it
             raise OutputError(f"{work_dir}: the work folder is gone", hint="run the same command again")
         self._stem = f"{SHARDS_FOLDER}/{task.shard // SHARDS_PER_FOLDER:04d}/{task.shard:08d}.{secrets.token_hex(8)}"
         folder = os.path.dirname(joined(work_dir, self._stem))
         self.folder = tempfile.gettempdir() if holds_writes(work_dir) else folder
-        """Where temporary files go."""
+        """The folder for temporary files."""
         self._files: dict[str, DigestingWriter] = {}
         self.bad = np.zeros(len(task.parts), np.int64)
-        """Bad records of each part."""
+        """Number of bad records in each part."""
 
     def file(self, suffix: str) -> DigestingWriter:
-        """Return a file of this attempt, which is opened when it is first asked for.
+        """Return a file of this attempt; the first call opens it.
 
         Raises:
             OutputError: If the work folder refuses.
@@ -128,13 +130,13 @@ class Attempt(contextlib.ExitStack):
         return self._files[suffix]
 
     def stored(self, suffix: str) -> ShardFile:
-        """Return name, size and digests of what was written to a file."""
+        """Return the name, size and block digests of a file of this attempt."""
         file = self.file(suffix)
         blocks = tuple(block.hex() for block in file.digester.blocks())
         return ShardFile(name=f"{self._stem}.{suffix}", size_bytes=file.size_bytes, blocks=blocks)
 
     def quarantine_record(self, record: BadRecord) -> None:
-        """Write a bad record to the shard's quarantine, whose inputs and lines count from those of the shard.
+        """Write a bad record to the shard's quarantine; its input and line are counted from the start of the shard.
 
         Raises:
             BadRecordError: If bad records are not quarantined.
@@ -155,8 +157,8 @@ class Attempt(contextlib.ExitStack):
 
         Args:
             reader: What read the parts.
-            counted: Counts of each part, shape [parts]: the records kept in each sample or split; and, if texts became
-                tokens, the size of those of each key.
+            counted: Counts per part, shape [parts]: the records kept in each sample or split, and if texts were
+                tokenized, the bytes of text of each key.
         """
         columns = [reader.counts[name].tolist() for name in ("lines", "blank")]
         columns += [self.bad.tolist(), reader.counts["text_bytes"].tolist(), reader.fingerprints]
@@ -164,18 +166,18 @@ class Attempt(contextlib.ExitStack):
         return tuple(map(FileCounts, *columns))
 
     def quarantine(self) -> ShardFile | None:
-        """Return the file of bad records, if there are any."""
+        """Return the file of bad records; None if there are none."""
         return self.stored("quarantine") if self.bad.any() else None
 
 
 class GroupWriter:
-    """Writes a group of a shard's records, a sample or a split: a part for each key, and the provenance they share.
+    """Writes the records of one sample or split of a shard: tokens for each key, and provenance for all keys.
 
     Args:
         attempt: The attempt whose files they are.
-        name: The group's name in those of its files.
+        name: Names the group in file names.
         dtypes: Token type of each key's `.bin`.
-        provenance: Whether to write where the documents are from.
+        provenance: Whether to write provenance.
 
     Raises:
         OutputError: If the work folder refuses.
@@ -191,14 +193,14 @@ class GroupWriter:
         self._provenance = f"{name}.prov" if provenance else None
 
     def add(self, key: int, tokens: NDArray[Any], lengths: Numbers, per_document: Numbers, **facts: int) -> None:
-        """Append documents to a key's part.
+        """Append documents to a key's tokens.
 
         Args:
             key: The number of the key.
             tokens: Of the type on disk.
             lengths: Tokens of each sequence, shape [sequences].
             per_document: Sequences of each document, shape [documents].
-            facts: Counts of the part's receipt, to be added up.
+            facts: Counts to add to the key's receipt.
 
         Raises:
             OutputError: If a disk is full.
@@ -209,7 +211,7 @@ class GroupWriter:
         self._facts[key].update(facts)
 
     def add_places(self, offsets: Numbers, lines: Numbers, inputs: Numbers) -> None:
-        """Append rows of provenance, if it is wanted.
+        """Append rows of provenance, unless it is switched off.
 
         Args:
             offsets: Byte offset of each document's line in its input, shape [documents].
@@ -222,7 +224,7 @@ class GroupWriter:
             self._attempt.file(self._provenance).write(rows.view(np.uint8).data)
 
     def results(self) -> list[KeyResult]:
-        """Write the indices and return the receipts of the parts.
+        """Write the indices and return the receipts of the keys.
 
         Raises:
             OutputError: If a disk is full.
@@ -248,7 +250,7 @@ class GroupWriter:
 
 
 def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
-    """Tokenize a part of the input into files under names unique to this attempt, synced to disk.
+    """Tokenize a part of the input into files with unique names, and sync them.
 
     Raises:
         BadRecordError: At the range's first bad record, unless bad records are quarantined.
@@ -285,7 +287,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
 
 
 class _SampleWriter(GroupWriter):
-    """Writes the texts of a sample, laid out as documents, and counts them."""
+    """Lays out the texts of a sample as documents, writes and counts them."""
 
     def __init__(self, attempt: Attempt, name: str, settings: ShardSettings) -> None:
         dtype = np.dtype(settings.dtype)
@@ -297,12 +299,12 @@ class _SampleWriter(GroupWriter):
         vocabulary_size = settings.tokenizer.vocabulary_size
         self._lay_out = partial(lay_out, dtype=dtype, eod_id=settings.eod_id, vocabulary_size=vocabulary_size)
         self.kept = np.zeros(len(attempt.bad), np.int64)
-        """Records of each part."""
+        """Number of records in each part."""
         self.text_bytes = np.zeros((len(settings.keys), len(attempt.bad)), np.int64)
-        """Size of each key's texts in each part."""
+        """Bytes of text of each key in each part."""
 
     def add_block(self, block: RecordBlock, encoded: Mapping[str, TokenBatch]) -> None:
-        """Append encoded records, all of which belong to the sample."""
+        """Append encoded records of the sample."""
         self.kept += np.bincount(block.parts, minlength=len(self.kept))
         is_document = None
         for number, (key, sizes) in enumerate(zip(self._keys, self.text_bytes, strict=True)):
@@ -315,5 +317,5 @@ class _SampleWriter(GroupWriter):
             facts = {"num_empty_documents": documents.num_empty, "eod_in_text": documents.eod_in_text}
             self.add(number, documents.tokens, documents.sequence_lengths, documents.sequences_per_document, **facts)
             is_document = documents.is_document
-        kept = slice(None) if is_document is None else is_document  # None but in a layout with one key
+        kept = slice(None) if is_document is None else is_document  # not None only for a layout with one key
         self.add_places(block.offsets[kept], block.lines[kept], block.parts[kept])

@@ -171,16 +171,10 @@ class Began(_Line, frozen=True):
 
 
 class ShardMade(_Line, frozen=True, tag="shard"):
-    """A shard was made: its key and its receipt."""
+    """A shard was made: its key and its receipt. A later line of the same key replaces it, if files were damaged."""
 
     task: str
     result: ShardResult
-
-
-class ShardVoid(_Line, frozen=True, tag="void"):
-    """A file of a shard was found damaged: the shard is not made any more."""
-
-    task: str
 
 
 class RangeMerged(_Line, frozen=True, tag="range"):
@@ -205,7 +199,7 @@ class Finished(_Line, frozen=True):
     """Everything is published."""
 
 
-Line: TypeAlias = Finished | Began | ShardMade | ShardVoid | RangeMerged | FileComplete
+Line: TypeAlias = Finished | Began | ShardMade | RangeMerged | FileComplete
 
 
 class Journal:
@@ -250,8 +244,6 @@ class Journal:
                 self.is_finished = True
             case ShardMade(task, result):
                 self.shards[task] = result
-            case ShardVoid(task):
-                self.shards.pop(task, None)
             case RangeMerged(plan, output, number):
                 self._ranges[plan, output][number] = line
             case FileComplete(plan, output, file):

@@ -1,4 +1,4 @@
-"""Read configuration files: YAML of plain values with every key once, and JSON objects."""
+"""Read configuration files: YAML with plain values and no repeated keys, and JSON objects."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def read_object(path: str, *, what: str = "a JSON object") -> dict[str, Any]:
         with open_file(path) as file:
             content = json.load(file)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+        raise InputError(f"{path}: cannot be read ({error.strerror})", hint="check the path") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: expected {what}, got a file that is not JSON ({error})") from error
+        raise InputError(f"{path}: not valid JSON, where {what} is needed: {error}") from error
     if not isinstance(content, dict):
-        raise InputError(f"{path}: expected {what}, got another JSON value")
+        raise InputError(f"{path}: this is not {what}")
     return content
 
 
@@ -58,7 +58,7 @@ def read_yaml(path: str) -> dict[str, Any]:
         with open_configuration(path) as file:
             content = file.read()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+        raise InputError(f"{path}: cannot be read ({error.strerror})", hint="check the path") from error
     return parse_yaml(content, source=path)
 
 
@@ -87,12 +87,12 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise InputError(f"{source}{where}: not valid YAML: {reason}") from error
     if not isinstance(loaded, dict):
-        raise InputError(f"{source}: expected a mapping of options to values, got {show_value(loaded)}")
+        raise InputError(f"{source}: {show_value(loaded)} is not a mapping of options to values")
     return loaded
 
 
 def option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
-    """Return options by their names with underscores; in a file they may have dashes, as flags do.
+    """Replace dashes by underscores in the names of options: a file may write them like flags.
 
     Raises:
         InputError: If an option is present in both spellings.
@@ -101,18 +101,18 @@ def option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
     for key, value in values.items():
         name = str(key).replace("-", "_")
         if name in options:
-            raise InputError(f"{source}: expected each option once, got {name} in two spellings; leave one out")
+            raise InputError(f"{source}: the option {name} is given twice, with dashes and with underscores")
         options[name] = value
     return options
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which refuses repeated keys, and aliases: a few lines of them unfold without end."""
+    """PyYAML's safe loader without repeated keys and without aliases, a few lines of which can expand for ever."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]  # its stub has no types here
-            problem = f"the alias *{event.anchor}; write the value itself"
+            problem = f"aliases such as *{event.anchor} are not allowed; write the value itself"
             raise yaml.composer.ComposerError(problem=problem, problem_mark=event.start_mark)
         return super().compose_node(parent, index)
 
@@ -121,7 +121,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             name = (key.tag, str(key.value))
             if name in seen:
-                problem = f"{key.value} again; leave one out"
+                problem = f"the key {key.value} is repeated"
                 raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
             seen.add(name)
         return super().construct_mapping(node, deep)

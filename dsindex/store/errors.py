@@ -1,4 +1,4 @@
-"""What refusals of disks, object stores and the Hub mean, and what to do: one table for each."""
+"""Errors of disks, object stores and the Hub: what each means and what to do, in one table each."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ _CREDENTIALS = (
     "the store does not accept the credentials of this node; renew them (on the Hub by HF_TOKEN or `hf auth login`), "
     "or set AWS_SKIP_SIGNATURE=true (GOOGLE_…, AZURE_…) for public data"
 )
-_ABSENT = "there is no such object, and a folder ends in a slash; check the address"
+_ABSENT = "there is no such object; check the address, which for a folder ends with a slash"
 _BUSY = (
-    "the store cannot be reached, or refuses again and again; check credentials, AWS_ENDPOINT_URL, AWS_REGION and the "
-    "network, then run the same command again"
+    "the store cannot be reached, or keeps refusing; check credentials, AWS_ENDPOINT_URL, AWS_REGION and the network, "
+    "then rerun the command"
 )
-_REMEDIES = {
+_MEANINGS = {
     "NoSuchBucket": "there is no such bucket; check its name and AWS_ENDPOINT_URL",
     **dict.fromkeys(("PermissionDeniedError", "AccessDenied"), _ACCESS),
     **dict.fromkeys(
@@ -60,32 +60,30 @@ _REMEDIES = {
         _CREDENTIALS,
     ),
     **dict.fromkeys(("FileNotFoundError", "EntryNotFoundError"), _ABSENT),
-    "NotSupportedError": "the server does not send parts of files; download it",
+    "NotSupportedError": "the server does not send parts of files; download the file",
     "InvalidPathError": "a key has an empty part, `.` or `..` between slashes; rename the object",
     "UnknownConfigurationKeyError": "a variable of the environment has another value than the store's library takes",
-    "PreconditionError": "it was replaced since it was looked at; run the job again once nothing writes to it",
+    "PreconditionError": "the object was replaced while the job ran; rerun the command once nothing writes to it",
     "GatedRepoError": "the dataset is gated; ask for access on its page, then set HF_TOKEN on every node",
     "RepositoryNotFoundError": "there is no such dataset, or it is private; check its name, or set HF_TOKEN",
-    "RevisionNotFoundError": "the dataset has no such revision; check it",
-    "HFValidationError": "expected hf://datasets/ORGANISATION/NAME, got another name; check it",
+    "RevisionNotFoundError": "the dataset has no such revision; check the name after @",
+    "HFValidationError": "a dataset is named hf://datasets/ORGANISATION/NAME; check the name",
     "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set; unset it, or name a folder of the cache",
 }
-"""The store's name of an error, its class or its status → what it means, and what to do."""
+"""The store's name of an error, its class or its status → what it means; what to do."""
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 
 
 def describe_refusal(url: str, error: Exception, *, writes: bool = False) -> DsindexError:
-    """Return in a sentence why a request failed; it is transient if it is none of those that stay."""
+    """Return the error that says why a request failed, and what to do; it is transient unless the cause stays."""
     code = match[1] if (match := _CODE.search(str(error))) else ""
     status = str(getattr(getattr(error, "response", None), "status_code", ""))
     kinds = (code, *(kind.__name__ for kind in type(error).__mro__), status)
-    known = [name for name in kinds if name in _REMEDIES]
-    remedy = _REMEDIES[known[0]] if known else _BUSY
-    reason = f"{code}: {remedy}" if code else remedy
-    failure: DsindexError = StoreError(f"{url}: cannot be read ({reason})")
-    if writes:
-        failure = OutputError(f"{url}: cannot be written ({reason})")
-    elif remedy == _ABSENT:
-        failure = MissingObjectError(*failure.args)
+    known = [name for name in kinds if name in _MEANINGS]
+    meaning = _MEANINGS[known[0]] if known else _BUSY
+    reason, _, hint = meaning.partition("; ")
+    kind: type[DsindexError] = OutputError if writes else MissingObjectError if meaning == _ABSENT else StoreError
+    how = "written" if writes else "read"
+    failure = kind(f"{url}: cannot be {how} ({code}{': ' if code else ''}{reason})", hint=hint or None)
     failure.transient = not known
     return failure

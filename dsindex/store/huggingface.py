@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PAUSES = (1.0, 5.0, 30.0, 60.0)
-"""Seconds before further attempts, as the Hub counts requests in windows of minutes."""
+"""Seconds before each further attempt: the Hub limits requests per minute."""
 _commits: dict[tuple[str, str | None], Any] = {}
 """(dataset, revision) → what the Hub says about it, so that all inputs of a job come from one commit."""
 
@@ -42,7 +42,7 @@ def token() -> str | None:
 
 
 def forget_commits() -> None:
-    """Look branches up again from now on: a process may run one job today and another tomorrow."""
+    """Resolve branches again from now on: a process may run one job today and another tomorrow."""
     _commits.clear()
 
 
@@ -63,7 +63,7 @@ def head(url: str) -> InputStatus:
     dataset, revision, name = _parts(pin(url))
     found = _ask(url, lambda: _api().get_paths_info(dataset, name, revision=revision, repo_type="dataset"))
     if not found or getattr(found[0], "size", None) is None or names_folder(url) or has_magic(url):
-        raise MissingObjectError(f"{url}: there is no such file in this commit of the dataset; check the path")
+        raise MissingObjectError(f"{url}: there is no such file in this commit of the dataset", hint="check the path")
     return _status(url, str(revision), found[0])
 
 
@@ -86,7 +86,7 @@ def web_address(url: str) -> tuple[str, str]:
 
 
 def described_configurations(folder: str) -> Sequence[object]:
-    """Return the configurations of a dataset as its README.md has them; none for a folder in it, or elsewhere."""
+    """Return the configurations that the README.md of a dataset lists; none for a folder in it or another place."""
     if not folder.startswith("hf://") or _parts(folder)[2]:
         return ()
     card = _info(folder).card_data
@@ -98,7 +98,7 @@ def _parts(url: str) -> tuple[str, str | None, str]:
     """Return dataset, revision and path of an address."""
     match = HUB_ADDRESS.fullmatch(url)
     if match is None:
-        raise ValueError(f"expected an address of a dataset on the Hub, got {url}")
+        raise ValueError(f"{url}: not the address of a dataset on the Hub")
     return match[1], None if match[2] is None else unquote(match[2]), match[3] or ""
 
 
@@ -127,7 +127,7 @@ def _info(url: str) -> Any:  # noqa: ANN401 - DatasetInfo
 
 
 def _ask(url: str, request: Callable[[], Answer]) -> Answer:
-    """Make a request by huggingface_hub, again while the Hub is busy; its errors, which have addresses, are not shown.
+    """Make a request through huggingface_hub, and retry while the Hub is busy; its own messages hold addresses.
 
     Raises:
         StoreError: If it is refused.

@@ -1,4 +1,4 @@
-"""Which files or objects a folder or a pattern names."""
+"""Expand folders and patterns into files or objects."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from dsindex.store.local import InputStatus
 
 _MAGIC = frozenset("*?[")
-
+_NO_MATCH = "check the pattern, and quote it in a shell"
 
 Listed: TypeAlias = "tuple[str, InputStatus | None]"
-"""The path of a file, or the address of an object and what a listing says of it."""
+"""The path of a file, or the address of an object and its status from a listing."""
 
 
 def is_folder(path: str) -> bool:
@@ -32,7 +32,7 @@ def is_folder(path: str) -> bool:
 
 
 def expand_pattern(pattern: str) -> Sequence[Listed]:
-    """Return the files or objects that match a pattern, sorted by name; a name without `*?[` as it is.
+    """Return the files or objects that match a pattern, sorted by name; a name without `*?[` is returned unchanged.
 
     As in a file system, `*` and `?` match within a key's name, `**` matches any folders, and only a dot matches a dot
     at the start of a name.
@@ -53,8 +53,7 @@ def expand_pattern(pattern: str) -> Sequence[Listed]:
     if "**" in wanted:  # it has the files of the folders that it matches, too
         matches = [path for path in matches if not os.path.isdir(path)]
     if not matches:
-        msg = f"{pattern}: expected at least one file to match, got none; check the pattern (quote it in a shell)"
-        raise InputError(msg)
+        raise InputError(f"{pattern}: no file matches", hint=_NO_MATCH)
     return [(path, None) for path in matches]
 
 
@@ -66,18 +65,17 @@ def _matching_objects(pattern: str) -> Sequence[Listed]:
     listed = store_of(folder).list(folder, recursive=is_deep)
     matches = [(each.path, each) for each in listed if is_match(each.path.split("/"), wanted)]
     if not matches:
-        msg = f"{pattern}: expected at least one object to match, got none; check the pattern (quote it in a shell)"
-        raise InputError(msg)
+        raise InputError(f"{pattern}: no object matches", hint=_NO_MATCH)
     return matches
 
 
 def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Tell whether the parts of a key between slashes match those of a pattern.
+    """Tell whether a key matches a pattern, both split at slashes.
 
     >>> is_match(["a", "b", "c.jsonl"], ["a", "**", "*.jsonl"]), is_match(["a", ".b.jsonl"], ["a", "*.jsonl"])
     (True, False)
     """
-    wanted = [*wanted, "*"] if wanted[-1:] == ["**"] else wanted  # the key is none of the folders that `**` matches
+    wanted = [*wanted, "*"] if wanted[-1:] == ["**"] else wanted  # the key is not a folder
     reached = [True, *(not set(wanted[:place]) - {"**"} for place in range(1, len(wanted) + 1))]
     """Whether the parts so far match the pattern up to each place: time grows with parts times places."""
     for part in parts:
@@ -93,7 +91,7 @@ def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def list_files(folder: str) -> dict[tuple[str, ...], Listed]:
-    """Return what is below a folder, by the names that lead to it; links to folders are not followed.
+    """Return the files below a folder, keyed by their path relative to it, split at slashes. Links are not followed.
 
     Raises:
         InputError: If a folder cannot be read, or a bucket cannot be listed.
@@ -108,7 +106,7 @@ def list_files(folder: str) -> dict[tuple[str, ...], Listed]:
 
 
 def find_stored(beginning: str) -> list[str]:
-    """Return the paths of files, or the addresses of objects, that begin so and are in the same folder.
+    """Return the files or objects of one folder whose paths begin with a text.
 
     Raises:
         InputError: If a bucket cannot be listed.

@@ -1,4 +1,4 @@
-"""Files of this machine: opened if they are files, complete or absent under their names, and digested.
+"""Files of this machine: only regular files are opened; what is written appears complete or not at all, with a digest.
 
 Final names never refer to incomplete files: files are written under another name in the same folder, synced, and
 renamed.
@@ -42,7 +42,7 @@ READ_PAUSES = (0.1, 0.5, 2.0)
 
 
 def retried(read: Callable[[], Answer]) -> Answer:
-    """Return what a function reads; it is called again after errors of the disk that may pass.
+    """Call a function that reads, and retry it after an error of the disk that may pass.
 
     Raises:
         OSError: The last one, if all four attempts fail; any other error at once.
@@ -59,7 +59,7 @@ def retried(read: Callable[[], Answer]) -> Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputStatus:
-    """A file or an object as it was looked at."""
+    """Size and version of a file or an object at one moment."""
 
     path: str
     size_bytes: int
@@ -70,7 +70,7 @@ class InputStatus:
 
 
 class Readable(io.RawIOBase):
-    """A file or an object that is open for reading, by ranges and as a file of Python's; InputError or OSError."""
+    """An open file or object, readable by ranges and as a Python file; it raises InputError or OSError."""
 
     path: str
     size_bytes: int
@@ -99,8 +99,8 @@ class Readable(io.RawIOBase):
             while len(buffer):
                 count = self.read_into(buffer, offset)
                 if not count:
-                    what = f"ends at byte {offset}, {len(buffer)} bytes too early"
-                    raise InputError(f"{self.path}: {what}; it changed during the copy; run the same command again")
+                    what = f"changed while it was copied: it ends at byte {offset}, {len(buffer)} bytes too early"
+                    raise InputError(f"{self.path}: {what}", hint="rerun the command")
                 buffer, offset = buffer[count:], offset + count
         except OSError as error:
             refused = unreadable(self.path, error)
@@ -108,7 +108,7 @@ class Readable(io.RawIOBase):
             raise refused from error
 
     def expect_forwards(self, begin: int, end: int) -> None:
-        """Say that the bytes [begin, end) will be read forwards."""
+        """Announce that the bytes [begin, end) will be read forwards."""
 
     def size_if_changed(self) -> int | None:
         """Return its present size if it changed; None otherwise."""
@@ -133,14 +133,14 @@ class Readable(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return bytes from the position on: never more than there are, whatever is asked for."""
+        """Return bytes from the position on; memory is bounded by the file, not by `size`."""
         left = max(0, self.size_bytes - self._position)
         content = self.read_at(left if size is None or size < 0 else min(size, left), self._position)
         self._position += len(content)
         return content
 
     def readall(self) -> bytes:
-        """Return what is left."""
+        """Return the rest of the file."""
         return self.read()
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any buffer
@@ -156,7 +156,6 @@ class Readable(io.RawIOBase):
 # in parallel, more than once and by other processes, which only a file supports. So such a path is refused with an
 # OSError that names its kind, and every reader reports that like a missing file.
 
-STANDARD_INPUT_KIND = "standard input"
 _STANDARD_INPUT = {"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|thread-self|\d+)/fd/\d+")
 """Paths that lead to different files in different processes."""
@@ -164,13 +163,13 @@ _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a de
 
 
 def what_is_no_file(path: str) -> str | None:
-    """Return the kind of an existing path that is neither a file nor a folder; None for all others.
+    """Return what an existing path is if it is neither a file nor a folder; otherwise None.
 
     >>> what_is_no_file("-"), what_is_no_file("/dev/null")
     ('standard input', 'a device')
     """
     if path in _STANDARD_INPUT or (path == "-" and not os.path.exists(path)):
-        return STANDARD_INPUT_KIND
+        return "standard input"
     try:
         kind = _KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
     except (OSError, ValueError):  # ValueError: a name with a NUL byte
@@ -193,7 +192,7 @@ class LocalFile(Readable):
     """
 
     _descriptor = -1
-    """A file that could not be opened has none, and Python closes that, too."""
+    """-1 until the file is open: Python also closes an object whose constructor failed."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -391,7 +390,7 @@ class DigestingWriter(io.RawIOBase):
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Say of the block's errors of the system that a file cannot be written.
+    """Turn an OSError of the block into the error that a file cannot be written.
 
     Raises:
         OutputError: In their place.
@@ -403,19 +402,14 @@ def writing(path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[DigestingWriter]:
+def atomic_writer(path: str) -> Iterator[DigestingWriter]:
     """Open `path` for writing; the file appears complete and synced when the block ends, or not at all.
 
-    Args:
-        path: The final path, whose folder is created.
-        attempt_id: A unique word, for a caller that needs to know the temporary file's name after a crash; see
-            `temporary_name`.
-
     Raises:
-        OutputError: If the folder or the disk refuses.
+        OutputError: If its folder cannot be created, or the disk refuses.
     """
     make_folder(os.path.dirname(path) or ".")
-    temporary = temporary_name(path, attempt_id or uuid.uuid4().hex)
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
     with writing(path):
         file = open(temporary, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - closed below
     try:
@@ -431,19 +425,6 @@ def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[Diges
             file.close()
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-
-
-def temporary_name(path: str, attempt_id: str) -> str:
-    """Return the path under which `atomic_writer` writes."""
-    return f"{path}.{attempt_id}.tmp"
-
-
-def write_whole(path: str, data: Bytes, *, writer: str | None = None) -> None:
-    """Write a small file atomically. A writer that is alone gives a name, and replaces what a killed one left."""
-    if writer is not None:
-        remove_if_present(temporary_name(path, writer))
-    with atomic_writer(path, attempt_id=writer) as file:
-        file.write(data)
 
 
 def write_at(descriptor: int, data: Bytes, offset: int) -> None:
@@ -513,18 +494,7 @@ def make_folder(path: str) -> None:
         try:
             os.makedirs(path, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
-            msg = f"{path}: expected a folder or nothing, got a file in its place; move it away"
-            raise OutputError(msg) from error
-
-
-def remove_if_present(path: str) -> None:
-    """Remove a file (idempotent).
-
-    Raises:
-        OutputError: If that is refused.
-    """
-    with writing(path), contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+            raise OutputError(f"{path}: a file is in place of this folder", hint="move it away") from error
 
 
 def nearest_folder(path: str) -> str:
@@ -538,7 +508,7 @@ def nearest_folder(path: str) -> str:
 
 
 def free_bytes(folder: str) -> int:
-    """Return the bytes that this user can still write in a folder, or in its nearest existing parent.
+    """Return how many bytes this user can still write to a folder, or to its nearest existing parent.
 
     An object store has room for whatever is written.
     """
@@ -546,7 +516,7 @@ def free_bytes(folder: str) -> int:
 
 
 def holds_writes(folder: str) -> bool:
-    """Whether what tasks write below a folder is held in memory until it is sent, and checked as it arrives."""
+    """Whether files below a folder are buffered in memory until they are sent, and checked on arrival."""
     return is_url(folder)
 
 
@@ -580,7 +550,8 @@ class LocalStore:
 
     def put(self, path: str, data: Bytes) -> None:
         """Write a file and replace what has its name."""
-        write_whole(path, data)
+        with atomic_writer(path) as file:
+            file.write(data)
 
     def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
         """Return the files in a folder, or below it; links are not followed.
@@ -603,14 +574,31 @@ class LocalStore:
         left = []
         for path in paths:
             try:
-                remove_if_present(path)
-            except OutputError:
+                retried(functools.partial(os.unlink, path))
+            except FileNotFoundError:
+                continue
+            except OSError:
                 left.append(path)
         return left
 
     def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - a file grows
         """Open a file for writing; it appears complete and synced, or not at all."""
         return atomic_writer(path)
+
+
+def is_there(path: str) -> bool:
+    """Whether there is a file, a folder or a link; os.path.lexists takes any error of a disk for absence.
+
+    Raises:
+        InputError: If it is not known.
+    """
+    try:
+        retried(lambda: os.lstat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return True
 
 
 def walk(folder: str, *, recursive: bool = True) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Paths and addresses as they may be shown: without passwords and signatures, whoever wrote them."""
+"""Paths and addresses that are safe to show: without passwords and signatures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Location(str):
-    """A path, or an address without user information and query, which may be shown; `raw` is the text that was given.
+    """A path, or an address without user information and query; `raw` is the original text.
 
     >>> place = Location("https://me:pw@host/a.jsonl?sig=9f86d0")
     >>> place, place.raw

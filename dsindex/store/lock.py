@@ -57,8 +57,8 @@ class Lock(ABC):
     def _refusal(self, content: bytes, remedy: str = "") -> PlanError:
         owner = _owner(content)
         driver = f"another driver (process {owner['pid']} on {owner['host']})" if owner else "another driver"
-        msg = f"{self.path}: {driver} works on {self._what}; wait for it, or stop it and run the same command again"
-        return PlanError(f"{msg}{remedy}")
+        hint = f"wait until it has ended, or stop it and rerun the command{remedy}"
+        return PlanError(f"{self.path}: {driver} works on {self._what}", hint=hint)
 
 
 @contextlib.contextmanager
@@ -111,7 +111,7 @@ def _space() -> str:
 
 
 def _has_ended(owner: dict[str, Any]) -> bool:
-    """Whether an owner was a process of this machine, and there is none of its number."""
+    """Whether an owner was a process of this machine, and has ended."""
     if not owner or (owner["host"], owner["space"]) != (socket.gethostname(), _space()):
         return False
     return not os.path.exists(f"/proc/{owner['pid']}")

@@ -1,4 +1,4 @@
-"""CPUs and memory that this process may use: those of the machine, or of its control groups, nested ones included.
+"""CPUs and memory that this process may use: limits of the machine and of all nested control groups.
 
 The files are those of the kernel's control groups: version 2 (cgroup-v2.rst) and version 1 (cgroup-v1/memory.rst).
 """
@@ -30,7 +30,7 @@ def available_cpus() -> int:
 
 
 def available_memory() -> int | None:
-    """Return the bytes available without swapping on the machine, or in the control groups of this process if less.
+    """Return the bytes that this process can use without swapping, within its control groups.
 
     Files that a control group has read or written count as its usage, and are dropped once others need their memory.
 

@@ -66,7 +66,7 @@ def _start(request: Callable[..., Answer], *arguments: Any) -> Future[Answer]:  
 
 @contextlib.contextmanager
 def _errors_described(url: str, *, writes: bool = False) -> Iterator[None]:
-    """Put the block's errors of obstore into sentences.
+    """Turn the errors that obstore raises in the block into sentences.
 
     Raises:
         DsindexError: In their place.
@@ -120,8 +120,8 @@ def _web_client(base: str, token: str | None, _environment: int) -> HTTPStore:
 def _bucket_client(scheme: str, bucket: str, _environment: int) -> AnyStore:
     if scheme == "s3" and os.environ.get("AWS_PROFILE") and not os.environ.get("AWS_ACCESS_KEY_ID"):
         raise InputError(
-            f"s3://{bucket}: expected credentials in the environment, got AWS_PROFILE, which is not read; run "
-            f'eval "$(aws configure export-credentials --format env)" on every node'
+            f"s3://{bucket}: AWS_PROFILE is not read: credentials must be in the environment",
+            hint='run eval "$(aws configure export-credentials --format env)" on every node',
         )
     return _BUCKETS[scheme](bucket, client_options=_CLIENT, retry_config=_RETRIES)
 
@@ -129,10 +129,10 @@ def _bucket_client(scheme: str, bucket: str, _environment: int) -> AnyStore:
 # Reading.
 
 RANGE_BYTES = 8 << 20
-"""About the bytes of a request where an object is read forwards: requests cost the same for every size."""
+"""Approximate bytes per request while an object is read forwards: a request costs the same whatever its size."""
 RANGES_AHEAD = 3
 FIRST_BYTES = 64 << 10
-"""Bytes of a request elsewhere, at first; one that continues another is twice as large."""
+"""Bytes of a first request for a random position; one that continues another is twice as large."""
 HELD_RANGES = 48
 
 
@@ -148,10 +148,8 @@ def _status_of(url: str, meta: ObjectMeta) -> InputStatus:
     if version is None and modified is not None and modified.timestamp() > 0:
         version = f"modified {modified.isoformat()}"
     if version is None:
-        raise InputError(
-            f"{url}: expected a server that says when a file changes, by ETag or Last-Modified, got one that does not; "
-            f"download the file"
-        )
+        what = "the server does not say when a file changes, by ETag or Last-Modified"
+        raise InputError(f"{url}: {what}", hint="download the file")
     modified_ns = 0 if modified is None else int(modified.timestamp()) * 10**9
     return InputStatus(path=url, size_bytes=int(meta["size"]), version=version, modified_ns=modified_ns)
 
@@ -179,8 +177,7 @@ def _read_range(status: InputStatus, begin: int, end: int) -> obstore.Bytes:
     with _errors_described(status.path):
         content, _ = _get(status.path, begin, end, status.version)
     if len(content) != end - begin:
-        msg = f"{status.path}: expected {end} bytes, got an object that ends before; run the same command again"
-        raise InputError(msg)
+        raise InputError(f"{status.path}: the object ends before byte {end}", hint="rerun the command")
     return content
 
 
@@ -192,7 +189,7 @@ class _Range:
 
 
 class ObjectReader(Readable):
-    """An object that is open for reading, as it was looked at.
+    """An object that is open for reading, pinned to one version.
 
     What is read forwards is requested ahead in ranges of RANGE_BYTES. Elsewhere a range is requested when it is needed.
     A handful of ranges is held at a time.
@@ -236,7 +233,7 @@ class ObjectReader(Readable):
         return None if now.version == self.version else now.size_bytes
 
     def close(self) -> None:
-        """Give up what was requested ahead."""
+        """Cancel the requests made ahead."""
         for each in () if self.closed else self._held:
             each.content.cancel()
         super().close()
@@ -270,13 +267,13 @@ MOST_PARTS = 10_000
 PARTS_AT_ONCE = 8
 PAGE_ENTRIES = 1000
 LISTINGS = 3
-"""Attempts at a listing: obstore does not ask again for a page that was cut off."""
+"""Attempts at a listing: obstore does not retry a page that was cut off."""
 _UNMET = (AlreadyExistsError, PreconditionError, FileNotFoundError)
 """Errors of a write whose condition does not hold."""
 
 
 class ObjectStore:
-    """Objects, wherever they are."""
+    """The store of all objects, in any bucket or on any server."""
 
     def head(self, path: str) -> InputStatus:
         """Return size and ETag.
@@ -288,7 +285,7 @@ class ObjectStore:
         if path.startswith("hf://"):
             return hub.head(path)
         if names_folder(path):
-            raise MissingObjectError(f"{path}: expected a file, got a folder; name one of its files")
+            raise MissingObjectError(f"{path}: this is a folder", hint="name one of its files")
         with _errors_described(path):
             return _start(_head, path).result()
 

@@ -1,4 +1,4 @@
-"""What a store is: one interface to read, write, list and delete by a whole path or address."""
+"""The interface of a store: read, write, list and delete, each by a complete path or address."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """What stores paths. Reads raise InputError or a file's OSError, writes OutputError."""
+    """A file system or object store. Reads raise InputError or OSError, writes raise OutputError."""
 
     def head(self, path: str) -> InputStatus:
         """Return size and version; MissingObjectError or FileNotFoundError if there is nothing."""
         ...
 
     def open(self, path: str, known: InputStatus | None = None) -> Readable:
-        """Open for reading; `known` says what an object is, so that it is not looked at, and which version is read."""
+        """Open for reading; `known` pins an object's version and saves the request for its status."""
         ...
 
     def read(self, path: str) -> tuple[bytes, str] | None:
-        """Return the content of what is small, and an object's version; None if absent."""
+        """Return a small file's content, and an object's version; None if absent."""
         ...
 
     def put(self, path: str, data: Bytes) -> None:

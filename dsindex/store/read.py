@@ -1,4 +1,4 @@
-"""What reads inputs and datasets, wherever they are: sizes, versions, digests, fingerprints, ranges and arrays."""
+"""Read files and objects alike: sizes, versions, digests, fingerprints, ranges and arrays."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def input_status(path: str) -> InputStatus:
 
 
 def is_stored(path: str) -> bool:
-    """Whether a file or an object exists; an object takes a request.
+    """Whether a file or an object exists; an object costs a request.
 
     Raises:
         InputError: If it is not known, since a disk or an object store does not answer, or refuses.
@@ -123,7 +123,7 @@ def map_file(path: str) -> mmap.mmap | bytes:
 
 
 class ObjectArray:
-    """The items of an object, read-only; those of a slice are requested when they are asked for, and are copies."""
+    """The items of an object, read-only: each slice is a request, and its items are copies."""
 
     def __init__(self, file: Readable, dtype: np.dtype[Any], offset: int, count: int | None) -> None:
         room = max(0, file.size_bytes - offset) // dtype.itemsize
@@ -132,7 +132,7 @@ class ObjectArray:
         self.dtype = dtype
         self._file, self._offset = file, offset
         if self.size > room:
-            raise ValueError(f"expected {count} items of {dtype} from byte {offset} on, got {room}")
+            raise ValueError(f"{room} items of {dtype} follow byte {offset}, fewer than {count}")
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -210,7 +210,7 @@ def fingerprint(file: Readable) -> str:
 
 @contextmanager
 def opened_input(planned: InputStatus) -> Iterator[Readable]:
-    """Open an input that must be as it was planned, also on closing; of an object, every read checks that.
+    """Open an input and check, now and on closing, that it is unchanged since planning; objects at every read.
 
     Raises:
         InputError: If it cannot be read, or changed.
@@ -225,7 +225,7 @@ def opened_input(planned: InputStatus) -> Iterator[Readable]:
 
 @contextmanager
 def unchanged(file: Readable, planned: InputStatus) -> Iterator[None]:
-    """Check before and after a block that a file is as planned; an error of the block may be due to a change.
+    """Check before and after a block that a file is unchanged since planning: a change may explain the block's error.
 
     Raises:
         InputError: If it cannot be read, or changed.
@@ -246,18 +246,17 @@ def unchanged(file: Readable, planned: InputStatus) -> Iterator[None]:
 
 
 def _changed(planned: InputStatus, now: int) -> InputError:
-    return InputError(
-        f"{planned.path}: changed while the build was running (expected {planned.size_bytes} bytes as planned, got "
-        f"{now}, or a newer version); leave inputs alone, and run the same command again"
-    )
+    sizes = f"{planned.size_bytes} bytes before, {now} now" if now != planned.size_bytes else "it is a newer version"
+    hint = "rerun the command, and change no input while it runs"
+    return InputError(f"{planned.path}: changed while the job was running ({sizes})", hint=hint)
 
 
 # Ranges of many files, one after another.
 
 AHEAD = 32
-"""Most files that are open before their turn."""
+"""Largest number of files that are opened ahead."""
 BYTES_AHEAD = 64 << 20
-"""Their bytes, beyond which no further file is opened."""
+"""Largest total size of files that are opened ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ SCHEMES = (*BUCKET_SCHEMES, *WEB_SCHEMES)
 HUB_ADDRESS = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?")
 """Dataset, revision and path of an address on the Hugging Face Hub."""
 MAGIC = re.compile(r"[*?[]")
-ONLY_INPUTS = "expected a path, got an address: only inputs are read from object stores; copy it to this machine"
+ONLY_INPUTS = "only inputs are read from object stores; copy it to this machine"
 
 
 class Address(NamedTuple):
@@ -88,26 +88,25 @@ def locate(text: str) -> str:
     bucket, _, key = rest.partition("/")
     if scheme not in SCHEMES:
         schemes = ", ".join(f"{name}://" for name in SCHEMES)
-        raise InputError(
-            f"{shown}: expected a path or an address of {schemes}; write it so, or copy it to one of these"
-        )
+        raise InputError(f"{shown}: {scheme}:// is not read", hint=f"copy it to a disk, or to one of {schemes}")
     if scheme in WEB_SCHEMES:
         if not shown.raw.startswith(shown) or not bucket or not key:
-            raise InputError(f"{shown}: expected {scheme}://HOST/PATH without user and password; use a signed address")
+            hint = f"write {scheme}://HOST/PATH; a signed address may have a query"
+            raise InputError(f"{shown}: an address must have a host and a path, and no user and password", hint=hint)
         return shown
     has_odd_part = bool(key) and not {"", ".", ".."}.isdisjoint(key.rstrip("/").split("/"))
     if shown != shown.raw or not bucket or MAGIC.search(bucket) or "@" in bucket or has_odd_part:
+        what = "an address must have no user, password and query, and no empty part, `.` or `..` in its key"
         raise InputError(
-            f"{shown}: expected {scheme}://BUCKET/KEY without user, password and query, and a key without empty parts, "
-            f"`.` and `..`; give credentials by the environment, and other names to objects"
+            f"{shown}: {what}", hint=f"write {scheme}://BUCKET/KEY, and put credentials in the environment"
         )
     url = f"{scheme}://{bucket}/{key}"
     if scheme != "hf":
         return url
     match = HUB_ADDRESS.fullmatch(url)
     if match is None or MAGIC.search(match[1] + (match[2] or "")):
-        msg = f"{shown}: expected hf://datasets/ORGANISATION/NAME or …/NAME@REVISION, then a path or a pattern"
-        raise InputError(f"{msg}; check the address")
+        hint = "write hf://datasets/ORGANISATION/NAME or …/NAME@REVISION, then a path or a pattern"
+        raise InputError(f"{shown}: not the address of a dataset on the Hub", hint=hint)
     return url if match[3] is not None else f"{url}/"  # all of the dataset
 
 
@@ -123,10 +122,9 @@ def locate_output(text: str) -> str:
     scheme, _, key = split_address(url)
     if scheme not in OUTPUT_SCHEMES:
         schemes = ", ".join(f"{name}://" for name in OUTPUT_SCHEMES)
-        raise InputError(f"{url}: expected a path or an address of {schemes}, got {scheme}://, which is only read")
+        raise InputError(f"{url}: nothing can be written to {scheme}://", hint=f"name a path, or one of {schemes}")
     if not key or has_magic(url) or key.endswith("/"):
-        expected = f"{scheme}://BUCKET/KEY, with a key that ends in a name and without * ? ["
-        raise InputError(f"{url}: expected {expected}; choose another")
+        raise InputError(f"{url}: an output needs a key that ends in a name and has no * ? [", hint="choose another")
     return url
 
 
@@ -140,10 +138,10 @@ def located(path: str | os.PathLike[str]) -> str:
     if not is_url(url):
         return url
     if isinstance(url, Location) and url.raw != url:
-        msg = f"{url}: expected an address without a signature; use credentials of the environment, or download it"
-        raise InputError(msg)
+        hint = "use credentials of the environment, or download it"
+        raise InputError(f"{url}: a dataset is not read through a signed address", hint=hint)
     if has_magic(url) or names_folder(url):
-        raise InputError(f"{url}: expected the address of one dataset, got a pattern or a folder; name its prefix")
+        raise InputError(f"{url}: a pattern or a folder is not one dataset", hint="name the prefix of a dataset")
     return str(url)
 
 
@@ -167,7 +165,7 @@ def require_confirmed(address: str, given: Iterable[str], *, hint: str = "") -> 
 
 
 def local_paths(paths: Iterable[str]) -> list[str]:
-    """Return those that are on a file system of this machine.
+    """Return the paths that are not addresses.
 
     >>> local_paths(["/data/a", "s3://bucket/b"])
     ['/data/a']
@@ -175,19 +173,19 @@ def local_paths(paths: Iterable[str]) -> list[str]:
     return [path for path in paths if not is_url(path)]
 
 
-def refuse_address(path: str, expected: str, error: type[Exception] = InputError) -> str:
+def refuse_address(path: str, problem: str, error: type[Exception] = InputError) -> str:
     """Return a path of this machine.
 
     Args:
         path: What a user wrote.
-        expected: The rest of the sentence, from `expected …, got an address` on.
+        problem: Why an address cannot be used.
         error: What is raised.
 
     Raises:
         Exception: Of that type, if it is an address.
     """
     if is_url(path):
-        raise error(f"{Location(path)}: {expected}")
+        raise error(f"{Location(path)}: {problem}")
     return path
 
 
@@ -197,7 +195,7 @@ def refuse_url(path: str) -> str:
     Raises:
         ValueError: If it is an address, which would become a folder `s3:`.
     """
-    return refuse_address(path, "expected a path of this machine, got an address; copy finished files", ValueError)
+    return refuse_address(path, "an address, where only a path of this machine works; copy finished files", ValueError)
 
 
 def absolute(path: str) -> str:
@@ -224,7 +222,7 @@ def joined(folder: str, name: str) -> str:
 
 
 def as_prefix(path: str) -> str:
-    """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
+    """Return the prefix `x` of `x.bin` or `x.idx`, which is what a shell completes to."""
     suffix = os.path.splitext(path)[1]
     return path.removesuffix(suffix) if suffix in {".bin", ".idx"} else path
 

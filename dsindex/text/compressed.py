@@ -1,8 +1,8 @@
-"""Tell by its content how a file is compressed, and decode it from its start, in pieces of bounded size.
+"""Detect from the content how a file is compressed, and decode it from its start in pieces of bounded size.
 
-A file may have many members (gzip), frames (zstd) or streams (bzip2, xz), one after the other. The decompressors are
-those of isal, `compression.zstd` (PEP 784, as a backport), bz2 and lzma, which have the same interface:
-`decompress(data, max_length)`, `needs_input`, `eof`, `unused_data`.
+A file may have many members (gzip), frames (zstd) or streams (bzip2, xz), one after the other. The decompressors of
+isal, `compression.zstd` (PEP 784, as a backport), bz2 and lzma have the same interface: `decompress(data, max_length)`,
+`needs_input`, `eof`, `unused_data`.
 """
 
 from __future__ import annotations
@@ -136,8 +136,9 @@ def decode(path: str, file: Readable, container: Container, *, piece_bytes: int 
 
     def damaged(what: str) -> InputError:
         return InputError(
-            f"{path}: expected {container} data, but the {_MEMBER_NAMES[container]} that begins at byte {begin} "
-            f"{what}, at about byte {file.tell()}; fetch the file again, or leave it out"
+            f"{path}: the {container} {_MEMBER_NAMES[container]} that begins at byte {begin} {what}, at about byte "
+            f"{file.tell()}",
+            hint="fetch the file again, or leave it out",
         )
 
     while data := data or file.read(CHUNK_BYTES):

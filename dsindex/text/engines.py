@@ -173,8 +173,8 @@ def clip_texts(texts: Sequence[str], *, most: int, total: int) -> list[str]:
 GIGATOKEN_VERSIONS = ("0.10.0",)
 COMPARED_VERSIONS: dict[LibraryName, tuple[str, ...]] = {
     "tokenizers": ("0.22.0", "0.22.1", "0.22.2", "0.23.1", "0.23.2", "0.23.3"),
-    "tiktoken": ("0.14.0",),
-    "sentencepiece": ("0.2.3",),
+    "tiktoken": ("0.11.0", "0.12.0", "0.13.0", "0.14.0"),
+    "sentencepiece": ("0.2.0", "0.2.1", "0.2.2", "0.2.3"),
 }
 """Versions of the references; all pairs give the tables below."""
 

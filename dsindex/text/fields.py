@@ -1,4 +1,4 @@
-"""Read the wanted texts of one line of JSON, or say why the line is not a record.
+"""Parse one line of JSON, and describe what is wrong with a line that is not a record.
 
 The reference is Python's `json.loads` of the strictly decoded line. Two rules replace limits that depend on the
 interpreter: integers may have any number of digits, and a line may nest at most MAX_NESTING objects and lists.
@@ -98,7 +98,7 @@ def find_value(record: dict[str, object], path: Path) -> object:
     """Return the value at a path.
 
     Raises:
-        RecordProblem: If there is none.
+        RecordProblem: If the path leads nowhere.
 
     >>> find_value({"a": {"b": 1}}, ("a", "b"))
     1
@@ -109,8 +109,7 @@ def find_value(record: dict[str, object], path: Path) -> object:
     value: object = record
     for depth, key in enumerate(path):
         if not isinstance(value, dict):
-            found = type_name(value)
-            raise RecordProblem("bad-field", f"expected an object at {show_path(path[:depth])}, got {found}")
+            raise RecordProblem("bad-field", f"{show_path(path[:depth])} is {type_name(value)}, not an object")
         if key not in value:
             it = "it" if depth else "the record"
             inside = f" at {show_path(path[:depth])}" if depth else ""
@@ -185,7 +184,7 @@ def _show_keys(record: dict[str, object]) -> str:
 # Texts of several keys that become one.
 
 JOINED = "text"
-"""Name of the one output of several keys that are joined."""
+"""Name of the output of several keys that are joined."""
 
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "\\": "\\"}
@@ -202,7 +201,7 @@ def decode_separator(text: str) -> str:
     """
     for escape in _ESCAPE.finditer(text):
         if escape[1] not in _ESCAPED:
-            raise ValueError(rf"expected a backslash to be part of \n, \t or \\, got {escape[0]!r}")
+            raise ValueError(rf"{escape[0]!r} is not an escape; write \n, \t or \\")
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError(f"expected a separator in UTF-8, got {text!r}")
+        raise ValueError(f"{text!r} cannot be encoded in UTF-8")
     return _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], text)

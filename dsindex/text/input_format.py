@@ -1,4 +1,4 @@
-"""How an input stores its records: the compression around it, and the format inside; tables are told by content."""
+"""How an input stores its records: its compression and its format; tables are detected from the content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TableFormat: TypeAlias = Literal["parquet", "arrow-file", "arrow-stream"]
 Format: TypeAlias = Literal["jsonl", "lines", "document"] | TableFormat
 """JSON lines; plain text with a document per line or per file; tables."""
 InputFormat: TypeAlias = Literal["auto", "jsonl", "lines", "document"]
-"""The formats that can be asked for; Parquet and Arrow are told by content."""
+"""The formats that can be asked for; Parquet and Arrow are detected from the content."""
 Columns: TypeAlias = "Mapping[str, tuple[str, ...]]"
 """Names of the fields that lead to each wanted column of a table, by its name."""
 
@@ -49,16 +49,16 @@ TABLES: frozenset[Format] = frozenset({"parquet", "arrow-file", "arrow-stream"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPart(InputStatus):
-    """A part of a file as it was looked at, which is read by itself: the lines that begin in it, or some row groups."""
+    """A part of a file that is read by itself: the lines that begin in it, or a range of row groups."""
 
     form: InputForm = JSON_LINES
     begin: int = 0
     """First byte of the part; in a table, the first row group. A compressed file has one part."""
     end: int
     stored_bytes: int = 0
-    """Size of the part in the file, or of the first records that are wanted of it."""
+    """Size of the part in the file, or of its first records if only those are wanted."""
     text_bytes: int = 0
-    """Size of its text, which is an estimate if it is compressed; of a table, of the wanted columns."""
+    """Size of its text, an estimate if it is compressed; for a table, the size of the wanted columns."""
 
     @classmethod
     def of(cls, file: InputStatus, form: InputForm = JSON_LINES) -> TextPart:
@@ -75,16 +75,16 @@ _OTHER_SUFFIXES = {
     **dict.fromkeys((".csv", ".tsv"), "write it as Parquet"),
     **dict.fromkeys((".parquet", ".arrow", ".feather"), "unpack it, or fetch it again"),
 }
-"""Suffixes of files of other kinds → what to do with one that is no table."""
+"""Suffix of a file that is not JSON lines → what to do with it, if it is not a table either."""
 
 
 def detect_form(file: Readable, *, shown_as: str, wanted: InputFormat = "auto") -> InputForm:
-    """Return the form of a file: compression and tables by content, else the format that is wanted, or JSON lines.
+    """Return the compression and the format of a file: both from its content; without a table, the wanted format.
 
     Args:
         file: The file or the object.
         shown_as: Its name, for messages.
-        wanted: The format of what is no table.
+        wanted: The format of a file that is not a table.
 
     Raises:
         InputError: If it is of a kind that is not supported, or its name promises another.
@@ -100,15 +100,13 @@ def detect_form(file: Readable, *, shown_as: str, wanted: InputFormat = "auto") 
     if suffix in SUFFIXES:
         suffix = os.path.splitext(stem)[1]
     if wanted == "auto" and suffix in _OTHER_SUFFIXES:
-        got = "other data" if container == "plain" else f"{container} data"
-        msg = f"{shown_as}: expected JSON lines, Parquet or Arrow, got {got} whose name ends in {suffix}"
-        raise InputError(f"{msg}; {_OTHER_SUFFIXES[suffix]}")
+        raise InputError(f"{shown_as}: not JSON lines, Parquet or Arrow", hint=_OTHER_SUFFIXES[suffix])
     form = InputForm(container=container, format="jsonl" if wanted == "auto" else wanted)
     return JSON_LINES if form == JSON_LINES else form
 
 
 def _detect_table(file: Readable, head: bytes) -> TableFormat | None:
-    """Tell the format of a table by its content, also of one that is cut off: reading it says what is wrong."""
+    """Return the format of a table, also if it is truncated: reading it says what is wrong."""
     if head.startswith(_PARQUET):
         # 0x15 begins a page header or footer, which tells a Parquet file that is cut off from text.
         tail = file.read_at(_TAIL_BYTES, max(0, file.size_bytes - _TAIL_BYTES))

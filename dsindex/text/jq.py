@@ -6,23 +6,45 @@ selected if the filter returns anything but `null` and `false` for it (`select` 
 Without a filter every element is selected. `.conversations[] | …` means the same.
 
 What reaches beyond the record is refused when it is called: the environment, the clock, other inputs, files.
+
+jq holds the GIL and cannot be interrupted: `def f: f; f` would stop a whole process, where not even SIGTERM is handled.
+So every thread that needs jq has a child process, with limits on CPU time and memory that the kernel enforces. The
+output does not depend on them: a program that exceeds one ends the job.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import marshal
+import multiprocessing
+import os
 import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError, RecordProblem
 from dsindex.messages import show_value
-from dsindex.text.jq_process import TOO_DEEP, RunawayError, run_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+RECORD_SECONDS = 10.0
+"""CPU time for one record; jq takes a second for about 20 MB."""
+SECONDS_PER_BYTE = 1e-6
+MEMORY_BYTES = 4 << 30
+"""Address space of a child, beyond what its records take."""
+MEMORY_PER_BYTE = 100
+TOO_DEEP = {"error": "the record is nested too deep"}
 
 _NOT_ALLOWED = "is not allowed, since output must depend on the record alone"
 _REFUSED = (
@@ -153,7 +175,7 @@ class PatternAnswers:
         pattern = self._patterns.fields[name]
         values = _checked(pattern, self._found["fields"][list(self._patterns.fields).index(name)])["values"]
         if len(values) > 1:
-            shown = f"pattern `{pattern}`: expected one value, got {len(values)}; leave out `[]`"
+            shown = f"pattern `{pattern}` returns {len(values)} values; leave out `[]`"
             raise RecordProblem("pattern-error", shown)
         return values[0] if values else None
 
@@ -189,9 +211,9 @@ def _run(program: str, pattern: str, lines: Sequence[bytes] = ()) -> list[dict[s
     except ValueError as error:
         raise InputError(f"jq pattern {pattern!r}: {_shorten(str(error))}") from error
     except RunawayError as error:
-        shown = show_value(lines[error.number].decode(errors="replace"))
+        line, limit = error.args
         raise InputError(
-            f"jq pattern {pattern!r}: it needs more than {error.limit} for the record {shown}",
+            f"jq pattern {pattern!r}: it needs more than {limit} for the record {show_value(line.decode())}",
             hint="look at its recursion, loops and regular expressions: they have to end for every record",
         ) from error
 
@@ -255,3 +277,105 @@ def parse_mask_pattern(pattern: str) -> MaskPattern:
             'message; write a condition for one message, as in `.conversations | select(.from == "human")`'
         )
     return MaskPattern(pattern=pattern, field=name, rest="true" if found["rest"] is None else found["rest"].strip())
+
+
+# Run programs in a child process.
+
+_thread = threading.local()
+
+
+class RunawayError(Exception):
+    """A program exceeds a limit; knows the line and the limit in words."""
+
+
+def run_program(program: str, lines: Sequence[bytes] = ()) -> list[dict[str, Any]]:
+    """Return the one result of a jq program for each line of JSON, an object; or `{"error": …}` if it fails.
+
+    Raises:
+        ValueError: If the program does not compile.
+        RunawayError: If it takes too long or too much memory.
+    """
+    child = getattr(_thread, "child", None)
+    if child is None or child.owner != os.getpid():  # a fork has copies of its parent's connections
+        child = _thread.child = _Child()
+    try:
+        return child.run(program, lines)
+    except BaseException as error:
+        _thread.child = None  # it is gone, or may still answer
+        if not isinstance(error, RunawayError) or len(lines) < 2:
+            raise
+    return [answer for line in lines for answer in run_program(program, [line])]
+
+
+class _Child:
+    """A child process and the connection to it."""
+
+    def __init__(self) -> None:
+        import jq  # noqa: F401 - says now that it is not installed
+
+        self.owner = os.getpid()
+        self._connection, other = multiprocessing.Pipe()
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, str(other.fileno()), str(RECORD_SECONDS), str(MEMORY_BYTES)],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                pass_fds=[other.fileno()],
+                process_group=0,  # Ctrl-C is for the driver
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        weakref.finalize(self, _end, self._connection, self._process)
+
+    def run(self, program: str, lines: Sequence[bytes]) -> list[dict[str, Any]]:
+        try:
+            self._connection.send_bytes(program.encode("utf-8", "surrogatepass"))
+            self._connection.send_bytes(b"\n".join(lines))
+            answers = marshal.loads(self._connection.recv_bytes())
+        except (EOFError, ConnectionError) as error:
+            is_slow = self._process.wait() == -signal.SIGPROF
+            limit = f"{RECORD_SECONDS:g} seconds" if is_slow else f"{MEMORY_BYTES >> 30} GiB of memory"
+            raise RunawayError(b"".join(lines[:1]), limit) from error
+        if isinstance(answers, str):
+            raise ValueError(answers)
+        return list(map(marshal.loads, answers))
+
+
+def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
+    connection.close()
+    process.kill()
+    process.wait()
+
+
+def _serve(connection: Connection, seconds: float, memory_bytes: int) -> None:
+    """Answer requests until the parent is gone: to a program and lines, the answers, or why the program is refused."""
+    import jq
+
+    compiled = functools.lru_cache(maxsize=16)(jq.compile)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def run(program: Any, line: bytes) -> bytes:  # noqa: ANN401 - jq has no types
+        signal.setitimer(signal.ITIMER_PROF, seconds + SECONDS_PER_BYTE * len(line))
+        try:
+            [answer] = program.input_text(line.decode()).all()
+            return marshal.dumps(answer)
+        except RecursionError:  # releases of Python word it differently, and the reason is in the output
+            return marshal.dumps(TOO_DEEP)
+        except (ValueError, TypeError) as error:
+            return marshal.dumps({"error": str(error)})
+
+    while True:
+        source, text = connection.recv_bytes().decode("utf-8", "surrogatepass"), connection.recv_bytes()
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes + MEMORY_PER_BYTE * len(text), resource.RLIM_INFINITY))
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            program = compiled(source)
+            told: Any = [run(program, line) for line in text.split(b"\n")] if text else []
+        except ValueError as error:
+            told = str(error)
+        connection.send_bytes(marshal.dumps(told))
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(EOFError, ConnectionError), Connection(int(sys.argv[1])) as parent:
+        _serve(parent, float(sys.argv[2]), int(sys.argv[3]))

@@ -62,8 +62,7 @@ def find_lines(path: str, *, drop_faulty_entries: bool = False) -> tuple[NDArray
     faulty: list[tuple[int, int]] = []
     with opened_input(part) as file:
         if part.size_bytes == 0 and not drop_faulty_entries:  # Modalities counts an empty file as one faulty line
-            msg = f"{path}: expected at least one line, got an empty file; index it with --drop-faulty-entries"
-            raise InputError(msg)
+            raise InputError(f"{path}: the file is empty", hint="index it with --drop-faulty-entries")
         for block in read_lines(part, file, block_bytes=BLOCK_BYTES, max_line_bytes=part.size_bytes):
             if isinstance(block, LongLine):
                 continue  # none is longer than the file
@@ -71,8 +70,8 @@ def find_lines(path: str, *, drop_faulty_entries: bool = False) -> tuple[NDArray
             # A BOM is part of its line: json.loads must judge it.
             wrong = [number for number in range(len(pairs)) if not is_json(block.line(number))]
             if wrong and not drop_faulty_entries:
-                what = "something else" if block.line(wrong[0]).strip(b"\r") else "a blank line"
-                reason = f"expected JSON, got {what}; correct it, or leave such lines out with --drop-faulty-entries"
+                what = "not JSON" if block.line(wrong[0]).strip(b"\r") else "a blank line"
+                reason = f"{what}; fix it, or leave such lines out with --drop-faulty-entries"
                 raise BadRecordError(path, int(pairs[wrong[0], 0]), reason, num_lines + wrong[0] + 1)
             faulty += [(num_lines + number + 1, int(pairs[number, 0])) for number in wrong]
             num_lines += len(pairs)

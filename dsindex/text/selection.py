@@ -232,7 +232,7 @@ class Selection:
         if wrong is None:
             return None
         place = f"from the jq pattern {key.program!r}" if key.path is None else show_place(key.path)
-        return f"expected {expected} {place}, got {wrong}"
+        return f"the value {place} is {wrong}, and has to be {expected}"
 
 
 def _find(record: dict[str, object], key: TextKey) -> object:
@@ -282,10 +282,10 @@ def open_selection(
             name.
     """
     parsed = [parse_key(key) for key in keys]
-    if join is not None:  # the names are not those of outputs, but must differ
+    if join is not None:  # the outputs have another name, but keys must differ
         parsed = [replace(key, name=text) for key, text in zip(parsed, keys, strict=True)]
     if len({key.name for key in parsed}) < len(parsed):
-        raise InputError(f"expected keys of different names, got {' '.join(keys)}; name one with NAME=")
+        raise InputError(f"two of the keys {' '.join(keys)} have the same name", hint="name one with NAME=.PATH")
     return _compiled(Selection(keys=tuple(parsed), where=where, join=join, vocabulary_size=vocabulary_size))
 
 

@@ -1,4 +1,4 @@
-"""Read parts of a file as blocks of whole lines, whatever the lines contain.
+"""Read parts of a file as blocks of whole lines.
 
 A line begins at the start of the text or after a newline byte, and ends before the next newline byte or at the end of
 the text. A part owns the lines that begin in it, so any cut of a file into parts yields each line once. The parts of a
@@ -197,7 +197,7 @@ def _after_line(chunks: Iterator[Chunk], offset: int) -> Chunk:
 
 
 def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[Chunk]:
-    """Yield the text from the byte before a part on: up to the part's end, then in small steps to that of the file."""
+    """Yield the text from the byte before a part: to the part's end, then in small steps to the end of the file."""
     begin, end = max(0, part.begin - 1), part.end
     file.expect_forwards(begin, begin + part.stored_bytes + OVERRUN_BYTES)
     if part.form.container != "plain":
@@ -212,7 +212,8 @@ def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[C
         read = bytearray(min(most, stop - begin))
         del read[file.read_into(memoryview(read), begin) :]
         if not read:
-            raise InputError(f"{part.path}: expected {file.size_bytes} bytes, got {begin}; it changed, run it again")
+            what = f"ends at byte {begin} of {file.size_bytes}: it changed"
+            raise InputError(f"{part.path}: {what}", hint="rerun the command")
         yield begin, read
         begin += len(read)
 
@@ -245,7 +246,7 @@ def cut_large(line: bytes | bytearray, limit: int) -> bytes:
 def read_text_lines(
     part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int
 ) -> Iterator[LineBlock | LongLine]:
-    """Yield the lines of a part, each as an object of JSON; the arguments and errors are those of `read_lines`."""
+    """Yield the lines of a part, each as a JSON object; takes the arguments of `read_lines` and raises its errors."""
     for block in read_lines(part, file, block_bytes=block_bytes, max_line_bytes=max_line_bytes):
         if isinstance(block, LongLine):
             yield block

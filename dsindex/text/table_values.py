@@ -33,7 +33,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def json_values(array: pa.Array) -> list[Any]:
-    """Return the values of a column; those of a binary column that are not UTF-8 stay bytes.
+    """Return the values of a column; binary values that are not UTF-8 stay bytes.
 
     >>> json_values(pa.array([{"a": 1, "b": None}, None]))
     [{'a': 1}, None]
@@ -111,7 +111,7 @@ def _iso_format(value: datetime.date | datetime.time) -> str:
 
 
 def _far_time(scalar: pa.Scalar) -> str:
-    """Return a date or time of any year, in UTC if Python has not that year.
+    """Return a date or time of any year, in UTC if Python does not have that year.
 
     >>> _far_time(pa.scalar(2**62, pa.timestamp("us", "UTC")))
     '148108-07-06T14:00:27.387904Z'

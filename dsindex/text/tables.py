@@ -126,7 +126,7 @@ def encode_row(row: dict[str, Any], *, keeps_bytes: bool = False) -> bytes:
 def _find_fault(selection: Selection, row: tuple[Any, ...]) -> str | None:
     for key, value in zip(selection.keys, row, strict=True):
         if any(isinstance(each, bytes) for each in (value if isinstance(value, list) else [value])):
-            return f"expected UTF-8 under the key {key.name!r}, got other bytes"
+            return f"the value under the key {key.name!r} is not UTF-8"
         fault = selection.find_fault(key, value)
         if fault is not None:
             return fault

@@ -91,9 +91,9 @@ def test_packed_batch_keeps_conversations_apart():
 
 @pytest.mark.parametrize(("options", "error", "match"), [
     ({"layout": "packed"}, ValueError, "sequence_length"),
-    ({"sequence_length": 4}, RecordProblem, "at most 4 tokens in a sample, got 7"),
-    ({"texts": ["who"]}, RecordProblem, "at least one token to learn"),
-    ({"config": parse_config("chat_template: chatml")}, InputError, "expected message_construction"),
+    ({"sequence_length": 4}, RecordProblem, "a sample of 7 tokens is longer than 4"),
+    ({"texts": ["who"]}, RecordProblem, "nothing is trained on"),
+    ({"config": parse_config("chat_template: chatml")}, InputError, "the configuration has no message_construction"),
     ({"config": parse_config("message_construction: [role]")}, InputError, "pad_token or eos_token"),
 ], ids=range(5))  # fmt: skip
 def test_collator_refuses(options, error, match):

@@ -67,7 +67,7 @@ def test_nothing_of_a_turn_with_calls_is_lost(seed):
     replies = [message for message in conversation.messages if message["role"] == "assistant"]
     for step, reply in zip(steps, replies, strict=True):
         assert set(WORD.findall(json.dumps(step))) == set(WORD.findall(json.dumps(reply)))
-    learnt = conversation.learnt if conversation.learnt is not None else replies
+    learnt = conversation.trained if conversation.trained is not None else replies
     assert len(learnt) == flags.count({True})
 
 
@@ -116,6 +116,8 @@ def test_tags_that_are_not_known_are_noted_and_a_lone_thought_is_not_trained_on(
         cut = {"messages": [{"role": "assistant", "content": "<think>up"}, reply]}
         text = trained_text(encoder(f"reasoning: {mode}").encode(cut))
         assert text.startswith("So") is (mode != "learn")
+        quoted = {"messages": [{"role": "assistant", "content": "who `<think>` or `</think>` you"}]}
+        assert trained_text(encoder(f"reasoning: {mode}").encode(quoted)).startswith("who `<think>` or `</think>` you")
 
 
 HOSTILE = [("tool_call", "<tool_call>", " "), ("tool_call", '{"arguments": \'{', "}'")]

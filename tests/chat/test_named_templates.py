@@ -83,7 +83,7 @@ def test_qwen3_without_thinking_does_not_learn_the_empty_block():
 
 def test_name_is_replaced_by_the_text_when_the_configuration_is_read():
     assert parse_config("chat_template: llama3.1").chat_template == read_template("llama3.1")
-    with pytest.raises(InputError, match=r"chat_template: expected .* got 'lama3'; did you mean llama3.1\?"):
+    with pytest.raises(InputError, match=r"chat_template: 'lama3' is neither .*; did you mean llama3.1\?"):
         parse_config("chat_template: lama3")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dsindex.chat.conversations import (
     LEARN_KEYS,
-    LEARNT_QUESTION,
+    TRAINED_QUESTION,
     ConversationReader,
     read_flag,
 )
@@ -119,7 +119,7 @@ def test_a_turn_that_says_that_it_is_not_learnt_is_not(key, spelt):
     wrong, right = (spelt(is_learnt is LEARN_KEYS[key]) for is_learnt in (False, True))
     turns = [{**USER, key: None}, {**REPLY, key: wrong}, USER, {**REPLY, key: right}]
     found = read({"messages": turns})
-    assert (found.messages, found.learnt) == ([USER, REPLY] * 2, {3})
+    assert (found.messages, found.trained) == ([USER, REPLY] * 2, {3})
     with pytest.raises(RecordProblem, match="a key of the record says") as caught:
         read({"messages": [USER, REPLY], key: wrong})
     assert caught.value.kind == "nothing-learnt"
@@ -143,7 +143,7 @@ def test_keys_that_are_ignored_are_noted():
 
 
 def test_keys_must_agree_that_a_turn_is_learnt():
-    assert read({"messages": [{**USER, "train": True}, REPLY]}).notes == (LEARNT_QUESTION,)
+    assert read({"messages": [{**USER, "train": True}, REPLY]}).notes == (TRAINED_QUESTION,)
     assert read_flag({"weight": 1, "train": False}, "") is False
     assert read_flag({"weight": 1.0, "masked": False, "loss": None}, "") is True
     with pytest.raises(RecordProblem, match="message 1: `mask` may mean either"):
@@ -152,21 +152,21 @@ def test_keys_must_agree_that_a_turn_is_learnt():
 
 def test_a_record_may_mask_a_role_as_in_nemo():
     turns = [{"from": "User", "value": "Hi"}, {"from": "Assistant", "value": "Yo"}]
-    assert read({"mask": "User", "system": "", "conversations": turns}).learnt is None
-    assert read({"mask": "Assistant", "conversations": turns}).learnt == frozenset()
+    assert read({"mask": "User", "system": "", "conversations": turns}).trained is None
+    assert read({"mask": "Assistant", "conversations": turns}).trained == frozenset()
     for mask in ("Robot", [0, 1]):
         with pytest.raises(RecordProblem, match=r"unknown role|`mask` is a list, not a text"):
             read({"mask": mask, "conversations": turns})
 
 
 def test_learnt_replies_need_the_role_of_replies():
-    assert read({"prompt": [USER, REPLY, USER], "completion": [REPLY]}).learnt == {3}
+    assert read({"prompt": [USER, REPLY, USER], "completion": [REPLY]}).trained == {3}
     bot, roles = {"role": "bot", "content": "x"}, {"user": "user", "bot": "Bot"}
     with pytest.raises(RecordProblem, match=r"message 2: .* its role is 'Bot', not that of replies"):
         read({"messages": [USER, {**bot, "weight": 0}]}, roles=roles)
     with pytest.raises(RecordProblem, match="no message of the last turn has the role of replies"):
         read({"messages": [USER, bot]}, roles=roles, learn="last_turn")
-    assert read({"messages": [USER, bot] * 2}, roles=roles, learn="last_turn", assistant_role="Bot").learnt == {3}
+    assert read({"messages": [USER, bot] * 2}, roles=roles, learn="last_turn", assistant_role="Bot").trained == {3}
 
 
 SPANS = {
@@ -181,7 +181,7 @@ SPANS = {
 @pytest.mark.parametrize("form", SPANS)
 def test_spans_of_a_turn_are_not_learnt(form):
     found = read({"messages": [USER, {"role": "assistant", "content": "abcd", **SPANS[form]}]})
-    assert found.hidden == {1: [(0, 2)]}
+    assert found.masked_spans == {1: [(0, 2)]}
     assert found.messages[1].keys() == {"role", "content"}
 
 

@@ -94,7 +94,7 @@ REFUSED = {
     "{{ x.y }}": "'x' is undefined",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "recursion",
     "{% for i in [1] %}{% generation %}{% break %}{% endgeneration %}{% endfor %}": "its end",
-    "{{ 'It is ' + today }}": "'today' is undefined: nobody gave this variable; set it under `template_v",
+    "{{ 'It is ' + today }}": "'today' is undefined; set it under `template_v",
     "{{ 'x' + eos_token }}": "'eos_token' is undefined; set it under `special_tokens`",
 }
 

@@ -87,7 +87,7 @@ GIVEN = {"tokenizer": "t", "output_prefix": "o"}
     ("build", ["a"], {**GIVEN, "epochs": 2}, "give seq_length, or like with"),
     ("build", ["a"], {**GIVEN, "progress": 3}, "progress: 3 is neither a bool nor a function"),
     ("build", [], GIVEN, "^input is required"),
-    ("merge", [[]], {"output_prefix": "o"}, "^input: expected at least one dataset, got none"),
+    ("merge", [[]], {"output_prefix": "o"}, "^input: no dataset was given"),
     ("merge", [["a", 3]], {"output_prefix": "o"}, "^input: expected str, bytes or os.PathLike object, not int"),
     ("mix", [{"a": 3}], {}, "a: expected 40% of the tokens"),
     ("trace", ["a"], {"sample": 1, "consumed": 1}, "sample and consumed cannot be combined"),

@@ -172,7 +172,7 @@ def test_numbers_out_of_range_are_refused_before_work(words, message, tmp_path, 
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    ([*INDEX, "--split", "one"], "--split: 'no' is not one to three shares"),
+    ([*INDEX, "--split", "one"], "--split: 'one' is not one to three shares"),
     ([*INDEX, "--split", "0,1,0"], "--epochs counts epochs of train, which has no data"),
     ([*INDEX, "--like", "missing.txt"], "missing.txt: "),
 ], ids=lambda words: " ".join(words)[-40:] if isinstance(words, list) else "")  # fmt: skip

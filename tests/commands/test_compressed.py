@@ -96,7 +96,7 @@ def test_a_damaged_input_is_named_and_nothing_published(text, tmp_path, name):
     place = len(content) * 3 // 4
     for damaged in (content[:-30], content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]):
         source.write_bytes(damaged)
-        with pytest.raises(InputError, match=r"text: expected \w+ data, but the \w+ that begins at byte \d+ is "):
+        with pytest.raises(InputError, match=r"text: the \w+ \w+ that begins at byte \d+ is "):
             build(source, tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} <= {"x.build", "x.progress.json"}
     source.write_bytes(content)
@@ -109,7 +109,7 @@ def test_damage_is_told_before_the_bad_records_that_it_makes(text, tmp_path):
     whole = source.read_bytes()
     for place in range(len(whole) // 3, len(whole), len(whole) // 3):
         source.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
-        with pytest.raises(InputError, match=r"text: expected zstd data, but the frame that begins at byte \d+"):
+        with pytest.raises(InputError, match=r"text: the zstd frame that begins at byte \d+"):
             build(source, tmp_path / f"out{place}", on_bad_record="fail")
 
 

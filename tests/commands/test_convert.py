@@ -34,10 +34,10 @@ def test_every_era_turns_into_every_other(tmp_path, version, other):
 
 
 @pytest.mark.parametrize(("documents", "options", "message"), [
-    ([[[1], [2]]], {}, "expected documents of one sequence, got several in document 0; .* --flatten"),
-    ([[[1]], [[]]], {}, "expected sequences with tokens, got none in sequence 1, .* --flatten"),
-    ([[[1]]], {"dtype": "int64"}, r"a type that can be restored from a \.pbin \(uint8, uint16, int32\), got int64"),
-    ([[[1]]], {"modes": [1]}, "expected a dataset without sequence modes"),
+    ([[[1], [2]]], {}, "document 0 has several sequences, .* --flatten"),
+    ([[[1]], [[]]], {}, "sequence 1 has no tokens, .* --flatten"),
+    ([[[1]]], {"dtype": "int64"}, "tokens of type int64 could not be restored from a .pbin, only uint8, uint16, int32"),
+    ([[[1]]], {"modes": [1]}, "cannot store sequence modes"),
     ([[[1, -1]]], {"dtype": "int32"}, "token id -1 does not fit uint32"),
 ])  # fmt: skip
 def test_what_a_pbin_cannot_say_is_refused(tmp_path, documents, options, message):

@@ -154,3 +154,32 @@ def test_shard_size_of_a_large_job_is_kept_when_inputs_are_added(monkeypatch, ca
     assert set(tokenized()[len(before) :]) == {"b.jsonl"}
     assert build("a b", "other/x", ["--shard-size", "1KiB"]) == 0
     assert datasets("out/x") == datasets("other/x")
+
+
+def test_several_datasets_of_one_build_are_one_dataset_cut_between_inputs(monkeypatch, capsys):
+    for name, lines in zip("abcd", (10, 40, 80, 5), strict=True):
+        Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:lines]))
+    most = Path("b.jsonl").stat().st_size + Path("a.jsonl").stat().st_size
+    options = ["--json-keys", "text", "title", "--on-bad-record", "quarantine", "--sample", "80%", "--hold-out", "20%"]
+    assert build("a b c d", "other/x", [*options, "--shard-size", "1KiB"]) == 0
+    capsys.readouterr()
+    several = [*options, "--max-dataset-size", f"{most}B", "--shard-size", "9KiB"]
+    with monkeypatch.context() as patch:
+        patch.setattr("dsindex.runtime.assembly.Assembly.complete", interrupt)
+        assert build("a b c d", options=several) == 130
+    assert build("a b c d", options=several) == 0
+    assert "already complete" not in capsys.readouterr().out
+    for name in ("text", "title", "valid_text", "valid_title"):
+        prefixes = [str(Path(f"out/x_{name}_document_{number:03d}").absolute()) for number in range(3)]
+        assert not Path(f"out/x_{name}_document_003.bin").exists()
+        whole = Path(f"other/x_{name}_document.bin").read_bytes()
+        assert b"".join(Path(f"{prefix}.bin").read_bytes() for prefix in prefixes) == whole
+        words = Path(f"out/x_{name}_document.txt").read_text().split()
+        tokens = {prefix: Path(f"{prefix}.bin").stat().st_size // 2 for prefix in prefixes}
+        listed = dict(zip(words[1::2], map(int, words[::2]), strict=True))
+        assert listed == {prefix: number for prefix, number in tokens.items() if number}
+        assert main(["verify", *prefixes, "--against-source"]) == 0
+    capsys.readouterr()
+    assert build("a b c d", options=several) == 0
+    assert "already complete" in capsys.readouterr().out
+    assert not Path("out/x.build").exists()

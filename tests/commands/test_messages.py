@@ -58,8 +58,8 @@ def case(message, *arguments, code=1):
 @pytest.mark.parametrize(
     ("arguments", "message", "code"),
     [
-        case(r"\*\.none: expected at least one file to match", "--input", "{tmp}/*.none", *TOKENIZER),
-        case("notes: expected files with records .* found nothing; name", "--input", "{tmp}/notes", *TOKENIZER),
+        case(r"\*\.none: no file matches", "--input", "{tmp}/*.none", *TOKENIZER),
+        case("notes: no file with records .* it has no files", "--input", "{tmp}/notes", *TOKENIZER),
         case(r"this is not gzip data, as its name says", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
         case("tokenizer.json", "--input", "{good}", "--tokenizer-model", "{tmp}"),
         case("<eod>", "--input", "{good}", *TOKENIZER, "--append-eod", "--eod-token", "<eod>"),
@@ -80,7 +80,7 @@ def case(message, *arguments, code=1):
             "200%",
             code=2,
         ),
-        case(r"build\.yaml: cannot be read .*; check the path", "--config", "{tmp}/build.yaml", code=1),
+        case(r"build\.yaml: cannot be read .*hint: check the path", "--config", "{tmp}/build.yaml", code=1),
         case("ambiguous option: --tok could match", "--tok", "x", code=2),
         case(r"column 4$", "--input", "{good}", *TOKENIZER, "--where", ".x ="),
     ],
@@ -121,7 +121,7 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path, cli):
     (["build", "--input", str(OWN.docs), "--tokenizer-model", "/dev/null", "--output-prefix", "x"], 1,
      "/dev/null: the tokenizer cannot be read: a device in place of a file"),
     (["instruct", "template.yaml"], 1, "none.jinja: the chat template cannot be read (No such file or directory)"),
-    (["instruct", "date.yaml"], 1, "template_date: expected a date such as 2026-01-31"),
+    (["instruct", "date.yaml"], 1, "template_date: not a date such as 2026-01-31"),
 ], ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "")  # fmt: skip
 def test_messages_are_sentences_about_what_was_given(words, code, message, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
@@ -144,6 +144,22 @@ def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path, cli)
     [begun] = [line for line in shown if line.startswith("tokenize: ")]
     assert shown.index(slow) < shown.index(twice) < shown.index(begun)
     assert "which takes" not in cli([*given, "--replace", "--engine", "reference"]).err
+
+
+def test_inputs_and_bad_records_are_accounted_for(tmp_path, cli):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write(folder / "a.jsonl", GOOD + b'{"body": "x"}\n{"body": "y"}\nnot json\n')
+    write(folder / "stats.json", b'{"x": 1}\n')
+    write(folder / "README.md", b"about")
+    given = ["build", "--input", str(folder), *TOKENIZER, "--output-prefix", str(tmp_path / "x")]
+    shown = cli([*given, "--on-bad-record", "quarantine"])
+    assert f"note: {folder}: reads stats.json, a.jsonl; skips README.md\n" in shown.err
+    lines = [line.strip() for line in shown.out.splitlines() if line.startswith(("  ", "warning"))]
+    assert re.match(rf"2 × .*'text'.* \({folder}/a.jsonl, line \d+\)$", lines[0])
+    assert [line.partition(" ×")[0] for line in lines[:3]] == ["2", "1", "1"]
+    assert lines[3] == f"all in {tmp_path}/x_text_document.quarantine.jsonl.zst"
+    assert re.match(r"warning: \d+(\.\d+)?% of the records are quarantined$", lines[4])
 
 
 def test_documents_that_run_together_are_noted(tmp_path, cli):
@@ -179,9 +195,9 @@ def test_how_a_build_ends(tmp_path, cli, monkeypatch, error, code, message):
     ("input: [a\n", "not valid YAML", 1),
     ("colour: red\n", "there is no option 'colour'", 2),
     ("outptu_prefix: x\n", r"^error: there is no option 'outptu_prefix'; --.*\nhint: did you mean 'output_p", 2),
-    ("input: a\ninput: b\n", r"c\.yaml, line 2: not valid YAML: input again", 1),
-    ("append-eod: true\nappend_eod: false\n", r"c\.yaml: expected each option once, got append_eod in two", 1),
-    ("a: &a [*a]\n", r"c\.yaml, line 1: not valid YAML: the alias \*a", 1),
+    ("input: a\ninput: b\n", r"c\.yaml, line 2: not valid YAML: the key input is repeated", 1),
+    ("append-eod: true\nappend_eod: false\n", r"c\.yaml: the option append_eod is given twice", 1),
+    ("a: &a [*a]\n", r"c\.yaml, line 1: not valid YAML: aliases such as \*a", 1),
 ], ids=["syntax", "unknown", "mistyped", "key-twice", "two-spellings", "endless"])  # fmt: skip
 def test_wrong_config_files_are_named(tmp_path, cli, text, message, code):
     (tmp_path / "c.yaml").write_text(text)

@@ -124,7 +124,7 @@ def test_two_builds_to_one_output_do_not_meet(capsys, monkeypatch):
     monkeypatch.setattr(job, "make_executor", another_meanwhile)
     assert build("a.jsonl", options=["--work-dir", "work"]) == 0
     error = capsys.readouterr().err
-    assert "out/x_text_document; wait for it" in error
+    assert "out/x_text_document\nhint: wait until it has ended" in error
     assert not Path("other").exists()
     [text] = [json.loads(Path("out/x_text_document.manifest.json").read_text())["content"]["inputs"][0]["path"]]
     assert text == "a.jsonl"

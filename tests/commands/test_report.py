@@ -137,11 +137,11 @@ def test_instruction_data_has_the_learned_tokens_of_each_source(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), [
-    ([str(MODALITIES / "nonempty.jsonl")], "expected a dataset of .bin and .idx, or a .pbin, got: raw index"),
+    ([str(MODALITIES / "nonempty.jsonl")], "neither .bin and .idx nor a .pbin, but: raw index"),
     (["{tmp}/none"], "there is no dataset"),
     ([GOLDEN_EOD, f"{GOLDEN_EOD}.bin"], "this dataset is given twice"),
     ([GOLDEN_EOD, "--cache", "{tmp}"], "expected index caches of the datasets, found none"),
-    ([GOLDEN_EOD, "--cache", "{tmp}/none"], "expected a folder with index caches, found none"),
+    ([GOLDEN_EOD, "--cache", "{tmp}/none"], "there is no such folder"),
     ([GOLDEN_EOD, "--tokenizer-model", "{tmp}/none"], "none"),
 ])  # fmt: skip
 def test_bad_arguments_are_told_before_the_work(arguments, sentence, tmp_path, cli):

@@ -78,7 +78,7 @@ def test_stored_input_that_was_damaged_is_not_used(pipe, monkeypatch, cli):
 
 @pytest.mark.parametrize(("words", "message", "code"), [
     (("build", "--input", "-", "-"), "standard input (-) is given twice", 2),
-    (("build", "--dry-run", "--input", "-"), "-: expected files, got standard input, which a later build could not", 1),
+    (("build", "--dry-run", "--input", "-"), "-: a later build cannot read standard input again", 1),
 ])  # fmt: skip
 def test_uses_that_make_no_sense_are_refused(words, message, code, pipe, cli):
     piped = pipe(TEXT)

@@ -24,7 +24,7 @@ def run(shell, folder, **environment):
 
 
 @pytest.mark.parametrize(("redirection", "said"), [
-    (">/dev/full", f"warning: done, but the summary {FULL}\n"), (">&- 2>&- <&-", None),
+    (">/dev/full", f"warning: the summary {FULL}\n"), (">&- 2>&- <&-", None),
 ], ids=["full", "all-closed"])  # fmt: skip
 def test_build_whose_summary_cannot_be_printed_is_done(tmp_path, redirection, said):
     ended = run(f"$ds {BUILD} {redirection}", tmp_path)

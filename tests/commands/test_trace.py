@@ -58,7 +58,7 @@ def trace(cli, *words):
 
 def refusal(cli, code, *words):
     shown = cli(["trace", *map(str, words)], code)
-    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert (shown.out, shown.err.count("\n")) == ("", 1 + ("hint: " in shown.err))
     return shown.err
 
 
@@ -133,7 +133,7 @@ def test_cache_of_other_data_is_refused(copied, cli):
     message = refusal(cli, 1, "cache", "--prefix", "other", "--sample", 0)
     assert "they were built from other data or settings" in message
     message = refusal(cli, 1, "cache", "--prefix", "other", "--consumed", 1)
-    assert "expected a document index of its 1 sequences" in message
+    assert "an index has numbers from" in message
 
 
 @pytest.mark.parametrize(("code", "words", "message"), [
@@ -141,10 +141,10 @@ def test_cache_of_other_data_is_refused(copied, cli):
     (2, ["--sample", 1, "--consumed", 1], "--sample and --consumed cannot be combined"),
     (2, ["--step", 1], "--step needs --global-batch-size"),
     (2, ["--step", "9-3", "--global-batch-size", 8], "'9-3' is not a step such as 12"),
-    (2, ["--step", f"1-{10**6}", "--global-batch-size", 8], "expected at most 100,000 samples at once, got 8,000,000"),
-    (1, ["--step", 10**6, "--global-batch-size", 8], "expected a sample from 0 to 1875, got 7999992"),
-    (1, ["--sample", 10**6], "expected a sample from 0 to"),
-    (1, ["--consumed", 10**6], "expected a number of consumed samples from 0 to"),
+    (2, ["--step", f"1-{10**6}", "--global-batch-size", 8], "8,000,000 samples are too many at once"),
+    (1, ["--step", 10**6, "--global-batch-size", 8], "there is no sample 7999992; it has 1,876"),
+    (1, ["--sample", 10**6], "there is no sample 1000000"),
+    (1, ["--consumed", 10**6], "1,000,000 consumed samples: there are"),
     (1, ["--sample", 0, "--split", "valid"], "there are 0 index caches of the split valid"),
 ])  # fmt: skip
 def test_wrong_questions_get_one_sentence(built, code, words, message, cli, monkeypatch):
@@ -184,8 +184,8 @@ def test_packs_lead_to_conversations(chats, cli):
 
 @pytest.mark.parametrize(("name", "words", "message"), [
     ("whole_packing_256", ["--step", 1, "--global-batch-size", 2], "packs have no steps, as trainers shuffle"),
-    ("whole_packing_256", ["--sample", 0, "--split", "train"], "expected no --split"),
-    ("whole_bridge_256", ["--sample", 0], "got export, which has no samples"),
+    ("whole_packing_256", ["--sample", 0, "--split", "train"], "leave out --split"),
+    ("whole_bridge_256", ["--sample", 0], "export has no samples"),
 ])  # fmt: skip
 def test_wrong_questions_about_packs_get_one_sentence(chats, name, words, message, cli, monkeypatch):
     monkeypatch.chdir(chats)

@@ -69,7 +69,7 @@ def samples_of(prefix, *, options=DEFAULT_OPTIONS):
 def test_sequences_and_documents_are_decoded_with_the_named_tokenizer(prefix):
     dataset = IndexedDataset(prefix)
     assert dataset.decode(0) == dataset.decode_document(0) == dataset.decode(-len(dataset)) == FIRST_TEXT + EOD
-    with pytest.raises(IndexError, match="expected a sequence below"):
+    with pytest.raises(IndexError, match="there is no sequence "):
         dataset.decode(len(dataset))
 
 
@@ -89,7 +89,7 @@ def test_ids_that_the_tokenizer_lacks_are_refused():
     largest = max(int(document.max()) for document in dataset)
     assert largest >= small.vocabulary_size
     number = next(number for number, document in enumerate(dataset) if document.max() == largest)
-    with pytest.raises(TokenizerError, match=f"expected ids below its .* tokens, got {largest}"):
+    with pytest.raises(TokenizerError, match=f"id {largest} is not one of its"):
         dataset.decode(number, tokenizer=small)
 
 

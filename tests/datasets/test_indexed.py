@@ -57,12 +57,12 @@ def test_documents_are_runs_of_sequences(dataset):
 @pytest.mark.parametrize("index", [4, -5, 1 << 70])
 def test_index_out_of_range_is_named(dataset, index):
     for read in (dataset.__getitem__, dataset.get, dataset.document_of):
-        with pytest.raises(IndexError, match=f"d: expected a sequence below 4, got {index}"):
+        with pytest.raises(IndexError, match=f"d: there is no sequence {index}; it has 4"):
             read(index)
-    with pytest.raises(IndexError, match=f"expected a document below 4, got {index}"):
+    with pytest.raises(IndexError, match=f"there is no document {index}; it has 4"):
         dataset.document(index)
     if index < 1 << 63:
-        with pytest.raises(IndexError, match=f"expected a sequence below 4, got {index}"):
+        with pytest.raises(IndexError, match=f"there is no sequence {index}; it has 4"):
             dataset.take([0, index])
 
 
@@ -105,7 +105,7 @@ def test_sequence_outside_the_bin_is_a_format_error(tmp_path, pointer, length):
     dataset = damaged_dataset(tmp_path, pointer=pointer, length=length)
     reads = [("__getitem__", 1), ("__getitem__", -3), ("__getitem__", slice(1, 2))]
     for read, argument in [*reads, *([("get", 1), ("take", [0, 1])] if length >= 0 else [])]:
-        with pytest.raises(FormatError, match=r"d\.idx: expected sequence -?[13] inside the \.bin"):
+        with pytest.raises(FormatError, match=r"d\.idx: sequence -?[13] is outside the \.bin"):
             getattr(dataset, read)(argument)
     assert dataset[0].tolist() == [1, 2, 3]
 

@@ -52,7 +52,7 @@ def test_dataset_checks_its_tokens_patterns_and_fields(jsonl):
         open_with(PATTERNS, {"eod_token": "<eod>"})
     with pytest.raises(InputError, match="cannot be called 'special_tokens'"):
         open_with([".special_tokens"], {})
-    with pytest.raises(RecordProblem, match="field 'id': expected a text or a list"):
+    with pytest.raises(RecordProblem, match="field 'id' is neither a text nor a list"):
         open_with([".id"], {})[0]
     with pytest.raises(InputError, match="cannot be read"):
         InstructionDataset("nosuch.jsonl", tokenizer=train("bytes"), jq_patterns=PATTERNS, special_tokens={})
@@ -87,7 +87,7 @@ def test_packed_dataset_gives_every_conversation_once_with_its_mask(tmp_path):
         assert block.sequence_boundaries.tolist() == np.cumsum([0, *(len(texts[i]) for i in ids)]).tolist()
     assert sorted(seen) == list(range(7))
     assert stack_blocks([dataset[0], dataset[-1]]).tokens.shape == (2, 8)
-    with pytest.raises(IndexError, match="expected a block below 4"):
+    with pytest.raises(IndexError, match="there is no block "):
         dataset[4]
 
 
@@ -107,15 +107,15 @@ def test_packed_dataset_reads_the_plan_that_is_there(tmp_path):
 def test_plan_of_other_data_is_refused(tmp_path, blocks):
     prefix, _, _ = write_chat(tmp_path, [3, 3, 3])
     write_dataset(Path(packing_prefix(prefix, 8)), [[block] for block in blocks], dtype="<i4")
-    with pytest.raises(FormatError, match=r"expected (each of 3 sequences once|blocks of at most 8)"):
+    with pytest.raises(FormatError, match=r"(does not have each of 3 sequences once|a block has 9 tokens)"):
         PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
 
 
 def test_masks_of_other_data_are_refused(tmp_path):
     prefix, texts, masks = write_chat(tmp_path, [5, 3])
     write_dataset(tmp_path / "chat_loss_mask", [[mask.tolist()] for mask in masks[::-1]], dtype="<u1")
-    with pytest.raises(FormatError, match=r"of the lengths of .*chat_text_document\.idx \(2 sequences\), got uint8"):
+    with pytest.raises(FormatError, match=r"not a uint8 mask for every token of .*chat_text_document\.idx"):
         PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
     write_dataset(tmp_path / "chat_loss_mask", [[text.tolist()] for text in texts])
-    with pytest.raises(FormatError, match=r"expected uint8 masks .* got uint16"):
+    with pytest.raises(FormatError, match="not a uint8 mask for every token"):
         PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)

@@ -34,7 +34,7 @@ def test_dataset_finds_lines_without_an_index_and_takes_a_jq_pattern(tmp_path, t
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    (b'{"text": 1}', "expected a string under the key 'text', got a number"),
+    (b'{"text": 1}', "the value under the key 'text' is a number, and has to be a string"),
     (b'{"body": "x"}', "no key 'text'; the record has 'body'"),
     (b"[]", "not a JSON object but a list"),
     (b'{"text": "\xed\xa0\x80"}', "not UTF-8: byte 0xed"),
@@ -54,7 +54,7 @@ def test_lines_are_those_of_the_file(tmp_path):
     lines = RawLines(path)
     assert [lines[number] for number in range(len(lines))] == [b"\xef\xbb\xbf{}\r", b"  [1]", b"NaN"]
     assert [lines.offset(number) for number in (0, 1, -1)] == [0, 7, 13]
-    with pytest.raises(IndexError, match="expected a line below 3, got 3"):
+    with pytest.raises(IndexError, match="there is no line 3; it has 3"):
         lines[3]
 
 
@@ -64,14 +64,14 @@ def test_a_file_that_changed_is_noticed(tmp_path):
     create_raw_index(str(path))
     lines = RawLines(path)
     path.write_bytes(b"{}\n")
-    with pytest.raises(InputError, match="but it has changed; open it again"):
+    with pytest.raises(InputError, match="the file has changed since it was opened"):
         lines[1]
     with pytest.raises(FormatError, match="the file has changed since it was indexed"):
         RawLines(path)
     path.write_bytes(b"{ }\n[]\n")
-    with pytest.raises(InputError, match="it has changed; open it again"):
+    with pytest.raises(InputError, match="the file has changed since it was opened"):
         lines[1]
-    with pytest.raises(FormatError, match=r"expected the index of .* as it is now"):
+    with pytest.raises(FormatError, match=r"does not fit .* as it is now"):
         RawLines(path)
 
 

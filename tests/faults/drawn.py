@@ -168,7 +168,7 @@ OTHERS = {
 def write_text(path, *, rng, num_lines=None, is_chat=False, broken=0.03):
     """Write records, of which some are blank or bad; return the bytes."""
     lines = []
-    for number in range(rng.choice((3, 40, 120)) if num_lines is None else num_lines):
+    for number in range(rng.choice((3, 12, 30) if is_chat else (3, 30, 80)) if num_lines is None else num_lines):
         if rng.random() < broken and not is_chat:
             lines.append(rng.choice((b" \n", *(bad + b"\n" for bad in BROKEN.values()))))
         elif is_chat:
@@ -219,7 +219,7 @@ def write_piece(kind, path, rng, write):
     if kind in {"folder", "tiny"}:
         folder = path.with_suffix("")
         folder.mkdir()
-        for each in range(rng.randint(30, 120) if kind == "tiny" else 3):
+        for each in range(rng.randint(30, 80) if kind == "tiny" else 3):
             write(folder / f"{each:03}.jsonl", num_lines=rng.randint(1, 2) if kind == "tiny" else None)
         (folder / "README.md").write_text("no record\n")
         return [folder, folder / "001.jsonl"] if kind == "folder" else [folder]
@@ -303,7 +303,7 @@ def words_of(job, folder, out, work=None):
     return [*words, *options, *own], stdin
 
 
-SHARD_SIZES = ("1KiB", "3KiB", "6KiB", "20KiB")
+SHARD_SIZES = ("2KiB", "4KiB", "8KiB", "20KiB")
 
 
 def run_options(job, number):
@@ -577,8 +577,8 @@ def strike(trial, event, num_calls):
 
 def check_nothing_changed(trial):
     """Check that a command without a work folder leaves nothing if it fails."""
-    found = {name for name in snapshot(trial.out) if not name.endswith(".progress.json")}
-    left = sorted(found - trial.before_job.keys())
+    found, expected = snapshot(trial.out), trial.before_job | trial.expected
+    left = sorted(name for name in found if found[name] != expected.get(name) and not name.endswith(".progress.json"))
     if left and not any(name.endswith(".commit") for name in left):  # which the next run carries out
         raise Failed(f"left over after a failure: {kind_of(left[0])}")
 

@@ -75,8 +75,8 @@ def test_lines_are_judged_as_json_loads_does(line):
 
 
 @pytest.mark.parametrize(("data", "message"), [
-    (b"{}\n{\n[\n", "lines.jsonl, line 2: expected JSON, got something else; correct it, .* --drop-faulty-entries"),
-    (b"{}\n{}\n\r\n", "lines.jsonl, line 3: expected JSON, got a blank line"),
+    (b"{}\n{\n[\n", "lines.jsonl, line 2: not JSON; fix it, .* --drop-faulty-entries"),
+    (b"{}\n{}\n\r\n", "lines.jsonl, line 3: a blank line"),
 ])  # fmt: skip
 @pytest.mark.parametrize("block_bytes", [3, 4 << 20])
 def test_the_first_faulty_line_is_an_error_and_nothing_is_left(tmp_path, monkeypatch, data, message, block_bytes):
@@ -87,7 +87,7 @@ def test_the_first_faulty_line_is_an_error_and_nothing_is_left(tmp_path, monkeyp
 
 
 def test_an_empty_file_is_refused_unless_lines_may_be_dropped(tmp_path):
-    with pytest.raises(InputError, match="at least one line, got an empty file"):
+    with pytest.raises(InputError, match="the file is empty"):
         index_of(tmp_path, b"")
     assert index_of(tmp_path, b"", drop=True) == pickle.dumps([], protocol=4)
 

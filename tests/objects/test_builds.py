@@ -166,8 +166,8 @@ def test_refusals_while_publishing_are_one_sentence(store, texts, cli):
 
 
 @pytest.mark.parametrize(("source", "words"), [
-    ("s3://src/*.nothing", "expected at least one object to match"),
-    ("s3://src/nothing/", "expected files with records"),
+    ("s3://src/*.nothing", "no object matches"),
+    ("s3://src/nothing/", "no file with records"),
     ("s3://gone/", "there is no such bucket"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("store")

@@ -57,8 +57,8 @@ def test_reading_commands_say_the_same(folder, cli, words):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["verify", "s3://src/d*"], "expected the address of one dataset, got a pattern or a folder"),
-    (["verify", "https://h/d?sig=planted"], "https://h/d: expected an address without a signature"),
+    (["verify", "s3://src/d*"], "a pattern or a folder is not one dataset"),
+    (["verify", "https://h/d?sig=planted"], "https://h/d: a dataset is not read through a signed address"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_what_is_not_read_is_refused(words, message, cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -72,7 +72,7 @@ def test_what_is_not_read_is_refused(words, message, cli, tmp_path, monkeypatch)
 @pytest.mark.parametrize(("words", "message"), [
     (["inspect", "s3://src/none"], "s3://src/none: there is no dataset"),
     (["report", f"s3://src/data/{DATASET}", f"s3://src/data/{DATASET}.bin", "-o", "x.html"],
-     "expected every dataset once, got it twice"),
+     "this dataset is given twice"),
     (["index", "--data-path", f"s3://src/data/{DATASET}", "--seq-length", "8", "--epochs", "1"],
      "expected --data-cache-path with a dataset in an object store"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip

@@ -81,7 +81,9 @@ def test_configurations_name_the_files(hub):
     hub.card = {"configs": [{"config_name": "de", "data_files": "de/*"}, {"config_name": "en", "data_dir": "en"}]}
     found = input_paths.find_paths([NAME], config="de")
     assert [each.path.partition("@")[2].partition("/")[2] for each in found] == ["de/a b#%.jsonl"]
-    with pytest.raises(InputError, match="expected one configuration, found de, en; choose with --input-config"):
+    with pytest.raises(
+        InputError, match=r"several configurations; the Hub describes de, en\nhint: choose with --input-config"
+    ):
         input_paths.find_paths([NAME])
 
 
@@ -100,18 +102,23 @@ FAULTS = {
         {},
         {"HF_TOKEN": "hf_PlantedOther"},
         "/en/*",
-        "the store does not accept the credentials of this node; renew them (on the Hub by HF_TOKEN",
+        "the store does not accept the credentials of this node) hint: renew them (on the Hub by HF_TOKEN",
     ),
     "private": (
         {"private": True},
         {},
         "/en/*",
-        "there is no such dataset, or it is private; check its name, or set HF_TOKEN",
+        "there is no such dataset, or it is private) hint: check its name, or set HF_TOKEN",
     ),
     "no network": ({}, {"HF_ENDPOINT": "http://127.0.0.1:1"}, "/en/*", "the store cannot be reached"),
-    "no such branch": ({}, {}, "@v9/en/*", "the dataset has no such revision; check it"),
-    "no such file": ({}, {}, "/en/none.jsonl", "there is no such file in this commit of the dataset; check the path"),
-    "no match": ({}, {}, "/en/*.txt", "expected at least one object to match"),
+    "no such branch": ({}, {}, "@v9/en/*", "the dataset has no such revision) hint: check the name"),
+    "no such file": (
+        {},
+        {},
+        "/en/none.jsonl",
+        "no such file in this commit of the dataset hint: check the path",
+    ),
+    "no match": ({}, {}, "/en/*.txt", "no object matches"),
     "gated": ({"gated": True}, {}, "/en/*", "the store does not accept the credentials of this node"),
     "signature refused": ({"faults": [("storage", 403)] * 99}, {}, "/de/*", "the store does not allow it"),
 }

@@ -71,7 +71,7 @@ def test_other_content_is_refused_by_its_kind(tmp_path, name, content, said):
 def test_a_file_that_is_cut_off_or_damaged_is_refused_with_its_member(tmp_path, name):
     content = COMPRESSORS[name](TEXT)
     path, container = write(tmp_path, name, content)
-    said = rf"expected {container} data, but the \w+ that begins at byte \d+ "
+    said = rf"the {container} \w+ that begins at byte \d+ "
     for size in (20, 40):
         Path(path).write_bytes(content[:size])
         with pytest.raises(InputError, match=f"{said}is cut off"):
@@ -84,7 +84,7 @@ def test_a_file_that_is_cut_off_or_damaged_is_refused_with_its_member(tmp_path, 
 def test_text_after_the_last_member_is_refused(tmp_path):
     path, container = write(tmp_path, "x.gz", gzip.compress(TEXT) + b"and something more")
     begin = len(gzip.compress(TEXT))
-    with pytest.raises(InputError, match=rf"the member that begins at byte {begin} is something else"):
+    with pytest.raises(InputError, match=rf"member that begins at byte {begin} is something else"):
         decode(path, container)
 
 

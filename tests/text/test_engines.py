@@ -149,19 +149,23 @@ def count_loads(monkeypatch):
     return loaded
 
 
-def test_gigatoken_is_built_again_and_says_the_same(monkeypatch):
+@pytest.mark.parametrize(("threads", "memory", "loads"), [(1, None, 2), (2, None, 1), (2, 1 << 30, 2)])
+def test_gigatoken_is_built_again_when_caches_of_its_threads_are_full(threads, memory, loads, monkeypatch):
     tokenizer = trained.as_tokenizer(SUITABLE["bos"])
     engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
-    sizes = iter([0, 100, 101 + (256 << 20), 0])
+    sizes = itertools.chain([0], [100] * threads, [101 + (256 << 20)], itertools.repeat(0))
     encoders.make_encoder.cache_clear()
-    monkeypatch.setattr(encoders, "LEARNT_PER_BYTE", 1 << 36)
+    monkeypatch.setattr(encoders, "CACHED_PER_BYTE", 1 << 36)
+    monkeypatch.setattr(encoders, "available_memory", lambda: memory)
     monkeypatch.setattr(encoders, "resident_bytes", lambda: next(sizes))
     built = count_loads(monkeypatch)
     encoder = make_encoder(tokenizer, engine)
-    first = encoded(encoder, TEXTS[:50])
+    alive = threading.Barrier(threads)
+    with ThreadPoolExecutor(threads) as pool:
+        [first, *_] = pool.map(lambda _: (alive.wait(), encoded(encoder, TEXTS[:50]))[1], range(threads))
     assert len(built) == 1
     assert encoded(encoder, TEXTS[:50]) == first
-    assert len(built) == 2
+    assert len(built) == loads
 
 
 @pytest.mark.quick(1)
@@ -170,7 +174,7 @@ def test_threads_share_an_object_and_each_gets_its_own_tokens(name, monkeypatch)
     """More threads than CPUs, with calls of little text, of much, and a rebuild now and then in between."""
     grown = itertools.count(0, 1 << 20)
     monkeypatch.setattr(encoders, "resident_bytes", lambda: next(grown))
-    monkeypatch.setattr(encoders, "REBUILD_AFTER_GROWTH", 1 << 18)
+    monkeypatch.setattr(encoders, "CACHE_BYTES_PER_THREAD", 1 << 18)
     tokenizer = trained.as_tokenizer(SUITABLE[name])
     encoder = make_encoder(tokenizer, choose_engine(tokenizer, "gigatoken", add_special_tokens=True))
     wanted = expected(SUITABLE[name], TEXTS)

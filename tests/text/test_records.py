@@ -60,16 +60,14 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, change):
             file.write(GOOD)
     else:
         os.utime(path, ns=(1, 1))
-    with pytest.raises(InputError, match=r"changing\.jsonl: changed while the build was running"):
+    with pytest.raises(InputError, match=r"changing\.jsonl: changed while the job was running"):
         list(blocks)
 
 
 def test_unsuitable_files_are_named(tmp_path):
     path = tmp_path / "small.jsonl"
     path.write_bytes(GOOD)
-    with pytest.raises(
-        InputError, match=r"small\.jsonl: changed while the build was running \(expected 35 bytes as planned, got 34"
-    ):
+    with pytest.raises(InputError, match=r"small\.jsonl: changed while the job was running \(35 bytes before, 34"):
         list(read_part(part_of(path, size_bytes=35), SELECTION))
     with pytest.raises(InputError, match=r"none\.jsonl: cannot be read \(No such file or directory\)"):
         list(read_part(replace(part_of(path), path=str(tmp_path / "none.jsonl")), SELECTION))
@@ -152,9 +150,9 @@ def test_long_paths_are_followed_as_deep_as_records_go(depth):
 
 @pytest.mark.parametrize(("line", "reason"), [
     (b'{"meta": {"x": 1}}', "no key 'text' at .meta; it has 'x'"),
-    (b'{"meta": [1]}', "expected an object at .meta, got a list"),
+    (b'{"meta": [1]}', ".meta is a list, not an object"),
     (b'{"meta.text": 1}', "no key 'meta'; the record has 'meta.text'"),
-    (b'{"meta": {"text": 5}}', "expected a string or a list of strings at .meta.text, got a number"),
+    (b'{"meta": {"text": 5}}', "the value at .meta.text is a number, and has to be a string or a list of strings"),
 ])  # fmt: skip
 def test_reason_names_the_place(line, reason):
     assert open_selection([".meta.text"]).read_line(line) == reason
@@ -168,7 +166,7 @@ def line_of(value):
     return b'{"x": 1, "ids": %s}' % value.encode()
 
 
-EXPECTED_IDS = "expected a list of token ids from 0 to 99 under the key 'ids', got "
+NO_IDS = "the value under the key 'ids' is {}, and has to be a list of token ids from 0 to 99"
 BAD_IDS = {
     "[1, 100]": "a list with 100 as item 2",
     "[1.0]": "a list with 1.0 as item 1",
@@ -185,5 +183,5 @@ BAD_IDS = {
 def test_what_is_no_id_is_a_bad_record_with_its_place(value, reason):
     for lines in ([value], ["[1]", value, "[2]"], ["[[1]]", value]):
         read = parse(b"\n".join(map(line_of, lines)), ID_SELECTION)
-        assert [bad.reason for bad in read.bad] == [EXPECTED_IDS + reason]
+        assert [bad.reason for bad in read.bad] == [NO_IDS.format(reason)]
         assert len(read.offsets) == len(lines) - 1

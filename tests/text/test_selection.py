@@ -42,14 +42,14 @@ def test_condition_that_is_no_jq_is_refused(where):
 
 @pytest.mark.parametrize(("keys", "join"), [(["a", ".a"], None), (["a", "a"], " ")])
 def test_keys_of_one_name_are_refused(keys, join):
-    with pytest.raises(InputError, match="expected keys of different names, got a"):
+    with pytest.raises(InputError, match=r"two of the keys a .* have the same name"):
         open_selection(keys, join=join)
 
 
 def test_escapes_of_a_separator():
     assert decode_separator("\\t|\\\\n\né") == "\t|\\n\né"
     for written in ("\\x", "a\\", "\ud800"):
-        with pytest.raises(ValueError, match="expected"):
+        with pytest.raises(ValueError, match=r"is not an escape|cannot be encoded"):
             decode_separator(written)
 
 
@@ -81,19 +81,19 @@ def test_shown_path_is_the_path(path):
     assert parse_key(show_path(path)).path == path
 
 
-EXPECTED = "expected a string or a list of strings under the key 'text', got "
+IS, TEXTS = "the value under the key 'text' is ", ", and has to be a string or a list of strings"
 
 
 @pytest.mark.parametrize(("line", "reason"), [
-    (b'{"text": null}', EXPECTED + "null"),
-    (b'{"text": true}', EXPECTED + "a boolean"),
-    (b'{"text": -1.5}', EXPECTED + "a number"),
-    (b'{"text": {}}', EXPECTED + "an object"),
-    (b'{"text": ["a", ["b"]]}', EXPECTED + "a list with a list as item 2"),
-    (rb'{"text": "ab\udc00"}', EXPECTED + r"a string with the lone surrogate \udc00 at character 3"),
+    (b'{"text": null}', IS + "null" + TEXTS),
+    (b'{"text": true}', IS + "a boolean" + TEXTS),
+    (b'{"text": -1.5}', IS + "a number" + TEXTS),
+    (b'{"text": {}}', IS + "an object" + TEXTS),
+    (b'{"text": ["a", ["b"]]}', IS + "a list with a list as item 2" + TEXTS),
+    (rb'{"text": "ab\udc00"}', IS + r"a string with the lone surrogate \udc00 at character 3" + TEXTS),
     (
         rb'{"text": ["\ud800"]}',
-        EXPECTED + r"a list with a string with the lone surrogate \ud800 at character 1 as item 1",
+        IS + r"a list with a string with the lone surrogate \ud800 at character 1 as item 1" + TEXTS,
     ),
     (b"{}", "no key 'text'; the record has no keys"),
     (b'{"Text": "a", "x": 1}', "no key 'text'; the record has 'Text', 'x'"),

@@ -142,11 +142,11 @@ def test_binary_values_are_utf8_or_bad(format, kind, tmp_path):
     path = write_table(tmp_path / "table", pa.table({"text": array, "id": [1, 2, 3]}), format)
     assert read(path, format)[0] == {0: (["good"],), 2: (["fine é"],)}
     [(number, (reason, _))] = read(path, format)[1].items()
-    assert (number, reason) == (1, "expected UTF-8 under the key 'text', got other bytes")
+    assert (number, reason) == (1, "the value under the key 'text' is not UTF-8")
     selection = open_selection(['x=.text | if type == "array" then .[0] else . end'])
     texts, bad, _ = collect(parse_block(block, selection, 1 << 30) for block in read_lines(path, format, 1))
     assert list(texts.values()) == [(["good"],), (["fine é"],)]
-    expected = "not UTF-8" if kind == pa.string() else "got null|with null as item 1"
+    expected = "not UTF-8" if kind == pa.string() else "is null|with null as item 1"
     assert [number for number, (reason, _) in bad.items() if re.search(expected, reason)] == [1]
 
 
@@ -322,7 +322,7 @@ def test_changed_files_are_refused(format, tmp_path):
     blocks = read_part(table_part(path, format), open_selection(["text"]), block_bytes=1)
     next(blocks)
     os.utime(path, ns=(1, 1))
-    with pytest.raises(InputError, match="changed while the build was running"):
+    with pytest.raises(InputError, match="changed while the job was running"):
         list(blocks)
 
 

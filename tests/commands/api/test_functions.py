@@ -37,7 +37,7 @@ def test_build_again_is_already_complete_and_another_plan_is_refused():
     first, second = build(), build()
     assert second.already_complete
     assert second.datasets == first.datasets
-    with pytest.raises(PlanError, match=r"append-eod was 0 and is not set\nhint: .* replace it with replace=True"):
+    with pytest.raises(PlanError, match=r"append-eod was given and is not given\nhint: .* with replace=True"):
         build(append_eod=False)
     assert build(append_eod=False, replace=True).already_complete is False
 
@@ -82,7 +82,7 @@ def test_build_index_takes_results_and_open_and_verify_take_its_own():
     again = dsindex.build_index(built, seq_length=16, epochs=2.5, data_cache_path="cache")
     assert [result.reused for result in again.results] == [True, True, True]
     for misuse in (lambda: dsindex.verify(caches), lambda: dsindex.merge([caches], output_prefix="x")):
-        with pytest.raises(dsindex.UsageError, match="expected a dataset, got index caches"):
+        with pytest.raises(dsindex.UsageError, match="these are index caches"):
             misuse()
 
 
@@ -90,7 +90,7 @@ def test_pack_and_convert_go_both_ways():
     packed = dsindex.pack(OWN.docs, tokenizer=TOKENIZER, output="out/x.pbin", shard_size="8KiB", workers=2)
     assert packed.prefixes == ("out/x.pbin",)
     assert dsindex.verify(packed)
-    with pytest.raises(dsindex.UsageError, match=r"expected datasets of \.bin and \.idx, got out/x\.pbin"):
+    with pytest.raises(dsindex.UsageError, match=r"out/x\.pbin is not a \.bin and \.idx"):
         dsindex.merge(packed, output_prefix="x")
     converted = dsindex.convert(build(), "out/y.pbin", pbin_era="2024-04")
     back = dsindex.convert(converted, "out/back")
@@ -114,9 +114,9 @@ def test_instruct_takes_its_configuration_as_a_mapping_or_a_file():
     valid = dsindex.open(made, split="valid")
     assert isinstance(valid, PackedInstructionDataset)
     assert valid.prefix == "out/chat_valid"
-    with pytest.raises(dsindex.UsageError, match="expected a split of train, valid, test, got 'dev'"):
+    with pytest.raises(dsindex.UsageError, match="there is no split 'dev', only train, valid, test"):
         dsindex.open(made, split="dev")
-    with pytest.raises(dsindex.UsageError, match="expected datasets of texts, got instruction data"):
+    with pytest.raises(dsindex.UsageError, match="instruction data is no dataset of texts"):
         dsindex.build_index(made, seq_length=16, epochs=1)
 
 

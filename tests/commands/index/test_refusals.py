@@ -31,7 +31,7 @@ REFUSED = {
     "split": ({"split": "no"}, InputError, "--split: 'no' is not one to three shares"),
     "paths": ({"dataset_path_as": ["a"]}, InputError, "--dataset-path-as: a has no equals sign"),
     "not-json": ({"tokenizer_identifiers": "web.idx"}, InputError,
-     "web.idx: expected a JSON object, got a file that is not JSON"),
+     "web.idx: not valid JSON, where a JSON object is needed"),
     "no-json": ({"tokenizer_identifiers": "none.json"}, InputError, "none.json: cannot be read"),
     "like": ({"tokenizer_identifiers": None, "like": "identifiers.json"}, DsindexError,
      "identifiers.json is not the description of a GPTDataset or BlendedDataset"),

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 
 import msgspec
 import numpy as np
@@ -75,7 +76,7 @@ def expected(tmp_path_factory, broken, unusual):
         report = run_config(job(folder / "chat", input=(str(source),), shard_size="64MiB", workers=1), instruction)
         assert any(split.statistics.sequences > split.statistics.conversations for split in report.splits)
         found[name] = source, instruction, published(folder)
-    assert report.bad_records["bad-field"] == 30
+    assert report.bad_kinds["bad-field"] == 30
     return found
 
 
@@ -237,7 +238,7 @@ def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path,
 LONG = [{"role": "user", "content": "a " * 130}, {"role": "assistant", "content": "b " * 130}]
 SHORT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 LONGER = {
-    "refuse": ("too-long 1", (1, 1), 0, None),
+    "refuse": ("1 × .* 512 ", (1, 1), 0, None),
     "drop": (None, (2, 2), 0, 1),
     "truncate": (None, (2, 2), 1, None),
     "split-turns": (None, (2, 3), 0, None),
@@ -261,18 +262,18 @@ def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer):
     assert (statistics["cut"] > 0) == bool(is_cut)
     assert statistics["shortened"] == (longer in {"truncate", "split-turns"})
     assert packing.get("dropped") == dropped
-    assert said is None or f"quarantined: {said}" in shown
+    assert said is None or re.search(said, shown), shown
     assert ("1 longer sequence with" in shown) == (dropped == 1)
 
 
 @pytest.mark.parametrize(("text", "options", "code", "message"), [
     ("message_construction: [role]", ["--seq-length", "1"], 2, "'1' is not an integer from 2 to 134217728"),
-    ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a block"),
+    ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a pack"),
     ("{message_construction: [role]}", ["--seq-length", "64", "--pad-to-multiple", "12"], 2, "example --seq-length 60"),
     ("{message_construction: [role], too_long: split, max_length: 9}",
-     ["--seq-length", "64", "--longer-than-pack", "truncate"], 2, "got both; leave out one"),
+     ["--seq-length", "64", "--longer-than-pack", "truncate"], 2, "contradict each other"),
     ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
-    ("message_construction: [role", [], 1, "expected YAML"),
+    ("message_construction: [role", [], 1, "not valid YAML"),
 ])  # fmt: skip
 def test_wrong_options_are_said_in_one_sentence(tmp_path, capsys, text, options, code, message):
     (tmp_path / "chat.yaml").write_text(text)
