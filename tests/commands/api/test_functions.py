@@ -209,7 +209,7 @@ WRONG = [
     ("cache", {"split": "dev"}, InputError, "0 index caches of the split dev\nhint: choose one of test, train, valid"),
     ("out/docs_text_document", {"block_size": 8}, InputError, "does not take the option block_size; omit it"),
     ("/dev/null", {}, InputError, "/dev/null: a device is not a dataset"),
-    ("no-index.jsonl", {}, InputError, "text, and no raw index no-index.idx beside it"),
+    ("no-index.jsonl", {}, InputError, "text, and no raw index no-index.idx next to it"),
     ("cut.idx", {}, FormatError, "cut.idx: cut off: it has"),
     ("cut.pbin", {}, FormatError, "cut.pbin: not a .pbin of any version"),
     ("evil.idx", {}, FormatError, "evil.idx"),
