@@ -51,7 +51,7 @@ def read_template(name: str) -> str:
     if name not in names:
         close = difflib.get_close_matches(name.lower(), names, 1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise ValueError(f"chat_template: expected jinja2 text or one of {', '.join(names)}, got {name!r}{hint}")
+        raise ValueError(f"chat_template: {name!r} is neither jinja2 text nor one of {', '.join(names)}{hint}")
     return resources.files("dsindex.chat").joinpath(_FOLDER, name + _SUFFIX).read_text(encoding="utf-8")
 
 
@@ -200,7 +200,7 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 "loss_masking_jq_patterns needs message_construction; a chat template marks what is trained on"
             )
         if self.chat_template is not None and self.chat_template_file is not None:
-            raise ValueError("expected chat_template or chat_template_file, got both")
+            raise ValueError("set chat_template or chat_template_file, not both")
         begin, end = self.b_include_to_loss_token, self.e_include_to_loss_token
         if (begin is None) != (end is None) or (begin is not None and begin == end):
             raise ValueError(
@@ -208,8 +208,10 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             )
         if begin is not None and self.learn != "all":
             raise ValueError(f"learn: {self.learn} needs {{% generation %}} rather than markers")
-        if self.reasoning == "mask" and (begin is not None or self.message_construction):
-            raise ValueError("reasoning: mask needs a chat template with {% generation %}")
+        if (self.reasoning == "mask" and begin is not None) or (
+            self.reasoning != "learn" and self.message_construction
+        ):
+            raise ValueError(f"reasoning: {self.reasoning} needs a chat template, and mask one without markers")
         for name in RESERVED_VARIABLES:
             if name in self.template_variables:
                 raise ValueError(f"template_variables cannot set {name!r}, which each record has")
@@ -221,7 +223,7 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         if len(set(names)) != len(names):
             raise ValueError(f"message_construction names a field twice: {', '.join(names)}")
         if self.chat_template is not None or self.chat_template_file is not None or self.b_include_to_loss_token:
-            raise ValueError("expected message_construction or a chat template, got both")
+            raise ValueError("set message_construction or a chat template, not both")
         for option in ("optional_fields", "loss_masking_spans"):
             if unknown := set(getattr(self, option) or ()) - set(names):
                 raise ValueError(f"{option} names {min(unknown)!r}, which message_construction does not")
@@ -275,7 +277,7 @@ def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None
             config = structs.replace(config, chat_template=read_template(name))
         msgspec.json.encode(config)
     except UnicodeEncodeError as error:
-        raise InputError(f"{source}: expected Unicode text in every option, got other text ({error})") from error
+        raise InputError(f"{source}: an option is not Unicode text ({error})") from error
     except (msgspec.ValidationError, ValueError) as error:
         raise InputError(f"{source}: {_explain(str(error))}") from error
     return config
@@ -288,11 +290,9 @@ def _read_file(path: Path) -> str:
     except OSError as error:
         raise InputError(f"{path}: the chat template cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: expected a chat template in UTF-8, got other bytes at {error.start}") from error
+        raise InputError(f"{path}: the chat template is not UTF-8 (byte {error.start})") from error
     if len(template) > MAX_TEMPLATE_BYTES:
-        raise InputError(
-            f"{path}: expected a chat template of at most {MAX_TEMPLATE_BYTES >> 20} MiB, got more; is it another file?"
-        )
+        raise InputError(f"{path}: a chat template has at most {MAX_TEMPLATE_BYTES >> 20} MiB; is this another file?")
     return template
 
 
@@ -306,9 +306,9 @@ def _explain(problem: str) -> str:
     wrong = re.fullmatch(r"Invalid enum value '(.*)'", message)
     if wrong is not None:
         values = get_args(get_type_hints(InstructionConfig)[name])
-        message = f"expected one of {', '.join(values[:-1])} or {values[-1]}, got {wrong[1]!r}"
+        message = f"{wrong[1]!r} is not one of {', '.join(values[:-1])} or {values[-1]}"
     if message == "Invalid RFC3339 encoded date":
-        message = "expected a date such as 2026-01-31"
+        message = "not a date such as 2026-01-31"
     if message.startswith("Expected"):
         message = message.replace("Expected", "expected", 1).replace("`", "")
     return f"{name}: {message}" if name else message

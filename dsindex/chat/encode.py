@@ -181,7 +181,7 @@ class InstructionEncoder:
 
     def _read_record(self, record: Mapping[str, Any]) -> _Prompt:
         if not isinstance(record, dict):
-            raise RecordProblem("bad-field", f"expected an object, got {type(record).__name__}")
+            raise RecordProblem("bad-field", f"the record is not an object but {type(record).__name__}")
         for text in strings_in(record):
             check_text(text)
         if self._construction is not None:
@@ -199,7 +199,7 @@ class InstructionEncoder:
                 sources.append(prompt.lay_out())
                 prompts.append(prompt)
             except (RecordProblem, RecursionError) as error:
-                too_deep = RecordProblem("bad-field", "expected a record of usual depth, got one nested too deep")
+                too_deep = RecordProblem("bad-field", "the record is nested too deeply")
                 prompts.append(error if isinstance(error, RecordProblem) else too_deep)
                 if up_to_problem:
                     break
@@ -237,7 +237,7 @@ class InstructionEncoder:
         if self.config.too_long == "refuse":
             raise RecordProblem(
                 "too-long",
-                f"expected at most {limit} tokens, got {len(whole.tokens)}; see `too_long`, or "
+                f"{len(whole.tokens)} tokens, more than {limit}; see `too_long`, or "
                 "--longer-than-pack drop, truncate or split-turns with --seq-length",
             )
         if self.config.too_long == "truncate":
@@ -255,7 +255,7 @@ class InstructionEncoder:
         """Divide the exchanges, in order, into sequences with as many as fit in each."""
         exchanges, sequences, first = prompt.exchanges(), [], 0
         if not exchanges:
-            raise RecordProblem("too-long", f"expected at most {limit} tokens, and there is no exchange to split at")
+            raise RecordProblem("too-long", f"more than {limit} tokens, and there is no exchange to split at")
         while first < len(exchanges):
             best: MaskedTokens | None = None
             last = first
@@ -267,7 +267,7 @@ class InstructionEncoder:
             if best is None and tried.mask.any():
                 raise RecordProblem(
                     "too-long",
-                    f"exchange {first + 1} and its prompt: expected at most {limit} tokens, got {len(tried.tokens)}",
+                    f"exchange {first + 1} and its prompt: {len(tried.tokens)} tokens, more than {limit}",
                 )
             # A single exchange without trainable tokens may be too long: it is left out in any case.
             sequences.append(tried if best is None else best)
@@ -277,7 +277,7 @@ class InstructionEncoder:
     def render(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> Rendered:
         """Render messages with the template of the configuration."""
         if self._template is None:
-            raise TypeError("expected a chat template in the configuration")
+            raise TypeError("the configuration has no chat template")
         return self._template.render(messages, **variables)
 
     def reads_variable(self, name: str) -> bool:
@@ -301,7 +301,7 @@ class InstructionEncoder:
                     "marker-in-text", f"the marker {marker!r} stands in a text and would change the mask"
                 )
         if found and self.config.special_tokens_in_text == "refuse":
-            raise RecordProblem("bad-text", f"expected no special token in a text, got {min(found)!r}")
+            raise RecordProblem("bad-text", f"a text has the special token {min(found)!r}")
         return bool(found)
 
     def tokenize(self, sources: Sequence[Source]) -> Sequence[MaskedTokens | RecordProblem]:
@@ -396,8 +396,7 @@ class _Chat:
             if number is None and (conversation.trained is not None or conversation.masked_spans):
                 raise RecordProblem(
                     "generation-not-found",
-                    "expected a {% generation %} block in a loop over the messages, so that some of them can be left "
-                    "out, got one outside of such a loop",
+                    "replies share a {% generation %} block; put it in a loop over the messages to leave some out",
                 )
             if conversation.trained is not None and number not in conversation.trained:
                 continue
@@ -539,8 +538,8 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
     if source is None:
         known = ", ".join(sorted(tokenizer.chat_templates)) or "none"
         raise InputError(
-            f"expected message_construction, a chat_template, or a tokenizer with a chat template "
-            f"{config.chat_template_name!r}; the tokenizer has {known}"
+            f"no chat template {config.chat_template_name!r}: the tokenizer has {known}; set `chat_template` or "
+            "`message_construction`"
         )
     if config.control_tokens == "refuse" and (split := tokenizer.split_tokens(control_tokens(config.chat_template))):
         raise TokenizerError(

@@ -50,7 +50,7 @@ class MarkedText(NamedTuple):
 
     text: str
     spans: tuple[CharacterSpan, ...]
-    spelt: bytes
+    encoded: bytes
     """The text in UTF-8."""
     ends: tuple[int, ...]
     """First byte of each span, and one past its last: shape [2 * spans]."""
@@ -62,14 +62,14 @@ class MarkedText(NamedTuple):
         Raises:
             RecordProblem: If it has a lone surrogate.
         """
-        spelt, kept = check_text(text), tuple(spans)
+        encoded, kept = check_text(text), tuple(spans)
         ends = tuple(chain.from_iterable(kept))
-        if len(text) != len(spelt):
+        if len(text) != len(encoded):
             places = {0: 0}
             for before, place in pairwise(sorted({0, *ends})):
                 places[place] = places[before] + len(text[before:place].encode())
             ends = tuple(places[end] for end in ends)
-        return cls(text, kept, spelt, ends)
+        return cls(text, kept, encoded, ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class ChatTokenizer:
             with library_errors():
                 self._tokenizer = shared_tokenizer(self._data)
         except LibraryError as error:
-            raise TokenizerError(f"expected the text of a tokenizer.json, got something else: {error}") from error
+            raise TokenizerError(f"not the text of a tokenizer.json: {error}") from error
 
     @classmethod
     def from_path(cls, path: Path) -> ChatTokenizer:
@@ -167,7 +167,7 @@ class ChatTokenizer:
         if len(ids) != 1 or self._tokenizer.token_to_id(text) != ids[0]:
             shown = ", ".join(f"{self.token_text(i)!r} ({i})" for i in ids) or "none"
             raise TokenizerError(
-                f"special token {name} = {text!r}: expected exactly one id of its own, got {len(ids)}: {shown}; "
+                f"special token {name} = {text!r} is not a single id of its own, but {len(ids)} ids: {shown}; "
                 "add it to the tokenizer's added tokens, or choose one that the tokenizer has"
             )
         return int(ids[0])
@@ -210,7 +210,7 @@ def read_chat_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     except (TypeError, KeyError):
         templates = {"": None}
     if not all(isinstance(text, str) for text in templates.values()):
-        raise TokenizerError(f"{folder}: expected chat_template to be a text or a list of name and template")
+        raise TokenizerError(f"{folder}: chat_template is neither a text nor a list of names and templates")
     named = [("default", folder / "chat_template.jinja")]
     named += [(file.stem, file) for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))]
     for name, file in named:
@@ -218,7 +218,7 @@ def read_chat_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
             try:
                 templates[name] = read_tokenizer_bytes(str(file)).decode()
             except UnicodeDecodeError as error:
-                msg = f"{file}: expected a chat template in UTF-8, got other bytes at {error.start}"
+                msg = f"{file}: the chat template is not UTF-8 (byte {error.start})"
                 raise TokenizerError(msg) from error
     return {name: text for name, text in tokens.items() if text is not None}, templates
 
@@ -273,7 +273,7 @@ def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int)
     if ids.size and (depth.min() < 0 or depth.max() > 1 or depth[-1] != 0):
         return RecordProblem(
             "unbalanced-markers",
-            f"expected begin and end markers in turn, got {int(opens.sum())} begins and {int(closes.sum())} ends; "
+            f"{int(opens.sum())} begin markers and {int(closes.sum())} end markers do not alternate; "
             "the template must close every trainable part",
         )
     return MaskedTokens(tokens=ids, mask=((depth == 1) & ~opens).astype(np.uint8))
@@ -374,10 +374,10 @@ class FastTexts:
             MaskedTokens(tokens=tokens, mask=mask[begin:end])
             for tokens, (begin, end) in zip(batch.split(), pairwise(starts_of(batch.lengths).tolist()), strict=True)
         ]
-        is_placed = (np.diff(bases) == [len(text.spelt) for text in texts]).tolist()
+        is_placed = (np.diff(bases) == [len(text.encoded) for text in texts]).tolist()
         for number, rendered in enumerate(texts):
-            placed = is_placed[number] and self._is_unchanged(rendered.spelt)
-            if placed and not _is_audited(rendered.spelt):
+            placed = is_placed[number] and self._is_unchanged(rendered.encoded)
+            if placed and not _is_audited(rendered.encoded):
                 continue
             wanted = encode_with_reference(self._reference, rendered)
             if placed and not _are_equal(found[number], wanted):
@@ -397,9 +397,9 @@ class FastTexts:
                 return f"masks need the characters of each token, and {content!r} stands for itself and for other bytes"
         return None
 
-    def _is_unchanged(self, spelt: bytes) -> bool:
+    def _is_unchanged(self, encoded: bytes) -> bool:
         """Tell whether the normalizer leaves a text as it is: NFC is the only one that the fast engine has."""
-        return not self._normalizes or spelt.isascii() or unicodedata.is_normalized("NFC", spelt.decode())
+        return not self._normalizes or encoded.isascii() or unicodedata.is_normalized("NFC", encoded.decode())
 
     @functools.cached_property
     def _document(self) -> dict[str, Any]:
@@ -470,8 +470,8 @@ def _mask_tokens(ends: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[n
     return mask
 
 
-def _is_audited(spelt: bytes) -> bool:
-    return len(spelt) <= AUDITED_BYTES and xxhash.xxh3_64_intdigest(spelt) % AUDITED_SHARE == 0
+def _is_audited(encoded: bytes) -> bool:
+    return len(encoded) <= AUDITED_BYTES and xxhash.xxh3_64_intdigest(encoded) % AUDITED_SHARE == 0
 
 
 def _are_equal(first: MaskedTokens, second: MaskedTokens) -> bool:

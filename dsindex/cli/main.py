@@ -110,10 +110,8 @@ def as_plain(value: object) -> object:
 
 def _split_words(command: str | None, given: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     """Split off the words after `--`, which are the command of a training job."""
-    if command != "index" or "--" not in given:
-        return given, {}
-    place = given.index("--")
-    return given[:place], {"command": given[place + 1 :]}
+    place = given.index("--") if command == "index" and "--" in given else len(given)
+    return given[:place], {"command": given[place + 1 :]} if place < len(given) else {}
 
 
 def _answer_without_command(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

@@ -42,6 +42,7 @@ COMMON = frozenset({
     "config_file",
 })  # fmt: skip
 """Options that `-h` lists for commands with more than a screenful; fields of any of the models."""
+HINTS = {"--split-sentences": "give a list of sentences as the text of a record, and each becomes a sequence"}
 SCREENFUL = 12
 """Options."""
 GROUPS = {
@@ -103,11 +104,11 @@ class Parser(argparse.ArgumentParser):
             word = rest[0].partition("=")[0]
             if not word.startswith("-"):
                 self.error(f"unexpected argument: {rest[0]}")
-            near = difflib.get_close_matches(word, self._option_string_actions, n=2, cutoff=0.7)
-            self.error(f"there is no option {word}", f"did you mean {' or '.join(near)}?" if near else None)
+            near = " or ".join(difflib.get_close_matches(word, self._option_string_actions, n=2, cutoff=0.7))
+            self.error(f"there is no option {word}", HINTS.get(word, near and f"did you mean {near}?"))
         return options, rest
 
-    def error(self, message: str, hint: str | None = None) -> NoReturn:
+    def error(self, message: str, hint: str = "") -> NoReturn:
         """Raise UsageError."""
         raise UsageError(message.removeprefix("argument "), hint=hint or f"`{self.prog} -h` lists the common options")
 
@@ -116,7 +117,7 @@ def make_parser(command: str | None, *, is_brief: bool = False) -> Parser:
     """Return the parser of the command line, with the flags of this command only; a brief one hides rare options."""
     description = "Training data for language models: from text to a merged, indexed Megatron dataset."
     parser = Parser(prog="dsindex", description=description, epilog=EPILOG)
-    version = "show the version; with --verbose, also those of all dependencies, for a bug report"
+    version = "show the version; with --verbose, also the versions of all dependencies"
     parser.add_argument("--version", action="store_true", help=version)
     parser.add_argument("--verbose", action="store_true", help=argparse.SUPPRESS)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
@@ -152,7 +153,7 @@ class _Ignored(argparse.Action):
 
 
 def add_options(parser: argparse.ArgumentParser, *models: type[Options], is_brief: bool) -> None:
-    """Add the flags of the models' options by groups: required ones first, those of the model's last group last.
+    """Add the flags of the models' options by groups: required ones first, the model's last group last.
 
     No flag has a default, so that a file of options can set it.
     """

@@ -35,7 +35,8 @@ from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.publish import Artifact, publish, writing_artifacts
-from dsindex.store.local import StoredFile, atomic_writer, is_there, make_folder, write_whole
+from dsindex.store.local import StoredFile, atomic_writer, is_there, make_folder
+from dsindex.store.protocol import replace_file
 from dsindex.store.read import digest_file
 from dsindex.store.urls import with_suffix
 
@@ -154,7 +155,7 @@ def make_exports(
                 },
             )
             encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-            write_whole(os.path.join(folder, EXPORT_MANIFEST), encoded)
+            replace_file(os.path.join(folder, EXPORT_MANIFEST), encoded)
             publish([artifact], {artifact.finals[0]: None})
             made.append(MadeExport(kind=kind, path=path, splits=manifest.splits, already_complete=False))
     return made
@@ -198,7 +199,7 @@ def _write_files(
         path = os.path.join(folder, SPLIT_NAMES[split])
         tasks += plan_files(form, prefix, lengths, layout, multiple=multiple, pad_id=pad_id, path=path)
     if kind == "bridge":
-        write_whole(os.path.join(folder, METADATA_FILE), msgspec.json.encode(list(filter(None, described))))
+        replace_file(os.path.join(folder, METADATA_FILE), msgspec.json.encode(list(filter(None, described))))
     calls = [
         Call(name=os.path.basename(each.path), place=each.path, function=write_file, arguments=(each,))
         for each in tasks

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.commands.findings import CACHE, SAME_AS, CheckResult, DatasetCounts, VerifyReport
-from dsindex.commands.verify_caches import find_caches, verify_cache
+from dsindex.commands.verify_caches import is_cache_of, list_caches, verify_cache
 from dsindex.commands.verify_tokens import compare_shard, find_difference, open_source
 from dsindex.datasets.detect import detect_dataset
 from dsindex.datasets.documents import documents_of, open_documents
@@ -78,7 +78,7 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
     """Verify one dataset: always its structure; the rest as a manifest and options allow.
 
     Raises:
-        InputError: If it is of another kind, or `--against-source` or `--cache` asks for a check that is impossible.
+        InputError: If it is no such dataset, or `--against-source` or `--cache` asks for a check that is impossible.
         TokenizerError: If the tokenizer for `--against-source` is not the one that the dataset was made with.
     """
     try:
@@ -152,7 +152,7 @@ def _read_structure(
 
 
 def _compare_counts(detected: DetectedDataset, counts: DatasetCounts, manifest: Manifest) -> Iterator[CheckResult]:
-    """Compare the counts of the index with those of the manifest, and with the rows of the provenance."""
+    """Compare the counts of the index with the manifest and with the rows of the provenance."""
     content, path = manifest.content, manifest_path(detected.prefix)
     recorded = {
         "documents": (content.documents, counts.documents),
@@ -222,14 +222,14 @@ def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, pla
 def _checks_of_content(
     detected: DetectedDataset, counts: DatasetCounts, config: VerifyConfig, *, is_digested: bool
 ) -> Iterator[Check]:
-    """Yield the checks that options ask for; ids are those of the build where the tokens have their digest."""
+    """Yield the checks that the options ask for; ids are only checked if no digest covers them."""
     if config.tokenizer_model is not None and not is_digested and np.dtype(counts.token_type).kind in "iu":
         size, begins = load_tokenizer(config.tokenizer_model).vocabulary_size, range(0, counts.tokens, PIECE_TOKENS)
         pieces = [(detected, begin, min(begin + PIECE_TOKENS, counts.tokens), size) for begin in begins]
         name = f"token ids below the {size:,} of the vocabulary"
         yield Check(name=name, function=find_foreign_id, pieces=pieces)
     if config.cache is not None:
-        descriptions = find_caches(config.cache, detected.path)
+        descriptions = [each for each in list_caches(config.cache) if is_cache_of(each, detected.path)]
         if not descriptions:
             name = os.path.basename(detected.path)
             raise InputError(f"{config.cache}: no index cache of {name} is here", hint="build one: dsindex index")

@@ -37,15 +37,6 @@ if TYPE_CHECKING:
 CHUNK_ITEMS = 1 << 20
 
 
-def find_caches(folder: str, prefix: str) -> list[str]:
-    """Return the descriptions of a dataset's caches, which name its path, or at least its last part.
-
-    Raises:
-        InputError: If there is no such folder.
-    """
-    return [path for path in list_caches(folder) if _concerns(path, prefix)]
-
-
 def list_caches(folder: str) -> list[str]:
     """Return the descriptions in a folder.
 
@@ -57,9 +48,10 @@ def list_caches(folder: str) -> list[str]:
     return descriptions_in(folder)
 
 
-def _concerns(path: str, prefix: str) -> bool:
+def is_cache_of(description: str, prefix: str) -> bool:
+    """Tell whether a description names a dataset, by its path or at least by the last part of it."""
     try:
-        described = read_description(path)
+        described = read_description(description)
     except FormatError:  # verify_cache says what is wrong with it
         return True
     return any(_leads_to(part["dataset_path"], prefix) for part in dataset_parts(described))
@@ -69,7 +61,7 @@ def read_blend(path: str, described: Mapping[str, Any]) -> tuple[list[int], list
     """Return the samples that a blend draws of each dataset, and their weights.
 
     Raises:
-        FormatError: If its dataset index is of other datasets, or it has not a weight for each.
+        FormatError: If its dataset index names other datasets, or not every dataset has a weight.
     """
     num_datasets, weights = len(described["datasets"]), described.get("weights")
     if not isinstance(weights, list) or [type(each) in {int, float} for each in weights] != [True] * num_datasets:

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.datasets.detect import MASK_SUFFIX
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.packed import PbinDocuments
-from dsindex.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from dsindex.store.read import Items
 
 BLOCK_DOCUMENTS = 1 << 20
-"""Documents whose lengths are held in memory at once: those of a row group of provenance."""
+"""Documents whose lengths are held in memory at once: as many as a row group of provenance has rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,18 +114,6 @@ def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
         return found
 
     return Documents(path=f"{dataset.prefix}.bin", tokens=tokens, num_documents=dataset.num_documents, ends_of=ends_of)
-
-
-def open_masks(prefix: str, num_tokens: int) -> Items:
-    """Return the masks of the tokens of instruction data.
-
-    Raises:
-        FormatError: If they cannot be read, or are of other data.
-    """
-    masks = IndexedDataset(f"{prefix}{MASK_SUFFIX}").token_columns()[0]
-    if len(masks) != num_tokens:
-        raise FormatError(f"{prefix}{MASK_SUFFIX}: {len(masks):,} masks for {num_tokens:,} tokens")
-    return masks
 
 
 # How long documents are: exact quantiles, and counts on a logarithmic scale.

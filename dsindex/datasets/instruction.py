@@ -56,7 +56,7 @@ class DatasetBatch:
     tokens: Any
     """int64, shape [rows, L]."""
     targets: Any
-    """int64, shape [rows, L]: the next token of the same conversation, or the pad id if there is none."""
+    """int64, shape [rows, L]: the next token of the same conversation, or the pad id at its end."""
     loss_mask: Any
     """float32, shape [rows, L]: 1 where the target is trainable."""
     position_ids: Any
@@ -359,7 +359,7 @@ class PackedInstructionDataset(Packs):
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
         """Return the text of a block: of its conversations one after the other, with special tokens, without padding.
 
-        The tokenizer is that of `IndexedDataset.decode`.
+        The tokenizer is found as in `IndexedDataset.decode`.
         """
         tokens, _ = self.dataset.take(self.plan.block(self._number(index)))
         return decode_tokens(tokens, prefix=self.dataset.prefix, tokenizer=tokenizer)
@@ -373,10 +373,8 @@ def open_masked(prefix: str) -> tuple[IndexedDataset, IndexedDataset]:
     """
     texts, masks = (IndexedDataset(with_suffix(prefix, f"_{name}")) for name in ("text_document", "loss_mask"))
     if masks.dtype != np.uint8 or not np.array_equal(texts.sequence_lengths, masks.sequence_lengths):
-        raise FormatError(
-            f"{masks.prefix}.idx: expected uint8 masks of the lengths of {texts.prefix}.idx ({len(texts)} sequences), "
-            f"got {masks.dtype} of {len(masks)} sequences; build both again"
-        )
+        what = f"not a uint8 mask for every token of {texts.prefix}.idx"
+        raise FormatError(f"{masks.prefix}.idx: {what}", hint="build both again")
     return texts, masks
 
 

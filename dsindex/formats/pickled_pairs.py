@@ -114,7 +114,7 @@ def _parse_numbers(file: BufferedReader, size_bytes: int) -> array[int]:
     """Return the numbers of all pairs.
 
     Raises:
-        ValueError: If the bytes are not those of such a list.
+        ValueError: If the bytes are not such a list.
     """
     numbers, state, content = array("q"), "list", file.read(CHUNK_BYTES)
     begin, head = 0, _HEAD.match(content)  # where the content begins in the pickle

@@ -260,7 +260,7 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
             foreign = f"{os.path.basename(found)} exists already, and no manifest says that dsindex made it"
         if foreign and not replaces:
             raise PlanError(
-                f"{output.prefix}: finished output of another plan is here: {foreign}",
+                f"{output.prefix}: output of other inputs or options is here: {foreign}",
                 hint="choose another place for the output, or replace it with --replace",
             )
         if manifest and not foreign and files_have_recorded_sizes(output.prefix, manifest):

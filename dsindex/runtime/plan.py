@@ -37,7 +37,7 @@ def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
     """
     before, now = old.settings, new.settings
     settings = [
-        f"{name} was {_shown(before.get(name))} and is {_shown(now.get(name))}"
+        f"{name} was {_shown(name, before.get(name))} and is {_shown(name, now.get(name))}"
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name) and (name, before.get(name)) != ("on-bad-record", "fail")
     ]
@@ -56,5 +56,7 @@ def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
     return settings, inputs or ["the inputs are in another order"]
 
 
-def _shown(value: object) -> str:
-    return "not set" if value is None else without_secrets(encode_json(value).decode())
+def _shown(name: str, value: object) -> str:
+    if value in (None, False):
+        return "not given"
+    return "given" if value is True or name == "append-eod" else without_secrets(encode_json(value).decode())

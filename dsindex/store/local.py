@@ -156,7 +156,6 @@ class Readable(io.RawIOBase):
 # in parallel, more than once and by other processes, which only a file supports. So such a path is refused with an
 # OSError that names its kind, and every reader reports that like a missing file.
 
-STANDARD_INPUT_KIND = "standard input"
 _STANDARD_INPUT = {"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|thread-self|\d+)/fd/\d+")
 """Paths that lead to different files in different processes."""
@@ -170,7 +169,7 @@ def what_is_no_file(path: str) -> str | None:
     ('standard input', 'a device')
     """
     if path in _STANDARD_INPUT or (path == "-" and not os.path.exists(path)):
-        return STANDARD_INPUT_KIND
+        return "standard input"
     try:
         kind = _KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
     except (OSError, ValueError):  # ValueError: a name with a NUL byte
@@ -403,19 +402,14 @@ def writing(path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[DigestingWriter]:
+def atomic_writer(path: str) -> Iterator[DigestingWriter]:
     """Open `path` for writing; the file appears complete and synced when the block ends, or not at all.
 
-    Args:
-        path: The final path, whose folder is created.
-        attempt_id: A unique word, for a caller that needs to know the temporary file's name after a crash; see
-            `temporary_name`.
-
     Raises:
-        OutputError: If the folder or the disk refuses.
+        OutputError: If its folder cannot be created, or the disk refuses.
     """
     make_folder(os.path.dirname(path) or ".")
-    temporary = temporary_name(path, attempt_id or uuid.uuid4().hex)
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
     with writing(path):
         file = open(temporary, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - closed below
     try:
@@ -431,19 +425,6 @@ def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[Diges
             file.close()
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-
-
-def temporary_name(path: str, attempt_id: str) -> str:
-    """Return the path under which `atomic_writer` writes."""
-    return f"{path}.{attempt_id}.tmp"
-
-
-def write_whole(path: str, data: Bytes, *, writer: str | None = None) -> None:
-    """Write a small file atomically; a `writer` name lets the next run replace the temporary file of a killed one."""
-    if writer is not None:
-        remove_if_present(temporary_name(path, writer))
-    with atomic_writer(path, attempt_id=writer) as file:
-        file.write(data)
 
 
 def write_at(descriptor: int, data: Bytes, offset: int) -> None:
@@ -516,16 +497,6 @@ def make_folder(path: str) -> None:
             raise OutputError(f"{path}: a file is in place of this folder", hint="move it away") from error
 
 
-def remove_if_present(path: str) -> None:
-    """Remove a file (idempotent).
-
-    Raises:
-        OutputError: If that is refused.
-    """
-    with writing(path), contextlib.suppress(FileNotFoundError):
-        retried(lambda: os.unlink(path))
-
-
 def nearest_folder(path: str) -> str:
     """Return a folder, or its nearest existing parent; an address as it is."""
     if is_url(path):
@@ -579,7 +550,8 @@ class LocalStore:
 
     def put(self, path: str, data: Bytes) -> None:
         """Write a file and replace what has its name."""
-        write_whole(path, data)
+        with atomic_writer(path) as file:
+            file.write(data)
 
     def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
         """Return the files in a folder, or below it; links are not followed.
@@ -602,8 +574,10 @@ class LocalStore:
         left = []
         for path in paths:
             try:
-                remove_if_present(path)
-            except OutputError:
+                retried(functools.partial(os.unlink, path))
+            except FileNotFoundError:
+                continue
+            except OSError:
                 left.append(path)
         return left
 

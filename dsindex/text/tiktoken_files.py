@@ -108,7 +108,7 @@ class TiktokenEncoding(msgspec.Struct, frozen=True, kw_only=True):
         missing = next((byte for byte in range(256) if bytes([byte]) not in self.ranks), None)
         if missing is not None:
             raise ValueError(f"no token for the byte 0x{missing:02X}")
-        numbers = [*self.ranks.values(), *self.special_tokens.values()]
+        numbers = [*self.ranks.values(), *set(self.special_tokens.values())]  # o200k_harmony has one with two names
         if min(numbers) < 0 or max(numbers) >= self.vocabulary_size or len(set(numbers)) < len(numbers):
             raise ValueError(
                 f"{len(numbers)} tokens have {len(set(numbers))} different ids from {min(numbers)} to {max(numbers)}, "
@@ -138,21 +138,25 @@ def make_tiktoken(encoding: TiktokenEncoding) -> tiktoken.Encoding:
 
 # tiktoken's own files: encodings by name.
 
+_O200K_SPECIAL = {END_OF_TEXT: 199999, "<|endofprompt|>": 200018}
+_HARMONY = {
+    "startoftext": 199998, "return": 200002, "constrain": 200003, "channel": 200005, "start": 200006, "end": 200007,
+    "message": 200008, "call": 200012,
+}  # fmt: skip
+_HARMONY_RESERVED = {f"reserved_{number}": number for number in range(200000, 201088)}
 _ENCODINGS: dict[str, tuple[str, dict[str, int]]] = {
     "gpt2": (R50K_PATTERN, {END_OF_TEXT: 50256}),
     "r50k_base": (R50K_PATTERN, {END_OF_TEXT: 50256}),
-    "cl100k_base": (
-        CL100K_PATTERN,
-        {
-            END_OF_TEXT: 100257,
-            "<|fim_prefix|>": 100258,
-            "<|fim_middle|>": 100259,
-            "<|fim_suffix|>": 100260,
-            "<|endofprompt|>": 100276,
-        },
-    ),
-    "o200k_base": (PATTERNS["o200k"][0], {END_OF_TEXT: 199999, "<|endofprompt|>": 200018}),
-}
+    "cl100k_base": (CL100K_PATTERN, {
+        END_OF_TEXT: 100257, "<|fim_prefix|>": 100258, "<|fim_middle|>": 100259, "<|fim_suffix|>": 100260,
+        "<|endofprompt|>": 100276,
+    }),
+    "o200k_base": (PATTERNS["o200k"][0], _O200K_SPECIAL),
+    "o200k_harmony": (PATTERNS["o200k"][0], _O200K_SPECIAL | {
+        f"<|{name}|>": number for name, number in (_HARMONY_RESERVED | _HARMONY).items()
+        if name in _HARMONY or number not in _HARMONY.values()
+    }),
+}  # fmt: skip
 """Pattern, special tokens and their ids."""
 _LLAMA_NAMES: dict[str, dict[int, str]] = {
     "llama3": {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"},

@@ -191,6 +191,8 @@ def _open_library(library: LibraryName, content: bytes) -> Any:  # noqa: ANN401 
         return make_tiktoken(read_definition(content))
     import tokenizers
 
+    if not hasattr(tokenizers.Tokenizer, "from_buffer"):
+        raise TokenizerError(f"tokenizers {tokenizers.__version__} has another API", hint="pip install 'tokenizers<1'")
     loaded = tokenizers.Tokenizer.from_buffer(content)
     loaded.no_truncation()  # as in Megatron
     loaded.no_padding()
@@ -264,6 +266,10 @@ def _has_tokenizer(folder: str) -> bool:
     return any(name in _MAIN_FILES or name.endswith(".tiktoken") for name in names)
 
 
+_FOREIGN = {"tekken.json", "tiktoken.model"}
+"""Files of Mistral and Kimi, of which code knows the pattern and the special tokens."""
+
+
 def _find_file(path: str, *, wants_model: bool) -> str:
     """Return the path of a tokenizer's file: the path itself, or the tokenizer.json or SentencePiece model of a folder.
 
@@ -282,6 +288,8 @@ def _find_file(path: str, *, wants_model: bool) -> str:
     shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
     what = "not exactly one *.model" if wants_model else "no tokenizer.json"
     hint = "pass a file of it, or vocab.json and merges.txt with --vocab-file and --merge-file"
+    if foreign := _FOREIGN.intersection(names):
+        hint = f"pass the tokenizer.json of this model; {min(foreign)} needs its publisher's code, which is not run"
     raise TokenizerError(f"{path}: the folder has {what}, but {shown}", hint=hint)
 
 
@@ -433,7 +441,7 @@ def _read_gpt2_files(vocab_file: str, merge_file: str) -> tuple[Tokenizer, str |
 # A tokenizer.json, and what the other files of its folder say about it: what transformers makes of them, and so
 # Megatron, or a refusal. Source: `TokenizersBackend.__init__` and `update_post_processor` of transformers 5.
 
-_TOKEN_GROUPS = ("additional_special_tokens", "extra_special_tokens")
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -481,7 +489,9 @@ def _read_tokenizer_json(path: str, file: str, content: bytes, *, name: str) -> 
 def _describe_json(file: str, content: bytes, document: _Document, *, name: str) -> Tokenizer:
     """Check a tokenizer.json and return its description without the EOD token."""
     if document.model is None:
-        raise TokenizerError(f"{file}: JSON without a model", hint="pass the tokenizer's own file")
+        is_tekken = b'"default_num_special_tokens"' in content
+        what = "a tekken.json of Mistral's, which dsindex does not read" if is_tekken else "JSON without a model"
+        raise TokenizerError(f"{file}: {what}", hint="pass the tokenizer.json of this model")
     if document.model.dropout:
         what = f"its BPE dropout {document.model.dropout!r} makes tokens random"
         raise TokenizerError(f"{file}: {what}", hint='set "dropout" to null in a copy of it')
@@ -544,7 +554,7 @@ def read_folder_config(folder: str) -> dict[str, Any]:
     files = [os.path.join(folder, name) for name in names]
     tokens, added, config = (_read_config(file) if is_stored(file) else {} for file in files)
     if "added_tokens_decoder" in config:
-        return tokens | config
+        return config
     return config | tokens | ({"added_tokens.json": added} if added else {})
 
 
@@ -561,14 +571,19 @@ def _added_by_transformers(config: dict[str, Any], document: _Document) -> dict[
         ValueError: If transformers would stop at a setting.
     """
     known = {token["content"]: token for token in document.added_tokens or []}
-    keys = [name for name in config if name.endswith("_token")]
-    groups = [group for name in _TOKEN_GROUPS for group in _list_tokens(name, config.get(name))]
-    if isinstance(document.padding, dict):
-        groups.append(document.padding.get("pad_token"))
-    named = {text: token for token in [*map(config.get, keys), *groups] if (text := token_text(token))}
+    padding = document.padding if isinstance(document.padding, dict) else {}
+    config = {"pad_token": padding.get("pad_token"), **config}
+    keys = sorted((name for name in config if name.endswith("_token")), key=_position)
+    listed = [*map(config.get, keys), *_list_tokens("extra_special_tokens", config)]
+    if not isinstance(config.get("extra_special_tokens") or {}, list):
+        listed += _list_tokens("additional_special_tokens", config)
+    different = {
+        repr(token): token for token in listed
+    }.values()  # the first of equal ones; the last of one text counts
+    named = {text: token for token in different if (text := token_text(token))}
     tokens: dict[str, dict[str, Any]] = {}
     if "added_tokens_decoder" in config:
-        decoder = _list_tokens("added_tokens_decoder", config["added_tokens_decoder"])
+        decoder = _list_tokens("added_tokens_decoder", config)
         tokens = {text: token for token in decoder if isinstance(token, dict) and (text := token_text(token))}
     else:
         ids = {token["id"] for token in known.values()}
@@ -583,7 +598,13 @@ def _added_by_transformers(config: dict[str, Any], document: _Document) -> dict[
     return {text: own for text, own in flags.items() if own != {name: known.get(text, {}).get(name) for name in own}}
 
 
-def _list_tokens(name: str, group: object) -> list[Any]:
+def _position(name: str) -> int:
+    """Return the place of a named token in the order in which transformers adds them."""
+    return _NAMED_TOKENS.index(name) if name in _NAMED_TOKENS else len(_NAMED_TOKENS)
+
+
+def _list_tokens(name: str, config: dict[str, Any]) -> list[Any]:
+    group = config.get(name)
     tokens = list(group.values()) if isinstance(group, dict) else group or []
     if not isinstance(tokens, list):
         raise ValueError(f"{name} is {show_value(group)}, not a list of tokens")

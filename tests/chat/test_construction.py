@@ -15,24 +15,24 @@ from tests.support.conversations import HUMAN, SPEC_RECORD, SPEC_YAML, config, c
 
 @pytest.mark.parametrize(("text", "match"), [
     pytest.param("messages: [a]", "messages: no such option; the options are special_tokens", id="unknown"),
-    pytest.param("- a", "expected a mapping", id="list"),
+    pytest.param("- a", "is not a mapping", id="list"),
     pytest.param("a: [", "not valid YAML", id="not-yaml"),
     pytest.param("a: !!python/object/apply:os.system [ls]", "not valid YAML", id="object"),
     pytest.param("loss_masking_jq_patterns: [.a]", "needs message_construction", id="mask-without-construction"),
     pytest.param("message_construction: [a, a]", "names a field twice: a, a", id="twice"),
-    pytest.param("message_construction: [a]\nchat_template: x", "got both", id="both"),
+    pytest.param("message_construction: [a]\nchat_template: x", "not both", id="both"),
     pytest.param("message_construction: [a]\noptional_fields: [b]", "optional_fields names 'b'", id="optional"),
     pytest.param("message_construction: [a]\nrole_prefixes: {bard: x}", "names 'bard'", id="prefix"),
     pytest.param("too_long: split", "needs max_length", id="no-length"),
-    pytest.param("chat_template: x\nchat_template_file: y", "got both", id="two-templates"),
+    pytest.param("chat_template: x\nchat_template_file: y", "not both", id="two-templates"),
     pytest.param("b_include_to_loss_token: x\ne_include_to_loss_token: x", "two different", id="same-marker"),
     pytest.param("template_variables: {messages: []}", "cannot set 'messages', which each record has", id="variable"),
-    pytest.param("learn: first", "learn: expected one of all or last_turn", id="learn"),
+    pytest.param("learn: first", "learn: 'first' is not one of all or last_turn", id="learn"),
     pytest.param("learn: last_turn\nb_include_to_loss_token: x\ne_include_to_loss_token: y", "than markers", id="ways"),
     pytest.param("special_tokens: [<s>, <s>]", "special_tokens: .*names '<s>' twice", id="token-twice"),
     pytest.param("special_tokens: [[[]]]", "special_tokens: a token must be a text, not list", id="token-list"),
-    pytest.param("too_long: chop\nmax_length: 5", "too_long: expected one of refuse, .* got 'chop'", id="policy"),
-    pytest.param('separator: "\\ud800"', r"expected Unicode text in every option, got .*\\ud800", id="no-unicode"),
+    pytest.param("too_long: chop\nmax_length: 5", "too_long: 'chop' is not one of refuse, ", id="policy"),
+    pytest.param('separator: "\\ud800"', r"an option is not Unicode text .*\\ud800", id="no-unicode"),
 ])  # fmt: skip
 def test_configuration_says_what_is_wrong(text, match):
     with pytest.raises(InputError, match=f"^configuration(, line 1)?: .*{match}"):
@@ -107,9 +107,9 @@ def test_optional_fields_and_unmatched_patterns_can_be_allowed():
 
 
 @pytest.mark.parametrize(("kind", "token", "match"), [
-    pytest.param("bytes", "<|nosuch|>", "exactly one id of its own, got [0-9]+: '<'", id="several"),
-    pytest.param("bytes", "", "got 0: none", id="none"),
-    pytest.param("wordpiece", "☃", r"got 1: '\[UNK\]'", id="unknown"),
+    pytest.param("bytes", "<|nosuch|>", "not a single id of its own, but [0-9]+ ids: '<'", id="several"),
+    pytest.param("bytes", "", "but 0 ids: none", id="none"),
+    pytest.param("wordpiece", "☃", r"but 1 ids: '\[UNK\]'", id="unknown"),
 ])  # fmt: skip
 def test_special_tokens_have_to_be_one_id(kind, token, match):
     special = parse_config(f"special_tokens: {{x: '{token}'}}\nmessage_construction: [role]")

@@ -71,7 +71,7 @@ def test_documents_of_eod_alone_are_verified(way, make_config):
     content = json.loads(Path(f"{prefix}.manifest.json").read_bytes())["content"]
     assert (content["account"]["documents_with_tokens"], content["account"]["empty_documents"]) == (14, 4)
     assert main(["verify", prefix, *([] if way else ["--against-source"])]) == 0
-    with pytest.raises(PlanError, match='empty-documents was "eod" and is not set'):
+    with pytest.raises(PlanError, match='empty-documents was "eod" and is not given'):
         run_config(make_config(input=options["input"], **way))
 
 

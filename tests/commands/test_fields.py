@@ -159,7 +159,7 @@ def test_output_of_other_executors_is_the_same(executor, source, expected, tmp_p
 def test_other_fields_are_another_plan(source, tmp_path):
     run_config(config_of(source, tmp_path))
     assert run_config(config_of(source, tmp_path)).already_complete
-    with pytest.raises(PlanError, match=r'where was not set and is "\.n"'):
+    with pytest.raises(PlanError, match=r'where was not given and is "\.n"'):
         run_config(config_of(source, tmp_path, where=".n"))
 
 

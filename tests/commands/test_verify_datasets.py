@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from dsindex.commands.verify_caches import find_caches, verify_cache
+from dsindex.commands.verify_caches import is_cache_of, list_caches, verify_cache
 from tests.support.golden import GOLDEN_SETS
 
 CASES = {f"{golden.name}-{case.name}": case for golden in GOLDEN_SETS for case in golden.index_cases}
@@ -14,7 +14,9 @@ CASES = {f"{golden.name}-{case.name}": case for golden in GOLDEN_SETS for case i
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_caches_of_megatron_are_whole(case):
     prefixes = [str(case.folder / prefix) for prefix in case.prefixes]
-    tasks = [(each, prefix) for prefix in prefixes for each in find_caches(str(case.cache), prefix)]
+    tasks = [
+        (each, prefix) for prefix in prefixes for each in list_caches(str(case.cache)) if is_cache_of(each, prefix)
+    ]
     assert tasks
     assert [sentence for task in tasks for sentence in verify_cache(*task)] == []
 
@@ -57,7 +59,7 @@ def test_damaged_cache_is_found(name, damage, message, tmp_path):
     damage(array)
     np.save(path, array)
     prefix = str(case.folder / case.prefixes[0])
-    [cache] = find_caches(str(tmp_path / "cache"), prefix)
+    [cache] = [each for each in list_caches(str(tmp_path / "cache")) if is_cache_of(each, prefix)]
     findings = verify_cache(cache, prefix)
     assert message in findings[0]
     assert "move its files away and build the cache again" in findings[0]

@@ -104,6 +104,6 @@ def test_unfinished_build_of_another_plan_is_refused_by_name(corpus, expected, z
     out.mkdir()
     assert zygote.run(tmp_path / "run", command(corpus, out), Strike(at=90)).code == -9
     other = command(corpus, out, "--empty-documents", "eod")
-    refused = ('different options: empty-documents was not set and is "eod"', "--replace")
+    refused = ('different options: empty-documents was not given and is "eod"', "--replace")
     assert_clean_stop(zygote.run(tmp_path / "run", other), *refused)
     assert_continues(zygote, command(corpus, out), out, tmp_path, expected)

@@ -17,6 +17,7 @@ WITHOUT_MEGATRON = (
     "test_maxtext.py",
     "test_releases.py",
     "test_reply_masks.py",
+    "test_tokenizer_folders.py",
     "test_trainers.py",
 )
 HAS_MEGATRON = find_spec("megatron") is not None and find_spec("torch") is not None

@@ -25,7 +25,7 @@ def test_atomic_writer_leaves_the_old_file_when_the_disk_is_full(tmp_path, monke
     path.write_bytes(b"old")
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OutputError, match=r"f: cannot be written \(No space left on device\)\nhint: make room"):
-        storage.write_whole(str(path), b"new")
+        storage.LOCAL.put(str(path), b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["f"]
 

@@ -160,9 +160,9 @@ def test_gigatoken_is_built_again_when_caches_of_its_threads_are_full(threads, m
     monkeypatch.setattr(encoders, "resident_bytes", lambda: next(sizes))
     built = count_loads(monkeypatch)
     encoder = make_encoder(tokenizer, engine)
-    for _ in range(threads):
-        with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(encoded, encoder, TEXTS[:50]).result()
+    alive = threading.Barrier(threads)
+    with ThreadPoolExecutor(threads) as pool:
+        [first, *_] = pool.map(lambda _: (alive.wait(), encoded(encoder, TEXTS[:50]))[1], range(threads))
     assert len(built) == 1
     assert encoded(encoder, TEXTS[:50]) == first
     assert len(built) == loads

@@ -6,6 +6,7 @@ import pytest
 import sentencepiece
 import tiktoken
 import tokenizers
+from tiktoken_ext import openai_public
 from tokenizers import models, pre_tokenizers
 
 from dsindex.errors import TokenizerError, UnencodableError
@@ -64,7 +65,7 @@ def test_tokens_are_those_of_the_library(tmp_path, shape):
     ({"remove_extra_whitespaces": True}, "its normalizer was not compared (Strip, Replace, Prepend, Replace)"),
     ({"normalization_rule_name": "nmt_nfkc"}, "its normalizer was not compared (Precompiled, Prepend, Replace)"),
     ({"byte_fallback": False}, "only byte_fallback sentencepiece models are supported"),
-    ({"user_defined_symbols": ["<x>"]}, "it has user-defined symbols, and adds a space before a text"),
+    ({"user_defined_symbols": ["\u2581\u2581"]}, "it adds a space before a text, and has many user-defined symbols"),
 ])  # fmt: skip
 def test_other_models_are_encoded_by_sentencepiece(tmp_path, monkeypatch, change, reason):
     monkeypatch.setitem(SENTENCEPIECE_SHAPES, "other", {**SENTENCEPIECE_SHAPES["llama2"], **change})
@@ -77,6 +78,13 @@ def test_other_models_are_encoded_by_sentencepiece(tmp_path, monkeypatch, change
 MEGATRON = TokenizerOptions(tokenizer_type="TikTokenizer", vocab_size=580, tiktoken_num_special_tokens=20)
 
 
+def harmony_special_tokens():
+    """As tiktoken has them, whose function fetches the ranks as well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openai_public, "load_tiktoken_bpe", lambda *_, **__: {})
+        return openai_public.o200k_harmony()["special_tokens"]
+
+
 def loaded_ranks(tmp_path, family):
     path = tmp_path / f"{family}.tiktoken"
     path.write_bytes(tiktoken_file())
@@ -87,6 +95,7 @@ def loaded_ranks(tmp_path, family):
     ("gpt2", R50K_PATTERN, {"<|endoftext|>": 50256}, 50257),
     ("cl100k_base", CL100K_PATTERN, {"<|endoftext|>": 100257, "<|endofprompt|>": 100276}, 100277),
     ("o200k_base", PATTERNS["o200k"][0], {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}, 200019),
+    ("o200k_harmony", PATTERNS["o200k"][0], {"<|call|>": 200012, "<|reserved_200018|>": 200018}, 201088),
     ("llama3", PATTERNS["llama3"][0], {"<|eot_id|>": 569, "<|reserved_special_token_250|>": 815}, 816),
     ("llama3.1", PATTERNS["llama3"][0], {"<|python_tag|>": 570, "<|reserved_special_token_245|>": 815}, 816),
 ])  # fmt: skip
@@ -97,6 +106,7 @@ def test_ranks_are_encoded_as_tiktoken_does_with_the_published_special_tokens(tm
     texts = [*TEXTS, *special, *(token.decode(errors="ignore") for token in ranks())]
     assert encoded(tokenizer, texts) == [library.encode(text, allowed_special="all") for text in texts]
     assert {token: special[token] for token in ids} == ids
+    assert family != "o200k_harmony" or special == harmony_special_tokens()
     eod = "<|end_of_text|>" if family.startswith("llama") else "<|endoftext|>"
     assert (tokenizer.vocabulary_size, tokenizer.eod_id) == (size, special[eod])
     assert decode(tokenizer, [ranks()[b"a"], special[eod]]) == f"a{eod}"

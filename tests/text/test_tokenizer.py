@@ -61,8 +61,9 @@ TIKTOKEN = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte i
     ("x.json", b'{"version": "1.0", ', "not valid JSON of a tokenizer: Input data was truncated"),
     ("x.json", b"[1]", "Expected `object`, got `array`"),
     ("x.json", b'{"text": "a document"}', "JSON without a model"),
+    ("tekken.json", b'{"config": {"default_num_special_tokens": 4}, "vocab": []}', "a tekken.json of Mistral's"),
     ("x.json", trained.byte_level_document(model={"type": "Foo"}), "the tokenizers library cannot read it: "),
-], ids=range(8))  # fmt: skip
+], ids=range(9))  # fmt: skip
 def test_other_files_are_refused_by_name(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TokenizerError, match=message) as caught:
@@ -75,6 +76,9 @@ def test_folder_without_a_tokenizer_names_what_is_there(tmp_path):
         load_tokenizer(str(tmp_path))
     (tmp_path / "README.md").touch()
     with pytest.raises(TokenizerError, match=r"but README.md\nhint: pass a file of it"):
+        load_tokenizer(str(tmp_path))
+    (tmp_path / "tiktoken.model").touch()
+    with pytest.raises(TokenizerError, match=r"pass the tokenizer\.json of this model; tiktoken\.model needs"):
         load_tokenizer(str(tmp_path))
 
 
@@ -161,6 +165,10 @@ AS_IT_IS = [15496, 220, 50257, 995, 220, 50257, 87, 220, 50259, 331]
 """Ids of the text in tokenizer.json alone."""
 
 
+WITH_WORD = [39, 11109, *AS_IT_IS[1:]]
+"""The same with "ello" as an added token."""
+
+
 def decoder(**flags):
     return {str(50257 + number): {"content": text, **FLAGS, **flags} for number, text in enumerate(ADDED)}
 
@@ -175,11 +183,16 @@ def decoder(**flags):
     ({"eos_token": "<a>"}, {"eos_token": "<b>"}, "<b>"),
     ({"eos_token": "<a>", "added_tokens_decoder": decoder()}, {"eos_token": "<b>"}, "<a>"),
     ({"eos_token": {"content": "<c>", "lstrip": True}}, {}, "<c>"),
+    # Words of the vocabulary become added tokens; ids of transformers 5.24.0.
+    ({"pad_token": "ello"}, {}, WITH_WORD),
+    ({"unk_token": "ello", "added_tokens_decoder": decoder()}, {}, WITH_WORD),
+    ({"extra_special_tokens": ["ello"], "additional_special_tokens": ["<new>"]}, {}, WITH_WORD),
     # Refused.
     ({"split_special_tokens": True}, {}, "split_special_tokens in tokenizer_config.json"),
     ({"add_bos_token": True, "bos_token": "<a>"}, {}, "add_bos_token and add_eos_token turn"),
     ({"add_eos_token": True, "eos_token": "<a>"}, {}, "add_bos_token and add_eos_token turn"),
     ({"additional_special_tokens": ["<new>"]}, {}, "'<new>' is missing"),
+    ({"additional_special_tokens": 5}, {}, "additional_special_tokens is 5, not a list of tokens"),
     ({"extra_special_tokens": {"image_token": "<new>"}}, {}, "'<new>' is missing"),
     ({}, {"pad_token": "<new>"}, "'<new>' is missing"),
     # Without effect.
