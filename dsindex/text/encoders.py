@@ -21,8 +21,8 @@ import numpy as np
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.machine import available_memory
-from dsindex.text.blocks import set_aside
-from dsindex.text.gigatoken_loader import TEXT_SEPARATOR, load_gigatoken
+from dsindex.text.blocks import mark_bad
+from dsindex.text.gigatoken_loader import load_gigatoken
 from dsindex.text.tokenizer import LibraryError, library_errors, open_library
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class Engine:
     """Version of the reference, which encodes the texts on which gigatoken can differ."""
     differing: tuple[tuple[int, int], ...] = ()
     """Ranges of code points, first and last: a text that contains one is encoded by the reference."""
+    apart: tuple[str, ...] = ()
+    """Strings: a text that contains one is encoded by the reference, too."""
     reference: LibraryName = "tokenizers"
     """The library that defines the tokenizer's format."""
     separator: Separator | None = None
@@ -153,7 +155,7 @@ def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tu
             encoded[key] = replace(batch, texts_per_record=column.counts)
         except UnencodableError as error:
             reasons = _by_record(column, error.reasons) | reasons
-    return encode_block(set_aside(block, reasons), tokenizer, engine) if reasons else (block, encoded)
+    return encode_block(mark_bad(block, reasons), tokenizer, engine) if reasons else (block, encoded)
 
 
 def _by_record(column: Column, reasons: Mapping[int, str]) -> dict[int, str]:
@@ -223,8 +225,8 @@ class Encoder:
             what = f"gigatoken cannot encode a text: {error}"
             raise TokenizerError(f"{self._tokenizer.name}: {what}", hint="use --engine reference") from error
         numbers = find_texts(texts, spelt, self.engine.differing)
-        if self.engine.separator is not None and self.engine.separator[0] == TEXT_SEPARATOR:
-            numbers = sorted({*numbers, *(number for number, text in enumerate(texts) if TEXT_SEPARATOR in text)})
+        for string in self.engine.apart:
+            numbers = sorted({*numbers, *(number for number, text in enumerate(texts) if string in text)})
         if numbers:
             batch = self._with_reference(texts, numbers, batch)
         return replace(_with_added(batch, self.engine.prefix, self.engine.suffix), text_bytes=text_bytes)
@@ -241,7 +243,7 @@ class Encoder:
             ids = backend.rotate(ids)
             places = np.flatnonzero(ids == number)
             if len(places) == len(spelt):  # no text has some of its own
-                ids[places] = 0  # TEXT_SEPARATOR is not in the vocabulary
+                ids[places] = 0  # a separator of ours is not in the vocabulary
                 return TokenBatch(spaced=ids, lengths=np.diff(places, prepend=-1) - 1)
         batch = TokenBatch.of(backend.encoder.encode_batch_list(BytesSource(list(spelt)), parallel=True))
         return replace(batch, spaced=backend.rotate(batch.spaced))

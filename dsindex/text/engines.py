@@ -100,7 +100,8 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
         prefix, suffix = _tokens_around(tokenizer) if reference.add_special_tokens else ((), ())
         engine = replace(engine, prefix=prefix, suffix=suffix)
     elif library == "sentencepiece":
-        document, parts = msgspec.json.decode(convert_sentencepiece(tokenizer)), ("sentencepiece",)
+        content, apart = convert_sentencepiece(tokenizer)
+        document, parts, engine = msgspec.json.decode(content), ("sentencepiece",), replace(engine, apart=apart)
         document["added_tokens"].reverse()  # the separator first
     else:
         encoding = read_definition(tokenizer.content)
