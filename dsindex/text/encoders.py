@@ -21,7 +21,7 @@ import numpy as np
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.machine import available_memory
-from dsindex.text.blocks import set_aside
+from dsindex.text.blocks import mark_bad
 from dsindex.text.gigatoken_loader import load_gigatoken
 from dsindex.text.tokenizer import LibraryError, library_errors, open_library
 
@@ -155,7 +155,7 @@ def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tu
             encoded[key] = replace(batch, texts_per_record=column.counts)
         except UnencodableError as error:
             reasons = _by_record(column, error.reasons) | reasons
-    return encode_block(set_aside(block, reasons), tokenizer, engine) if reasons else (block, encoded)
+    return encode_block(mark_bad(block, reasons), tokenizer, engine) if reasons else (block, encoded)
 
 
 def _by_record(column: Column, reasons: Mapping[int, str]) -> dict[int, str]:
