@@ -400,12 +400,13 @@ def _read_sentencepiece(file: str, content: bytes, *, name: str) -> tuple[Tokeni
             loaded = _open_library("sentencepiece", content)
             if not content or not loaded.get_piece_size():
                 raise ValueError("it has no pieces")
+            pieces = list(map(loaded.id_to_piece, range(loaded.get_piece_size())))  # raises if one is not UTF-8
     except LibraryError as error:
         raise TokenizerError(f"{file}: not a SentencePiece model: {error}", hint=_AGAIN) from error
-    size, eos = loaded.get_piece_size(), loaded.eos_id()
-    control = map(loaded.id_to_piece, filter(loaded.is_control, range(size)))
-    tokenizer = _of("sentencepiece", content, name=name, size=size, special=control)
-    return tokenizer, loaded.id_to_piece(eos) if eos >= 0 else None
+    eos = loaded.eos_id()
+    control = [piece for number, piece in enumerate(pieces) if loaded.is_control(number)]
+    tokenizer = _of("sentencepiece", content, name=name, size=len(pieces), special=control)
+    return tokenizer, pieces[eos] if 0 <= eos < len(pieces) else None
 
 
 def _of(library: LibraryName, content: bytes, *, name: str, size: int, special: Iterable[str]) -> Tokenizer:
