@@ -59,7 +59,7 @@ def _options(title, options, description=None):
 
 
 def _cell(text):
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def on_pre_build(**_):

@@ -42,8 +42,7 @@ ANSWER_KEYS = (
     *("completion", "response", "output", "generated_solution", "solution", "answer", "targets", "assistant"),
     CALLS_KEY,
 )
-PAIR_KEYS = tuple(product(QUESTION_KEYS, ANSWER_KEYS))
-"""Keys of a question and its answer, in a record or a turn; the first pair that has values counts."""
+"""Keys of a question and of its answer, in a record or a turn; the first of each that has a value counts."""
 CONTEXT_KEYS = ("input", "context")
 """Keys of texts that follow an `instruction`, as in Alpaca and Dolly."""
 IGNORED_KEYS = ("chosen", "rejected", "rejected_response", "rejected_messages", "tool_choice", "parallel_tool_calls")
@@ -79,7 +78,7 @@ SPAN_KEYS = ("train_detail", "training_detail", "loss_masking_spans")
 `train`; or Fast-LLM's pairs of first and last character, which are not trained on."""
 MASKED_ROLE_KEY = "mask"
 """Key of a record that names a role whose turns are not trained on, as in NeMo's chat data."""
-MEDIA_KEYS = ("images", "image", "videos", "video", "audios", "audio", "image_url")
+MEDIA_KEYS = frozenset({"images", "image", "videos", "video", "audios", "audio", "image_url"})
 VARIABLE_KEYS: Mapping[str, type] = {"enable_thinking": bool, "reasoning_effort": str}
 """Keys of a record that are variables of templates, as in verl's data -> their types."""
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
@@ -174,7 +173,7 @@ class ConversationReader:
         for number, turn in enumerate(turns, 1):
             message, is_call = self._read_message(turn, number, notes)
             role, position = message["role"], len(messages)
-            is_wanted = self._is_wanted(turn, role, number, notes)
+            is_wanted = len(turn) == 2 or self._is_wanted(turn, role, number, notes)
             is_wanted = is_wanted and role != masked_role and number > num_prompt_turns
             spans = message_spans(turn, number, content_text(message))
             if is_call and messages and messages[-1]["role"] == role:
@@ -194,7 +193,7 @@ class ConversationReader:
         for position, added in calls.items():
             _add_calls(messages[position], added, notes)
         trained = self._keep_wanted(messages, trained)
-        num_replies = sum(message["role"] == self.assistant_role for message in messages)
+        num_replies = [message["role"] for message in messages].count(self.assistant_role)
         return Conversation(
             messages=messages,
             variables=_read_variables(record),
@@ -205,7 +204,7 @@ class ConversationReader:
 
     def _is_wanted(self, turn: Mapping[str, Any], role: str, number: int, notes: set[str]) -> bool:
         """Return whether no key of a turn says that it is not trained on."""
-        flag = read_flag(turn, f"message {number}: ") if len(turn) > 2 else None
+        flag = read_flag(turn, f"message {number}: ")
         if flag is False and role not in {self.assistant_role, *_NEVER_TRAINED}:
             what = f"its role is {role!r}, not that of replies, {self.assistant_role!r}; set `assistant_role`"
             raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
@@ -243,7 +242,7 @@ class ConversationReader:
             raise RecordProblem("missing-field", f"no conversation: it needs the key {needed}; its keys are {found}")
         if not turns:
             raise RecordProblem("no-turns", "the conversation has no messages")
-        notes.update(key for key in ignored if not _is_empty(record.get(key)))
+        notes.update(key for key in ignored.intersection(record) if not _is_empty(record[key]))
         system = record.get("system") if record.get("system") is not None else record.get("system_prompt")
         if system is None or not require(system, str, "`system`"):
             return turns, num_prompt_turns
@@ -256,10 +255,13 @@ class ConversationReader:
 
     def _read_message(self, turn: object, number: int, notes: set[str]) -> tuple[Message, bool]:
         """Return the `number`-th message (from 1) as templates expect it, and whether its role is that of a call."""
-        turn = require(turn, dict, f"message {number}")
+        turn = require(turn, dict, where := f"message {number}")
         name = message_role(turn, number)
         is_call = name.lower() in CALL_ROLES
-        role = self.assistant_role if is_call else map_role(name, self.roles, f"message {number}")
+        role = self.assistant_role if is_call else map_role(name, self.roles, where)
+        text = turn.get("content", turn.get("value"))
+        if len(turn) == 2 and isinstance(text, str) and not is_call and self.reasoning != "drop":
+            return {"role": role, "content": text}, False
         message: Message = {"role": role}
         for key, value in turn.items():
             if value is None or key in _UNPASSED_KEYS:
@@ -268,17 +270,15 @@ class ConversationReader:
                 is_call_object = is_call and isinstance(value, dict)
                 content = json.dumps(value) if is_call_object else _read_content(key, value, number)
                 if message.setdefault("content", content) != content:
-                    raise RecordProblem("bad-field", f"message {number}: `content` and `value` have different texts")
+                    raise RecordProblem("bad-field", f"{where}: `content` and `value` have different texts")
             else:
                 message[key] = value
-        _refuse_media(turn, f"message {number}")
-        if len(message) == 2 and not is_call and role != self.assistant_role and "content" in message:
-            return message, False
+        _refuse_media(turn, where)
         self._read_calls(message, number, notes, is_call=is_call)
         self._read_reasoning(message, number, notes)
         if "content" not in message and not any(message.get(key) for key in ("tool_calls", *REASONING_KEYS)):
             missing = "no text under `content` or `value`, no `tool_calls` and no reasoning"
-            raise RecordProblem("missing-field", f"message {number} has {missing}")
+            raise RecordProblem("missing-field", f"{where} has {missing}")
         return message, is_call
 
     def _read_calls(self, message: Message, number: int, notes: set[str], *, is_call: bool) -> None:
@@ -336,8 +336,10 @@ def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
 
 
 def find_pair(record: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the first pair of keys for which a record or a turn has values."""
-    return next((pair for pair in PAIR_KEYS if all(record.get(key) is not None for key in pair)), None)
+    """Return the keys of the question and the answer that a record or a turn has."""
+    asked = next((key for key in QUESTION_KEYS if record.get(key) is not None), None)
+    answered = next((key for key in ANSWER_KEYS if record.get(key) is not None), None)
+    return None if asked is None or answered is None else (asked, answered)
 
 
 def read_flag(turn: Mapping[str, Any], where: str) -> bool | None:
@@ -454,8 +456,8 @@ def _is_empty(value: object) -> bool:
 
 
 def _refuse_media(holder: Mapping[str, Any], where: str) -> None:
-    for key in MEDIA_KEYS:
-        if key in holder and not _is_empty(parse_json(holder[key])):
+    for key in MEDIA_KEYS.intersection(holder):
+        if not _is_empty(parse_json(holder[key])):
             raise RecordProblem("bad-field", f"{where} has `{key}`, but only text can be encoded")
 
 

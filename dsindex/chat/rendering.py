@@ -59,6 +59,7 @@ _REFUSED_FILTERS = ("batch", "center", "pprint", "random", "slice", "striptags",
 _FREE_FILTERS = frozenset({"default", "d", "first", "items", "last", "length", "count"})
 """Filters that make no new text or list."""
 _LIST_FILTERS = frozenset({"map", "reject", "rejectattr", "select", "selectattr"})
+"""Filters of the items of a list, one at a time."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 _SHOWN_CHARACTERS = 1000
 MAX_STEPS = 1_000_000
@@ -470,6 +471,8 @@ def _guard(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
     needed = _PassArg.from_obj(make)
 
     def guarded(context: Context, value: Any, *args: Any, **names: Any) -> Any:  # noqa: ANN401 - as above
+        if name in _LIST_FILTERS:
+            return make(context, _items(value), *args, **names)
         budget, given = context.parent[_BUDGET], [*args, *names.values()]
         if any(isinstance(number, int) and abs(number) > _MAX_NUMBER for number in given):
             raise SecurityError(f"a number for the filter {name!r} is too large")
@@ -498,10 +501,6 @@ def _concat(context: Context, *values: object) -> str:
     if budget.left < 0 or len(text) > _SMALL:
         budget.take(len(text))
     return text
-
-
-def _of_list(make: Callable[..., Any]) -> Callable[..., Any]:
-    return pass_context(lambda context, value, *args, **names: make(context, _items(value), *args, **names))  # type: ignore[no-any-return]  # as above
 
 
 def _items(value: Any) -> Any:  # noqa: ANN401 - any list
@@ -554,7 +553,7 @@ def _make_environment(date: datetime.date | None) -> ImmutableSandboxedEnvironme
     environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     filters = {**environment.filters, "tojson": _tojson}
     environment.filters = {
-        name: make if name in _FREE_FILTERS else _of_list(make) if name in _LIST_FILTERS else _guard(name, make)
+        name: make if name in _FREE_FILTERS else _guard(name, make)
         for name, make in filters.items()
         if name not in _REFUSED_FILTERS
     } | {_BEGIN: _begin_generation, _STEP: _step, _CONCAT: _concat, _COUNT: _count, _ITEMS: _items}

@@ -117,7 +117,7 @@ def make_parser(command: str | None, *, is_brief: bool = False) -> Parser:
     """Return the parser of the command line, with the flags of this command only; a brief one hides rare options."""
     description = "Training data for language models: from text to a merged, indexed Megatron dataset."
     parser = Parser(prog="dsindex", description=description, epilog=EPILOG)
-    version = "show the version; with --verbose, also those of all dependencies, for a bug report"
+    version = "show the version; with --verbose, also the versions of all dependencies"
     parser.add_argument("--version", action="store_true", help=version)
     parser.add_argument("--verbose", action="store_true", help=argparse.SUPPRESS)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
@@ -153,7 +153,7 @@ class _Ignored(argparse.Action):
 
 
 def add_options(parser: argparse.ArgumentParser, *models: type[Options], is_brief: bool) -> None:
-    """Add the flags of the models' options by groups: required ones first, those of the model's last group last.
+    """Add the flags of the models' options by groups: required ones first, the model's last group last.
 
     No flag has a default, so that a file of options can set it.
     """

@@ -20,7 +20,7 @@ class Excerpt:
     num_tokens: int
     """Tokens of the whole document or part."""
     pieces: tuple[Piece, ...] = ()
-    """Shown tokens with their text, which is None without a tokenizer."""
+    """Shown tokens; their text is missing without a tokenizer."""
     document: int | None = None
     origin: DocumentOrigin | None = None
     mask: tuple[int, ...] | None = None
@@ -92,7 +92,7 @@ CACHE = "index cache"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """The findings of a verification; true if there are none."""
+    """The findings of a verification; true without findings."""
 
     reports: tuple[VerifyReport, ...]
     """One per dataset, in the order given."""

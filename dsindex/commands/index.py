@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import Counter
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
+import numpy as np
 
 from dsindex.datasets.data_notes import describe_data
 from dsindex.errors import InputError, LimitError, OutputError, UsageError
+from dsindex.formats.mmididx import read_header
 from dsindex.megatron import maxtext
-from dsindex.megatron.building import (
-    BuiltCache,
-    count_parts,
-    describe_cache,
-    has_content,
-    make_contents,
-    sequence_counts,
-    write_sequence_counts,
-)
+from dsindex.megatron.building import count_parts, make_contents
 from dsindex.megatron.cache import (
     BLENDED_CLASS,
     GPT_CLASSES,
@@ -45,7 +41,7 @@ from dsindex.megatron.epochs import (
     samples_for_epochs,
     split_matrix,
 )
-from dsindex.megatron.explain import Finding, explain_cache
+from dsindex.megatron.explain import MISSED_ORDER, Finding, explain_cache
 from dsindex.megatron.flags import FIM_CLASS, TrainingLength, find_identifiers, samples_for_training
 from dsindex.megatron.plan import (
     BlendedCache,
@@ -62,16 +58,16 @@ from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.progress import Reporter
-from dsindex.runtime.publish import Artifact, publish, writing_artifacts
+from dsindex.runtime.publish import Artifact, new_files, publish, writing_artifacts
 from dsindex.store.config_files import read_object
 from dsindex.store.local import free_bytes, open_file
 from dsindex.store.machine import available_cpus, available_memory
 from dsindex.store.protocol import open_output
-from dsindex.store.read import digest_file
+from dsindex.store.read import digest_file, input_status
 from dsindex.store.urls import absolute, local_paths, refuse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from dsindex.megatron.cache import CacheFiles, CacheRecord, Content
     from dsindex.megatron.flags import Sizes
@@ -86,12 +82,49 @@ NO_IDENTIFIERS = (
     "a Megatron job looks for other names, which depend on its tokenizer: for a job, add --megatron-release and the "
     "flags of its tokenizer"
 )
-DEFER_FLAG = "--dataloader-defer-npy-index-mmap"
-"""Makes a missing cache an error in Megatron."""
 NO_FOLDER = (
     "expected --data-cache-path with a dataset in an object store, got none; name a folder for the caches, which the "
     "job is told, too"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltCache:
+    """A cache that was built, or is to be built."""
+
+    name: str
+    prefixes: tuple[str, ...]
+    """Its datasets, as absolute paths."""
+    paths: tuple[str, ...]
+    """Of the description, the record and the arrays."""
+    num_samples: int
+    num_epochs: int | None
+    """Number of epochs; None for a blend."""
+    tokens_per_epoch: int | None
+    file_bytes: int
+    memory_bytes: int
+    """Memory that it takes to build it."""
+    seconds: float | None
+    """None if it was only planned."""
+    reused: bool
+    """Whether the cache existed already, built from the same lengths with the same options."""
+
+
+def describe_cache(cache: Cache, *, seconds: float | None = None, reused: bool = False) -> BuiltCache:
+    """Return what there is to say of a cache."""
+    epochs = cache.epochs if isinstance(cache, GPTCache) else None
+    return BuiltCache(
+        name=cache.name,
+        prefixes=cache.paths,
+        paths=(cache.files.description, cache.files.record, *cache.files.paths[:-1]),
+        num_samples=cache.num_samples,
+        num_epochs=None if epochs is None else epochs.num_epochs,
+        tokens_per_epoch=None if epochs is None else epochs.tokens_per_epoch,
+        file_bytes=cache.file_bytes,
+        memory_bytes=cache.memory_bytes,
+        seconds=seconds,
+        reused=reused,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,21 +202,16 @@ def run_index(config: IndexConfig, *, executor: Executor, reporter: Reporter | N
 
     results: list[BuiltCache] = []
     findings: tuple[Finding, ...] = ()
-    path = config.per_dataset_sequences_path
-    if path is not None:
-        content = sequence_counts({job(prefix): prefix for prefix in counts})
+    path, prefixes = config.per_dataset_sequences_path, {job(prefix): prefix for prefix in counts}
     if config.explain:
         findings = tuple(map(_explain, caches))
-        if path is not None:
-            is_right = has_content(path, content)
-            said = "it has the counts of the datasets" if is_right else "the file is missing or has other counts"
-            findings += (Finding(name=path, found=os.path.isfile(path), sound=is_right, sentences=(said,)),)
+        findings += () if path is None else (_explain_sequence_counts(path, sequence_counts(prefixes)),)
     elif config.dry_run:
         results = [describe_cache(cache) for cache in caches]
     else:
         results = _build(caches, executor, reporter or Reporter())
         if path is not None:
-            write_sequence_counts(path, content)
+            write_sequence_counts(path, prefixes)
             notes.append(f"{path} has the counts of the datasets: start the job with --per-dataset-sequences-path")
     return IndexResult(results=tuple(results), notes=tuple(notes), findings=findings, seconds=time.monotonic() - began)
 
@@ -498,11 +526,49 @@ def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRec
     return is_there
 
 
+def write_sequence_counts(path: str, prefixes: Mapping[str, str]) -> None:
+    """Write the file for Megatron's --per-dataset-sequences-path, or keep it if it is right.
+
+    Raises:
+        InputError: If tokens are neither uint16 nor int32.
+        OutputError: If a file with other counts exists, or this one cannot be written.
+    """
+    plan = make_plan({"sequences": path}, [input_status(absolute(f"{prefix}.idx")) for prefix in prefixes.values()])
+    with new_files(path, [path], plan) as files, files.open(path) as file:
+        file.write(sequence_counts(prefixes))
+
+
+def sequence_counts(prefixes: Mapping[str, str]) -> bytes:
+    """Return the content of the file for Megatron's --per-dataset-sequences-path.
+
+    Args:
+        prefixes: Path as the job types it → path on this machine.
+
+    Raises:
+        InputError: If tokens are neither uint16 nor int32: with such a file, Megatron does not look at their type.
+
+    Source: Megatron-LM, tools/build_sequences_per_dataset.py and gpt_dataset.py, `token_dtype_code`.
+    """
+    headers = {path: read_header(f"{prefix}.idx") for path, prefix in prefixes.items()}
+    for path, header in headers.items():
+        if header.dtype not in {np.dtype("<u2"), np.dtype("<i4")}:
+            what = f"Megatron cannot read {path} with it: {header.dtype} tokens"
+            raise InputError(f"--per-dataset-sequences-path: {what}")
+    return json.dumps({path: [each.num_sequences, each.num_boundaries] for path, each in headers.items()}).encode()
+
+
 def _explain(cache: Cache) -> Finding:
     if dataset_parts(cache.identifiers)[0]["tokenizer"] is None and not is_maxtext(cache.identifiers):
         return Finding(name=cache.name, found=False, sound=False, sentences=(NO_IDENTIFIERS,))
     prefix = None if isinstance(cache, BlendedCache) else cache.path
     return explain_cache(cache.identifiers, cache.files, prefix=prefix, settings=cache.settings)
+
+
+def _explain_sequence_counts(path: str, content: bytes) -> Finding:
+    is_found = os.path.isfile(path) and os.path.getsize(path) == len(content)
+    is_right = is_found and Path(path).read_bytes() == content
+    said = () if is_right else ("the file is missing or has other counts",)
+    return Finding(name=path, found=os.path.isfile(path), sound=is_right, sentences=said)
 
 
 def _notes(
@@ -531,7 +597,4 @@ def _notes(
     ordered = {cache.split: cache.settings for cache in datasets if any(cache.settings.order)}
     if ordered and not config.explain:
         order = next(iter(ordered.values())).show_order()
-        yield (
-            f"{', '.join(ordered)}: {order}; a job that misses these caches silently builds its own order: "
-            + ("look for `Cache hit` in its log" if settings.is_maxtext else f"start it with {DEFER_FLAG}")
-        )
+        yield f"{', '.join(ordered)}: {order}; {MISSED_ORDER}"

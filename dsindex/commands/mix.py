@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
+from dsindex.commands.index import write_sequence_counts
 from dsindex.datasets.data_notes import describe_data
 from dsindex.errors import InputError, LimitError, UsageError
 from dsindex.formats.manifest import read_manifest
-from dsindex.megatron.building import count_parts, sequence_counts, write_sequence_counts
+from dsindex.megatron.building import count_parts
 from dsindex.megatron.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
 from dsindex.megatron.plan import Blend, CacheSettings, describe_sums, find_needed_caches, parse_data_path
 from dsindex.messages import THOUSANDS, show_epochs, show_percent, split_unit
@@ -119,8 +120,7 @@ def run_mix(config: MixConfig) -> MixResult:
     }
     if config.per_dataset_sequences_path is not None:
         used = dict.fromkeys(prefix for words in blends.values() if words for prefix in parse_data_path(words).prefixes)
-        content = sequence_counts({prefix: prefix for prefix in used})
-        write_sequence_counts(config.per_dataset_sequences_path, content)
+        write_sequence_counts(config.per_dataset_sequences_path, {prefix: prefix for prefix in used})
     given = {name: tuple(words) for name, words in blends.items() if words}
     flags = [f"--{name}-data-path {shlex.join(words)}" for name, words in given.items()]
     if split is not None:

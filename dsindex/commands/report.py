@@ -57,7 +57,7 @@ Cell: TypeAlias = "str | int | float | None"
 
 
 class Table(NamedTuple):
-    """A table with names in its first column; shares are drawn as bars, those of `stack` also as a stacked bar."""
+    """A table with names in its first column; shares are drawn as bars, the column `stack` also as a stacked bar."""
 
     caption: str
     head: tuple[str, ...]

@@ -1,7 +1,7 @@
 """What a report counts: one pass over the tokens of a dataset, and what index caches draw from it.
 
-Documents are the same if 64 bits of a digest of their tokens are. Of more than MOST_DIGESTS documents, those of a share
-of the digests are counted, and the rest is estimated from it, so memory does not grow with the dataset.
+Documents are the same if a digest of 64 bits of their tokens is the same. For more than MOST_DIGESTS documents, only a
+share of the digests is counted, and the rest is estimated, so memory does not grow with the dataset.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 MOST_DIGESTS = 1 << 22
 BLOCK_TOKENS = 1 << 24
-"""Tokens of a block, which has one document at least."""
+"""Tokens of a block, which has at least one document."""
 LARGEST_VOCABULARY = 1 << 20
 """Ids from here on are counted together; the largest vocabularies have about 2**18."""
 MOST_NAMED = 5
-"""Documents that are named as longest, shortest and most repeated."""
+"""Number of documents that are named as longest, shortest and most repeated."""
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _SHIFTS = (np.uint64(32), np.uint64(29))
 
@@ -46,19 +46,19 @@ def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], size: int) -> t
     """Read consecutive documents.
 
     Args:
-        tokens: Of all the documents, laid end to end.
-        lengths: Of each document.
-        size: Ids to count.
+        tokens: Tokens of all documents, laid end to end.
+        lengths: Tokens of each document.
+        size: Number of ids to count.
 
     Returns:
-        How often each id below `size` occurs, how many documents end with each, how many tokens have other ids, and a
-        digest of each document.
+        How often each id below `size` occurs, how many documents end with each, the number of others, and a digest
+        of each document.
     """
     counts, lasts, others = np.zeros(size, np.int64), np.zeros(size, np.int64), 0
     digests = np.empty(len(lengths), np.uint64)
     begin = 0
     for document in range(len(lengths)):
-        # Two chains, so that one multiplication does not wait for the other.
+        # Two chains: one multiplication does not wait for the other.
         even, odd = np.uint64(lengths[document]), _PRIME
         token = -1
         for index in range(begin, begin + lengths[document]):
@@ -80,7 +80,7 @@ def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], size: int) -> t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one pass over a dataset finds."""
+    """The result of one pass over a dataset."""
 
     documents: int
     tokens: int
@@ -92,14 +92,14 @@ class Measurement:
     last_counts: NDArray[np.int64]
     """How many documents end with each id, shape [ids]."""
     by_source: NDArray[np.int64]
-    """Documents, tokens and learned tokens of each source, shape [sources, 3]."""
+    """Documents, tokens and trained tokens of each source, shape [sources, 3]."""
     repetitions: int
-    """Documents that would go if each with tokens were kept once."""
+    """Number of documents, not empty, that repeat an earlier one."""
     repeated: tuple[tuple[int, int], ...]
-    """First document and number of copies of those with the most copies."""
+    """The most frequent documents: number of the first, and number of copies."""
     longest: tuple[int, ...]
     shortest: tuple[int, ...]
-    """Numbers of documents, of those with tokens."""
+    """Numbers of documents that are not empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,20 +108,20 @@ class Block:
 
     first: int
     begin: int
-    """Their first token."""
+    """Position of the first token."""
     lengths: NDArray[np.int64]
     sources: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The source of each document: recorded in a provenance file, or sources whose documents follow each other."""
+    """The source of each document: from a provenance file, or from the number of documents of consecutive sources."""
 
     names: list[str]
     path: str | None = None
     """The provenance file."""
     num_documents: Sequence[int] = ()
-    """Documents of each source, if they follow each other."""
+    """Documents of each source, without a provenance file."""
 
     def of(self, begin: int, end: int) -> NDArray[np.int64]:
         """Return the numbers of the sources of documents [begin, end).
@@ -134,7 +134,7 @@ class Sources:
             return np.repeat(np.arange(len(ends)), np.diff(ends, prepend=begin))
         inputs = read_rows(self.path, begin, end)[0].astype(np.int64)
         if len(inputs) and not 0 <= inputs.min() <= inputs.max() < len(self.names):
-            raise FormatError(f"{self.path}: expected inputs below {len(self.names)}; the file is damaged")
+            raise FormatError(f"{self.path}: damaged, since it refers to more than {len(self.names)} inputs")
         return inputs
 
 
@@ -146,13 +146,13 @@ def measure(
     threads: int,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Measurement:
-    """Read all tokens of a dataset once. The result does not depend on the number of threads.
+    """Read all tokens of a dataset once; the result does not depend on the number of threads.
 
     Args:
         documents: The dataset, with integer tokens.
         sources: The source of each document.
-        masks: Of each token, other than 0 if it is learned.
-        threads: Blocks that are read at once.
+        masks: For each token, not 0 if it is trained on.
+        threads: Number of blocks that are read at the same time.
         on_progress: Called with the number of tokens read since the last call.
 
     Raises:
@@ -223,7 +223,7 @@ def _blocks(documents: Documents, sources: Sources) -> Iterator[Block]:
 
 
 def _most(known: NDArray[np.int64], values: NDArray[np.int64], first: int) -> NDArray[np.int64]:
-    """Return the largest of known values and others, none 0, and their numbers; of equal ones the first."""
+    """Return the MOST_NAMED largest values, without zeros, and their numbers; the first of equal values wins."""
     is_new = values != 0
     if known.shape[1] == MOST_NAMED:
         is_new &= values > known[0, -1]
@@ -233,7 +233,7 @@ def _most(known: NDArray[np.int64], values: NDArray[np.int64], first: int) -> ND
 
 
 def _find_repeats(kept: NDArray[np.int64]) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Count equal digests among rows of digests, documents and lengths, and name those with the most copies."""
+    """Count equal digests in rows of digests, documents and lengths, and return the most frequent ones."""
     digests, documents, lengths = kept
     _, first, copies = np.unique(digests, return_index=True, return_counts=True)
     first, copies = first[copies > 1], copies[copies > 1]
@@ -245,7 +245,7 @@ def _find_repeats(kept: NDArray[np.int64]) -> tuple[int, tuple[tuple[int, int], 
 def _map_ahead(
     function: Callable[[Block], tuple[Any, ...]], blocks: Iterator[Block], *, threads: int
 ) -> Iterator[tuple[Block, tuple[Any, ...]]]:
-    """Yield blocks with their results, in order, while threads work on those that follow."""
+    """Yield blocks with their results, in order, while threads work on the next blocks."""
     waiting: deque[tuple[Block, Future[tuple[Any, ...]]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         for block in blocks:
@@ -257,28 +257,28 @@ def _map_ahead(
             yield first, future.result()
 
 
-# What index caches draw.
+# Index caches.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnDataset:
-    """What one split of a job draws from a dataset."""
+    """What a split of a job reads from a dataset."""
 
     prefix: str
-    """As in the description."""
+    """The path in the description."""
     num_samples: int = 0
     intended: float | None = None
     """Its weight in the blend; None without a blend."""
     part: tuple[int, int] | None = None
-    """First sequence of the split's part, and one past its last; None if the dataset is not on the page."""
+    """First sequence of the split, and one past its last; None if the dataset is not in the report."""
     part_tokens: int | None = None
     short_documents: tuple[int, int] | None = None
-    """Documents that fit a sample, and those of them that are cut."""
+    """Number of documents that fit into a sample, and how many of them are split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnSplit:
-    """What the caches of one split draw."""
+    """What the caches of a split read."""
 
     split: str
     sequence_length: int
@@ -286,12 +286,12 @@ class DrawnSplit:
 
 
 def read_drawn(folder: str, lengths_of: Callable[[str, bool], Any]) -> tuple[list[DrawnSplit], list[str]]:
-    """Read what the caches of a folder draw from known datasets, and sentences about caches that cannot be read.
+    """Read what the caches of a folder draw from known datasets; also return sentences about unreadable caches.
 
     Args:
         folder: The cache folder (`--data-cache-path`).
         lengths_of: Returns the tokens of each sequence, or document, of the dataset that a description names; None if
-            the dataset is not one of those that are looked at.
+            the dataset is not in the report.
 
     Raises:
         InputError: If there is no folder, or no cache of these datasets.
@@ -324,7 +324,7 @@ def read_drawn(folder: str, lengths_of: Callable[[str, bool], Any]) -> tuple[lis
             alone.pop(key, None)
     found += [(key, [own]) for key, own in alone.items()]
     if not found and not findings:
-        raise InputError(f"{folder}: expected index caches of the datasets, found none; check --cache")
+        raise InputError(f"{folder}: no index caches of these datasets", hint="check --cache")
     order = {name: place for place, name in enumerate(SPLIT_NAMES)}
     found.sort(key=lambda each: order.get(each[0][1], len(order)))
     splits = [DrawnSplit(split=key[1], sequence_length=key[2], datasets=tuple(parts)) for key, parts in found]
@@ -342,7 +342,9 @@ def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnD
     try:
         short = _count_cut_documents(lengths, documents, sequence_length=length, num_samples=len(samples))
     except IndexError as error:
-        raise FormatError(f"{path}: expected the sequences of the dataset; build the cache again") from error
+        raise FormatError(
+            f"{path}: refers to sequences that the dataset does not have", hint="rebuild the cache"
+        ) from error
     part_tokens = int(lengths[begin:end].sum(dtype=np.int64))
     return DrawnDataset(
         prefix=prefix, num_samples=len(samples), part=(begin, end), part_tokens=part_tokens, short_documents=short
@@ -352,16 +354,16 @@ def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnD
 def _count_cut_documents(
     lengths: NDArray[np.int32], documents: NDArray[np.integer[Any]], *, sequence_length: int, num_samples: int
 ) -> tuple[int, int]:
-    """Count the documents of 1 to L tokens of an index, whichever program built it, and those of them that are cut.
+    """Count the documents of 1 to L tokens in an index of any program, and how many of them are split across samples.
 
-    Sample k takes the input tokens [k * L, (k + 1) * L) of the documents laid end to end, so a document is cut if it
-    begins before a multiple of L and ends after it.
+    Sample k reads the tokens [k * L, (k + 1) * L) of the documents laid end to end, so a document is split if it begins
+    before a multiple of L and ends after it.
 
     Args:
         lengths: Tokens of each sequence of the dataset.
         documents: The document index.
         sequence_length: L.
-        num_samples: Samples of the index; documents after the last of them are not counted.
+        num_samples: Samples of the index; documents after the last sample are not counted.
 
     >>> lengths = np.array([5, 3, 6, 12, 2], np.int32)
     >>> _count_cut_documents(lengths, np.array([0, 2, 1, 3, 4]), sequence_length=8, num_samples=3)

@@ -44,7 +44,7 @@ class Origin:
     """Sentences about a tokenizer that is missing or may be another, and lines and inputs that are not known."""
     findings: list[str] = field(default_factory=list)
     contact: Sequence[str] = ()
-    """Addresses whose buckets and servers may be contacted, besides those of the datasets."""
+    """Addresses whose buckets and servers may be contacted, besides the datasets' own."""
 
     @property
     def content(self) -> Content | None:
@@ -132,7 +132,7 @@ def find_origin(prefix: str, options: Decoded, *, documents: Documents | None = 
 
 
 def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None) -> tuple[Tokenizer | None, str | None]:
-    """Return the tokenizer to decode with, and a sentence if there is none or it may be another one."""
+    """Return the tokenizer to decode with, and a note if it is missing or may be the wrong one."""
     recorded = None if manifest is None else manifest.content.tokenizer
     if given is None:
         try:
@@ -196,7 +196,7 @@ def open_token_data(detected: DetectedDataset, options: Decoded) -> TokenData:
     """Open a dataset of tokens.
 
     Raises:
-        InputError: If it is of another kind.
+        InputError: If it is a different kind of dataset.
         TokenizerError: If the tokenizer that was given cannot be read.
     """
     path = f"{detected.path}{TEXT_SUFFIX}" if detected.kind == "instruction data" else detected.path

@@ -78,7 +78,7 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
     """Verify one dataset: always its structure; the rest as a manifest and options allow.
 
     Raises:
-        InputError: If it is of another kind, or `--against-source` or `--cache` asks for a check that is impossible.
+        InputError: If it is no such dataset, or `--against-source` or `--cache` asks for a check that is impossible.
         TokenizerError: If the tokenizer for `--against-source` is not the one that the dataset was made with.
     """
     try:
@@ -152,7 +152,7 @@ def _read_structure(
 
 
 def _compare_counts(detected: DetectedDataset, counts: DatasetCounts, manifest: Manifest) -> Iterator[CheckResult]:
-    """Compare the counts of the index with those of the manifest, and with the rows of the provenance."""
+    """Compare the counts of the index with the manifest and with the rows of the provenance."""
     content, path = manifest.content, manifest_path(detected.prefix)
     recorded = {
         "documents": (content.documents, counts.documents),
@@ -222,7 +222,7 @@ def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, pla
 def _checks_of_content(
     detected: DetectedDataset, counts: DatasetCounts, config: VerifyConfig, *, is_digested: bool
 ) -> Iterator[Check]:
-    """Yield the checks that options ask for; ids are those of the build where the tokens have their digest."""
+    """Yield the checks that the options ask for; ids are only checked if no digest covers them."""
     if config.tokenizer_model is not None and not is_digested and np.dtype(counts.token_type).kind in "iu":
         size, begins = load_tokenizer(config.tokenizer_model).vocabulary_size, range(0, counts.tokens, PIECE_TOKENS)
         pieces = [(detected, begin, min(begin + PIECE_TOKENS, counts.tokens), size) for begin in begins]

@@ -61,7 +61,7 @@ def read_blend(path: str, described: Mapping[str, Any]) -> tuple[list[int], list
     """Return the samples that a blend draws of each dataset, and their weights.
 
     Raises:
-        FormatError: If its dataset index is of other datasets, or it has not a weight for each.
+        FormatError: If its dataset index names other datasets, or not every dataset has a weight.
     """
     num_datasets, weights = len(described["datasets"]), described.get("weights")
     if not isinstance(weights, list) or [type(each) in {int, float} for each in weights] != [True] * num_datasets:

@@ -1,4 +1,4 @@
-"""Compare the tokens of a dataset with those of another, or with what the worker makes of its inputs again."""
+"""Compare the tokens of a dataset with another dataset, or with its inputs, which are tokenized again."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | 
 def load_recorded(prefix: str, manifest: Manifest | None, *, given: str | None = None) -> Tokenizer:
     """Load the tokenizer that a manifest names.
 
-    It is looked for where it was, under its name in the working folder, and by that name in the folders above the
-    dataset and its first input; one of the hub in the hub's cache, by its commit.
+    A file is searched for where it was, by its name in the working folder, and in the folders above the dataset and its
+    first input; a tokenizer from the Hugging Face Hub is taken from the cache, by its commit.
 
     Args:
         prefix: The dataset's path without suffix.
@@ -71,7 +71,7 @@ def load_recorded(prefix: str, manifest: Manifest | None, *, given: str | None =
         given: The path to load it from; None to look for it.
 
     Raises:
-        TokenizerError: If none is named, or there is none with the recorded hash; it says what was found instead.
+        TokenizerError: If the manifest names no tokenizer, or no tokenizer with the recorded hash was found.
     """
     hint = "give its path with --tokenizer-model, in Python with tokenizer="
     recorded = None if manifest is None else manifest.content.tokenizer
@@ -87,7 +87,7 @@ def load_recorded(prefix: str, manifest: Manifest | None, *, given: str | None =
         if tokenizer.sha256 == recorded.sha256:
             return tokenizer
         others.append(f"{place} has {tokenizer.sha256[:16]}…")
-    reasons = "; ".join(others) or f"it is not where it was, in {os.getcwd()} or beside the data"
+    reasons = "; ".join(others) or f"it is not where it was, in {os.getcwd()} or near the data"
     what = f"the tokenizer of the dataset, {recorded.name!r} with sha256 {recorded.sha256[:16]}…, was not found"
     raise TokenizerError(f"{prefix}: {what}: {reasons}", hint=hint)
 

@@ -26,7 +26,7 @@ LINES_SUFFIX = ".jsonl"
 TEXT_SUFFIX = "_text_document"
 MASK_SUFFIX = "_loss_mask"
 PACKING = re.compile(r"(.+)_packing_([0-9]{1,9})(?:_pad([0-9]{1,9}))?", re.DOTALL)
-"""Prefix of packs: that of the instruction data, the sequence length, and the multiple to which packs are filled."""
+"""Name of packs: the prefix of the instruction data, the sequence length, and the multiple that conversations fill."""
 _PREFIX_ENDINGS = (".bin", ".idx", ".manifest.json", ".provenance.parquet")
 _CACHE_ENDINGS = (
     *(DESCRIPTION_SUFFIX, "-dsindex.json", "-document_index.npy", "-sample_index.npy", "-shuffle_index.npy"),
@@ -65,7 +65,7 @@ def detect_dataset(path: str) -> DetectedDataset:
         return detected or _refuse_nothing(path)
     if ending and os.path.isfile(path):
         hint = "move the other files of the dataset there, or build it again"
-        raise InputError(f"{path}: there is no dataset {prefix} beside it", hint=hint)
+        raise InputError(f"{path}: there is no dataset {prefix} next to it", hint=hint)
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     if os.path.isfile(os.path.join(folder, EXPORT_MANIFEST)) and path.endswith((folder, ".parquet", EXPORT_MANIFEST)):
         return DetectedDataset(kind="export", path=folder)
@@ -102,7 +102,7 @@ def _detect_file(path: str) -> DetectedDataset:
         if os.path.isfile(raw_index_path(path)):
             return DetectedDataset(kind="raw index", path=path)
         raise InputError(
-            f"{path}: text, and no raw index {raw_index_path(path)} beside it",
+            f"{path}: text, and no raw index {raw_index_path(path)} next to it",
             hint="build a dataset from it (dsindex build), or index its lines (dsindex raw-index)",
         )
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsindex.store.read import Items
 
 BLOCK_DOCUMENTS = 1 << 20
-"""Documents whose lengths are held in memory at once: those of a row group of provenance."""
+"""Documents whose lengths are held in memory at once: as many as a row group of provenance has rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

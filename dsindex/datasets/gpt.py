@@ -151,7 +151,7 @@ class MegatronSamples(SampleDataset[dict[str, Any]]):
     def tokens(self, index: SupportsIndex) -> NDArray[np.int64]:
         """Return the tokens of a sample, shape [sequence_length + 1] ([sequence_length] without the extra token).
 
-        A partial last sample is padded with the pad token, or -1 if there is none.
+        A partial last sample is padded with the pad token, or with -1 without a pad token.
 
         Raises:
             IndexError: If there is no such sample.
@@ -176,7 +176,7 @@ class MegatronSamples(SampleDataset[dict[str, Any]]):
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
         """Return the text of a sample, with special tokens and without padding, as `IndexedDataset.decode` does.
 
-        That of a blend is decoded by its own dataset's tokenizer.
+        A sample of a blend is decoded by the tokenizer of its own dataset.
         """
         length, prefix = sum(part.num_tokens for part in self.parts(index)), self.locate(index).data.prefix
         return decode_tokens(self.tokens(index)[:length], prefix=prefix, tokenizer=tokenizer)
@@ -384,6 +384,6 @@ class GPTDataset(MegatronSamples):
 
     def _damaged(self, number: int) -> FormatError:
         return FormatError(
-            f"{self.dataset.prefix}: expected at most {self.num_sample_tokens} tokens of the dataset for sample "
-            f"{number}, got indices that point elsewhere; they were built from other data or settings"
+            f"{self.dataset.prefix}: the indices of sample {number} point outside the dataset, or to more than "
+            f"{self.num_sample_tokens} tokens; they were built from other data or settings"
         )

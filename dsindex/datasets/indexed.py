@@ -133,10 +133,8 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         begin, room = (self._pointers[number] >> self._shift) + offset, self._lengths[number] - offset
         length = room if length is None else length
         if offset < 0 or not 0 <= length <= room:
-            raise IndexError(
-                f"{self.prefix}: expected a part of sequence {index}, which has {room + offset} tokens, "
-                f"got offset {offset}, length {length}"
-            )
+            what = f"sequence {index} has {room + offset} tokens"
+            raise IndexError(f"{self.prefix}: {what}; a part of {length} from {offset} is outside")
         tokens = self._tokens[begin : begin + length]
         if begin < offset or len(tokens) != length:
             raise self._outside(index)
@@ -178,8 +176,8 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         begin, end = self.document_indices[number : number + 2].tolist()
         if not 0 <= begin <= end <= len(self):  # possible only if the index was not checked on opening
             raise FormatError(
-                f"{self.prefix}.idx: expected document {number} within {len(self)} sequences, got {begin} to {end}; "
-                f"verify the dataset"
+                f"{self.prefix}.idx: document {number} has sequences {begin} to {end} of {len(self)}",
+                hint="verify the dataset",
             )
         return range(begin, end)
 
@@ -214,7 +212,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
 
         Args:
             index: Number of the sequence.
-            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest beside the
+            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest of the
                 data names, which is checked by its hash.
 
         Raises:

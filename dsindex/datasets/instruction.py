@@ -56,7 +56,7 @@ class DatasetBatch:
     tokens: Any
     """int64, shape [rows, L]."""
     targets: Any
-    """int64, shape [rows, L]: the next token of the same conversation, or the pad id if there is none."""
+    """int64, shape [rows, L]: the next token of the same conversation, or the pad id at its end."""
     loss_mask: Any
     """float32, shape [rows, L]: 1 where the target is trainable."""
     position_ids: Any
@@ -359,7 +359,7 @@ class PackedInstructionDataset(Packs):
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
         """Return the text of a block: of its conversations one after the other, with special tokens, without padding.
 
-        The tokenizer is that of `IndexedDataset.decode`.
+        The tokenizer is found as in `IndexedDataset.decode`.
         """
         tokens, _ = self.dataset.take(self.plan.block(self._number(index)))
         return decode_tokens(tokens, prefix=self.dataset.prefix, tokenizer=tokenizer)

@@ -56,7 +56,7 @@ def find_part(
         sample_index: Rows [position in document_index, token offset], shape [samples + 1, 2].
         row: Row of the sample index, as the shuffle index has it. The sample extends to the next.
         extra: Tokens that a sample shares with the next: 1 or 0.
-        position: One of those of the sample.
+        position: One of the sample's positions.
 
     Returns:
         Sequence, offset in it, first token in the `.bin`, and number of tokens, which is -1 if the indices point

@@ -1,6 +1,6 @@
 """Token types on disk: their codes, the type that a vocabulary needs, and the one checked cast.
 
-The codes are those of MMIDIDX (`DType` in megatron.core.datasets.indexed_dataset).
+The codes are defined by MMIDIDX (`DType` in megatron.core.datasets.indexed_dataset).
 """
 
 from __future__ import annotations

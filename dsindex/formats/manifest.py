@@ -1,4 +1,4 @@
-"""The manifest beside every dataset (docs/formats.md): what it was made from, record counts, digests of its files.
+"""The manifest next to every dataset (docs/formats.md): what it was made from, record counts, digests of its files.
 
 `content` is a function of inputs, tokenizer and options. `run` describes the run: times, hosts, executor, retries. The
 same models write and read it, so every field of a manifest from outside is checked before it is used. Fields that do
@@ -88,7 +88,7 @@ class RecordedTokenizer(_Part, frozen=True, kw_only=True):
     revision: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}$")] | None = None
     """The commit in the hub, of a tokenizer that was given by its name there."""
     options: dict[str, str | int | list[str]] | None = None
-    """What was given beside the tokenizer's file, by the names of the options."""
+    """Options of the tokenizer in addition to its file, by name."""
 
 
 class RecordedOptions(_Part, frozen=True, kw_only=True):
@@ -115,7 +115,7 @@ class RecordedOptions(_Part, frozen=True, kw_only=True):
     split_name: str | None = None
     sample: Share | None = None
     leave_out: Share | None = None
-    """Share of the records, those of such a sample, that are not in the dataset."""
+    """Share of the records that --hold-out kept out of the dataset."""
     instruction: dict[str, Any] | None = None
     """The configuration of instruction data, in plain JSON types."""
 
@@ -158,7 +158,7 @@ class Content(_Part, frozen=True, kw_only=True):
     """The dataset's files by suffix, which is each file's `name`."""
 
     def __post_init__(self) -> None:
-        """Refuse what has not all files of a dataset."""
+        """Refuse a manifest without the digests of all files."""
         if not ({"bin", "idx"} <= self.digests.keys() or "pbin" in self.digests):
             raise ValueError("it lacks the digests of .bin and .idx, or of a .pbin")
 
@@ -254,7 +254,7 @@ def manifest_path(prefix: str) -> str:
 
 
 def read_manifest(prefix: str) -> Manifest | None:
-    """Read a dataset's manifest; return None if there is none.
+    """Read a dataset's manifest; return None if it is missing.
 
     Raises:
         FormatError: If it cannot be read, naming the first field that is missing or has a wrong type.

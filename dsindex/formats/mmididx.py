@@ -177,7 +177,7 @@ def refuse_foreign_index(idx_path: str, head: bytes) -> None:
     """Refuse the index of fairseq that GPT-NeoX and old Megatron-LM wrote with --dataset-impl lazy or cached.
 
     Raises:
-        FormatError: If the first bytes of the file are those of such an index.
+        FormatError: If the first bytes of the file belong to such an index.
     """
     if head.startswith(b"TNTIDX"):
         what = "this is a TNTIDX index of fairseq, which --dataset-impl lazy or cached wrote, not an MMIDIDX index"
@@ -215,7 +215,7 @@ def check_index(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int | No
     Args:
         idx_path: Named in errors.
         index: The result of `read_index`.
-        bin_size_bytes: Size of the `.bin` beside it; None if there is none.
+        bin_size_bytes: Size of its `.bin`; None if it is missing.
         every_entry: Otherwise only the first and last entries are checked, in constant time.
 
     Raises:
@@ -277,8 +277,8 @@ def write_index(file: DigestingWriter, header: IndexHeader, read: Callable[[str]
     Args:
         file: Appended to.
         header: Its counts must match the sections.
-        read: Opens the stream of a section by name, of "boundaries" from the leading 0 to the closing S; that of
-            "lengths" twice, as the pointers follow from it.
+        read: Opens the stream of a section by name, of "boundaries" from the leading 0 to the closing S; "lengths" is
+            opened twice, since the pointers follow from it.
 
     Raises:
         ValueError: If the sections do not match the counts in the header.

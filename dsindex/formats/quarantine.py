@@ -33,7 +33,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def quarantine_entry(file: int, offset: int, line: int, reason: str, raw: bytes) -> dict[str, Any]:
-    """Return the entry of a bad record, whose file and line still count from those of its shard."""
+    """Return the entry of a bad record, whose file and line still count from the first of its shard."""
     entry: dict[str, Any] = {"file": file, "offset": offset, "line": line, "reason": reason}
     try:
         return entry | {"raw": raw.decode("utf-8")}

@@ -1,6 +1,6 @@
 """Raw indices: the position of each line of a JSONL file, as written by Modalities' `create_raw_index`.
 
-`<stem>.idx` beside the JSONL is a pickled list of (byte offset, byte length), one pair per line, counting a carriage
+`<stem>.idx` next to the JSONL is a pickled list of (byte offset, byte length), one pair per line, counting a carriage
 return but not the newline (docs/formats.md §3). MMIDIDX uses the same suffix; the first bytes tell them apart.
 """
 

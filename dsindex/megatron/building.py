@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsindex._version import __version__
 from dsindex.errors import InputError, LimitError, OutputError
-from dsindex.formats.mmididx import check_index, read_header, read_index
+from dsindex.formats.mmididx import check_index, read_index
 from dsindex.megatron.cache import (
     CacheRecord,
     Fingerprint,
@@ -23,12 +19,10 @@ from dsindex.megatron.cache import (
 )
 from dsindex.megatron.epochs import STOCK_ORDER, DocumentOrder, shuffle_dtype, split_bounds
 from dsindex.megatron.plan import BlendedCache, GPTCache, PartCounts
-from dsindex.store.local import is_there
-from dsindex.store.protocol import replace_file
 from dsindex.store.read import digest_file, input_status, is_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -63,80 +57,6 @@ def count_parts(prefix: str, parts: Sequence[Part | None], of_documents: bool = 
     ]
 
 
-def sequence_counts(prefixes: Mapping[str, str]) -> bytes:
-    """Return the content of the file for Megatron's --per-dataset-sequences-path.
-
-    Args:
-        prefixes: Path as the job types it → path on this machine.
-
-    Raises:
-        InputError: If tokens are neither uint16 nor int32: with such a file, Megatron does not look at their type.
-
-    Source: Megatron-LM, tools/build_sequences_per_dataset.py and gpt_dataset.py, `token_dtype_code`.
-    """
-    headers = {path: read_header(f"{prefix}.idx") for path, prefix in prefixes.items()}
-    for path, header in headers.items():
-        if header.dtype not in {np.dtype("<u2"), np.dtype("<i4")}:
-            what = f"Megatron cannot read {path} with it: {header.dtype} tokens"
-            raise InputError(f"--per-dataset-sequences-path: {what}")
-    return json.dumps({path: [each.num_sequences, each.num_boundaries] for path, each in headers.items()}).encode()
-
-
-def write_sequence_counts(path: str, content: bytes) -> None:
-    """Write the file for --per-dataset-sequences-path.
-
-    Raises:
-        OutputError: If another file exists, or this one cannot be written.
-    """
-    if is_there(path) and not has_content(path, content):
-        raise OutputError(f"{path}: exists and has other counts", hint="move it away, or choose another path")
-    replace_file(path, content)
-
-
-def has_content(path: str, content: bytes) -> bool:
-    """Tell whether a file has these bytes."""
-    return os.path.isfile(path) and os.path.getsize(path) == len(content) and Path(path).read_bytes() == content
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltCache:
-    """A cache that was built, or is to be built."""
-
-    name: str
-    prefixes: tuple[str, ...]
-    """Its datasets, as absolute paths."""
-    paths: tuple[str, ...]
-    """Of the description, the record and the arrays."""
-    num_samples: int
-    num_epochs: int | None
-    """Number of epochs; None for a blend."""
-    tokens_per_epoch: int | None
-    file_bytes: int
-    memory_bytes: int
-    """Memory that it takes to build it."""
-    seconds: float | None
-    """None if it was only planned."""
-    reused: bool
-    """Whether the cache existed already, built from the same lengths with the same options."""
-
-
-def describe_cache(cache: Cache, *, seconds: float | None = None, reused: bool = False) -> BuiltCache:
-    """Return what there is to say of a cache."""
-    epochs = cache.epochs if isinstance(cache, GPTCache) else None
-    return BuiltCache(
-        name=cache.name,
-        prefixes=cache.paths,
-        paths=(cache.files.description, cache.files.record, *cache.files.paths[:-1]),
-        num_samples=cache.num_samples,
-        num_epochs=None if epochs is None else epochs.num_epochs,
-        tokens_per_epoch=None if epochs is None else epochs.tokens_per_epoch,
-        file_bytes=cache.file_bytes,
-        memory_bytes=cache.memory_bytes,
-        seconds=seconds,
-        reused=reused,
-    )
-
-
 def make_contents(cache: Cache, threads: int = 1) -> tuple[Sequence[Content], CacheRecord] | None:
     """Return the contents of a cache's files, in the order of their paths, and its record; None if it is current.
 
@@ -156,7 +76,8 @@ def make_contents(cache: Cache, threads: int = 1) -> tuple[Sequence[Content], Ca
             return None
         _require_same_order(cache)
         arrays = _make_arrays(cache, lengths, threads)
-    return (*arrays, description_text(cache.identifiers).encode()), _record(cache, source)
+    record = CacheRecord(dsindex=__version__, numpy=np.__version__, settings=cache.settings, source=source)
+    return (*arrays, description_text(cache.identifiers).encode()), record
 
 
 def _make_arrays(cache: GPTCache, lengths: NDArray[np.int32], threads: int) -> tuple[NDArray[Any], ...]:
@@ -186,10 +107,6 @@ def _make_blend(cache: BlendedCache) -> tuple[NDArray[Any], ...]:
             hint = f"raise --mid-level-dataset-surplus from {cache.surplus:g}, here and in the job"
             raise LimitError(f"{cache.name}: {what}", hint=hint)
     return datasets, samples
-
-
-def _record(cache: Cache, source: Fingerprint | None = None) -> CacheRecord:
-    return CacheRecord(dsindex=__version__, numpy=np.__version__, settings=cache.settings, source=source)
 
 
 def _require_same_order(cache: Cache) -> None:

@@ -132,21 +132,21 @@ def read_description(path: str) -> dict[str, Any]:
     Raises:
         FormatError: If it cannot be read or is not the description of a GPTDataset or a blend of them.
     """
-    expected = f"the description of a {GPT_CLASS} or {BLENDED_CLASS}"
+    wrong = f"{path} is not the description of a {GPT_CLASS} or {BLENDED_CLASS}"
     try:
         with open_file(path) as file:
             identifiers = parse_json(file.read())
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
-        raise FormatError(f"{path}: expected {expected}, got a file that is not JSON ({error})") from error
+        raise FormatError(f"{wrong}: it is not JSON ({error})") from error
     try:
         if isinstance(identifiers, dict) and identifiers.get("class") == BLENDED_CLASS:
             datasets = list(map(_check_dataset, msgspec.convert(identifiers, _DescribedBlend).datasets))
             return {**identifiers, "datasets": datasets}
         return _check_dataset(identifiers)
     except (msgspec.ValidationError, DsindexError) as error:
-        raise FormatError(f"{path}: expected {expected} ({error})") from error
+        raise FormatError(f"{wrong} ({error})") from error
 
 
 def _check_dataset(identifiers: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
@@ -377,8 +377,8 @@ def find_cache(descriptions: Iterable[str], split: str | None, *, place: str) ->
         split = next(iter(by_split)) if len(by_split) == 1 else "train"
     found = by_split.get(split, [])
     if len(found) != 1:
-        got = f"{len(found)}: {', '.join(found)}" if found else ", ".join(sorted(by_split)) or "no description"
-        raise InputError(f"{place}: expected one index cache of the split {split}, got {got}; choose one")
+        hint = f"choose one of {', '.join(found or sorted(by_split)) or 'no descriptions'}"
+        raise InputError(f"{place}: there are {len(found)} index caches of the split {split}", hint=hint)
     return found[0]
 
 
@@ -412,7 +412,7 @@ def open_array(source: IndexSource, name: str, *, length: int | None = None) -> 
     if not isinstance(array, np.ndarray) or not fits or array.dtype.kind not in "iu" or not array.flags.c_contiguous:
         asked = f"{'any' if length is None else length}{' x 2' if name == 'sample_index' else ''}"
         got = f"{array.dtype} of shape {shape}" if isinstance(array, np.ndarray) else "an archive"
-        raise FormatError(f"{place}: expected a {what} of {asked} integers, got {got}, or not in the order of C")
+        raise FormatError(f"{place}: a {what} has {asked} integers in C order, and this is {got}")
     # np.memmap is slow to slice; one array type, always read-only, lets numba compile each kernel once.
     plain = array.view(np.ndarray)
     plain.flags.writeable = False

@@ -167,7 +167,7 @@ def _caches_of_train(
     own = [cache for cache in datasets if cache.split == TRAIN]
     blended = [blend for blend in blends if blend.split == TRAIN]
     if len(blended) > 1 or (not blended and len(own) != 1):
-        raise InputError(f"{flag}: expected one train split, got several; leave out --phase-transition-iterations")
+        raise InputError(f"{flag}: train has several caches", hint="leave out --phase-transition-iterations")
     if not blended and not needs_blend:
         return own, None
     members = blended[0].datasets if blended else ()
@@ -175,7 +175,7 @@ def _caches_of_train(
         hint = "give a weight before each dataset, here and in the job, as in --data-path 1 PREFIX"
         raise InputError(f"{flag}: without weights, Megatron asks for all samples of each dataset, once", hint=hint)
     if len({member.files.stem for member in members}) < len(members):
-        raise InputError(f"{flag}: expected every dataset once, got one twice; add the weights up")
+        raise InputError(f"{flag}: a dataset is given twice", hint="add the weights up")
     return members, blended[0]
 
 
@@ -246,7 +246,7 @@ def _match(
         what = f"samples have {length} tokens in {place}, not {rule.sequence_length}"
         raise InputError(f"--continue-from: {what}", hint="continue with the same --seq-length")
     if olds[0].record.settings.extra_token != rule.extra_token:
-        raise InputError("--no-extra-token: expected it as in the first job, on which the borders of samples depend")
+        raise InputError("--no-extra-token has to be as in the first job: the borders of samples depend on it")
     *datasets, samples = map(first.files.open, first.files.arrays)
     if consumed > len(samples):
         what = f"the first job in {place} has only {len(samples)} samples, not {consumed}"
@@ -256,7 +256,7 @@ def _match(
         drawn = [samples[:consumed][datasets[0][:consumed] == number] for number in range(len(olds))]
         sizes = list(map(len, drawn))
         if sum(sizes) < consumed or any(len(own) and own.max() + 1 != len(own) for own in drawn):
-            raise FormatError(f"{place}: expected the samples of each dataset in order, got others")
+            raise FormatError(f"{place}: the samples of a dataset are not in order")
     numbers: list[int | None] = []
     taken = [0] * len(members)
     for old, size in zip(olds, sizes, strict=True):

@@ -97,7 +97,6 @@ def read_order(path: str, begin: int, count: int, num_epochs: int) -> NDArray[np
         InputError: If the file does not have each document once per epoch.
         FormatError: If it cannot be read.
     """
-    expected = f"{path}: expected document numbers"
     try:
         if path.endswith(".npy"):
             numbers = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -108,16 +107,16 @@ def read_order(path: str, begin: int, count: int, num_epochs: int) -> NDArray[np
             name = "document" if "document" in table.column_names else table.column_names[0]
             numbers = table.column(name).to_numpy()
     except DAMAGED_ARRAY_ERRORS as error:
-        raise FormatError(f"{expected}, got a file that cannot be read ({error})") from error
+        raise FormatError(f"{path}: cannot be read as document numbers ({error})") from error
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or len(numbers) not in {count, num_epochs * count}:
-        what = f"{expected} as integers, those of one epoch ({count}) or of all {num_epochs} ({num_epochs * count})"
-        raise InputError(f"{what}, got {numbers.dtype} of shape {numbers.shape}")
+        hint = f"it needs {count} integers for every epoch, or {num_epochs * count} for all {num_epochs} epochs"
+        raise InputError(f"{path} has {numbers.dtype} of shape {numbers.shape}", hint=hint)
     epochs: NDArray[np.integer[Any]] = numbers.reshape(-1, count)
     for number, epoch in enumerate(epochs):
         seen = np.bincount(epoch[(epoch >= begin) & (epoch < begin + count)].astype(np.int64) - begin, minlength=count)
         if not seen.all():
-            got = f"no {begin + int(np.argmin(seen))} in epoch {number}"
-            raise InputError(f"{expected}, each from {begin} to {begin + count - 1} once per epoch, got {got}")
+            hint = f"each number from {begin} to {begin + count - 1} has to occur once per epoch"
+            raise InputError(f"{path}: document {begin + int(np.argmin(seen))} is not in epoch {number}", hint=hint)
     return epochs
 
 

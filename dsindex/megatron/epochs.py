@@ -46,8 +46,7 @@ class SampleRule:
     def __post_init__(self) -> None:
         # Megatron's C++ counts L + 1 tokens in int32 and asserts L > 1.
         if not 2 <= self.sequence_length <= np.iinfo(np.int32).max - 1:
-            msg = f"expected a sequence length from 2 to {np.iinfo(np.int32).max - 1}, got {self.sequence_length}"
-            raise LimitError(msg)
+            raise LimitError(f"sequence length {self.sequence_length} is not from 2 to {np.iinfo(np.int32).max - 1}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +107,7 @@ def count_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: Sample
     EpochCounts(tokens_per_epoch=265, num_epochs=3, num_samples=26, separate_final_epoch=True, shuffled_together=17)
     """
     if num_samples is not None and num_samples < 0:
-        raise LimitError(f"{place}: expected a number of samples of at least 0, got {num_samples}")
+        raise LimitError(f"{place}: {num_samples} samples are fewer than 0")
     extra = int(rule.extra_token)
     num_epochs = _count_epochs(tokens_per_epoch, num_samples, rule, place)
     sans_final = ((num_epochs - 1) * tokens_per_epoch - extra) // rule.sequence_length

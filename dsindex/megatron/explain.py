@@ -27,10 +27,12 @@ from dsindex.megatron.cache import (
     read_lengths,
     split_of,
 )
+from dsindex.megatron.maxtext import hashed_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+MISSED_ORDER = "a job that misses it silently trains in its own order, unless it has --dataloader-defer-npy-index-mmap"
 MEANINGS = {
     "dataset_path": "the path, exactly as the job types it (--dataset-path-as)",
     "num_samples": "the number of samples, from the job's iterations and batch size",
@@ -71,25 +73,16 @@ def explain_cache(
     folder = os.path.dirname(files.stem) or "."
     what = wanted["dataset_path"] if wanted["class"] != BLENDED_CLASS else f"blend of {len(wanted['datasets'])}"
     name = f"{what}, split {split_of(wanted)}, {os.path.basename(files.stem)[:8]}…"
-    if not os.path.isdir(folder):
-        return Finding(name=name, found=False, sound=False, sentences=(f"there is no folder {folder}",))
-    missing = [path for path in files.paths if not os.path.isfile(path)]
-    if len(missing) == len(files.paths):
-        sentences = tuple(_compare_with_nearest(wanted, folder))
-        return Finding(name=name, found=False, sound=False, sentences=sentences)
+    missing = [os.path.basename(path) for path in files.paths if not os.path.isfile(path)]
     if missing:
-        names = ", ".join(map(os.path.basename, missing))
-        said = f"the cache is incomplete, so the job builds it again: {names} is missing"
-        return Finding(name=name, found=False, sound=False, sentences=(said,))
+        said = [f"the cache is incomplete, so the job builds it again: {', '.join(missing)} is missing"]
+        sentences = _compare_with_nearest(wanted, folder) if len(missing) == len(files.paths) else said
+        return Finding(name=name, found=False, sound=False, sentences=tuple(sentences))
     record = files.read_record()
-    faults = list(_faults(files, record, prefix, settings))
-    said_all = list(faults)
-    if record is not None and any(record.settings.order):
-        said_all.append(
-            f"this name holds {record.settings.show_order()}: a job that misses it trains on another order without a "
-            "word; start the job with --dataloader-defer-npy-index-mmap, with which a missing file is an error"
-        )
-    return Finding(name=name, found=True, sound=not faults, sentences=tuple(said_all))
+    faults = tuple(_faults(files, record, prefix, settings))
+    order = record.settings if record is not None and any(record.settings.order) else None
+    notes = () if order is None else (f"it has {order.show_order()}: {MISSED_ORDER}",)
+    return Finding(name=name, found=True, sound=not faults, sentences=faults + notes)
 
 
 def _faults(
@@ -153,7 +146,8 @@ def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> Iterator[st
         except FormatError:
             continue
     if not found:
-        yield f"{folder} contains no cache of a {wanted['class']} for split {split_of(wanted)}"
+        said = f"{folder} contains no cache of a {wanted['class']} for split {split_of(wanted)}"
+        yield said if os.path.isdir(folder) else f"there is no folder {folder}"
         return
     differences, path = min(found, key=lambda each: len(each[0]))
     name = os.path.basename(path)
@@ -192,7 +186,7 @@ def _flatten(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return a description with the tokenizer's identifiers among its settings."""
     tokenizer = described.get("tokenizer")
     if not isinstance(tokenizer, dict):
-        return dict(described)
+        return hashed_settings(described) if is_maxtext(described) else dict(described)
     flat = {f"the tokenizer's {name}": value for name, value in tokenizer.items()}
     return {**{key: value for key, value in described.items() if key != "tokenizer"}, **flat}
 

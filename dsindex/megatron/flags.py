@@ -4,7 +4,6 @@ The tokenizer's identifiers in a description are its class, its path and the opt
 and in order. Which options there are, and in which order, depends on the kind of tokenizer and on the release:
 
     0.16  and 0.17   megatron.core.tokenizers, `DefaultTokenizerText`
-    0.16, legacy     megatron.training.tokenizer with --legacy-tokenizer, which ended with that release
     0.18  and 0.19   a chat template comes first
     main             `MegatronTokenizerText`, and `use_gigatoken` comes last
 
@@ -12,7 +11,7 @@ Nothing is loaded: a path is what the job types, and need not exist here. The nu
 and 0.17 ramp the batch size up, which later releases ignore in favour of a schedule of steps.
 
 Source: megatron/core/tokenizers/utils/build_tokenizer.py (0.16: text/utils/build_tokenizer.py) and
-text/text_tokenizer.py, `unique_identifiers`; megatron/training/tokenizer/tokenizer.py of 0.16;
+text/text_tokenizer.py, `unique_identifiers`;
 megatron/training/training.py, `get_train_valid_test_num_samples` and `update_train_iters`;
 megatron/core/num_microbatches_calculator.py.
 """
@@ -68,11 +67,6 @@ _MODEL_CLASSES = {
 """The classes of 0.16 to 0.19, by the `model_type` of a tokenizer's metadata."""
 _MAIN_CLASS = f"{_TEXT}.text_tokenizer.MegatronTokenizerText"
 _NEEDED = {**dict.fromkeys(MODEL_TYPES, ("tokenizer_model",)), "NullTokenizer": ("vocab_size",)}
-_NEEDED_BY_LEGACY = {
-    **dict.fromkeys(BERT_TYPES, ("vocab_file",)),
-    "GPT2BPETokenizer": ("vocab_file", "merge_file"),
-    "TikTokenizer": ("tiktoken_pattern",),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +79,6 @@ class JobTokenizer:
     vocab_file: str | None = None
     merge_file: str | None = None
     vocab_size: int | None = None
-    vocab_extra_ids: int = 0
     tokenizer_special_tokens: tuple[str, ...] | None = None
     tiktoken_special_tokens: tuple[str, ...] | None = None
     """0.16 and 0.17: the same, under an older name."""
@@ -129,28 +122,26 @@ def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
     (['class', 'tokenizer_path', 'num_special_tokens', 'special_tokens'], '1000')
     """
     _check_tokenizer(tokenizer)
-    path: str | list[str | None] | None
-    if tokenizer.legacy_tokenizer:
-        name, path, options = _legacy(tokenizer)
-    else:
-        name, (path, options) = _class_name(tokenizer, release), _options(tokenizer, release)
+    name, (path, options) = _class_name(tokenizer, release), _options(tokenizer, release)
     return {"class": name, "tokenizer_path": path, **{option: str(value) for option, value in options.items()}}
 
 
 def _check_tokenizer(tokenizer: JobTokenizer) -> None:
     kind, pattern = tokenizer.tokenizer_type, tokenizer.tiktoken_pattern
     if kind not in TOKENIZER_TYPES:
-        raise UsageError(f"--tokenizer-type: expected one of {', '.join(TOKENIZER_TYPES)}, got {kind!r}")
+        raise UsageError(f"--tokenizer-type: {kind!r} is not one of {', '.join(TOKENIZER_TYPES)}")
     if pattern is not None and pattern not in MEGATRON_PATTERNS:
-        raise UsageError(f"--tiktoken-pattern: expected v1 or v2, got {pattern!r}")
-    legacy = _NEEDED_BY_LEGACY.get(kind, ()) if tokenizer.legacy_tokenizer else ()
-    for name in (*_NEEDED.get(kind, ()), *legacy):
+        raise UsageError(f"--tiktoken-pattern: {pattern!r} is not v1 or v2")
+    if tokenizer.legacy_tokenizer:
+        hint = "start the job once, and give a description.txt of it as --like"
+        raise UsageError("--legacy-tokenizer: the names of its caches do not follow from flags", hint=hint)
+    for name in _NEEDED.get(kind, ()):
         if not getattr(tokenizer, name):
             raise UsageError(f"--tokenizer-type {kind} needs --{name.replace('_', '-')}, spelled as in the job")
 
 
 def _options(tokenizer: JobTokenizer, release: str) -> tuple[str | None, dict[str, Any]]:
-    """Return the path and the options of a tokenizer that is not a legacy one, in Megatron's order."""
+    """Return the path and the options of a tokenizer, in Megatron's order."""
     kind, path = tokenizer.tokenizer_type, tokenizer.tokenizer_model
     special = tokenizer.special_tokens_of(release)
     chat = {"chat_template": tokenizer.chat_template} if is_since(release, "0.18") else {}
@@ -208,37 +199,8 @@ def _class_name(tokenizer: JobTokenizer, release: str) -> str:
         kind = default
     classes = {default if name == "default" else name: value for name, value in _MODEL_CLASSES.items()}
     if kind not in classes:
-        msg = f"--tokenizer-metadata: Megatron {release} expects a model_type of {', '.join(classes)}, got {kind!r}"
-        raise InputError(msg)
+        raise InputError(f"--tokenizer-metadata: model_type {kind!r}: Megatron {release} knows {', '.join(classes)}")
     return classes[kind]
-
-
-def _legacy(tokenizer: JobTokenizer) -> tuple[str, list[str | None], dict[str, Any]]:
-    """Return the class, the paths and the options of 0.16's legacy tokenizers."""
-    kind = str(tokenizer.tokenizer_type)
-    model = [tokenizer.tokenizer_model]
-    extra: dict[str, Any] = {"vocab_extra_ids": tokenizer.vocab_extra_ids}
-    match kind:
-        case "BertWordPieceLowerCase" | "BertWordPieceCase":
-            lower = {"lower_case": kind == "BertWordPieceLowerCase"}
-            return "_BertWordPieceTokenizer", [tokenizer.vocab_file], {**lower, **extra}
-        case "GPT2BPETokenizer":
-            return "_GPT2BPETokenizer", [tokenizer.vocab_file, tokenizer.merge_file], {}
-        case "GPTSentencePieceTokenizer" | "Llama2Tokenizer":
-            return f"_{kind}", model, {"vocab_extra_ids": 0}
-        case "TikTokenizer":
-            options = {
-                "pattern": MEGATRON_PATTERNS[tokenizer.tiktoken_pattern or "v1"],
-                "vocab_size": tokenizer.vocab_size,
-                "num_special_tokens": tokenizer.tiktoken_num_special_tokens,
-                "special_tokens": tokenizer.special_tokens_of("0.16"),
-            }
-            return "CustomTikTokenizer", model, options
-        case "SFTTokenizer":
-            return kind, model, {"prompt_format": tokenizer.sft_tokenizer_prompt_format}
-        case "NullTokenizer":
-            return "_NullTokenizer", [None], {"vocab_size": tokenizer.vocab_size}
-    return f"_{kind}", model, extra if kind == "SentencePieceTokenizer" else {}
 
 
 # The samples that a training job requests.
@@ -310,11 +272,10 @@ def _check_length(length: TrainingLength) -> int:
     batch, validates = length.global_batch_size, length.eval_interval or length.full_validation or length.skip_train
     if batch is None or not validates:
         missing = ["--global-batch-size"] * (batch is None) + ["--eval-interval or --full-validation"] * (not validates)
-        msg = f"--train-iters and --train-samples need {' and '.join(missing)}; without a job, give --num-samples"
-        raise UsageError(msg)
+        hint = "without a job, give --num-samples"
+        raise UsageError(f"--train-iters and --train-samples need {' and '.join(missing)}", hint=hint)
     if ramp is not None and length.release is None and samples is not None:
-        msg = "--rampup-batch-size needs --megatron-release: it counts up to 0.17, and is ignored from 0.18 on"
-        raise UsageError(msg)
+        raise UsageError("--rampup-batch-size needs --megatron-release", hint="releases from 0.18 on ignore it")
     if ramp is not None and is_before(length.release, "0.18"):
         first, increment, ramp_samples = ramp
         growth = batch - first
@@ -351,8 +312,8 @@ def _parse_steps(length: TrainingLength) -> list[tuple[int, int]]:
         # In floating point, as in Megatron.
         values = [int(float(found[1]) * _SUFFIXES.get(found[2], 1)) for found in numbers if found is not None]
         if len(values) < 2:
-            msg = f"--step-batch-size-schedule: expected THRESHOLD:SIZE, as in '0:768 250B:1536', got {entry!r}"
-            raise UsageError(msg)
+            hint = "write THRESHOLD:SIZE, as in '0:768 250B:1536'"
+            raise UsageError(f"--step-batch-size-schedule: {entry!r} is not a step", hint=hint)
         steps.append((values[0] // (length.sequence_length or 1), values[1]))
     steps.sort(key=lambda step: step[0])
     thresholds = [threshold for threshold, _ in steps]

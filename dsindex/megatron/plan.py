@@ -10,7 +10,6 @@ import math
 import os
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,15 +81,14 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
     True
     """
     if not words:
-        raise InputError(f"{flag}: expected at least one prefix")
+        raise InputError(f"{flag}: give at least one prefix")
     prefixes, weights = [word.strip() for word in words], None
     if len(words) % 2 == 0:
         parsed = [_as_number(word) for word in words[::2]]
         numbers = [weight for weight in parsed if weight is not None]
         if numbers and len(numbers) < len(parsed):
             word = words[2 * parsed.index(None)]
-            msg = f"{flag}: expected a weight before each prefix or before none, got {word!r} instead of a weight"
-            raise InputError(msg)
+            raise InputError(f"{flag}: {word!r} is not a weight", hint="give a weight before each prefix, or none")
         if numbers:
             prefixes, weights = prefixes[1::2], tuple(numbers)
     if len(prefixes) > MAX_DATASETS:
@@ -416,23 +414,23 @@ class _Planner:
         """Plan the datasets of a split, and return their blend if there is one."""
         settings = self.settings
         is_single, place = len(blend.prefixes) == 1, f"split {SPLIT_NAMES[split]}"
-        if settings.is_maxtext:
-            return self._plan_maxtext(split, blend, size)
         if blend.weights is not None and size is None:
             hint = "set --num-samples TRAIN,VALID,TEST (0 for an unused split), or leave the split out of --split"
             raise LimitError(f"{place}: a weighted blend needs a number of samples", hint=hint)
         # Megatron treats a single weighted prefix as a blend with --data-path, but not with a path for each split.
-        is_alone = is_single and (blend.weights is None or settings.matrix is None)
+        is_alone = is_single and (blend.weights is None or settings.matrix is None or settings.is_maxtext)
         if is_alone or (settings.multiple_validation_sets and settings.matrix is None and split == VALID):
             for prefix in blend.prefixes:
                 self._plan_dataset(prefix, split, size)
             return None
         if blend.weights is not None and size is not None:
-            wanted = samples_wanted(blend.weights, size)
+            total = size if settings.is_maxtext else sum(samples_wanted(blend.weights, size))
             asked = samples_wanted(blend.weights, size, surplus=settings.surplus)
             pairs = zip(blend.prefixes, asked, strict=True)
             datasets = [self._plan_dataset(prefix, split, count) for prefix, count in pairs]
-            return self._blended(datasets, split, normalise(normalise(list(blend.weights))), sum(wanted), size)
+            return self._blended(datasets, split, normalise(normalise(list(blend.weights))), total, size)
+        if settings.is_maxtext:
+            raise LimitError(f"{place}: MaxText needs a weight for each dataset of a blend")
         datasets = [self._plan_dataset(prefix, split, None) for prefix in blend.prefixes]
         lengths = [cache.num_samples for cache in datasets]
         if 0 in lengths:
@@ -444,23 +442,6 @@ class _Planner:
             what = f"{size} of the {sum(lengths)} samples were requested, so the job would run out of data"
             raise LimitError(f"{place}: {what}", hint="request at most that many, or use weights")
         return self._blended(datasets, split, normalise(list(lengths)), size, size)
-
-    def _plan_maxtext(self, split: int, blend: Blend, size: int | None) -> BlendedCache | None:
-        """Plan a split for MaxText, whose blends have exactly the samples that are read, or all that last."""
-        if len(blend.prefixes) == 1:
-            self._plan_dataset(blend.prefixes[0], split, size)
-            return None
-        if blend.weights is None:
-            raise LimitError(f"split {SPLIT_NAMES[split]}: MaxText needs a weight for each dataset of a blend")
-        asked: Sequence[int | None] = [None] * len(blend.prefixes)
-        if size is not None:
-            asked = samples_wanted(blend.weights, size, surplus=self.settings.surplus)
-        datasets = [self._plan_dataset(*each) for each in zip(blend.prefixes, repeat(split), asked, strict=False)]
-        weights = normalise(normalise(list(blend.weights)))
-        if size is None:
-            pairs = zip(datasets, weights, strict=True)
-            size = math.floor(min(dataset.num_samples / weight for dataset, weight in pairs))
-        return self._blended(datasets, split, weights, size, size)
 
     def _plan_dataset(self, prefix: str, split: int, num_samples: int | None) -> GPTCache:
         settings, part = self.settings, self.counts[prefix][split]

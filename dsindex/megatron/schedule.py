@@ -69,7 +69,7 @@ def parse_blend_schedule(text: str) -> BlendSchedule:
     points = tuple(map(_parse_point, words))
     if not points or points[0].number != 0:
         got = points[0].shown if points else "none"
-        raise InputError(f"--blend-schedule: expected weights from 0 on, as in {_EXAMPLE}, got {got}")
+        raise InputError(f"--blend-schedule begins at {got}", hint=f"give weights from 0 on, as in {_EXAMPLE}")
     return BlendSchedule(points=points, is_linear=shape == "linear")
 
 
@@ -83,7 +83,7 @@ def _parse_point(word: str) -> Point:
     numbers = tuple(float(weight) for weight in weights if _WEIGHT.fullmatch(weight))
     if len(numbers) < len(weights) or not any(numbers):
         got = show_value(after)
-        raise InputError(f"--blend-schedule: expected weights of at least 0, not all 0, at {position}, got {got}")
+        raise InputError(f"--blend-schedule: {got} at {position} are not weights above 0")
     unit = {"%": "share", "t": "tokens"}.get(found[3][:1].lower(), "samples")
     return Point(number=Fraction(found[1]) * _FACTORS[found[2].lower()], unit=unit, weights=numbers)
 

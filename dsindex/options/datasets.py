@@ -107,7 +107,7 @@ class VerifyConfig(ExecutorConfig, Decoded):
     engine: EngineName = option(default="auto")
     """Library that encodes for --against-source (default: auto)."""
     same_as: OptionalDataset = option("B", default=None)
-    """Compare the documents with those of dataset B."""
+    """Compare the documents with dataset B."""
 
     def _agree(self) -> None:
         if self.same_as is not None and len(self.prefix) > 1:

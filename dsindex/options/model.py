@@ -261,7 +261,7 @@ _known: dict[type[Options], dict[str, Option]] = {}
 
 
 def options_of(model: type[Options]) -> dict[str, Option]:
-    """Return the options of a model: its own, then those that it inherits."""
+    """Return the options of a model: its own, then inherited ones."""
     if model not in _known:
         _known[model] = _find_options(model)
     return _known[model]

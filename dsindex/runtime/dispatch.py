@@ -137,7 +137,7 @@ class Dispatch(Generic[K]):
             self._num_begun += 1
             ready.append(_Flight(*following, turn=(follows, self._num_begun)))
         for flight in ready:
-            deadline = self._deadline_seconds * 2**flight.lost
+            deadline = max(self._deadline_seconds, flight.call.seconds) * 2**flight.lost
             self._flights[self._executor.start(flight.call, deadline_seconds=deadline)] = flight
 
     def _handle_fault(self, flight: _Flight[K], error: BaseException, *, worker_lost: bool) -> None:

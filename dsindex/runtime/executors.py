@@ -52,6 +52,8 @@ class Call:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     """Arguments; may contain values that `Executor.share` returned."""
+    seconds: float = 0.0
+    """Time that it may take, if that is more than the deadline of all calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class Snapshot:
     unit: str
     """Unit of `done` and `total`: bytes, or a plural noun such as files."""
     done: int = 0
-    """Finished units, including those of an earlier run."""
+    """Finished units, including the units of an earlier run."""
     total: int
     tasks: str
     """Plural noun for the tasks: shards, ranges."""

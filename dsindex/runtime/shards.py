@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from dsindex.runtime.tasks import ShardResult, ShardTask
     from dsindex.store.local import StoredFile
 
+SLOWEST_BYTES_PER_SECOND = 5e6
+"""Stored input that a worker reads and encodes in a second, at least: a seventh of the slowest that was measured."""
 MOST_DAMAGES = 3
 """How often a file of one shard may be found damaged in a run, before the disk is given up."""
 
@@ -108,8 +110,14 @@ class Shards(Assembly):
         return self.job.outputs[task.dataset * self._per_dataset : (task.dataset + 1) * self._per_dataset]
 
     def _shard_call(self, task: ShardTask) -> tuple[Key, Call]:
-        name, arguments = f"tokenize[{task.shard:05d}]", (task, self._settings)
-        return task.shard, Call(name=name, place=task.place, function=self._function, arguments=arguments)
+        call = Call(
+            name=f"tokenize[{task.shard:05d}]",
+            place=task.place,
+            function=self._function,
+            arguments=(task, self._settings),
+            seconds=task.stored_bytes / SLOWEST_BYTES_PER_SECOND,
+        )
+        return task.shard, call
 
     def _find_kept(self) -> dict[int, ShardResult]:
         """Return the shards of the journal whose files have the recorded sizes, by number in the plan.

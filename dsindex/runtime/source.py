@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from dsindex.runtime.inputs import InputFile
     from dsindex.runtime.progress import Reporter
     from dsindex.runtime.tasks import ShardTask
-    from dsindex.store.local import InputStatus
     from dsindex.text.engines import Engine
+    from dsindex.text.input_format import TextPart
     from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
 
@@ -60,7 +60,7 @@ class TextSource:
     """Sentences about the files that are read of each folder."""
 
     @property
-    def files(self) -> list[InputStatus]:
+    def files(self) -> list[TextPart]:
         """Size and version of each input, as seen during planning."""
         return [file.parts[0] for file in self.inputs]
 
@@ -83,6 +83,9 @@ class TextSource:
                 f"{path} ({num:,} times)" for path, num in times.items() if num > 1
             ],
             "empty inputs": [file.path for file in self.files if not file.size_bytes],
+            "large compressed inputs, each read by one worker; split them to save hours": [
+                file.path for file in self.files if file.form.container != "plain" and file.size_bytes > _LARGE_BYTES
+            ],
         }
         return tuple(
             f"{what}: {', '.join(map(show_name, paths[:_SHOWN]))}"
@@ -298,5 +301,7 @@ def time_of_content(digest: str) -> int:
 
 _SHOWN = 5
 _READ_BYTES = 1 << 20
+_LARGE_BYTES = 30 << 30
+"""A compressed input of this size keeps a worker busy for 5 to 15 minutes."""
 _MANY_INPUTS = 50_000
 """Looking at this many inputs takes long enough for a message."""

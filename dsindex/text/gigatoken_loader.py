@@ -61,7 +61,7 @@ def load_gigatoken(tokenizer: Tokenizer) -> Backend:
     if tokenizer.library == "tiktoken":
         return _load_ranks(read_definition(tokenizer.content))
     is_model = tokenizer.library == "sentencepiece"
-    content = convert_sentencepiece(tokenizer) if is_model else tokenizer.content
+    content = convert_sentencepiece(tokenizer)[0] if is_model else tokenizer.content
     return Backend(gigatoken.Tokenizer.from_json(content).backend)
 
 
@@ -109,18 +109,23 @@ def _load_ranks(encoding: TiktokenEncoding) -> Backend:
 # SentencePiece models of BPE with byte fallback: gigatoken makes a tokenizer.json of them.
 
 TEXT_SEPARATOR = "\U000fd51d<between two texts>\U000fd51e"
-"""A string that no text has; one that does is encoded by the reference."""
+"""A string that no text has; if one does, the reference encodes it."""
 _SPACE_MARK = "▁"
 _REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
 _PREPEND = {"type": "Prepend", "prepend": _SPACE_MARK}
 _MOST_COMPARED = 1 << 26
+_MOST_APART = 64
 
 
 @functools.lru_cache(maxsize=2)
-def convert_sentencepiece(tokenizer: Tokenizer) -> bytes:
+def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]:
     """Return the tokenizer.json by which gigatoken encodes as sentencepiece does, with TEXT_SEPARATOR as its last id.
 
-    Control symbols mean nothing in a text. User-defined symbols are found in it, marks for spaces among them.
+    Control symbols mean nothing in a text. User-defined symbols are found in it, marks for spaces among them; but
+    gigatoken would add a space after each if it adds one before a text.
+
+    Returns:
+        The tokenizer.json, and the strings whose texts are left to the reference.
 
     Raises:
         Unsuitable: If there is none.
@@ -141,20 +146,23 @@ def convert_sentencepiece(tokenizer: Tokenizer) -> bytes:
     if steps not in ([_REPLACE], [_PREPEND, _REPLACE]):
         raise Unsuitable(f"its normalizer was not compared ({', '.join(step['type'] for step in steps)})")
     symbols = {token["content"]: token["id"] for token in document["added_tokens"] if not token["special"]}
-    if symbols and steps[0] == _PREPEND:
-        raise Unsuitable("it has user-defined symbols, and adds a space before a text")
+    apart = [*symbols] if steps[0] == _PREPEND else []
+    if len(apart) > _MOST_APART or any(_SPACE_MARK in symbol for symbol in apart):
+        raise Unsuitable("it adds a space before a text, and has many user-defined symbols, or some of spaces")
     if any(map(processor.is_unused, numbers)):
         raise Unsuitable("it has unused pieces")
     kinds = (processor.is_control, processor.is_unknown, processor.is_byte)
     normal = {pieces[number] for number in numbers if not any(kind(number) for kind in kinds)}.difference(symbols)
-    scores = [processor.get_score(number) for number in numbers if len(pieces[number]) > 1 and pieces[number] in normal]
-    if len(set(scores)) < len(scores):
+    merged = [number for number in numbers if len(pieces[number]) > 1 and pieces[number] in normal]
+    scores = [processor.get_score(number) for number in merged if pieces[number].strip(_SPACE_MARK)]
+    scores += {processor.get_score(number) for number in merged if not pieces[number].strip(_SPACE_MARK)}
+    if len(set(scores)) < len(scores):  # of runs of marks the longest is merged first, with equal scores as well
         raise Unsuitable("two of its pieces have the same score")
     merges = document["model"]["merges"]
     document["model"]["merges"] = [pair for pair in merges if {*pair, "".join(pair)} <= normal]
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
-    contents = [(content.replace(_SPACE_MARK, " "), number) for content, number in symbols.items()]
+    contents = [(content.replace(_SPACE_MARK, " "), number) for content, number in symbols.items() if not apart]
     document["added_tokens"] = [
         {"id": number, "content": content, **flags} for content, number in [*contents, (TEXT_SEPARATOR, len(pieces))]
     ]
-    return msgspec.json.encode(document)
+    return msgspec.json.encode(document), (TEXT_SEPARATOR, *apart)

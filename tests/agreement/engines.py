@@ -4,7 +4,7 @@ import json
 
 from dsindex.text.encoders import encode_by_reference, make_encoder
 from dsindex.text.engines import Engine, choose_separator
-from dsindex.text.gigatoken_loader import TEXT_SEPARATOR
+from dsindex.text.gigatoken_loader import TEXT_SEPARATOR, convert_sentencepiece
 from dsindex.text.tiktoken_files import END_OF_TEXT, read_definition
 from dsindex.text.tokenizer import Tokenizer, open_library
 from tests.support.text_tokenizers import as_tokenizer
@@ -22,7 +22,9 @@ class BothEngines:
             separator = END_OF_TEXT, read_definition(content).special_tokens[END_OF_TEXT]
         else:
             separator = TEXT_SEPARATOR, open_library(self.tokenizer).get_piece_size()
+            apart = convert_sentencepiece(self.tokenizer)[1]
         options = {"version": "", "reference_version": "", "reference": library, "separator": separator}
+        options["apart"] = apart if library == "sentencepiece" else ()
         self._fast = make_encoder(self.tokenizer, Engine(name="gigatoken", add_special_tokens=False, **options))
 
     def differ(self, texts):

@@ -74,7 +74,7 @@ def test_nothing_of_a_turn_with_calls_is_lost(seed):
 @pytest.mark.parametrize("seed", range(60))
 def test_replies_in_a_prompt_are_not_trained_on(seed):
     rng = random.Random(seed)
-    asked, answered = rng.choice([pair for pair in c.PAIR_KEYS if pair[1] != c.CALLS_KEY])
+    asked, answered = rng.choice(c.QUESTION_KEYS), rng.choice(c.ANSWER_KEYS[:-1])
     call = {"role": "tool_call", "content": '{"name": "early"}'}
     turns = [{"role": "user", "content": "up"}, {"role": "assistant", "content": "early"}]
     prompt = [*turns, *rng.choice([[], [call], [call, call]]), {"role": "user", "content": "who"}]
@@ -190,7 +190,7 @@ def draw_turn(rng):
 
 def draw_record(rng):
     turns = [draw_turn(rng) if rng.random() < 0.95 else draw_value(rng) for _ in range(rng.randrange(5))]
-    asked, answered = rng.choice(c.PAIR_KEYS)
+    asked, answered = rng.choice(c.QUESTION_KEYS), rng.choice(c.ANSWER_KEYS)
     record = rng.choice(
         [{rng.choice(c.TURN_KEYS): turns}, {asked: "Hi", answered: "Hi"}, {asked: turns, answered: "Hi"}]
     )

@@ -5,13 +5,16 @@ import io
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+import dsindex
 from dsindex.errors import InputError
 from dsindex.runtime import progress
 from dsindex.runtime.executors import ThreadExecutor
 from dsindex.runtime.progress import PlainDisplay, ProgressFile, Reporter
+from tests.support.golden import GOLDEN
 
 MB = 10**6
 
@@ -100,3 +103,19 @@ def test_file_says_how_the_job_ended(beside, error, state, reason):
             raise error
     entry = json.loads(beside.read_bytes())
     assert (entry["state"], entry["error"], f"{entry['output']}.progress.json") == (state, reason, str(beside))
+
+
+def test_notebook_gets_bars_and_results_as_html(monkeypatch, clock):
+    shown = []
+    cell = SimpleNamespace(update=shown.append)
+    ipython = SimpleNamespace(HTML=str, display=lambda _html, **_: cell)
+    monkeypatch.setitem(sys.modules, "ipykernel", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", ipython)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    with Reporter().showing(progress.standard_display()) as reporter:
+        reporter.say("<b>")
+        reporter.stage("tokenize", total=400, unit="bytes", tasks=2)
+        clock.now += 2
+        reporter.advance(100)
+    assert shown[-1].startswith('&lt;b&gt;<br>tokenize <progress value="0.25"></progress> 25%, 1 of 2 shards')
+    assert dsindex.verify(str(GOLDEN / "merged"))._repr_html_().startswith("<pre>")

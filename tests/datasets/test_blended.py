@@ -97,7 +97,7 @@ def test_datasets_that_do_not_fit_together_are_refused(tmp_path):
         BlendedDataset(datasets, np.zeros(1, np.int16), np.zeros(1, np.int64))
     with pytest.raises(ValueError, match=r"one sequence length, not \[\]"):
         BlendedDataset([], np.zeros(1, np.int16), np.zeros(1, np.int64))
-    with pytest.raises(FormatError, match="sample index of 2 integers"):
+    with pytest.raises(FormatError, match="sample index has 2 integers"):
         BlendedDataset(datasets[:1], np.zeros(2, np.int16), np.zeros(1, np.int64))
 
 

@@ -33,16 +33,11 @@ ONLY_16 = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model gpt2 --tokeni
 ONLY_MAIN = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model gpt2 --use-gigatoken"
 
 
-class Made(Exception):
-    """The identifiers of a legacy tokenizer, raised before it loads its files."""
-
-
 def cases_of(release):
     """Return the flags of each tokenizer that a release is asked for."""
     cases = [line.split() for line in CASES.strip().splitlines()]
     if release == "0.16":
-        legacy = [[*case, "--legacy-tokenizer"] for case in [*cases, SFT.split()] if "--trust-remote-code" not in case]
-        return [*cases, ONLY_16.split(), *legacy]
+        return [*cases, ONLY_16.split()]
     cases.append(SFT.split())
     if release not in {"0.16", "0.17"}:
         cases += [line.split() for line in SINCE_18.strip().splitlines()]
@@ -65,32 +60,9 @@ def identify(release):
         sys.argv = ["pretrain_gpt.py", *flags]
         args = parse_args()
         args.rank, args.make_vocab_size_divisible_by, args.tensor_model_parallel_size = 1, 128, 1
-        if "--legacy-tokenizer" in flags:
-            identifiers = identify_legacy(args)
-        else:
-            identifiers = build_tokenizer(args).unique_identifiers
+        identifiers = build_tokenizer(args).unique_identifiers
         found.append({"release": release, "flags": flags, "identifiers": identifiers})
     return found
-
-
-def identify_legacy(args):
-    """Return the identifiers of one of 0.16's legacy tokenizers."""
-    from megatron.core.datasets.megatron_tokenizer import MegatronLegacyTokenizer
-    from megatron.training.tokenizer.tokenizer import build_tokenizer
-
-    made = MegatronLegacyTokenizer.__init__
-
-    def stop_when_made(self, *paths, **options):
-        made(self, *paths, **options)
-        raise Made(self.unique_identifiers)
-
-    MegatronLegacyTokenizer.__init__ = stop_when_made
-    try:
-        build_tokenizer(args)
-    except Made as identifiers:
-        return identifiers.args[0]
-    finally:
-        MegatronLegacyTokenizer.__init__ = made
 
 
 def main():

@@ -93,12 +93,12 @@ def test_order_of_a_file(tmp_path, name, epochs):
 
 
 @pytest.mark.parametrize(("numbers", "said"), [
-    ([0, 1, 2], r"of one epoch \(4\) or of all 2 \(8\), got int64 of shape \(3,\)"),
-    ([0, 1, 2, 4], "from 0 to 3 once per epoch, got no 3 in epoch 0"),
-    ([0, 1, 2, 2], "got no 3 in epoch 0"),
-    ([0, 1, 2, 3, 0, 1, 1, 3], "got no 2 in epoch 1"),
-    ([0.0, 1.0, 2.0, 3.0], "as integers, .* got float64"),
-    ([[0, 1]] * 4, r"got int64 of shape \(4, 2\)"),
+    ([0, 1, 2], r"int64 of shape \(3,\)\nhint: it needs 4 integers .*, or 8 for all 2"),
+    ([0, 1, 2, 4], "document 3 is not in epoch 0\nhint: each number from 0 to 3"),
+    ([0, 1, 2, 2], "document 3 is not in epoch 0"),
+    ([0, 1, 2, 3, 0, 1, 1, 3], "document 2 is not in epoch 1"),
+    ([0.0, 1.0, 2.0, 3.0], "float64 of shape"),
+    ([[0, 1]] * 4, r"int64 of shape \(4, 2\)"),
     (np.array([{}], object), "cannot be read"),
 ])  # fmt: skip
 def test_order_of_a_file_is_checked(tmp_path, numbers, said):

@@ -16,6 +16,7 @@ from dsindex.chat.config import check_config
 from dsindex.chat.tokens import ChatTokenizer
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.options.instruct import InstructConfig
+from tests.peers.test_trainers import EmptyPackages
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
@@ -295,3 +296,14 @@ def test_megatron_bridge_learns_the_trainable_tokens(made, bridge, pads_boundari
     assert batch["tokens"].shape == batch["labels"].shape == (len(rows), LENGTH)
     texts = IndexedDataset(made / "chat_train_text_document")
     assert sum(batch["token_count"]) == texts.num_tokens - len(texts)
+
+
+def test_llamafactory_loads_the_rows_as_tokenized(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [EmptyPackages(), *sys.meta_path])
+    loader = pytest.importorskip("llamafactory.data.loader")
+    rows = datasets_of(made, tmp_path / "cache")
+    rows.save_to_disk(str(tmp_path / "disk"))
+    options = SimpleNamespace(tokenized_path=str(tmp_path / "disk"), streaming=False)
+    found = loader.get_dataset(None, None, options, None, "sft", None)
+    assert found["train_dataset"].to_list() == rows["train"].to_list()
+    assert found["eval_dataset"].to_list() == rows["validation"].to_list()

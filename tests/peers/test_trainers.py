@@ -132,7 +132,10 @@ class Empty(ModuleType):
 class EmptyPackages:
     """Finds packages that need a GPU, empty."""
 
-    names = ("megatron.bridge.models", "megatron.bridge.peft", "megatron.energon")
+    names = (
+        *("megatron.bridge.models", "megatron.bridge.peft", "megatron.energon", "torchaudio"),
+        "torchtitan.components.loss",
+    )
 
     def find_spec(self, name, _path=None, _target=None):
         is_empty = any(f"{name}.".startswith(f"{own}.") for own in self.names)
@@ -254,12 +257,43 @@ def batch_tokens(batch):
     ]
 
 
+def read_torchtitan(data, folder):
+    own = "torchtitan.components.data"
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(sys, "meta_path", [EmptyPackages(), *sys.meta_path])
+        loader = peer(f"{own}.loader", without=("torchtitan", "torchtitan.components", own))
+    module, (samples, _) = importlib.import_module(f"{own}.dataset"), data.samples(folder)
+
+    class Source:  # as in docs/trainers.md
+        def build(self, **_policy):
+            return self
+
+        def __len__(self):
+            return len(samples)
+
+        def __getitem__(self, number):
+            sample = samples[number]
+            return module.TextSequence(input_ids=sample["tokens"], labels=sample["labels"])
+
+    config = loader.GrainDataLoader.Config(
+        dataset=module.SingleDatasetConfig(source=Source()), shuffle=False, repeat=False
+    )
+    sizes = {"max_context_length": LENGTH, "num_tokens_per_batch": LENGTH}
+    read = loader.GrainDataLoader(config, dp_world_size=1, dp_rank=0, tokenizer=None, **sizes)
+    yield (
+        "samples",
+        [[*batch["input"].flatten().tolist(), int(labels.flatten()[-1])] for batch, labels in read],
+        whole(samples),
+    )
+
+
 READERS = {
     "Megatron-core": read_megatron,
     "Megatron-Bridge": read_bridge,
     "MaxText mmap": read_maxtext_mmap,
     "Modalities": read_modalities,
     "PyTorch": read_torch,
+    "torchtitan": read_torchtitan,
 }
 
 

@@ -15,7 +15,10 @@ _IDENTITY = {**_BYTES, "normalization_rule_name": "identity", "allow_whitespace_
 
 SENTENCEPIECE_SHAPES = {
     "llama2": {**_IDENTITY, "split_digits": True},
-    "mistral": {**_IDENTITY, "split_digits": True, "control_symbols": ["[INST]", "[/INST]", "[TOOL_CALLS]"]},
+    "mistral": {
+        **_IDENTITY, "split_digits": True, "control_symbols": ["[INST]", "[TOOL_CALLS]"],
+        "user_defined_symbols": ["[/INST]"],
+    },
     "gemma": {
         **_IDENTITY, "split_digits": True, "add_dummy_prefix": False,
         "pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3,

@@ -65,7 +65,7 @@ def test_tokens_are_those_of_the_library(tmp_path, shape):
     ({"remove_extra_whitespaces": True}, "its normalizer was not compared (Strip, Replace, Prepend, Replace)"),
     ({"normalization_rule_name": "nmt_nfkc"}, "its normalizer was not compared (Precompiled, Prepend, Replace)"),
     ({"byte_fallback": False}, "only byte_fallback sentencepiece models are supported"),
-    ({"user_defined_symbols": ["<x>"]}, "it has user-defined symbols, and adds a space before a text"),
+    ({"user_defined_symbols": ["\u2581\u2581"]}, "it adds a space before a text, and has many user-defined symbols"),
 ])  # fmt: skip
 def test_other_models_are_encoded_by_sentencepiece(tmp_path, monkeypatch, change, reason):
     monkeypatch.setitem(SENTENCEPIECE_SHAPES, "other", {**SENTENCEPIECE_SHAPES["llama2"], **change})

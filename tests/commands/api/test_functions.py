@@ -206,14 +206,14 @@ WRONG = [
     ("nothing", {}, InputError, "nothing: there is no dataset: no file or folder, and no nothing.idx"),
     ("out/docs", {}, InputError, "choose one of out/docs_text_document"),
     ("out", {}, InputError, "out: there is no dataset: only a folder"),
-    ("cache", {"split": "dev"}, InputError, "expected one index cache of the split dev, got test, train, valid"),
+    ("cache", {"split": "dev"}, InputError, "0 index caches of the split dev\nhint: choose one of test, train, valid"),
     ("out/docs_text_document", {"block_size": 8}, InputError, "does not take the option block_size; omit it"),
     ("/dev/null", {}, InputError, "/dev/null: a device is not a dataset"),
-    ("no-index.jsonl", {}, InputError, "text, and no raw index no-index.idx beside it"),
+    ("no-index.jsonl", {}, InputError, "text, and no raw index no-index.idx next to it"),
     ("cut.idx", {}, FormatError, "cut.idx: cut off: it has"),
     ("cut.pbin", {}, FormatError, "cut.pbin: not a .pbin of any version"),
     ("evil.idx", {}, FormatError, "evil.idx"),
-    ("x-description.txt", {}, FormatError, "expected the description of a GPTDataset or BlendedDataset"),
+    ("x-description.txt", {}, FormatError, "is not the description of a GPTDataset or BlendedDataset"),
 ]
 
 

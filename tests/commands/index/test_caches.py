@@ -224,7 +224,7 @@ def test_counts_of_datasets_are_written_as_by_megatrons_script(folder):
     assert indexed(**asked, **job, explain=True).ok
     write_dataset(folder / "books", [[[1] * 5]])
     assert "other counts" in indexed(**asked, **job, explain=True).findings[-1].sentences[0]
-    with pytest.raises(DsindexError, match=r"counts\.json: exists and has other counts"):
+    with pytest.raises(DsindexError, match=r"counts\.json: exists already, with other content"):
         dsindex.mix({"books": "rest"}, per_dataset_sequences_path=path, seq_length=2, split="1")
     path.unlink()
     mixture = dsindex.mix({"books": "rest"}, per_dataset_sequences_path=path, seq_length=2, split="1")

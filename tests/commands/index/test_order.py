@@ -55,9 +55,7 @@ def test_another_order_under_the_same_name_is_refused(there, asked, said):
 def test_swapped_arrays_are_noticed(capsys):
     indexed(data_cache_path="stock")
     indexed(document_order="packed")
-    assert "this name holds the document order 'packed': a job that misses" in "\n".join(
-        describe(indexed(explain=True))
-    )
+    assert "it has the document order 'packed': a job that misses" in "\n".join(describe(indexed(explain=True)))
     next(Path("stock").glob("*train-dsindex.json")).unlink()  # as if another program had written it
     unknown = indexed(explain=True, document_order="packed", data_cache_path="stock")
     assert not unknown.ok

@@ -34,7 +34,7 @@ REFUSED = {
      "web.idx: not valid JSON, where a JSON object is needed"),
     "no-json": ({"tokenizer_identifiers": "none.json"}, InputError, "none.json: cannot be read"),
     "like": ({"tokenizer_identifiers": None, "like": "identifiers.json"}, DsindexError,
-     "identifiers.json: expected the description of a GPTDataset or BlendedDataset"),
+     "identifiers.json is not the description of a GPTDataset or BlendedDataset"),
 }  # fmt: skip
 
 
