@@ -249,8 +249,7 @@ def _match(
         raise InputError("--no-extra-token has to be as in the first job: the borders of samples depend on it")
     *datasets, samples = map(first.files.open, first.files.arrays)
     if consumed > len(samples):
-        what = f"the first job in {place} has only {len(samples)} samples, not {consumed}"
-        raise InputError(f"--consumed-samples: {what}")
+        raise InputError(f"--consumed-samples {consumed}: the first job in {place} has only {len(samples)} samples")
     sizes = [consumed]
     if first is not olds[0]:
         drawn = [samples[:consumed][datasets[0][:consumed] == number] for number in range(len(olds))]

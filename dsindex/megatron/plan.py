@@ -109,19 +109,6 @@ def _as_number(word: str) -> float | None:
         return None
 
 
-def describe_sums(blends: Mapping[str, Blend | None]) -> list[str]:
-    """Return a sentence if the weights of the splits' blends have different sums, such as 100 and 1; else nothing."""
-    sums = {
-        split: round(math.fsum(blend.weights), 6)
-        for split, blend in blends.items()
-        if blend is not None and blend.weights is not None and len(blend.weights) > 1
-    }
-    if len(set(sums.values())) < 2:
-        return []
-    shown = ", ".join(f"{total:g} in {split}" for split, total in sums.items())
-    return [f"the weights sum to {shown}: Megatron divides each split's by their sum"]
-
-
 def samples_wanted(weights: Sequence[float], num_samples: int, *, surplus: float = 0.0) -> list[int]:
     """Return the samples of each dataset of a blend, rounded up, and rounded up again with the surplus.
 
