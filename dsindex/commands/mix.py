@@ -162,7 +162,7 @@ def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount], tup
 
 
 def _held_out(config: MixConfig, prefixes: Sequence[str]) -> tuple[str, ...]:
-    """Return the validation sets that `build --hold-out` wrote beside all datasets; nothing if some have none."""
+    """Return the validation sets that `build --hold-out` wrote next to all datasets; nothing if one has no such set."""
     if config.split is not None or config.has_splits_of_their_own:
         return ()
     found = tuple(filter(None, map(_find_hold_out, prefixes)))

@@ -59,7 +59,7 @@ def parse_blend_schedule(text: str) -> BlendSchedule:
     """Parse a schedule.
 
     Raises:
-        InputError: If it is none.
+        InputError: If it is not a schedule.
 
     >>> [point.shown for point in parse_blend_schedule("linear 0:90,10 1.5Btokens:1,1 80%:0,1").points]
     ['0', '1500000000tokens', '80%']
