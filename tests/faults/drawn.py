@@ -359,7 +359,7 @@ class Trial:
         self.log.append(f"{shown}{struck}: {ended.code} after {time.monotonic() - began:.1f} s")
         said = ended.errors.strip().splitlines()
         if ended.code not in {0, -9}:
-            self.log += [f"    {line}" for line in said[-4:]]
+            self.log += [f"    {line}" for line in said[-40 if ended.code == HANGS else -4 :]]
         if ended.code == HANGS:
             raise Failed("hang")
         shown = [line for line in said if re.search(r"Traceback|internal error|panicked|Error\b", line)]
