@@ -171,7 +171,7 @@ class ReplyFinder:
         before = self._messages[:number]
         key = before[-1]["role"] if before else ""
         if key not in self._headers:
-            without, prompted = self._render(before, False).pieces(), self._render(before, True).pieces()
+            without, prompted = self._render_part(before, False).pieces(), self._render_part(before, True).pieces()
             num_equal = next(
                 (at for at, (one, other) in enumerate(zip(without, prompted, strict=False)) if one != other),
                 len(without),
@@ -180,6 +180,12 @@ class ReplyFinder:
             opener = _OPENER.search(prompt)
             self._headers[key] = prompt[: opener.start()] if opener else prompt, prompt
         return self._headers[key]
+
+    def _render_part(self, messages: Sequence[Message], with_prompt: bool) -> Rendered:
+        try:
+            return self._render(messages, with_prompt)
+        except RecordProblem as problem:
+            raise _problem(f"a part of the conversation, which is needed to find replies: {problem}") from problem
 
     def _tails(self, message: Message, header: str, prompt: str) -> list[str]:
         """Return what a template may write after a reply's own texts, if it is the last message and if it is not.
@@ -190,7 +196,7 @@ class ReplyFinder:
         if key not in self._known_tails:
             tails = self._known_tails[key] = []
             for with_prompt in (True, False):
-                marked = self._render([*self._messages[: self._replies[0]], _mark(message, 0)], with_prompt).text
+                marked = self._render_part([*self._messages[: self._replies[0]], _mark(message, 0)], with_prompt).text
                 if with_prompt and not marked.endswith(prompt):
                     continue
                 marked = marked.removesuffix(prompt) if with_prompt else marked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -47,7 +48,6 @@ from dsindex.megatron.plan import (
     BlendedCache,
     CacheSettings,
     GPTCache,
-    describe_sums,
     find_needed_caches,
     parse_data_path,
 )
@@ -562,6 +562,19 @@ def _explain(cache: Cache) -> Finding:
         return Finding(name=cache.name, found=False, sound=False, sentences=(NO_IDENTIFIERS,))
     prefix = None if isinstance(cache, BlendedCache) else cache.path
     return explain_cache(cache.identifiers, cache.files, prefix=prefix, settings=cache.settings)
+
+
+def describe_sums(blends: Mapping[str, Blend | None]) -> list[str]:
+    """Return a sentence if the weights of the splits' blends have different sums, such as 100 and 1; else nothing."""
+    sums = {
+        split: round(math.fsum(blend.weights), 6)
+        for split, blend in blends.items()
+        if blend is not None and blend.weights is not None and len(blend.weights) > 1
+    }
+    if len(set(sums.values())) < 2:
+        return []
+    shown = ", ".join(f"{total:g} in {split}" for split, total in sums.items())
+    return [f"the weights sum to {shown}: Megatron divides each split's by their sum"]
 
 
 def _explain_sequence_counts(path: str, content: bytes) -> Finding:

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from dsindex.commands.index import write_sequence_counts
+from dsindex.commands.index import describe_sums, write_sequence_counts
 from dsindex.datasets.data_notes import describe_data
 from dsindex.errors import InputError, LimitError, UsageError
 from dsindex.formats.manifest import read_manifest
 from dsindex.megatron.building import count_parts
 from dsindex.megatron.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
-from dsindex.megatron.plan import Blend, CacheSettings, describe_sums, find_needed_caches, parse_data_path
+from dsindex.megatron.plan import Blend, CacheSettings, find_needed_caches, parse_data_path
 from dsindex.messages import THOUSANDS, show_epochs, show_percent, split_unit
 from dsindex.options.index import DEFAULT_SPLIT
 from dsindex.store.machine import available_cpus
@@ -162,7 +162,7 @@ def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount], tup
 
 
 def _held_out(config: MixConfig, prefixes: Sequence[str]) -> tuple[str, ...]:
-    """Return the validation sets that `build --hold-out` wrote beside all datasets; nothing if some have none."""
+    """Return the validation sets that `build --hold-out` wrote next to all datasets; nothing if one has no such set."""
     if config.split is not None or config.has_splits_of_their_own:
         return ()
     found = tuple(filter(None, map(_find_hold_out, prefixes)))

@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 from array import array
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -126,8 +127,7 @@ def _parse_numbers(file: BufferedReader, size_bytes: int) -> array[int]:
             begin, content, position = begin + position, content[position:] + file.read(CHUNK_BYTES), 0
         run = _PAIRS.match(content, position) if state == "batch" else None
         if run is not None and run.end() > position:
-            for pair in _PAIR.findall(content, position, run.end()):
-                numbers.extend(map(_decode, pair))
+            numbers.extend(map(_decode, chain.from_iterable(_PAIR.findall(content, position, run.end()))))
             position = run.end()
             continue
         opcode = _OPCODE.match(content, position)

@@ -1,4 +1,4 @@
-"""Index caches on disk: Megatron's descriptions and file names, and dsindex's record beside them.
+"""Index caches on disk: Megatron's descriptions and file names, and dsindex's record next to them.
 
     {md5}-GPTDataset-{split}-document_index.npy           {md5}-BlendedDataset-{split}-dataset_index.npy
                             -sample_index.npy                                         -dataset_sample_index.npy
@@ -184,7 +184,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     taken: int | None = None
     """Samples of the dataset that were read."""
     segments: tuple[tuple[int, int], ...] | None = None
-    """Those of a document index: positions, and the number of their epoch."""
+    """Segments of the document index: the number of positions, and the epoch."""
     phases: tuple[Phase, ...] = ()
 
     @property
@@ -221,7 +221,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class CacheRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="version", tag=1):
-    """dsindex's record beside a cache."""
+    """dsindex's record next to a cache."""
 
     dsindex: str = ""
     numpy: str = ""
@@ -284,7 +284,7 @@ class CacheFiles:
         return all(map(os.path.isfile, self.paths))
 
     def read_record(self) -> CacheRecord | None:
-        """Read dsindex's record; None if there is none that this version can read."""
+        """Read dsindex's record; None if this version cannot read one."""
         try:
             with open_file(self.record) as file:
                 return msgspec.json.decode(file.read(), type=CacheRecord)
@@ -339,7 +339,7 @@ def descriptions_in(folder: str, ending: str = "") -> list[str]:
 def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:
     """Return the path of a cache's description: under its hash or, as in caches without hashes, under any other name.
 
-    If there is none, the path under its hash is returned.
+    Without any, the path under its hash is returned.
     """
     hashed = cache_files(folder, identifiers).description
     if is_there(hashed):

@@ -8,7 +8,7 @@ first, then the blend of this job, with what each dataset has left. Everything e
     shuffle index    [ what was read ][ what the open epochs have left ][ epoch ][ epoch ] …
 
 The arrays of the first job stay as they are, so the samples that were read keep their numbers. After them come the
-samples that were not read, epoch by epoch, so that nothing comes again before its epoch ends and nothing is lost.
+samples that were not read, epoch by epoch, so that no sample repeats before its epoch ends and nothing is lost.
 An epoch begins where its first document does: a *segment* of the document index has the documents of one epoch.
 """
 
@@ -65,11 +65,11 @@ def plan_over_time(
     schedule: str | None,
     max_epochs: Fraction | None,
 ) -> tuple[list[GPTCache], list[BlendedCache], list[str]]:
-    """Return the caches of a job with those of train planned over time, and notes for the user.
+    """Plan the train caches of a job over time; return all its caches, and notes for the user.
 
     Args:
         datasets: The caches of datasets.
-        blends: Those of blends.
+        blends: The caches of blends.
         continue_from: The caches of a first job.
         consumed: Samples of the run that were read.
         schedule: How weights change.
@@ -159,7 +159,7 @@ def plan_over_time(
 def _caches_of_train(
     flag: str, datasets: Sequence[GPTCache], blends: Sequence[BlendedCache], *, needs_blend: bool
 ) -> tuple[Sequence[GPTCache], BlendedCache | None]:
-    """Return the caches of the datasets of train, in the order of the blend, and that of the blend.
+    """Return the caches of train's datasets, in the order of the blend, and the blend's cache.
 
     Raises:
         InputError: If train is no single cache, or is not blended by weights.
@@ -204,10 +204,10 @@ class FirstCache:
 
 
 def read_first_job(path: str) -> tuple[FirstCache, list[FirstCache]]:
-    """Read the train cache in a folder, or that of a description, and those of its datasets: itself without a blend.
+    """Read the train cache of a folder or a description, and the caches of its datasets (itself without a blend).
 
     Raises:
-        InputError: If there is none, or several.
+        InputError: If there is not exactly one.
         FormatError: If they are damaged, or were changed after dsindex wrote them.
     """
     if os.path.isdir(path):
@@ -231,10 +231,10 @@ def _read_first(path: str) -> FirstCache:
 def _match(
     first: FirstCache, olds: Sequence[FirstCache], members: Sequence[GPTCache], consumed: int
 ) -> tuple[list[int | None], list[int]]:
-    """Find the datasets of the first job among those of this one, which cuts samples as the first one did.
+    """Find the datasets of the first job in this job, which has to cut samples in the same way.
 
     Returns:
-        The datasets of the first job → those of this one, None for those that it leaves out; and the samples of each
+        For each dataset of the first job its number in this one, or None if it is left out; and the samples of each
         dataset of this job that were read.
 
     Raises:
@@ -249,8 +249,7 @@ def _match(
         raise InputError("--no-extra-token has to be as in the first job: the borders of samples depend on it")
     *datasets, samples = map(first.files.open, first.files.arrays)
     if consumed > len(samples):
-        what = f"the first job in {place} has only {len(samples)} samples, not {consumed}"
-        raise InputError(f"--consumed-samples: {what}")
+        raise InputError(f"--consumed-samples {consumed}: the first job in {place} has only {len(samples)} samples")
     sizes = [consumed]
     if first is not olds[0]:
         drawn = [samples[:consumed][datasets[0][:consumed] == number] for number in range(len(olds))]
@@ -396,7 +395,7 @@ def build_continued_arrays(
         threads: Threads for the sample index.
 
     Raises:
-        FormatError: If the arrays of the first job are not those of these lengths.
+        FormatError: If the arrays of the first job do not belong to these lengths.
     """
     from dsindex.megatron.arrays import build_sample_index, shuffle_in_place
     from dsindex.megatron.document_order import order_epoch

@@ -45,7 +45,7 @@ SCANNED = 1 << 12
 SUM_WORK = 64
 """Bound on the steps of finding sums, per document."""
 MOST_OPEN = 1 << 12
-"""Documents of an open bin whose order is shuffled; of a larger bin, those of each part."""
+"""Documents of an open bin whose order is shuffled; of a larger bin, the documents of each part."""
 
 
 def build_ordered_document_index(
@@ -131,7 +131,7 @@ def order_epoch(
     order: DocumentOrder,
     rng: np.random.RandomState,
 ) -> int:
-    """Rearrange the documents of one epoch in place, by any order but that of a file.
+    """Rearrange the documents of one epoch in place, in any order but a file's.
 
     Args:
         documents: Ids from `begin` on, ascending.

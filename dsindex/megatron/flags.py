@@ -265,9 +265,8 @@ def samples_for_training(length: TrainingLength) -> list[Sizes]:
 def _check_length(length: TrainingLength) -> int:
     """Refuse what Megatron refuses; return the batch size."""
     iterations, samples, ramp = length.train_iters, length.train_samples, length.rampup_batch_size
-    has_one = (iterations is None) != (samples is None)
-    has_both = iterations is not None and samples is not None
-    if not has_one and not (has_both and length.skip_train and not is_before(length.release, "0.17")):
+    num_given = (iterations is not None) + (samples is not None)
+    if num_given != 1 and not (num_given == 2 and length.skip_train and not is_before(length.release, "0.17")):
         raise UsageError("give either --train-iters or --train-samples, as Megatron needs unless it has --skip-train")
     batch, validates = length.global_batch_size, length.eval_interval or length.full_validation or length.skip_train
     if batch is None or not validates:

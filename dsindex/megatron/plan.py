@@ -109,19 +109,6 @@ def _as_number(word: str) -> float | None:
         return None
 
 
-def describe_sums(blends: Mapping[str, Blend | None]) -> list[str]:
-    """Return a sentence if the weights of the splits' blends have different sums, such as 100 and 1; else nothing."""
-    sums = {
-        split: round(math.fsum(blend.weights), 6)
-        for split, blend in blends.items()
-        if blend is not None and blend.weights is not None and len(blend.weights) > 1
-    }
-    if len(set(sums.values())) < 2:
-        return []
-    shown = ", ".join(f"{total:g} in {split}" for split, total in sums.items())
-    return [f"the weights sum to {shown}: Megatron divides each split's by their sum"]
-
-
 def samples_wanted(weights: Sequence[float], num_samples: int, *, surplus: float = 0.0) -> list[int]:
     """Return the samples of each dataset of a blend, rounded up, and rounded up again with the surplus.
 
@@ -174,7 +161,7 @@ class CacheSettings:
     ordered_splits: tuple[str, ...] = ("train",)
     """The splits whose documents are in `order`; the others are in Megatron's."""
     folder: str | None = None
-    """The cache folder; None for one beside each dataset."""
+    """The cache folder; None for one next to each dataset."""
     is_maxtext: bool = False
     """Whether MaxText reads the caches."""
 
@@ -216,7 +203,7 @@ class ContinuedIndex:
     consumed: int
     """Samples of the run that were read; each number has orders of its own."""
     segments: tuple[Segment, ...]
-    """Those of the whole document index: the old ones, new sequences for each open epoch, and new epochs."""
+    """All segments of the document index: the old ones, new sequences for each open epoch, and new epochs."""
     num_old: int
     num_grown: int
     """Segments after the old ones that have the new sequences alone."""
@@ -234,9 +221,9 @@ class ContinuedBlend:
     consumed: int
     """Samples that were read; 0 for a schedule from the beginning."""
     old: CacheFiles | None
-    """That of the first job; None if it had one dataset, or there is none."""
+    """The blend of the first job; None without a first job, or if it had one dataset."""
     numbers: tuple[int | None, ...]
-    """The datasets of the first job → those of this one; None for those that it leaves out, of which nothing was read.
+    """For each dataset of the first job its number in this one; None if it is left out, and nothing of it was read.
     """
     taken: tuple[int, ...]
     """Samples that were read of each dataset."""
@@ -491,7 +478,7 @@ class _Planner:
         requested: int | None,
     ) -> BlendedCache:
         settings = self.settings
-        identifiers = {  # as those of a dataset
+        identifiers = {  # in Megatron's order
             "class": BLENDED_CLASS,
             "datasets": [dataset.identifiers for dataset in datasets],
             "split": SPLIT_NAMES[split],

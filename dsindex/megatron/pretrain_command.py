@@ -48,7 +48,6 @@ REFUSED = {
 }
 """Flags of jobs whose caches cannot be prepared, and why."""
 MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
-LAUNCHER_FLAGS = ("--nnodes", "--nproc-per-node")
 LAUNCHER_SIZES = ("nnodes", "nproc_per_node")
 SIZES = ("micro_batch_size", *MODEL_SIZES, *LAUNCHER_SIZES)
 """What a job's batch size follows from if it does not say it."""
@@ -125,7 +124,7 @@ def _split(words: Sequence[str]) -> tuple[str, list[Flag], list[Flag]]:
     if not script and shell is not None:
         hint = "put `echo` before that command in the script, run the script, and paste its output after --"
         raise InputError(f"{shell}: scripts are not read, only the command that starts pretrain_gpt.py", hint=hint)
-    launcher = [each for each in _flags(words[: place + 1]) if each[0].replace("_", "-") in LAUNCHER_FLAGS]
+    launcher = [each for each in _flags(words[: place + 1]) if each[0][2:].replace("-", "_") in LAUNCHER_SIZES]
     return script, launcher, _flags(words[place + 1 :])
 
 

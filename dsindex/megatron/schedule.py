@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-SHAPES = ("steps", "linear")
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _POSITION = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)([kmbt]?) ?(%|tokens?|samples?|)", flags=re.ASCII | re.IGNORECASE)
 _WEIGHT = re.compile(r"(\d{1,20}(\.\d{0,20})?|\.\d{1,20})(e-?\d{1,2})?", flags=re.ASCII | re.IGNORECASE)
@@ -59,13 +58,13 @@ def parse_blend_schedule(text: str) -> BlendSchedule:
     """Parse a schedule.
 
     Raises:
-        InputError: If it is none.
+        InputError: If it is not a schedule.
 
     >>> [point.shown for point in parse_blend_schedule("linear 0:90,10 1.5Btokens:1,1 80%:0,1").points]
     ['0', '1500000000tokens', '80%']
     """
     words = text.split()
-    shape = words.pop(0) if words and words[0] in SHAPES else SHAPES[0]
+    shape = words.pop(0) if words[:1] in (["steps"], ["linear"]) else "steps"
     points = tuple(map(_parse_point, words))
     if not points or points[0].number != 0:
         got = points[0].shown if points else "none"
@@ -149,11 +148,9 @@ def draw_curve(schedule: BlendSchedule, num_datasets: int, *, num_samples: int, 
         start = int(point.number * scales[point.unit])
         last = num_samples if schedule.is_linear else num_samples - 1
         if start > last or (starts and start <= starts[-1]):
-            what = f"{point.shown}, sample {start}, is not between the position before it and sample {last}"
-            raise InputError(f"--blend-schedule: {what}")
+            raise InputError(f"--blend-schedule: {point.shown} (sample {start}) is not ascending and up to {last}")
         if len(point.weights) != num_datasets:
-            what = f"{len(point.weights)} weights at {point.shown} for {num_datasets} datasets"
-            raise InputError(f"--blend-schedule: {what}")
+            raise InputError(f"--blend-schedule: {point.shown} has {len(point.weights)} weights of {num_datasets}")
         starts.append(start)
     places, weights = np.array(starts, np.float64), np.array([point.weights for point in schedule.points], np.float64)
     weights /= weights.sum(axis=1, keepdims=True)

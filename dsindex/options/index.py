@@ -120,7 +120,7 @@ DocumentOrder: TypeAlias = Annotated[Path, _parse_order]
 
 
 def _tokenizer_flags(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse unknown flags; their types are checked with those of options."""
+    """Refuse unknown flags; their types are checked with the options'."""
     return asdict(JobTokenizer(**value))
 
 
@@ -146,8 +146,8 @@ class IndexBasics(TrainingLength):
     seed: int | None = option("N", default=None, le=2**32 - 1, group="order")
     """The job's --seed (default: 1234)."""
     document_order: DocumentOrder = option("ORDER", default="shuffled", group="order")
-    """`shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a document that fits
-    a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of the documents (default:
+    """`shuffled`, Megatron's order; `packed`, in which samples end where documents end and almost no document is
+    split; `length`, the shortest first; or a .npy or .parquet with the numbers of the documents (default:
     shuffled)."""
     data_cache_path: OptionalLocalPath = option("D", default=None, group="names")
     """The job's cache folder (default: P/cache/GPTDataset_indices)."""
@@ -166,7 +166,7 @@ class SampleOrder(Options):
     document_order_splits: tuple[Literal["train", "valid", "test"], ...] = option("SPLIT", default=("train",))
     """The splits with this order (default: train)."""
     shuffle_epochs: Literal["together", "separately", "never"] | None = option(default=None)
-    """Shuffle the samples of all epochs together, as Megatron does, those of each epoch by themselves, or none
+    """Shuffle the samples of all epochs together, as Megatron does, the samples of each epoch by themselves, or none
     (default: together; never for the orders `length` and FILE)."""
     no_extra_token: bool = option(default=False)
     """Samples of L tokens, not L + 1 (rare in Megatron)."""
@@ -201,7 +201,7 @@ class RareLengths(Options):
 
 
 class OverTime(Options):
-    """Caches that continue those of another job, or whose weights change."""
+    """Caches that continue another job's, or whose weights change."""
 
     group: ClassVar = "over time"
     continue_from: OptionalLocalPath = option("CACHE", default=None, needs=("consumed_samples", "data_cache_path"))
@@ -211,7 +211,7 @@ class OverTime(Options):
     """The samples that the first job has read, a multiple of --global-batch-size: `consumed samples` in its log."""
     blend_schedule: str | None = option("'P:W,W P:W,W'", default=None, needs=("data_cache_path",))
     """Weights from positions of the run on, in samples, tokens or shares of it, as in '0:90,10 50%:50,50' or 'linear
-    0:90,10 200Btokens:50,50'. Those of --data-path only make the names."""
+    0:90,10 200Btokens:50,50'. The weights of --data-path only make the names."""
     max_epochs: Epochs = option("E", default=None, needs=("blend_schedule or continue_from",))
     """Refuse a run that reads a dataset more often (default: 1 with --blend-schedule, otherwise any)."""
 

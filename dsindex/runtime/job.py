@@ -230,7 +230,12 @@ def open_job(
         journal = job.journal
         if config.keep_shards:
             remove_unused(work_dir, (file.name for result in journal.shards.values() for file in result.stored_files))
-        elif journal.began is None or journal.began.output_prefix == prefix or not journal.has_work:
+        elif (
+            config.work_dir is None
+            or journal.began is None
+            or journal.began.output_prefix == prefix
+            or not journal.has_work
+        ):
             remove_work_folder(work_dir)
         remove_leftovers(artifacts)
 

@@ -84,8 +84,8 @@ def spread_pieces(inputs: Sequence[InputFile], *, num_pieces: int, piece_bytes: 
     Returns:
         What is read: the `stored_bytes` of each are about those of which its records are, not all of those in it.
     """
-    parts = [part for file in inputs for part in file.parts]
-    ends = list(accumulate(part.stored_bytes for part in parts))
+    parts = [part for file in inputs for part in file.parts if part.stored_bytes]
+    ends = list(accumulate(part.stored_bytes for part in parts)) or [0]
     read: Counter[tuple[int, int, int]] = Counter()
     for piece in range(num_pieces):
         begin, following = (ends[-1] * number // num_pieces for number in (piece, piece + 1))

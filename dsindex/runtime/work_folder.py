@@ -75,7 +75,9 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
     """
     # Another file in place of the lock is refused when it is taken. A killed driver may have left half a marker, and a
     # disk may have damaged it: then a line of the journal, which has its digest, is as good.
-    own = (LOCK_FILE, f"{MARKER_FILE}.")
+    own: tuple[str, ...] = (LOCK_FILE, f"{MARKER_FILE}.")
+    if b"dsindex" in (store_of(path).read(joined(path, MARKER_FILE)) or (b"",))[0]:
+        own = (LOCK_FILE, MARKER_FILE)
     if (
         not is_marked(path)
         and (foreign := [name for name in _files(path) if not name.startswith(own)])
@@ -132,7 +134,10 @@ def _files(path: str) -> list[str]:
 
 
 def _remove(path: str, beginnings: tuple[str, ...]) -> None:
-    _delete(path, [name for name in _files(path) if name.startswith(beginnings)])
+    """Remove files, those of the journal last: as long as there are others, it tells whose the folder is."""
+    names = [name for name in _files(path) if name.startswith(beginnings)]
+    _delete(path, [name for name in names if not name.startswith("journal")])
+    _delete(path, [name for name in names if name.startswith("journal")])
     _remove_empty(path)
 
 

@@ -49,9 +49,9 @@ class Column:
 
     def keep(self, kept: NDArray[np.bool_]) -> Column:
         """Return the column of some of the records."""
-        own = kept if self.counts is None else np.repeat(kept, self.counts)
+        kept_items = kept if self.counts is None else np.repeat(kept, self.counts)
         counts = None if self.counts is None else self.counts[kept]
-        return Column(items=list(compress(self.items, own.tolist())), counts=counts)
+        return Column(items=list(compress(self.items, kept_items.tolist())), counts=counts)
 
     def by_record(self) -> Iterator[Sequence[Any]]:
         """Yield the items of each record.
@@ -154,13 +154,15 @@ def keep_records(block: RecordBlock, kept: NDArray[np.bool_]) -> RecordBlock:
     )
 
 
-def set_aside(block: RecordBlock, reasons: Mapping[int, str]) -> RecordBlock:
+def mark_bad(block: RecordBlock, reasons: Mapping[int, str]) -> RecordBlock:
     """Return a block in which some records, by number, are bad ones."""
     bad = list(block.bad)
     for number, reason in reasons.items():
         line, part = int(block.lines[number]), int(block.parts[number])
-        own = block.read_line(part, line)
-        bad.append(BadRecord(offset=int(block.offsets[number]), line=line, line_bytes=own, reason=reason, part=part))
+        content = block.read_line(part, line)
+        bad.append(
+            BadRecord(offset=int(block.offsets[number]), line=line, line_bytes=content, reason=reason, part=part)
+        )
     kept = np.ones(len(block.offsets), np.bool_)
     kept[list(reasons)] = False
     bad.sort(key=lambda record: (record.part, record.line))

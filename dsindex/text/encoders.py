@@ -21,7 +21,7 @@ import numpy as np
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.machine import available_memory
-from dsindex.text.blocks import set_aside
+from dsindex.text.blocks import mark_bad
 from dsindex.text.gigatoken_loader import load_gigatoken
 from dsindex.text.tokenizer import LibraryError, library_errors, open_library
 
@@ -155,7 +155,7 @@ def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tu
             encoded[key] = replace(batch, texts_per_record=column.counts)
         except UnencodableError as error:
             reasons = _by_record(column, error.reasons) | reasons
-    return encode_block(set_aside(block, reasons), tokenizer, engine) if reasons else (block, encoded)
+    return encode_block(mark_bad(block, reasons), tokenizer, engine) if reasons else (block, encoded)
 
 
 def _by_record(column: Column, reasons: Mapping[int, str]) -> dict[int, str]:
@@ -213,39 +213,39 @@ class Encoder:
         Raises:
             UnencodableError: If the library fails on some of them.
         """
-        spelt = list(map(str.encode, texts))
-        text_bytes = sum(map(len, spelt))
+        encoded_texts = list(map(str.encode, texts))
+        text_bytes = sum(map(len, encoded_texts))
         if self.engine.name == self.engine.reference:
             rows = encode_by_reference(self._tokenizer, texts, add_special_tokens=self.engine.add_special_tokens)
             return TokenBatch.of(rows, text_bytes=text_bytes)
         try:
             with library_errors():
-                batch = self._encode_fast(spelt)
+                batch = self._encode_fast(encoded_texts)
         except LibraryError as error:
             what = f"gigatoken cannot encode a text: {error}"
             raise TokenizerError(f"{self._tokenizer.name}: {what}", hint="use --engine reference") from error
-        numbers = find_texts(texts, spelt, self.engine.differing)
+        numbers = find_texts(texts, encoded_texts, self.engine.differing)
         for string in self.engine.apart:
             numbers = sorted({*numbers, *(number for number, text in enumerate(texts) if string in text)})
         if numbers:
             batch = self._with_reference(texts, numbers, batch)
         return replace(_with_added(batch, self.engine.prefix, self.engine.suffix), text_bytes=text_bytes)
 
-    def _encode_fast(self, spelt: Sequence[bytes]) -> TokenBatch:
+    def _encode_fast(self, encoded_texts: Sequence[bytes]) -> TokenBatch:
         """Encode texts in UTF-8: as one, in which a separator follows each; each by itself if that is not possible."""
         from gigatoken.gigatoken_rs import BytesSource, PadTruncate
 
-        backend = self._open_gigatoken(sum(map(len, spelt)))
+        backend = self._open_gigatoken(sum(map(len, encoded_texts)))
         if self.engine.separator is not None:
             token, number = self.engine.separator
-            source = BytesSource([token.encode().join([*spelt, b""])])
+            source = BytesSource([token.encode().join([*encoded_texts, b""])])
             [ids], _ = backend.encoder.encode_batch_padded(source, PadTruncate(0), parallel=True)
             ids = backend.rotate(ids)
             places = np.flatnonzero(ids == number)
-            if len(places) == len(spelt):  # no text has some of its own
+            if len(places) == len(encoded_texts):  # no text has some of its own
                 ids[places] = 0  # a separator of ours is not in the vocabulary
                 return TokenBatch(spaced=ids, lengths=np.diff(places, prepend=-1) - 1)
-        batch = TokenBatch.of(backend.encoder.encode_batch_list(BytesSource(list(spelt)), parallel=True))
+        batch = TokenBatch.of(backend.encoder.encode_batch_list(BytesSource(list(encoded_texts)), parallel=True))
         return replace(batch, spaced=backend.rotate(batch.spaced))
 
     def _open_gigatoken(self, num_bytes: int) -> Backend:
@@ -385,19 +385,19 @@ def _members(ranges: Ranges) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     return members, pairs
 
 
-def find_texts(texts: Sequence[str], spelt: Sequence[bytes], ranges: Ranges) -> list[int]:
+def find_texts(texts: Sequence[str], encoded_texts: Sequence[bytes], ranges: Ranges) -> list[int]:
     """Return the numbers of the texts that contain a code point outside ASCII that is in a range, ascending.
 
     Args:
         texts: The texts.
-        spelt: The same in UTF-8.
+        encoded_texts: The same in UTF-8.
         ranges: The code points.
     """
     numbers = [number for number, text in enumerate(texts) if not text.isascii()]
     if not ranges or not numbers:
         return []
     members, pairs = _members(ranges)
-    octets = np.frombuffer(b"".join([spelt[number] for number in numbers]), np.uint8)
+    octets = np.frombuffer(b"".join([encoded_texts[number] for number in numbers]), np.uint8)
     high = np.flatnonzero(octets >= int(np.argmax(pairs)) >> 8)  # few in most texts
     if not pairs[octets[high].astype(np.int64) << 8 | octets[high + 1]].any():
         return []

@@ -1,13 +1,13 @@
 """Choose the engine that encodes: once, in the driver, from the tokenizer and the installed versions.
 
-The library that defines a tokenizer's format is its reference: `tokenizers`, `sentencepiece` or `tiktoken`. `gigatoken`
-is up to 50 times faster but not always the same: it runs no post-processor, reads less of tokenizer.json (it ignores a
-Split's behavior, other steps between splits, and `use_regex`), and uses another version of Unicode. So it stands in
-only for versions and for parts of a tokenizer that `python -m tests.agreement` compared, which uses the same names and
-tables, and never for a text with a code point on which the two differ. Probes, and a sample of the build's own text,
-catch what remains.
+An engine is the package that encodes. The library that defines a tokenizer's format is its reference: `tokenizers`,
+`sentencepiece` or `tiktoken`. `gigatoken` is up to 50 times as fast, but its tokens can differ: it runs no
+post-processor, reads less of tokenizer.json (it ignores a Split's behavior, other steps between splits, and
+`use_regex`), and has another version of Unicode. It is used only for versions and parts of tokenizers that
+`python -m tests.agreement` has compared, and never for a text with a code point on which the two differ. Probes and a
+sample of the build's own text catch what remains.
 
-To allow a new release of either package, run that command with it, and add the version here if the tables are the same.
+To allow a new release of any of these packages, run that command with it; if the tables are the same, add the version.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ def clip_texts(texts: Sequence[str], *, most: int, total: int) -> list[str]:
     return [text[:most] for text, size in zip(texts, sizes, strict=True) if size <= total]
 
 
-# The versions that were compared, and the code points on which the libraries differ: the two use different versions of
-# Unicode, so that a letter for one is unassigned for the other.
+# The versions that were compared, and the code points on which the libraries differ: they have different versions of
+# Unicode, so a letter for one is unassigned for the other.
 
 GIGATOKEN_VERSIONS = ("0.10.0",)
 COMPARED_VERSIONS: dict[LibraryName, tuple[str, ...]] = {
@@ -292,7 +292,7 @@ def _check_model(model: dict[str, Any]) -> None:
 
 
 def _require_bytes(vocabulary: dict[str, int], tokens: Sequence[str]) -> None:
-    """Refuse a vocabulary without a token for every byte, of which the ASCII ones may be written as they are."""
+    """Refuse a vocabulary without a token for every byte; ASCII bytes may be plain characters."""
     for byte, token in enumerate(tokens):
         if token not in vocabulary and not (byte < 0x80 and chr(byte) in vocabulary):
             raise Unsuitable(f"its vocabulary has no token for the byte 0x{byte:02X}")
@@ -385,8 +385,9 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
             raise Unsuitable(f"its added token {content!r} is looked for after the normalizer")
         if strips is not None and content != content.strip():
             raise Unsuitable(f"its added token {strips!r} strips the spaces that {content!r} has")
-    late = [token["content"] for token in added if token.get("normalized")]
-    raw = [token["content"] for token in added if not token.get("normalized")]
+    late, raw = (
+        [token["content"] for token in added if bool(token.get("normalized")) is flag] for flag in (True, False)
+    )
     if late and raw and strips is not None:
         raise Unsuitable(f"its added token {strips!r} strips spaces, and other added tokens are looked for later")
     if late and raw and (pair := find_overlap(raw, late)) is not None:

@@ -68,15 +68,16 @@ class TaskReader:
             InputError: If a file cannot be read, has changed or is damaged, or does not have the wanted columns.
         """
         selections = [selection.of_input(part.path) for part in self._parts]
-        joins = len(selections) > 1 and all(own is selection for own in selections)
+        joins = len(selections) > 1 and all(each is selection for each in selections)
 
         def read(part: TextPart, file: Readable) -> Iterator[LineBlock | LongLine | RecordBlock]:
-            own = selection.of_input(part.path)
-            return _read_blocks(part, file, selection=own, block_bytes=block_bytes, limit=max_record_bytes)
+            with_folders = selection.of_input(part.path)
+            return _read_blocks(part, file, selection=with_folders, block_bytes=block_bytes, limit=max_record_bytes)
 
         for number, block in self._join(self._read(read), joins=joins):
-            own = selections[int(block.parts[0]) if isinstance(block, LineBlock) else number]
-            records = block if isinstance(block, RecordBlock) else parse_block(block, own, max_record_bytes)
+            part = int(block.parts[0]) if isinstance(block, LineBlock) else number
+            selected = selections[part]
+            records = block if isinstance(block, RecordBlock) else parse_block(block, selected, max_record_bytes)
             records = _numbered(selection.finish(records), number)
             np.add.at(self.counts["blank"], records.blank, 1)
             yield records

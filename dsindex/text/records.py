@@ -106,7 +106,7 @@ def _open_decoder(by_key: tuple[tuple[Path, ...], ...], takes_lists: bool) -> De
         except (pa.ArrowInvalid, msgspec.MsgspecError, RecursionError):
             return None
         values = [list(map(get, records)) for get in getters]
-        is_complete = len(records) == num_lines and not (optional and any(None in own for own in values))
+        is_complete = len(records) == num_lines and not (optional and any(None in texts for texts in values))
         return values if is_complete else None
 
     return decode
@@ -124,8 +124,8 @@ def _struct(tree: dict[str, Any]) -> Any:  # noqa: ANN401 - a type
     fields = []
     for number, (key, kind) in enumerate(tree.items()):
         default = None if type(None) in get_args(kind) else msgspec.NODEFAULT
-        own = _struct(kind) if isinstance(kind, dict) else kind
-        fields.append((f"f{number}", own, msgspec.field(name=key, default=default)))
+        field_type = _struct(kind) if isinstance(kind, dict) else kind
+        fields.append((f"f{number}", field_type, msgspec.field(name=key, default=default)))
     return msgspec.defstruct("Record", fields, gc=False, kw_only=True)
 
 

@@ -80,8 +80,8 @@ def _hash_column(column: Column) -> NDArray[np.uint64]:
     hashes = np.fromiter(map(_digest, spelt), np.uint64, len(column.items))
     if column.counts is None:
         return hashes
-    own = [hashes[begin:end].astype("<u8") for begin, end in pairwise(starts_of(column.counts).tolist())]
-    return np.array([each[0] if len(each) == 1 else _digest(each.tobytes()) for each in own], np.uint64)
+    by_record = [hashes[begin:end].astype("<u8") for begin, end in pairwise(starts_of(column.counts).tolist())]
+    return np.array([own[0] if len(own) == 1 else _digest(own.tobytes()) for own in by_record], np.uint64)
 
 
 def _digest(content: bytes) -> int:

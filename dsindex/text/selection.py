@@ -176,15 +176,15 @@ class Selection:
         records = list(map(_parse, lines))
         answers: Iterator[PatternAnswers | None] = repeat(None)
         if self.needs_jq:
-            own = [line for line, record in zip(lines, records, strict=True) if not isinstance(record, str)]
+            valid = [line for line, record in zip(lines, records, strict=True) if not isinstance(record, str)]
             if self.folder_values:
-                own = [_insert_values(line, self.folder_values) for line in own]
-            answers = iter(self._open_patterns().read_lines(own))
+                valid = [_insert_values(line, self.folder_values) for line in valid]
+            answers = iter(self._open_patterns().read_lines(valid))
         return [record if isinstance(record, str) else self._judge(record, next(answers)) for record in records]
 
     def build_columns(self, values: Iterable[Sequence[Any]]) -> dict[str, Column]:
         """Return the column of each key, given its values in all records."""
-        columns = [Column.of(own, holds_ids=self.vocabulary_size is not None) for own in values]
+        columns = [Column.of(by_record, holds_ids=self.vocabulary_size is not None) for by_record in values]
         return dict(zip(self.names, columns, strict=True))
 
     def finish(self, block: RecordBlock) -> RecordBlock:

@@ -53,7 +53,7 @@ def json_values(array: pa.Array) -> list[Any]:
     if types.is_run_end_encoded(kind):
         return json_values(pc.run_end_decode(array))
     if types.is_struct(kind):
-        columns = [json_values(own) for own in array.flatten()]
+        columns = [json_values(child) for child in array.flatten()]
         names, rows = kind.names, zip(*columns, strict=True) if columns else ((),) * len(array)
         values: Any = ({k: v for k, v in zip(names, row, strict=True) if v is not None} for row in rows)
     elif types.is_map(kind) or is_list(kind):
@@ -63,7 +63,7 @@ def json_values(array: pa.Array) -> list[Any]:
         first, last = bounds[0], bounds[-1]
         children = [array.keys, array.items] if types.is_map(kind) else [array.values]
         inner = [json_values(child.slice(first, last - first)) for child in children]
-        values = ([own[begin - first : end - first] for own in inner] for begin, end in pairwise(bounds))
+        values = ([items[begin - first : end - first] for items in inner] for begin, end in pairwise(bounds))
         values = (_as_object(*row) for row in values) if types.is_map(kind) else (row for [row] in values)
     else:
         return _plain_values(array)

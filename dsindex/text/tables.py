@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from dsindex.errors import InputError
 from dsindex.store.errors import unreadable
 from dsindex.store.read import opened_input
-from dsindex.text.blocks import RecordBlock, describe_long_line, set_aside
+from dsindex.text.blocks import RecordBlock, describe_long_line, mark_bad
 from dsindex.text.streams import LineBlock
 from dsindex.text.table_values import InvalidText, is_list, json_values
 
@@ -76,8 +76,8 @@ def read_table_records(
         if not all(set(map(type, column)) == {str} for column in values.values()):
             found = ((number, _find_fault(selection, row)) for number, row in enumerate(rows))
             reasons = {number: reason for number, reason in found if reason is not None}
-            for own in values.values():
-                own[:] = ["" if row in reasons else value for row, value in enumerate(own)]
+            for column in values.values():
+                column[:] = ["" if row in reasons else value for row, value in enumerate(column)]
         built = selection.build_columns(values.values())
         sizes = sum((column.sizes() for column in built.values()), np.zeros(len(rows), np.int64))
         for row in np.flatnonzero(sizes > max_record_bytes).tolist():
@@ -93,7 +93,7 @@ def read_table_records(
             text_bytes=int(sizes.sum()),
             read_line=read_line,
         )
-        yield set_aside(block, reasons) if reasons else block
+        yield mark_bad(block, reasons) if reasons else block
 
 
 def read_table_lines(part: TextPart, file: Readable, *, block_bytes: int) -> Iterator[LineBlock]:
@@ -217,10 +217,10 @@ def _sizes_of(opened: pq.ParquetFile, names: Sequence[str] | None) -> list[int]:
         if leaves:  # pyarrow's metadata ends the process at an encrypted column; this raises, and reads nothing
             next(opened.reader.iter_batches(0, [group], column_indices=leaves, use_threads=False), None)
         row_group = opened.metadata.row_group(group)
-        own = [row_group.column(leaf).total_uncompressed_size for leaf in leaves]
-        if min(row_group.num_rows, *own, 0) < 0:
+        column_bytes = [row_group.column(leaf).total_uncompressed_size for leaf in leaves]
+        if min(row_group.num_rows, *column_bytes, 0) < 0:
             raise ValueError(f"a negative size in row group {group}")
-        sizes.append(sum(own))
+        sizes.append(sum(column_bytes))
     return sizes
 
 

@@ -210,10 +210,10 @@ def _collect_ranks(entries: Iterable[Sequence[bytes | str | int]]) -> dict[bytes
     for number, entry in enumerate(entries):
         try:
             token, rank = entry
-            spelt = base64.b64decode(token, validate=True)  # type: ignore[arg-type]  # raises a ValueError
-            if not spelt or spelt in ranks:
+            token_bytes = base64.b64decode(token, validate=True)  # type: ignore[arg-type]  # raises a ValueError
+            if not token_bytes or token_bytes in ranks:
                 raise ValueError("it is empty or repeated")
-            ranks[spelt] = int(rank)
+            ranks[token_bytes] = int(rank)
         except (TypeError, ValueError) as error:
             msg = f"entry {number} is not a token in base64 and its rank: {str(entry)[:60]} ({error})"
             raise ValueError(msg) from error

@@ -1,4 +1,4 @@
-"""Load a tokenizer and describe it as plain data, so that every worker gets the same bytes once.
+"""Load a tokenizer and describe it as plain data, which every worker gets once.
 
 The formats are a `tokenizer.json` of the `tokenizers` library, or a folder with one as written by `save_pretrained` of
 transformers; a SentencePiece `.model`; ranks of tiktoken in two kinds of files; GPT-2's vocab.json and merges.txt. No
@@ -62,10 +62,10 @@ class LibraryError(Exception):
 
 @contextlib.contextmanager
 def library_errors() -> Iterator[None]:
-    """Make one error of all that a tokenizer's library raises: bare exceptions, and panics, which are none.
+    """Turn everything that a tokenizer's library raises, panics included, into one error.
 
     Raises:
-        LibraryError: In place of what the library raised; not of our own errors, or a lack of memory or of the library.
+        LibraryError: With the library's message. Our own errors, MemoryError and ModuleNotFoundError pass unchanged.
     """
     try:
         yield
@@ -112,8 +112,8 @@ def load_tokenizer(
         fetches: Ask the hub for a tokenizer that is not in its cache.
 
     Raises:
-        TokenizerError: If there is no tokenizer, it is of another kind, it is broken, its output would not be a
-            function of the text, the folder's files disagree, or the EOD token is not in the vocabulary.
+        TokenizerError: If there is no tokenizer, it is unknown or damaged, its tokens are random, the folder's files
+            disagree, or the EOD token is not in the vocabulary.
     """
     options = options or TokenizerOptions()
     if options.vocab_file is not None and options.merge_file is not None:
@@ -267,7 +267,7 @@ def _has_tokenizer(folder: str) -> bool:
 
 
 _FOREIGN = {"tekken.json", "tiktoken.model"}
-"""Files of Mistral and Kimi, of which code knows the pattern and the special tokens."""
+"""Files of Mistral and Kimi; the pattern and the special tokens are in code."""
 
 
 def _find_file(path: str, *, wants_model: bool) -> str:
@@ -313,7 +313,7 @@ def read_tokenizer_bytes(file: str, *, most: int = LARGEST_FILE_BYTES) -> bytes:
 
 
 def _parse_json(file: str, content: bytes, kind: type[_T]) -> _T:
-    """Parse JSON of which `kind` says what is needed; the rest takes no memory."""
+    """Parse the parts of a JSON file that `kind` names; the rest is checked and takes no memory."""
     try:
         return msgspec.json.decode(content, type=kind)
     except (ValueError, RecursionError) as error:
@@ -400,12 +400,13 @@ def _read_sentencepiece(file: str, content: bytes, *, name: str) -> tuple[Tokeni
             loaded = _open_library("sentencepiece", content)
             if not content or not loaded.get_piece_size():
                 raise ValueError("it has no pieces")
+            pieces = list(map(loaded.id_to_piece, range(loaded.get_piece_size())))  # raises if one is not UTF-8
     except LibraryError as error:
         raise TokenizerError(f"{file}: not a SentencePiece model: {error}", hint=_AGAIN) from error
-    size, eos = loaded.get_piece_size(), loaded.eos_id()
-    control = map(loaded.id_to_piece, filter(loaded.is_control, range(size)))
-    tokenizer = _of("sentencepiece", content, name=name, size=size, special=control)
-    return tokenizer, loaded.id_to_piece(eos) if eos >= 0 else None
+    eos = loaded.eos_id()
+    control = [piece for number, piece in enumerate(pieces) if loaded.is_control(number)]
+    tokenizer = _of("sentencepiece", content, name=name, size=len(pieces), special=control)
+    return tokenizer, pieces[eos] if 0 <= eos < len(pieces) else None
 
 
 def _of(library: LibraryName, content: bytes, *, name: str, size: int, special: Iterable[str]) -> Tokenizer:
@@ -573,7 +574,7 @@ def _added_by_transformers(config: dict[str, Any], document: _Document) -> dict[
     known = {token["content"]: token for token in document.added_tokens or []}
     padding = document.padding if isinstance(document.padding, dict) else {}
     config = {"pad_token": padding.get("pad_token"), **config}
-    keys = sorted((name for name in config if name.endswith("_token")), key=_position)
+    keys = dict.fromkeys([*_NAMED_TOKENS, *(name for name in config if name.endswith("_token"))])
     listed = [*map(config.get, keys), *_list_tokens("extra_special_tokens", config)]
     if not isinstance(config.get("extra_special_tokens") or {}, list):
         listed += _list_tokens("additional_special_tokens", config)
@@ -596,11 +597,6 @@ def _added_by_transformers(config: dict[str, Any], document: _Document) -> dict[
             tokens.setdefault(text, token if isinstance(token, dict) else {})["special"] = True
     flags = {text: _flags(token) for text, token in tokens.items()}
     return {text: own for text, own in flags.items() if own != {name: known.get(text, {}).get(name) for name in own}}
-
-
-def _position(name: str) -> int:
-    """Return the place of a named token in the order in which transformers adds them."""
-    return _NAMED_TOKENS.index(name) if name in _NAMED_TOKENS else len(_NAMED_TOKENS)
 
 
 def _list_tokens(name: str, config: dict[str, Any]) -> list[Any]:
@@ -642,7 +638,7 @@ def _require_same_ends(config: dict[str, Any], loaded: tokenizers.Tokenizer) -> 
 
 _SPACE_CLASSES = {"LlamaTokenizer": True, "CodeLlamaTokenizer": True, "GemmaTokenizer": False}
 """Classes that set up the space before a text themselves, and whether they add one if the folder does not say."""
-_TOLD_CLASSES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer")
+_CLASSES_WITH_OPTION = ("LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer")
 """Classes that heed `add_prefix_space`."""
 
 
@@ -661,8 +657,8 @@ def describe_folder(path: str, tokenizer: Tokenizer) -> str | None:
     parts = [*flat_steps(document.get("pre_tokenizer")), *flat_steps(document.get("normalizer"))]
     if name in _SPACE_CLASSES and any(part.get("type") == "ByteLevel" for part in parts):
         return None  # such a class leaves a tokenizer.json of another family alone
-    told = config.get("add_prefix_space") if name in _TOLD_CLASSES else None
-    wanted = told if isinstance(told, bool) else _SPACE_CLASSES.get(name)
+    option = config.get("add_prefix_space") if name in _CLASSES_WITH_OPTION else None
+    wanted = option if isinstance(option, bool) else _SPACE_CLASSES.get(name)
     adds = any(
         part.get("add_prefix_space") is True
         or part.get("prepend_scheme") in ("always", "first")

@@ -100,6 +100,10 @@ REFUSED = {
     ),
     "other-text": (LOOP + "{{ m.role[0] | upper }}:{{ m.content | length }};" + END, "changes the texts"),
     "other-header": (LOOP + "{{ m.role[0] }}:{{ m.content }};" + END, "generation prompt is 'A:', but .* 'a:Hello"),
+    "no-part": (
+        "{{ raise_exception('two') if messages | length < 2 }}" + LOOP + "{{ m.content }};" + END,
+        "a part of the conversation, which is needed to find replies: .* refuses the conversation: two",
+    ),
     "no-thought": (
         LOOP + "{{ m.role[0] | upper }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}A:<think>{% endif %}",
         "opens a thought, but the template writes the reply without one",

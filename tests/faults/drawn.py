@@ -359,7 +359,7 @@ class Trial:
         self.log.append(f"{shown}{struck}: {ended.code} after {time.monotonic() - began:.1f} s")
         said = ended.errors.strip().splitlines()
         if ended.code not in {0, -9}:
-            self.log += [f"    {line}" for line in said[-4:]]
+            self.log += [f"    {line}" for line in said[-40 if ended.code == HANGS else -4 :]]
         if ended.code == HANGS:
             raise Failed("hang")
         shown = [line for line in said if re.search(r"Traceback|internal error|panicked|Error\b", line)]
@@ -561,7 +561,7 @@ def strike(trial, event, num_calls):
     """Run the job with a strike; return whether it succeeded all the same."""
     what, reads = event.what.removesuffix(" read"), event.what.endswith(" read")
     at = min(int(event.share * num_calls), num_calls - 1)
-    place = f"{trial.folder}/{READ}" if reads else ""
+    place = f"{trial.folder}/{READ}" if reads else f"{trial.folder}/" if what.startswith("E") else ""
     ended = trial.run(Strike(at=at, what=what, reads=reads, lasts=what in {"ENOSPC", "EDQUOT"}, place=place))
     trial.counts[f"strike: {event.what}{'' if ended.struck else ', not reached'}"] += 1
     if not any(each.kind == "other" for each in trial.job.events):

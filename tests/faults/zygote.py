@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import faulthandler
 import io
 import itertools
 import json
@@ -153,6 +154,8 @@ def wait_for_child(child):
     ended, _, _ = select.select([process], [], [], LIMIT_SECONDS)
     os.close(process)
     if not ended:
+        os.kill(child, signal.SIGUSR1)  # which shows where it hangs
+        time.sleep(1)
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status) if ended else HANGS
@@ -207,6 +210,7 @@ def run_child(folder, arguments, strike, waiting, stdin):
     sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115
     sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), line_buffering=True)  # noqa: SIM115
     sys.stderr = io.TextIOWrapper(open(2, "wb", closefd=False), line_buffering=True)  # noqa: SIM115
+    faulthandler.register(signal.SIGUSR1)
     code = 99
     try:
         use_small_ranges()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dsindex.errors import InputError
 from dsindex.store.read import fingerprint_input
-from dsindex.text.blocks import set_aside
+from dsindex.text.blocks import mark_bad
 from dsindex.text.compressed import SUFFIXES
 from dsindex.text.input_format import InputForm
 from dsindex.text.reader import TaskReader
@@ -89,10 +89,10 @@ def test_files_have_the_records_that_each_has_alone(texts, limit, joined, tmp_pa
     assert (kept, bad) == (expected_kept, expected_bad)
 
 
-def test_a_record_that_is_set_aside_later_has_its_own_line(tmp_path):
+def test_a_record_that_becomes_bad_later_has_its_own_line(tmp_path):
     files = write(tmp_path, [(b"\n".join(LINES[:3]), FORMS[0]), (gzip.compress(LINES[1]), InputForm(container="gzip"))])
     [block] = TaskReader(files).records(SELECTION)
-    aside = set_aside(block, {1: "first", 3: "second"})
+    aside = mark_bad(block, {1: "first", 3: "second"})
     assert aside.lines.tolist() == [0, 2]
     assert [(each.part, each.line, each.line_bytes, each.reason) for each in aside.bad] == [
         (0, 1, LINES[1], "first"),

@@ -238,7 +238,7 @@ def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path,
 LONG = [{"role": "user", "content": "a " * 130}, {"role": "assistant", "content": "b " * 130}]
 SHORT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 LONGER = {
-    "refuse": ("1 × .* 512 ", (1, 1), 0, None),
+    "refuse": ("1 × .* 512;", (1, 1), 0, None),
     "drop": (None, (2, 2), 0, 1),
     "truncate": (None, (2, 2), 1, None),
     "split-turns": (None, (2, 3), 0, None),
