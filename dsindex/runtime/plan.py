@@ -14,7 +14,6 @@ from dsindex.formats.manifest import Plan
 from dsindex.messages import show_name, without_secrets
 from dsindex.runtime.tasks import name_in_plan
 from dsindex.store.json_text import encode_json
-from dsindex.store.read import SPOOLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,14 +40,9 @@ def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name) and (name, before.get(name)) != ("on-bad-record", "fail")
     ]
-    # Standard input is the same wherever the work folder that has it was moved.
-    old_files, new_files = (
-        [("-" if path.endswith(SPOOLED) else path, size, version) for path, size, version in plan.inputs]
-        for plan in (old, new)
-    )
-    if old_files == new_files:
+    if old.inputs == new.inputs:
         return settings, []
-    inputs, files_before, files_now = [], Counter(old_files), Counter(new_files)
+    inputs, files_before, files_now = [], Counter(old.inputs), Counter(new.inputs)
     for what, files in (("gone", files_before - files_now), ("new", files_now - files_before)):
         if files:
             more = f" and {files.total() - 1:,} more are" if files.total() > 1 else " is"
@@ -57,6 +51,6 @@ def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
 
 
 def _shown(name: str, value: object) -> str:
-    if value in (None, False):
+    if value is None or value is False:
         return "not given"
     return "given" if value is True or name == "append-eod" else without_secrets(encode_json(value).decode())

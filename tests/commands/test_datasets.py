@@ -16,9 +16,9 @@ def test_raw_index_says_what_became_of_the_lines(tmp_path, cli):
     path.write_bytes(b"{}\n{\n[1]\n\n")
     said = cli(["raw-index", str(path), "--drop-faulty-entries", "--output", str(tmp_path / "y.idx")]).out
     assert (tmp_path / "y.idx").read_bytes() == pickle.dumps([(0, 2), (5, 3)], protocol=4)
-    assert "y.idx: 2 lines, 2 faulty ones left out" in said
+    assert "y.idx: 2 lines, 2 faulty left out" in said
     assert "x.jsonl, line 2 (byte 3)" in said
-    assert re.search(r"x\.jsonl, line 2: expected JSON", cli(["raw-index", str(path)], 1).err)
+    assert re.search(r"x\.jsonl, line 2: not JSON", cli(["raw-index", str(path)], 1).err)
 
 
 def test_convert_goes_both_ways_and_between_eras(tmp_path, cli, monkeypatch):

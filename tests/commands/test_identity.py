@@ -53,7 +53,7 @@ def test_other_inputs_are_another_plan(before, now, reason, is_kept, capsys):
     capsys.readouterr()
     assert build(now) == 1
     error = capsys.readouterr().err
-    assert re.search(f"another plan .*here: {reason}", error), error
+    assert re.search(f"other inputs or options .*here: {reason}", error), error
     assert datasets("out/x") == was
     if is_kept:  # what a bad record or a kill leaves: shards, and no output
         for path in Path("out").glob("x_text_document.*"):

@@ -208,7 +208,7 @@ def test_the_command_and_inspect_know_exports(tmp_path, chats, cli):
     assert "export: bridge" in said
     assert re.search(rf"train: \d+ rows, [\d,]+ tokens, [\d,]+ trainable, {targets:,} targets", said)
     files = sorted(folder.glob("train-*.parquet"))
-    assert "got export" in cli(["verify", str(folder)], 1).err
+    assert "but export" in cli(["verify", str(folder)], 1).err
     files[0].write_bytes(files[0].read_bytes()[:100])
-    assert "as in the manifest, got 100 bytes" in cli(["inspect", str(folder)], 1).out
+    assert ": 100 bytes, and 23241 bytes are recorded" in cli(["inspect", str(folder)], 1).out
     assert main(["inspect", str(files[0])]) == 1

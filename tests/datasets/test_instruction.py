@@ -48,7 +48,7 @@ def test_dataset_checks_its_tokens_patterns_and_fields(jsonl):
     def open_with(patterns, special):
         return InstructionDataset(jsonl, tokenizer=train("bytes"), jq_patterns=patterns, special_tokens=special)
 
-    with pytest.raises(TokenizerError, match="exactly one id"):
+    with pytest.raises(TokenizerError, match="not a single id of its own"):
         open_with(PATTERNS, {"eod_token": "<eod>"})
     with pytest.raises(InputError, match="cannot be called 'special_tokens'"):
         open_with([".special_tokens"], {})

@@ -152,7 +152,7 @@ def test_killed_worker_is_replaced(corpus, expected, on_ray, zygote, tmp_path, o
 @pytest.mark.usefixtures("node")
 def test_killed_or_terminated_driver_continues(corpus, expected, on_ray, zygote, tmp_path, is_long):
     """Struck after the third shard and while publishing; the long form strikes at 20 points over all stages."""
-    strikes = [Strike(at=3, what="tear", place="ledger.jsonl"), Strike(at=4, what="SIGTERM", place="ledger.jsonl")]
+    strikes = [Strike(at=3, what="tear", place="journal.jsonl"), Strike(at=4, what="SIGTERM", place="journal.jsonl")]
     if is_long:
         (tmp_path / "counted").mkdir()
         whole = zygote.run(tmp_path / "run", command(corpus, tmp_path / "counted", *on_ray), Strike(place="counted/x"))

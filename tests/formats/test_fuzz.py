@@ -17,7 +17,7 @@ GROUPS = [["idx", "bin", "manifest", "provenance", "cache"], ["pbin", "raw index
 @pytest.mark.parametrize("kinds", GROUPS, ids=" ".join)
 def test_damaged_file_gives_own_errors_only(kinds, tmp_path):
     # An arena of malloc, and the pools of Arrow, take more address space than a file may.
-    env = {**os.environ, "MALLOC_ARENA_MAX": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    env = {**os.environ, "MALLOC_ARENA_MAX": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "PYTHONFAULTHANDLER": "1"}
     words = [sys.executable, "-m", "tests.formats.fuzzing", str(tmp_path / "whole"), CASES, *kinds]
     ended = subprocess.run(words, stdout=subprocess.PIPE, text=True, env=env, check=False)
     assert ended.returncode == 0, ended.stdout[-5000:]
