@@ -134,7 +134,7 @@ def _files(path: str) -> list[str]:
 
 
 def _remove(path: str, beginnings: tuple[str, ...]) -> None:
-    """Remove files, those of the journal last: as long as there are others, it tells whose the folder is."""
+    """Remove files; the journal goes last, since it tells whose folder this is."""
     names = [name for name in _files(path) if name.startswith(beginnings)]
     _delete(path, [name for name in names if not name.startswith("journal")])
     _delete(path, [name for name in names if name.startswith("journal")])
