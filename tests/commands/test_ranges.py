@@ -164,7 +164,7 @@ def test_what_a_power_cut_must_not_take_is_synced_first(make_config, monkeypatch
         if event == "remove .bin":
             assert [each for each in before if each in {"record", "sync journal.jsonl"}][-1] == "sync journal.jsonl"
         if event == "name .idx":
-            assert [each for each in before if each in {"name .bin", "sync out"}][-1] == "sync out"
+            assert [each for each in before if each in {"name .bin", "sync out"}][-2:] == ["name .bin", "sync out"]
 
 
 @pytest.mark.parametrize(("suffix", "is_cut"), [("bin", False), ("idx", False), ("provenance", False), ("bin", True)])
