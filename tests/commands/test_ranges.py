@@ -116,6 +116,18 @@ def test_file_that_lost_its_ranges_gets_them_all_again(what, keep_shards, tmp_pa
     assert_is_golden(tmp_path / "out")
 
 
+@pytest.mark.parametrize("num_ranges", [1, 4, 9])
+def test_file_given_twice_has_shards_of_its_own_each_time(num_ranges, tmp_path):
+    """Otherwise the shard that both use is removed when the first of them is merged."""
+    own = {"append_eod": True, "output_prefix": str(tmp_path / "docs"), "workers": 1, "shard_size": "4KiB"}
+    config = config_of(BuildConfig, (str(OWN.docs),) * 2, **own)
+    with stopped_after(num_ranges):
+        run_config(config)
+    run_config(config)
+    assert (tmp_path / "docs_text_document.bin").read_bytes() == OWN_BIN.read_bytes() * 2
+    assert not partials(tmp_path)
+
+
 def test_file_that_was_complete_and_lost_is_not_complete_before_all_its_ranges_are(tmp_path, make_config, monkeypatch):
     config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
 
