@@ -128,6 +128,35 @@ def test_file_given_twice_has_shards_of_its_own_each_time(num_ranges, tmp_path):
     assert not partials(tmp_path)
 
 
+def test_partial_file_that_is_too_long_is_cut(tmp_path, make_config):
+    config = make_config(workers=1, shard_size="4KiB")
+    with stopped_after(3):
+        run_config(config)
+    [partial] = partials(tmp_path / "out")
+    os.truncate(partial, OWN_BIN.stat().st_size + STEP)
+    run_config(config)
+    assert_is_golden(tmp_path / "out")
+
+
+@pytest.mark.parametrize("flipped", [(b'"provenance":', b'"provenence":'), (b'"eod_in_text":0', b'"eod_in_text":8')])
+def test_journal_line_with_a_flipped_bit_does_not_count(flipped, tmp_path, make_config, started):
+    run_config(make_config(workers=1, output_prefix=str(tmp_path / "clean" / "docs")))
+    config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
+    with stopped_after(3):
+        run_config(config)
+    [journal] = (tmp_path / "out").rglob("journal.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    [first, *_] = [number for number, line in enumerate(lines) if flipped[0] in line]
+    lines[first] = lines[first].replace(*flipped)
+    journal.write_bytes(b"".join(lines))
+    started.clear()
+    run_config(config)
+    assert "tokenize[00000]" in started
+    assert_is_golden(tmp_path / "out")
+    name = "docs_text_document.provenance.parquet"
+    assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "clean" / name).read_bytes()
+
+
 def test_file_that_was_complete_and_lost_is_not_complete_before_all_its_ranges_are(tmp_path, make_config, monkeypatch):
     config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
 
