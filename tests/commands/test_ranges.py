@@ -138,6 +138,24 @@ def test_partial_file_that_is_too_long_is_cut(tmp_path, make_config):
     assert_is_golden(tmp_path / "out")
 
 
+def test_commit_of_a_file_that_was_damaged_since_is_not_carried_out(tmp_path, make_config, monkeypatch):
+    config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
+
+    def stop(*_):
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dsindex.runtime.publish._rename", stop)
+        with pytest.raises(Stopped):
+            run_config(config)
+    assert [*(tmp_path / "out").rglob("*.commit")]
+    [partial] = (tmp_path / "out").glob("*.bin.*.partial")
+    data = partial.read_bytes()
+    partial.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    run_config(config)
+    assert_is_golden(tmp_path / "out")
+
+
 @pytest.mark.parametrize("flipped", [(b'"provenance":', b'"provenence":'), (b'"eod_in_text":0', b'"eod_in_text":8')])
 def test_journal_line_with_a_flipped_bit_does_not_count(flipped, tmp_path, make_config, started):
     run_config(make_config(workers=1, output_prefix=str(tmp_path / "clean" / "docs")))
