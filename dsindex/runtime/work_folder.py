@@ -73,11 +73,12 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
         PlanError: If the folder is another program's or of another version, or another driver works there.
         OutputError: If it cannot be created.
     """
-    # Another file in place of the lock is refused when it is taken. A killed driver may have left half a marker, and a
-    # disk may have damaged it: then a line of the journal, which has its digest, is as good.
+    # Another file in place of the lock is refused when it is taken. A disk may have damaged the marker: then a line of
+    # the journal, which has its digest, is as good, and before the journal there is nothing but standard input.
     own: tuple[str, ...] = (LOCK_FILE, f"{MARKER_FILE}.")
-    if b"dsindex" in (store_of(path).read(joined(path, MARKER_FILE)) or (b"",))[0]:
-        own = (LOCK_FILE, MARKER_FILE)
+    found = store_of(path).read(joined(path, MARKER_FILE))
+    if found is not None and (b"dsindex" in found[0] or MARKER.startswith(found[0])):
+        own = (LOCK_FILE, MARKER_FILE, f"{INPUTS_FOLDER}/")
     if (
         not is_marked(path)
         and (foreign := [name for name in _files(path) if not name.startswith(own)])

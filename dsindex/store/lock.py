@@ -153,9 +153,9 @@ class _FileLock(Lock):
                 raise self._refusal(content) from None
             except OSError:  # a file system without such locks
                 pass
-            if content.strip(b"\0\n ") and not any(
-                field in content for field in (b'"host": ', b'"pid": ', b'"token": ')
-            ):
+            fields = (b'"host": ', b'"pid": ', b'"token": ')
+            is_ours = b'{"host": '.startswith(content) or any(field in content for field in fields)
+            if content.strip(b"\0\n ") and not is_ours:
                 raise PlanError(f"{self.path}: this file is not a lock of dsindex", hint="move it away")
             if not self.still_held():
                 return False
