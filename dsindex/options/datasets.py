@@ -38,7 +38,7 @@ class Decoded(Options):
     """Options of commands that show tokens as text."""
 
     tokenizer_model: OptionalTokenizer = option("PATH", default=None, group="", alias="tokenizer")
-    """Tokenizer to use if the recorded one has moved or none is recorded."""
+    """Tokenizer to use if the recorded one has moved, or if the files name no tokenizer."""
     contact: tuple[str, ...] = option("ADDRESS", default=(), group="")
     """Buckets and servers (s3://BUCKET, https://HOST) to contact although only a manifest names them."""
 

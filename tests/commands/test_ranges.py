@@ -74,6 +74,19 @@ def stopped_after(num_ranges):
             yield committed
 
 
+@contextlib.contextmanager
+def stopped_in(function):
+    """Let the job in the block end when it calls a function of the package `runtime`."""
+
+    def stop(*_):
+        raise Stopped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"dsindex.runtime.{function}", stop)
+        with pytest.raises(Stopped):
+            yield
+
+
 def partials(folder):
     return sorted(folder.glob("*.partial"))
 
@@ -138,16 +151,10 @@ def test_partial_file_that_is_too_long_is_cut(tmp_path, make_config):
     assert_is_golden(tmp_path / "out")
 
 
-def test_commit_of_a_file_that_was_damaged_since_is_not_carried_out(tmp_path, make_config, monkeypatch):
+def test_commit_of_a_file_that_was_damaged_since_is_not_carried_out(tmp_path, make_config):
     config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
-
-    def stop(*_):
-        raise Stopped
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dsindex.runtime.publish._rename", stop)
-        with pytest.raises(Stopped):
-            run_config(config)
+    with stopped_in("publish._rename"):
+        run_config(config)
     assert [*(tmp_path / "out").rglob("*.commit")]
     [partial] = (tmp_path / "out").glob("*.bin.*.partial")
     data = partial.read_bytes()
@@ -175,16 +182,10 @@ def test_journal_line_with_a_flipped_bit_does_not_count(flipped, tmp_path, make_
     assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "clean" / name).read_bytes()
 
 
-def test_file_that_was_complete_and_lost_is_not_complete_before_all_its_ranges_are(tmp_path, make_config, monkeypatch):
+def test_file_that_was_complete_and_lost_is_not_complete_before_all_its_ranges_are(tmp_path, make_config):
     config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
-
-    def stop(*_):
-        raise Stopped
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dsindex.runtime.job.publish", stop)
-        with pytest.raises(Stopped):
-            run_config(config)
+    with stopped_in("job.publish"):
+        run_config(config)
     [partial] = (tmp_path / "out").glob("*.bin.*.partial")
     partial.unlink()
     with stopped_after(1):
