@@ -124,10 +124,11 @@ def read_definition(content: bytes) -> TiktokenEncoding:
     return msgspec.json.decode(content, type=TiktokenEncoding)
 
 
-def make_tiktoken(encoding: TiktokenEncoding) -> tiktoken.Encoding:
-    """Return the library's object, which finds special tokens in texts."""
+def make_tiktoken(definition: bytes) -> tiktoken.Encoding:
+    """Return the library's object for an encoding, which finds special tokens in texts."""
     import tiktoken
 
+    encoding = read_definition(definition)
     return tiktoken.Encoding(
         name="dsindex",
         pat_str=encoding.pattern,
@@ -227,11 +228,11 @@ class RankEntry(msgspec.Struct):
     token_bytes: str
 
 
-def read_megatron_ranks(entries: Sequence[RankEntry], options: TokenizerOptions) -> tuple[TiktokenEncoding, str]:
+def read_megatron_ranks(content: bytes, options: TokenizerOptions) -> tuple[TiktokenEncoding, str]:
     """Return the encoding that Megatron-LM's TikTokenizer makes of its JSON list of ranks, and its EOD token.
 
     Args:
-        entries: The content of the file.
+        content: The bytes of the file.
         options: Pattern, special tokens and size of the vocabulary.
 
     Raises:
@@ -245,6 +246,7 @@ def read_megatron_ranks(entries: Sequence[RankEntry], options: TokenizerOptions)
             f"Megatron needs {' '.join(MEGATRON_SPECIAL_TOKENS)} among at most {num_special} different special tokens, "
             f"and a vocabulary of more; it has {size}"
         )
+    entries = msgspec.json.decode(content, type=list[RankEntry])
     for number, entry in enumerate(entries):
         if entry.rank != number:
             raise ValueError(f"entry {number} of the list has rank {entry.rank}")
