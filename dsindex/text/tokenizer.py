@@ -287,7 +287,7 @@ def _find_file(path: str, *, wants_model: bool) -> str:
     """Return the path of a tokenizer's file: the path itself, or the tokenizer.json or SentencePiece model of a folder.
 
     Raises:
-        TokenizerError: If there is none.
+        TokenizerError: If the folder has no such file.
     """
     refuse_address(path, f"{ONLY_INPUTS}, or to storage that all nodes share", TokenizerError)
     if not os.path.exists(path):
@@ -559,7 +559,7 @@ def token_text(token: object) -> str | None:
 
 
 def _added_by_transformers(config: dict[str, Any], document: _Document) -> dict[str, dict[str, bool]]:
-    """Return the flags of the added tokens that transformers adds to those of tokenizer.json, or changes, by text.
+    """Return the flags of the added tokens that transformers adds to a tokenizer.json, or changes, by text.
 
     Raises:
         ValueError: If transformers would stop at a setting.

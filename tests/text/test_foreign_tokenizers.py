@@ -10,9 +10,8 @@ from tiktoken_ext import openai_public
 from tokenizers import models, pre_tokenizers
 
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.text.encoders import make_encoder
+from dsindex.text.encoders import TEXT_SEPARATOR, make_encoder
 from dsindex.text.engines import PATTERNS, choose_engine
-from dsindex.text.gigatoken_loader import TEXT_SEPARATOR
 from dsindex.text.tiktoken_files import (
     CL100K_PATTERN,
     MEGATRON_PATTERNS,
