@@ -24,7 +24,7 @@ from dsindex.runtime.tokenize import ShardSettings, tokenize_shard
 from dsindex.runtime.work_folder import write_marker
 from dsindex.store.read import fingerprint_input, is_stored
 from dsindex.store.urls import absolute, require_confirmed
-from dsindex.text.sampling import Sample
+from dsindex.text.blocks import Sample
 from dsindex.text.selection import open_pattern, open_selection
 from dsindex.text.streams import LARGEST_RECORD_BYTES
 
