@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.errors import FormatError
+from dsindex.store.errors import reading
 from dsindex.store.read import open_stored
 
 if TYPE_CHECKING:
@@ -87,12 +88,10 @@ def read_pairs(path: str, *, offset: int = 0) -> NDArray[np.int64]:
         FormatError: If it is anything else.
     """
     try:
-        with open_stored(path) as file:
+        with reading(path, FormatError), open_stored(path) as file:
             size_bytes = file.seek(0, os.SEEK_END) - offset
             file.seek(offset)
             numbers = _parse_numbers(file, size_bytes)
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise FormatError(f"{path}: not a pickled list of offsets and lengths: {error}") from error
     return np.asarray(numbers).reshape(-1, 2)

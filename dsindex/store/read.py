@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 
 from dsindex.errors import InputError
-from dsindex.store.errors import unreadable
+from dsindex.store.errors import reading
 from dsindex.store.local import BlockDigester, InputStatus, combine_digests, open_file
 from dsindex.store.protocol import find, store_of
 from dsindex.store.urls import is_url
@@ -88,15 +88,12 @@ def digest_blocks(path: str, *, begin: int = 0, end: int | None = None, chunk_by
     digester = BlockDigester()
     buffer = memoryview(bytearray(chunk_bytes))
     offset = begin
-    try:
-        with open_readable(path) as file:
-            end = file.size_bytes if end is None else end
-            file.expect_forwards(begin, end)
-            while count := file.read_into(buffer[: end - offset], offset):
-                digester.update(buffer[:count])
-                offset += count
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with reading(path), open_readable(path) as file:
+        end = file.size_bytes if end is None else end
+        file.expect_forwards(begin, end)
+        while count := file.read_into(buffer[: end - offset], offset):
+            digester.update(buffer[:count])
+            offset += count
     return digester.blocks()
 
 
@@ -180,11 +177,8 @@ SPOOLED = "/inputs/stdin"
 
 def fingerprint_input(path: str) -> str:
     """Return the fingerprint of a file or an object; raises InputError if it cannot be read."""
-    try:
-        with open_readable(path) as file:
-            return fingerprint(file)
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with reading(path), open_readable(path) as file:
+        return fingerprint(file)
 
 
 def fingerprint(file: Readable) -> str:
@@ -215,10 +209,8 @@ def opened_input(planned: InputStatus) -> Iterator[Readable]:
     Raises:
         InputError: If it cannot be read, or changed.
     """
-    try:
+    with reading(planned.path):
         file = store_of(planned.path).open(planned.path, planned)
-    except OSError as error:
-        raise unreadable(planned.path, error) from error
     with closing(file), unchanged(file, planned):
         yield file
 
@@ -233,16 +225,15 @@ def unchanged(file: Readable, planned: InputStatus) -> Iterator[None]:
     size = file.size_bytes
     if (size, file.version) != (planned.size_bytes, planned.version):
         raise _changed(planned, size)
-    try:
-        yield
-    except OSError as error:
-        raise unreadable(planned.path, error) from error
-    except InputError as error:
+    with reading(planned.path):
+        try:
+            yield
+        except InputError as error:
+            if (now := file.size_if_changed()) is not None:
+                raise _changed(planned, now) from error
+            raise
         if (now := file.size_if_changed()) is not None:
-            raise _changed(planned, now) from error
-        raise
-    if (now := file.size_if_changed()) is not None:
-        raise _changed(planned, now)
+            raise _changed(planned, now)
 
 
 def _changed(planned: InputStatus, now: int) -> InputError:
@@ -284,10 +275,8 @@ def open_in_order(extents: Iterable[Extent]) -> Iterator[Readable]:
             while len(opened) < AHEAD and opened_bytes < BYTES_AHEAD and (each := next(left, None)):
                 # It is known to exist, and nothing behind the extent is read: no request looks at an object.
                 known = InputStatus(path=each.path, size_bytes=each.end, version=each.version)
-                try:
+                with reading(each.path):
                     file = store_of(each.path).open(each.path, known)
-                except OSError as error:
-                    raise unreadable(each.path, error) from error
                 opened.append((file, each.end - each.begin))
                 opened_bytes += each.end - each.begin
                 file.expect_forwards(each.begin, each.end)
