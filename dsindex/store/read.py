@@ -252,13 +252,12 @@ BYTES_AHEAD = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """Bytes [begin, end) of a file or an object, which are read forwards."""
+    """A file or an object, of which the bytes [begin, end) are read forwards."""
 
-    path: str
+    file: InputStatus
+    """Its size reaches to the end of these bytes at least; an object of any version is read if its version is empty."""
     begin: int
     end: int
-    version: str = ""
-    """The version of an object that is read; if it is empty, any will do."""
 
 
 def open_in_order(extents: Iterable[Extent]) -> Iterator[Readable]:
@@ -273,13 +272,12 @@ def open_in_order(extents: Iterable[Extent]) -> Iterator[Readable]:
     try:
         while True:
             while len(opened) < AHEAD and opened_bytes < BYTES_AHEAD and (each := next(left, None)):
-                # It is known to exist, and nothing behind the extent is read: no request looks at an object.
-                known = InputStatus(path=each.path, size_bytes=each.end, version=each.version)
-                with reading(each.path):
-                    file = store_of(each.path).open(each.path, known)
+                with reading(each.file.path):
+                    file = store_of(each.file.path).open(each.file.path, each.file)
                 opened.append((file, each.end - each.begin))
                 opened_bytes += each.end - each.begin
-                file.expect_forwards(each.begin, each.end)
+                if each.begin < each.end:
+                    file.expect_forwards(each.begin, each.end)
             if not opened:
                 return
             first, size = opened.popleft()

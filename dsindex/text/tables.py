@@ -55,9 +55,9 @@ def measure_table(table: TextPart, columns: Columns | None) -> list[int]:
 
 
 def read_table_records(
-    part: TextPart, file: Readable, selection: Selection, *, block_bytes: int, max_record_bytes: int
+    number: int, part: TextPart, file: Readable, selection: Selection, *, block_bytes: int, max_record_bytes: int
 ) -> Iterator[RecordBlock]:
-    """Read the rows of a part as records; a selection has paths.
+    """Read the rows of a part, whose number they get, as records; a selection has paths.
 
     A row is bad if a value is not one of its key, or if its texts together are larger than the limit. The `line_bytes`
     of a bad row are the wanted columns as an object of JSON.
@@ -74,8 +74,8 @@ def read_table_records(
 
         reasons: dict[int, str] = {}
         if not all(set(map(type, column)) == {str} for column in values.values()):
-            found = ((number, _find_fault(selection, row)) for number, row in enumerate(rows))
-            reasons = {number: reason for number, reason in found if reason is not None}
+            found = ((place, _find_fault(selection, row)) for place, row in enumerate(rows))
+            reasons = {place: reason for place, reason in found if reason is not None}
             for column in values.values():
                 column[:] = ["" if row in reasons else value for row, value in enumerate(column)]
         built = selection.build_columns(values.values())
@@ -87,7 +87,7 @@ def read_table_records(
             blank=np.empty(0, np.int64),
             offsets=np.full(len(rows), group, np.int64),
             lines=np.arange(len(rows)) + first_row,
-            parts=np.zeros(len(rows), np.int64),
+            parts=np.full(len(rows), number),
             columns=built,
             bad=(),
             text_bytes=int(sizes.sum()),
