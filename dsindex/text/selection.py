@@ -26,14 +26,7 @@ from urllib.parse import unquote
 from dsindex.errors import InputError, RecordProblem
 from dsindex.store.read import SPOOLED
 from dsindex.text.blocks import Column, RecordBlock, find_id_fault
-from dsindex.text.fields import (
-    JOINED,
-    find_fault,
-    find_value,
-    parse_record,
-    show_place,
-    type_name,
-)
+from dsindex.text.fields import JOINED, find_fault, find_value, parse_record, show_place, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,11 +74,11 @@ def parse_key(text: str) -> TextKey:
     >>> parse_key("text|content").other_names
     ('content',)
     """
-    if not text.startswith(".") and _NAMED.fullmatch(text) is None:
+    named = None if text.startswith(".") else _NAMED.fullmatch(text)
+    if named is None and not text.startswith("."):
         text, *others = text.split("|")
         return TextKey(name=text, path=(text,), other_names=tuple(others))
-    found = None if text.startswith(".") else _NAMED.fullmatch(text)
-    name, source = (None, text) if found is None else (found["name"], found["source"])
+    name, source = (None, text) if named is None else (named["name"], named["source"])
     path = _parse_path(source)
     if path is not None:
         return TextKey(name=name or ".".join(path), path=path)
@@ -298,8 +291,8 @@ def open_pattern(pattern: str) -> Selection:
     >>> open_pattern('.["raw text"]').names, open_pattern(".a + .b").names
     (('raw text',), ('.a + .b',))
     """
-    path = _parse_path(pattern.strip()) if pattern.lstrip().startswith(".") else None
-    key = TextKey(name=pattern, program=pattern) if path is None else TextKey(name=".".join(path), path=path)
+    is_key = pattern.lstrip().startswith(".")
+    key = parse_key(pattern.strip()) if is_key else TextKey(name=pattern, program=pattern)
     return _compiled(Selection(keys=(key,), takes_lists=False))
 
 
@@ -310,9 +303,7 @@ def _compiled(selection: Selection) -> Selection:
 
 
 def _parse_path(source: str) -> Path | None:
-    """Return the keys of a name or a path; None for a jq program."""
-    if not source.startswith("."):
-        return (source,)
+    """Return the keys of a path; None for a jq program."""
     source, path, position = source.strip(), [], 0
     while position < len(source):
         found = _STEP.match(source, position)
