@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from dsindex.store.locations import Location
+from dsindex.store.urls import Location
 
 _MAYBE_SECRET = re.compile(rb"://[^\"]*[@?#]|\\/|\\u00", re.IGNORECASE)
 BRACKETS, BYTES_PER_BRACKET = 100_000, 32

@@ -25,8 +25,7 @@ import xxhash
 
 from dsindex.errors import InputError, OutputError
 from dsindex.store.errors import ABSENT, PASSING_ERRORS, output_error, reading
-from dsindex.store.locations import Location
-from dsindex.store.urls import is_url
+from dsindex.store.urls import Location, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

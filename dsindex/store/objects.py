@@ -26,8 +26,7 @@ from dsindex.errors import InputError, MissingObjectError, StoreError
 from dsindex.store import huggingface as hub
 from dsindex.store.errors import describe_refusal
 from dsindex.store.local import DigestingWriter, InputStatus, Readable, by_path, retried
-from dsindex.store.locations import Location
-from dsindex.store.urls import is_web, names_folder, split_address
+from dsindex.store.urls import Location, is_web, names_folder, split_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -192,7 +192,7 @@ def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[C
     if part.form.container != "plain":
         pieces = decode(part.path, file, part.form.container, piece_bytes=min(block_bytes, PIECE_BYTES))
         begin = 0
-        for text in _gather(pieces, block_bytes):
+        while text := b"".join(_first(pieces, block_bytes)):
             yield begin, text
             begin += len(text)
         return
@@ -207,17 +207,13 @@ def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[C
         begin += len(read)
 
 
-def _gather(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
-    """Join pieces of a text, until they have so many bytes."""
-    held: list[bytes] = []
-    size = 0
+def _first(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
+    """Yield the next pieces of a text, until they have so many bytes."""
     for piece in pieces:
-        held.append(piece)
-        size += len(piece)
-        if size >= num_bytes:
-            yield b"".join(held)
-            held, size = [], 0
-    yield b"".join(held)
+        yield piece
+        num_bytes -= len(piece)
+        if num_bytes <= 0:
+            return
 
 
 def cut_large(line: bytes | bytearray, limit: int) -> bytes:
