@@ -98,6 +98,7 @@ def _styled(text: str) -> Text:
     shown = Text(text)
     for style, words in STYLES.items():
         shown.highlight_regex(rf"^ *({words})(?=:|$)|(?<=: )({words})$", style)
+    shown.highlight_regex(r"\[\[.*?\]\]", "green")  # trained text
     return shown
 
 
@@ -141,7 +142,8 @@ def _text_job(result: TextResult, *, only: str = "", engine: str = "") -> Iterat
         yield f"  {f'and {others:,} other reasons, ' if others > 0 else ''}all in {path}{more}"
     if (share := counts.quarantined / max(1, counts.records)) > MANY_BAD:
         yield f"warning: {show_percent(share)} of the records are quarantined"
-    yield from _noted(result.notes)
+    if result.already_complete:  # otherwise they were shown as the work began
+        yield from _noted(result.notes)
 
 
 def _dataset(dataset: MadeDataset) -> Iterator[str]:
@@ -353,7 +355,7 @@ def _inspected(result: InspectResult) -> Iterator[Line]:
         yield from _lengths(what, summary)
     for excerpt in result.excerpts:
         if excerpt.text is not None:
-            yield from (f"  {excerpt.title}", f"    {excerpt.text}")
+            yield from (f"  {excerpt.title}", *(f"    {line}" for line in excerpt.text.split("\n")))
         else:
             yield f"  {excerpt.title}: {count(excerpt.num_tokens, 'token')}{_origin(excerpt.origin)}"
             yield from (f"    {line}" for line in _tokens(excerpt))

@@ -13,7 +13,7 @@ from dsindex.options.model import Options, Parsed, option, options_of
 from dsindex.store.urls import refuse_address
 
 if TYPE_CHECKING:
-    from dsindex.text.sampling import Sample
+    from dsindex.text.blocks import Sample
     from dsindex.text.selection import Selection, TextKey
     from dsindex.text.tiktoken_files import TokenizerOptions
 
@@ -96,7 +96,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     def _agree(self) -> None:
         """Check shares, keys and names."""
         if self.hold_out is not None and self.hold_out >= (self.sample or 1.0):
-            raise ValueError(f"--hold-out {self.hold_out} leaves nothing of --sample {self.sample or 1.0}")
+            raise ValueError(f"--hold-out {self.hold_out} leaves nothing to train on")
         if self.token_ids is not None and self._parsed_keys[0].program is not None:
             msg = f"--token-ids: {self.token_ids!r} is a jq expression; only a name or a path such as .meta.ids works"
             raise ValueError(msg)
@@ -149,7 +149,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The ranges of record hashes of each group of outputs: one for all, or one for training and one held out."""
-        from dsindex.text.sampling import Sample
+        from dsindex.text.blocks import Sample
 
         low, high = self.hold_out or 0.0, self.sample or 1.0
         held_out = () if self.hold_out is None else (Sample(high=self.hold_out, prefix="valid_"),)

@@ -27,6 +27,7 @@ _WRITE_HINTS = {
     **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.ENXIO), "no file can replace it: move it away"),
     errno.EMFILE: _TOO_MANY_FILES,
 }
+_READ_HINTS = {errno.EMFILE: _TOO_MANY_FILES, errno.ENOENT: "check the path"}
 
 
 def output_error(path: str, error: OSError) -> OutputError:
@@ -39,7 +40,8 @@ def output_error(path: str, error: OSError) -> OutputError:
 
 def unreadable(path: str, error: OSError, kind: type[DsindexError] = InputError, hint: str = "") -> DsindexError:
     """Return the error that says that a file cannot be read; it is transient if the disk's error may pass."""
-    hint = _TOO_MANY_FILES if error.errno == errno.EMFILE else hint or "make it readable, then rerun the command"
+    if not hint or error.errno == errno.EMFILE:
+        hint = _READ_HINTS.get(error.errno or 0, "make it readable, then rerun the command")
     refusal = kind(f"{path}: cannot be read ({error.strerror})", hint=hint)
     refusal.transient = error.errno in PASSING_ERRORS
     return refusal

@@ -291,7 +291,11 @@ def _run(program: str, pattern: str, lines: Sequence[bytes] = ()) -> list[dict[s
             hint="look at its recursion, loops and regular expressions: they have to end for every record",
         ) from error
     if isinstance(answers, str):
-        raise InputError(f"jq pattern {pattern!r}: {_shorten(answers)}")
+        undefined = re.search(r"(\w+)/0 is not defined", answers)
+        hint = f"for a key of the record, write .{undefined[1]}" if undefined else None
+        if "&&" in pattern or "||" in pattern:
+            hint = "jq writes `and` and `or`"
+        raise InputError(f"jq pattern {pattern!r}: {_shorten(answers)}", hint=hint)
     return list(map(marshal.loads, answers))
 
 
