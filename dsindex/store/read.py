@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import mmap
-import os
 import tempfile
 from collections import deque
 from contextlib import closing, contextmanager
@@ -16,7 +15,7 @@ import xxhash
 
 from dsindex.errors import InputError
 from dsindex.store.errors import reading
-from dsindex.store.local import BlockDigester, InputStatus, combine_digests, open_file
+from dsindex.store.local import BlockDigester, InputStatus, combine_digests
 from dsindex.store.protocol import find, store_of
 from dsindex.store.urls import is_url
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 _BUFFER_BYTES = 256 << 10
 _COPY_BYTES = 8 << 20
+_DIGESTED_BYTES = 4 << 20
 
 
 def input_status(path: str) -> InputStatus:
@@ -70,24 +70,19 @@ def open_stored(path: str) -> io.BufferedReader:
     return io.BufferedReader(open_readable(path), _BUFFER_BYTES)
 
 
-def digest_file(path: str, *, begin: int = 0, end: int | None = None, chunk_bytes: int = 4 << 20) -> str:
-    """Read a file or an object, or its bytes [begin, end), once and return the digest.
-
-    Raises:
-        InputError: If it cannot be read.
-    """
-    return combine_digests(digest_blocks(path, begin=begin, end=end, chunk_bytes=chunk_bytes))
+def digest_file(path: str) -> str:
+    """Read a file or an object once and return the digest; raises as `digest_blocks`."""
+    return combine_digests(digest_blocks(path))
 
 
-def digest_blocks(path: str, *, begin: int = 0, end: int | None = None, chunk_bytes: int = 4 << 20) -> list[bytes]:
+def digest_blocks(path: str, *, begin: int = 0, end: int | None = None) -> list[bytes]:
     """Read a file or an object, or its bytes [begin, end), once and return the digests of its blocks.
 
     Raises:
         InputError: If it cannot be read.
     """
     digester = BlockDigester()
-    buffer = memoryview(bytearray(chunk_bytes))
-    offset = begin
+    buffer, offset = memoryview(bytearray(_DIGESTED_BYTES)), begin
     with reading(path), open_readable(path) as file:
         end = file.size_bytes if end is None else end
         file.expect_forwards(begin, end)
@@ -107,16 +102,17 @@ def map_file(path: str) -> mmap.mmap | bytes:
         OSError: If a local file cannot be read, or there is no room for an object.
         InputError: If an object cannot be read.
     """
-    if not is_url(path):
-        with open_file(path) as file:
-            # An empty file cannot be mapped.
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
-    with open_readable(path) as source, tempfile.TemporaryFile(prefix="dsindex-") as copy:
-        source.expect_forwards(0, source.size_bytes)
-        for offset in range(0, source.size_bytes, _COPY_BYTES):
-            copy.write(source.read_at(_COPY_BYTES, offset))
-        copy.flush()
-        return mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ) if source.size_bytes else b""
+    with open_readable(path) as source:
+        if source.size_bytes == 0:  # an empty file cannot be mapped
+            return b""
+        if not is_url(path):
+            return mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+        with tempfile.TemporaryFile(prefix="dsindex-") as copy:
+            source.expect_forwards(0, source.size_bytes)
+            for offset in range(0, source.size_bytes, _COPY_BYTES):
+                copy.write(source.read_at(_COPY_BYTES, offset))
+            copy.flush()
+            return mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 class ObjectArray:
