@@ -89,9 +89,9 @@ def names_folder(url: str) -> bool:
     return not is_web(url) and (url.endswith("/") or not split_address(url).key)
 
 
-def has_magic(url: str) -> bool:
-    """Whether an address is a pattern."""
-    return not is_web(url) and MAGIC.search(split_address(url).key) is not None
+def has_magic(path: str) -> bool:
+    """Whether a path or an address is a pattern."""
+    return not is_web(path) and MAGIC.search(split_address(path).key if is_url(path) else path) is not None
 
 
 def locate(text: str) -> str:

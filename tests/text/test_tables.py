@@ -20,8 +20,7 @@ from dsindex.text.input_format import InputForm, detect_form
 from dsindex.text.reader import TaskReader
 from dsindex.text.records import parse_block
 from dsindex.text.selection import open_selection
-from dsindex.text.table_values import json_values
-from dsindex.text.tables import measure_table
+from dsindex.text.tables import json_values, measure_table
 from tests.support.datasets import part_of, read_part
 
 STORED = ("parquet", "arrow-file", "arrow-stream")
