@@ -62,8 +62,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 for number, each in enumerate(segments)
             )
             for segment, _ in zip(segments, run_in_order(job.executor, checks), strict=True):
-                output.segments.append(segment)
-                output.tokens.add(segment.bin)
+                output.append(segment)
             [files] = Assembly(job).complete()
             for file in inputs:
                 if input_status(file.path) != file:

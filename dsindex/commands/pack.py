@@ -134,7 +134,7 @@ def _add_ends(shards: Shards, output: Output, version: PbinVersion) -> None:
         shards.run(shards.make_again(tail))
         _add_ends(shards, output, version)
     else:
-        output.tokens.add(tail)
+        output.append_source(tail)
 
 
 @answering_damage
