@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import numbers
 import os
 import shutil
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["help"]:
         given = [*given[1:2], "--help"]
+    leading = list(itertools.takewhile(lambda word: word.startswith("-"), given))
+    given = [*given[len(leading) :][:1], *leading, *given[len(leading) + 1 :]]  # flags may precede the command
     command = given[0] if given[:1] and given[0] in COMMANDS else None
     options: argparse.Namespace | None = None
     try:
@@ -194,5 +197,5 @@ def _what_is_kept(options: argparse.Namespace | None, stop: BaseException) -> st
     if notes:  # the command said what it kept
         return notes[0]
     if hasattr(options, "work_dir"):
-        return "finished shards are kept in the work folder; rerun the command to continue"
+        return "finished shards are kept; rerun the command to continue"
     return "nothing had begun" if options is None else "no incomplete file was left under a final name"

@@ -141,7 +141,8 @@ def _text_job(result: TextResult, *, only: str = "", engine: str = "") -> Iterat
         yield f"  {f'and {others:,} other reasons, ' if others > 0 else ''}all in {path}{more}"
     if (share := counts.quarantined / max(1, counts.records)) > MANY_BAD:
         yield f"warning: {show_percent(share)} of the records are quarantined"
-    yield from _noted(result.notes)
+    if result.already_complete:  # otherwise they were shown as the work began
+        yield from _noted(result.notes)
 
 
 def _dataset(dataset: MadeDataset) -> Iterator[str]:

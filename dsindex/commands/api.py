@@ -90,16 +90,19 @@ def takes(
     return decorate
 
 
-_FLAG = re.compile(r"--([a-z][a-z-]*)")
+_FLAG = re.compile(r"--([a-z][a-z-]*)(:?)(?: (\w+))?")
 
 
 def _argument_of(model: type[Options], match: re.Match[str]) -> str:
     """Return the argument of a function for a flag in a message; flags of other programs stay."""
-    name = match[1].replace("-", "_")
+    name, rest = match[1].replace("-", "_"), match[0].removeprefix(f"--{match[1]}")
     option = options_of(model).get(name)
     if option is None:
         return match[0]
-    return f"{name}=True" if option.kind is bool else option.alias or name
+    name = option.alias or name
+    if match[3] in get_args(option.kind):
+        return f"{name}={match[3]!r}"
+    return f"{name}=True{rest}" if option.kind is bool and not match[2] else name + rest
 
 
 def _signature(run: Callable[..., object], model: type[Options]) -> inspection.Signature:

@@ -50,6 +50,7 @@ from dsindex.megatron.plan import (
     GPTCache,
     find_needed_caches,
     parse_data_path,
+    read_words,
 )
 from dsindex.megatron.pretrain_command import job_path, local_path, parse_replacements
 from dsindex.messages import count, format_size
@@ -60,7 +61,7 @@ from dsindex.runtime.plan import make_plan
 from dsindex.runtime.progress import Reporter
 from dsindex.runtime.publish import Artifact, new_files, publish, writing_artifacts
 from dsindex.store.config_files import read_object
-from dsindex.store.local import free_bytes, open_file
+from dsindex.store.local import free_bytes
 from dsindex.store.machine import available_cpus, available_memory
 from dsindex.store.protocol import open_output
 from dsindex.store.read import digest_file, input_status
@@ -240,7 +241,7 @@ def _with_given_paths(config: IndexConfig) -> IndexConfig:
         return None if words is None else tuple(local_path(word, replacements) for word in words)
 
     if config.data_args_path is not None:
-        return config.replaced(data_path=here(_read_words(config.data_args_path)), data_args_path=None)
+        return config.replaced(data_path=here(read_words(config.data_args_path)), data_args_path=None)
     if config.per_split_data_args_path is not None:
         content = read_object(config.per_split_data_args_path)
         try:
@@ -263,17 +264,6 @@ class PerSplitPaths(msgspec.Struct):
 
 def _split_words(words: Words | None) -> list[str] | None:
     return None if words is None else words.split() if isinstance(words, str) else list(map(str, words))
-
-
-def _read_words(path: str) -> list[str]:
-    try:
-        with open_file(path) as file:
-            words = file.read().decode().split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as the words of --data-path ({error})") from error
-    if not words:
-        raise InputError(f"{path}: expected the words of --data-path, got an empty file")
-    return words
 
 
 def _blends(config: IndexConfig) -> list[Blend | None]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dsindex.commands.convert import shuffle_indexed
 from dsindex.commands.results import JobResult, MadeDataset
 from dsindex.datasets.lineage import describe_tokenizers
 from dsindex.errors import FormatError, InputError
@@ -49,6 +50,10 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     prefixes = [absolute(as_prefix(path)) for path in config.input]  # workers may have another working folder
     segments = list(map(open_segment, prefixes))
     refuse_mixture(segments)
+    notes = tuple(filter(None, [describe_tokenizers(prefixes)]))
+    if config.shuffle_documents is not None:
+        shuffled = shuffle_indexed(prefixes, config.output_prefix, config.shuffle_documents)
+        return MergeResult(datasets=shuffled.datasets, already_complete=False, notes=notes)
     prefix, dtype = absolute(config.output_prefix), segments[0].header.dtype
     inputs = [input_status(f"{given}.{suffix}") for given in prefixes for suffix in ("bin", "idx")]
     plan = make_plan({"command": "merge"}, inputs)
@@ -86,7 +91,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     return MergeResult(
         datasets=(MadeDataset.of(config.output_prefix, job.manifests[0].content),),
         already_complete=job.already_complete,
-        notes=tuple(filter(None, [describe_tokenizers(prefixes)])),
+        notes=notes,
     )
 
 

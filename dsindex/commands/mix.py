@@ -12,7 +12,7 @@ import os
 import shlex
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
@@ -22,7 +22,7 @@ from dsindex.errors import InputError, LimitError, UsageError
 from dsindex.formats.manifest import read_manifest
 from dsindex.megatron.building import count_parts
 from dsindex.megatron.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
-from dsindex.megatron.plan import Blend, CacheSettings, find_needed_caches, parse_data_path
+from dsindex.megatron.plan import Blend, CacheSettings, find_needed_caches, parse_data_path, read_list
 from dsindex.messages import THOUSANDS, show_epochs, show_percent, split_unit
 from dsindex.options.index import DEFAULT_SPLIT
 from dsindex.store.machine import available_cpus
@@ -141,18 +141,17 @@ def run_mix(config: MixConfig) -> MixResult:
 
 
 def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount], tuple[str, ...] | None]:
-    """Return the prefixes, their amounts, and weights as typed; a blend without weights has neither."""
+    """Return the prefixes, their amounts, and the weights of a job as words; a blend without weights has neither."""
     weights: tuple[str, ...] | None = None
     amounts: list[Amount] = []
     if config.data_path:
         blend = parse_data_path(config.data_path)
         prefixes = blend.prefixes
         if blend.weights is not None:
-            weights = config.data_path[::2]
-            total = sum(map(Fraction, blend.weights))
-            amounts = [Amount(kind="share", value=Fraction(weight) / total) for weight in blend.weights]
+            weights = tuple(repr(weight).removesuffix(".0") for weight in blend.weights)
+            amounts = [Amount(kind="share", value=share) for share in blend.shares("--data-path")]
     else:
-        pairs = [read_source(word) for word in config.source]
+        pairs = [pair for word in config.source for pair in read_source(word)]
         prefixes, amounts = tuple(prefix for prefix, _ in pairs), [amount for _, amount in pairs]
     repeated = Counter(os.path.realpath(f"{prefix}.idx") for prefix in prefixes)
     for prefix in prefixes:
@@ -332,20 +331,35 @@ REST = Amount(kind="tokens", value=Fraction(2**63), is_limit=True)
 """What remains, whatever it is."""
 
 
-def read_source(word: str) -> tuple[str, Amount]:
-    """Return the dataset and the amount of `PREFIX=AMOUNT`; a path itself may have an equals sign.
+def read_source(word: str) -> Iterator[tuple[str, Amount]]:
+    """Yield the dataset and the amount of `PREFIX=AMOUNT`; a path itself may have an equals sign.
+
+    The datasets of a list share a number of tokens, and each is read for the same number of epochs.
 
     Raises:
-        UsageError: If there is no dataset, or what follows the equals sign is no amount.
+        UsageError: If there is no dataset, or the word is an amount, or what follows the equals sign is no amount.
     """
     refuse_address(word, ONLY_INPUTS, UsageError)
     prefix, equals, text = word.rpartition("=")
+    amount = REST
     if not equals or os.path.isfile(f"{as_prefix(word)}.idx"):
-        return as_prefix(word), REST
-    try:
-        return as_prefix(prefix), parse_amount(text)
-    except ValueError as error:
-        raise UsageError(f"{prefix}: {error}") from error
+        prefix = word
+    else:
+        try:
+            amount = parse_amount(text)
+        except ValueError as error:
+            raise UsageError(f"{prefix}: {error}") from error
+    if split_unit(prefix)[0] is not None and not os.path.isfile(f"{prefix}.idx"):
+        hint = "write PREFIX=AMOUNT, or give the words of a job: --data-path WEIGHT PREFIX WEIGHT PREFIX"
+        raise UsageError(f"{prefix} is an amount, not a dataset", hint=hint)
+    listed = read_list(prefix)
+    if listed is None:
+        yield as_prefix(prefix), amount
+    elif amount == REST or amount.kind == "epochs":
+        yield from ((member, amount) for member in listed.prefixes)
+    else:
+        shared = (replace(amount, value=amount.value * share) for share in listed.shares(prefix))
+        yield from zip(listed.prefixes, shared, strict=True)
 
 
 def parse_amount(text: str) -> Amount:

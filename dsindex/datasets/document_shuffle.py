@@ -78,8 +78,11 @@ class ShuffledDocuments:
         return sum(part.num_documents for part in self.parts)
 
     def sources(self, begin: int, end: int) -> NDArray[np.int64]:
-        """Return the numbers of the documents [begin, end), counted through all datasets."""
-        return permute(np.arange(begin, end), self.num_documents, self.seed)
+        """Return rows [dataset, number in it] of the documents [begin, end)."""
+        starts = np.array([0, *accumulate(part.num_documents for part in self.parts)])
+        numbers = permute(np.arange(begin, end), self.num_documents, self.seed)
+        places = np.searchsorted(starts, numbers, side="right") - 1
+        return np.stack([places, numbers - starts[places]], axis=1)
 
     def lengths(self) -> NDArray[np.int64]:
         """Return the tokens of each document."""
@@ -104,12 +107,10 @@ class ShuffledDocuments:
 
     def _blocks(self, begin: int, end: int) -> Iterator[NDArray[np.int64]]:
         """Yield rows [dataset, first token, one past the last] of the documents [begin, end)."""
-        starts = np.array([0, *accumulate(part.num_documents for part in self.parts)])
         for first in range(begin, end, BLOCK_DOCUMENTS):
-            numbers = self.sources(first, min(first + BLOCK_DOCUMENTS, end))
+            places, numbers = self.sources(first, min(first + BLOCK_DOCUMENTS, end)).T
             spans = np.empty((len(numbers), 3), np.int64)
-            spans[:, 0] = np.searchsorted(starts, numbers, side="right") - 1
-            for number in np.unique(spans[:, 0]).tolist():
-                own = spans[:, 0] == number
-                spans[own, 1:] = self.parts[number].spans(numbers[own] - starts[number])
+            spans[:, 0] = places
+            for place in np.unique(places).tolist():
+                spans[places == place, 1:] = self.parts[place].spans(numbers[places == place])
             yield spans

@@ -119,7 +119,8 @@ def _split_of(path: object, given: dict[str, Any]) -> str | None:
 def _open(detected: DetectedDataset, given: dict[str, Any], *, check: bool, torch: bool) -> Dataset:
     path, kind = detected.path, detected.kind
     if kind not in _OPTIONS:
-        raise InputError(f"{path}: an {kind} is not opened by dsindex; pyarrow and pandas read it")
+        what = "pyarrow and pandas read it" if kind == "export" else "open one of its datasets"
+        raise InputError(f"{path}: this is {kind}, which dsindex does not open", hint=what)
     foreign = next((name for name in given if name not in _OPTIONS[kind]), None)
     if foreign is not None:
         raise InputError(f"{path}: this is {kind}, which does not take the option {foreign}; omit it")

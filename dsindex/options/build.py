@@ -96,7 +96,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     def _agree(self) -> None:
         """Check shares, keys and names."""
         if self.hold_out is not None and self.hold_out >= (self.sample or 1.0):
-            raise ValueError(f"--hold-out {self.hold_out} leaves nothing of --sample {self.sample or 1.0}")
+            raise ValueError(f"--hold-out {self.hold_out} leaves nothing to train on")
         if self.token_ids is not None and self._parsed_keys[0].program is not None:
             msg = f"--token-ids: {self.token_ids!r} is a jq expression; only a name or a path such as .meta.ids works"
             raise ValueError(msg)

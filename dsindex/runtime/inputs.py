@@ -113,8 +113,8 @@ def _look_at(found: FoundPath, *, wanted: InputFormat, selection: Selection | No
             with store_of(stored).open(stored, found.status) as file:
                 form = detect_form(file, shown_as=path, wanted=wanted)
         except OSError as error:
-            what = f"cannot be read ({error.strerror})"
-            raise InputError(f"{path}: {what}; check --input, which takes files, and - for a pipe") from error
+            hint = "check --input, which takes files, folders and patterns, and - for a pipe"
+            raise InputError(f"{path}: cannot be read ({error.strerror})", hint=hint) from error
         status = InputStatus(path=stored, size_bytes=file.size_bytes, version=file.version)
         groups: tuple[int, ...] | None = None
         if form.is_table:

@@ -266,11 +266,9 @@ class Shards(Assembly):
         if limit.endswith("%"):
             self._refuse_more_bad(float(limit[:-1]) / 100 * records)
         if not any(result.num_records for result in self._results.values()):
-            raise InputError(
-                f"{self._tasks[0].parts[0].path}: no record is left in all inputs together: of {records:,}, {bad:,} "
-                f"are bad and {records - bad:,} are left out",
-                hint="check --input and the conditions",
-            )
+            left = f"no record is left: of {records:,}, {bad:,} are bad and {records - bad:,} are left out"
+            what = left if records else "the inputs have no record"
+            raise InputError(f"{self._tasks[0].parts[0].path}: {what}", hint="check --input and the conditions")
 
     def _refuse_more_bad(self, most: float) -> None:
         if self._num_bad > most:

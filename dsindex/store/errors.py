@@ -34,7 +34,8 @@ def output_error(path: str, error: OSError) -> OutputError:
 
 def unreadable(path: str, error: OSError) -> InputError:
     """Return the error that says that a file cannot be read; it is transient if the disk's error may pass."""
-    hint = _TOO_MANY_FILES if error.errno == errno.EMFILE else "make it readable, then rerun the command"
+    hint = {errno.EMFILE: _TOO_MANY_FILES, errno.ENOENT: "check the path"}.get(error.errno or 0)
+    hint = hint or "make it readable, then rerun the command"
     refusal = InputError(f"{path}: cannot be read ({error.strerror})", hint=hint)
     refusal.transient = error.errno in PASSING_ERRORS
     return refusal

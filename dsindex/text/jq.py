@@ -209,7 +209,11 @@ def _run(program: str, pattern: str, lines: Sequence[bytes] = ()) -> list[dict[s
     try:
         return run_program(program, lines)
     except ValueError as error:
-        raise InputError(f"jq pattern {pattern!r}: {_shorten(str(error))}") from error
+        undefined = re.search(r"(\w+)/0 is not defined", str(error))
+        hint = f"for a key of the record, write .{undefined[1]}" if undefined else None
+        if "&&" in pattern or "||" in pattern:
+            hint = "jq writes `and` and `or`"
+        raise InputError(f"jq pattern {pattern!r}: {_shorten(str(error))}", hint=hint) from error
     except RunawayError as error:
         line, limit = error.args
         raise InputError(

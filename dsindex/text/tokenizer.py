@@ -256,8 +256,8 @@ def find_tokenizer(path: str, *, fetches: bool = True) -> tuple[str, str | None]
             raise FileNotFoundError("it has files of that name, but no tokenizer")
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
-        what = f"no such path, no such tokenizer in the Hugging Face cache, and the hub gave none: {reason}"
-        raise TokenizerError(f"{path}: {what}", hint="pass the path of a copy") from error
+        what = f"neither a path nor a tokenizer in the Hugging Face cache or Hub ({reason.removeprefix('Got: ')})"
+        raise TokenizerError(f"{path}: {what}", hint="check the name, or pass the path of a copy") from error
     return folder, os.path.basename(folder)
 
 

@@ -82,7 +82,7 @@ GIVEN = {"tokenizer": "t", "output_prefix": "o"}
     ("build", ["a"], {"tokeniser": "t", "output_prefix": "o"}, "'tokeniser'; .*\nhint: did you mean 'tokenizer'"),
     ("build", ["a"], {**GIVEN, "workers": True}, "workers: True is not an integer from 1 to 1048576"),
     ("build", ["a"], {**GIVEN, "workers": 0, "join": 3}, "join: .*; workers: 0 is not an integer from 1 to "),
-    ("build", [3], GIVEN, "input: 3 is not text that can be typed"),
+    ("build", [3], GIVEN, "input: 3 is not text"),
     ("build", ["a", "b"], GIVEN, "2 arguments have no name; at most 1 may"),
     ("build", ["a"], {**GIVEN, "epochs": 2}, "give seq_length, or like with"),
     ("build", ["a"], {**GIVEN, "progress": 3}, "progress: 3 is neither a bool nor a function"),

@@ -117,3 +117,10 @@ def test_shuffled_documents_keep_their_sequences(tmp_path):
     found = dsindex.open(tmp_path / "b")
     documents = [[found[each].tolist() for each in found.document_sequences(number)] for number in range(5)]
     assert documents == [lists[number] for number in permute(np.arange(5), 5, seed=8)] != lists
+    parts = [write_dataset(tmp_path / name, own) for name, own in {"c": lists[:2], "d": [], "e": lists[2:]}.items()]
+    for _ in range(2):  # the same again is as good
+        dsindex.merge(parts, output_prefix=tmp_path / "f", shuffle_documents=8)
+    assert pair(tmp_path / "f") == pair(tmp_path / "b")
+    with pytest.raises(OutputError, match="exists already, with other content"):
+        dsindex.merge(parts[:1], output_prefix=tmp_path / "f", shuffle_documents=8)
+    assert len(list(tmp_path.glob("f*"))) == 2

@@ -25,7 +25,7 @@ BAD_INPUT = {
         r"in\.jsonl, line 2: .*column 14.*; . of . shards are kept.hint: fix it and .* with --on-bad-record quarantine",
     ),
     "key missing": (GOOD + b'{"body": "x"}\n', r"in\.jsonl, line 2: .*'text'.*body.* kept.hint: fix it"),
-    "empty file": (b"", r"in\.jsonl: no record is left in all inputs together"),
+    "empty file": (b"", r"in\.jsonl: the inputs have no record"),
 }
 
 
@@ -81,7 +81,7 @@ def case(message, *arguments, code=1):
             code=2,
         ),
         case(r"build\.yaml: cannot be read .*hint: check the path", "--config", "{tmp}/build.yaml", code=1),
-        case("ambiguous option: --tok could match", "--tok", "x", code=2),
+        case("--tok could be --tokenizer-model", "--tok", "x", code=2),
         case(r"column 4$", "--input", "{good}", *TOKENIZER, "--where", ".x ="),
     ],
 )
@@ -106,7 +106,7 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path, cli):
         "append_eod: maybe": "--append-eod: 'maybe' is not true or false",
         "engine: fast": "--engine: 'fast' is not one of auto, gigatoken, reference or tokenizers",
         "max_record_size: 0": "--max-record-size: 0 is not an integer from 1 to 9223372036854775807",
-        "eod_token: 5": "--eod-token: 5 is not text that can be typed",
+        "eod_token: 5": "--eod-token: 5 is not text",
         "vocab_size: 2147483648": "--vocab-size: 2147483648 is not an integer from 1 to 2147483647",
     }
     (tmp_path / "c.yaml").write_text("\n".join(values))
@@ -117,7 +117,7 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path, cli):
 
 
 @pytest.mark.parametrize(("words", "code", "message"), [
-    (["build", "--config", "empty.yaml"], 2, "--input: [''] is not text that can be typed"),
+    (["build", "--config", "empty.yaml"], 2, "--input: '' is not text that can be typed"),
     (["build", "--input", str(OWN.docs), "--tokenizer-model", "/dev/null", "--output-prefix", "x"], 1,
      "/dev/null: the tokenizer cannot be read: a device in place of a file"),
     (["instruct", "template.yaml"], 1, "none.jinja: the chat template cannot be read (No such file or directory)"),

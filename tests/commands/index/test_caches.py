@@ -155,8 +155,8 @@ def test_paths_are_read_from_the_files_that_megatron_reads(folder):
 
 
 @pytest.mark.parametrize(("option", "content", "message"), [
-    ("data_args_path", b" \n", "got an empty file"),
-    ("data_args_path", b"\xff", "cannot be read as the words of --data-path .*invalid start byte"),
+    ("data_args_path", b" \n", "an empty file has no words"),
+    ("data_args_path", b"\xff", "these are not the words of --data-path .*invalid start byte"),
     ("per_split_data_args_path", b'{"train": ["web"]}', "expected paths of train, .*missing required field `valid`"),
     ("per_split_data_args_path", b'{"train": [[]], "valid": null, "test": null}', r"expected paths of train, .*got"),
 ])  # fmt: skip

@@ -64,7 +64,7 @@ def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"data_path": None, "train_data_path": ["web"], "split": "1"}, "--split and --train-data-path cannot be combined"),
-    ({"epochs": "zero"}, "positive number of epochs"),
+    ({"epochs": "zero"}, "'zero' is not a number of epochs"),
     ({"epochs": None, "num_samples": "1,2,3,4"}, "one to three numbers of samples"),
 ])  # fmt: skip
 def test_options_that_make_no_sense_together(changes, message):
