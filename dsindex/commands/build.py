@@ -165,7 +165,7 @@ def _fit_datasets(
         hint = "leave out the options of index caches, and run `dsindex index` afterwards"
         raise UsageError(f"{what}: more than one dataset holds, and index caches need all datasets at once", hint=hint)
     size = 1 << int(source.total_bytes / share).bit_length() - 1
-    note = f"{what}: more than one dataset holds, so several are made, as with --max-dataset-size {size}"
+    note = f"{what}: more than one dataset holds, so several are made, as with --max-dataset-size {size}B"
     return config.replaced(max_dataset_size=size), [note]
 
 

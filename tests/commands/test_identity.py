@@ -190,7 +190,7 @@ def test_build_with_too_many_documents_for_a_dataset_makes_several_and_says_so(m
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:40]))
     monkeypatch.setattr("dsindex.commands.build.MOST_DOCUMENTS", 120)
     assert build("a b c d", "x/x", ["--dry-run"]) == 0
-    [size] = set(re.findall(r"so several are made, as with --max-dataset-size (\d+)", capsys.readouterr().out))
+    [size] = set(re.findall(r"so several are made, as with --max-dataset-size (\d+B)", capsys.readouterr().out))
     assert build("a b c d", "x/x", ["--num-samples", "9", "--seq-length", "8"]) == 2
     assert "index caches need all datasets at once\nhint: leave out" in capsys.readouterr().err
     assert build("a b c d") == build("a b c d") == 0
