@@ -21,13 +21,7 @@ _OPTIONS = frozenset({"options", "settings"})
 two that differ must not become equal."""
 
 
-def encode_json(
-    value: object,
-    *,
-    newline: bool = False,
-    sort_keys: bool = False,
-    ascii_only: bool = False,
-) -> bytes:
+def encode_json(value: object, *, newline: bool = False, sort_keys: bool = False, ascii_only: bool = False) -> bytes:
     r"""Return a value as JSON, including names that are not UTF-8.
 
     Args:

@@ -366,20 +366,13 @@ class ObjectStore:
             obstore.delete(client, [split_address(path).key for path in some])
 
         wanted = list(paths)
-        if not wanted:
-            return []
-        with contextlib.suppress(BaseError, OSError):  # of one key, or of all
-            _start(request, wanted).result()
-            return []
-        left = []
-        for path in wanted:
-            try:
-                _start(request, [path]).result()
-            except FileNotFoundError:
-                pass
-            except (BaseError, OSError):
-                left.append(path)
-        return left
+        try:
+            _start(request, wanted).result() if wanted else None
+        except (BaseError, OSError) as error:  # of one key, or of all
+            if len(wanted) > 1:
+                return [left for path in wanted for left in self.delete([path])]
+            return [] if isinstance(error, FileNotFoundError) else wanted
+        return []
 
     @contextlib.contextmanager
     def writer(self, path: str, *, size_bytes: int | None = None) -> Iterator[DigestingWriter]:

@@ -61,7 +61,7 @@ def lay_out_documents(
     Source: docs/formats.md sections 1 and 3; Megatron-LM tools/preprocess_data.py, Encoder.encode, and
     IndexedDatasetBuilder.add_documents, which preprocess_data_fast.py calls.
     """
-    has_tokens = batch.lengths > 0
+    has_tokens, places = batch.lengths > 0, batch.places
     kept_before = starts_of(has_tokens)
     counts = batch.texts_per_record
     ends = np.arange(1, len(has_tokens) + 1) if counts is None else np.cumsum(counts)
@@ -71,8 +71,15 @@ def lay_out_documents(
     gets_eod = np.zeros(len(has_tokens), np.bool_)
     if eod_id is not None:
         last_texts = np.flatnonzero(has_tokens)[kept_before[ends][~is_empty] - 1]
-        gets_eod[last_texts] = layout != "pbin" or batch.spaced[batch.places[last_texts] - 1] != eod_id
-    tokens, eod_in_text = _place_eod(batch, gets_eod, eod_id, dtype=dtype, vocabulary_size=vocabulary_size)
+        gets_eod[last_texts] = layout != "pbin" or batch.spaced[places[last_texts] - 1] != eod_id
+    check_ids(batch.spaced, vocabulary_size)
+    require_fit(batch.spaced, dtype)
+    tokens, eod_in_text = batch.spaced.astype(dtype), 0
+    tokens[places[gets_eod]] = eod_id or 0
+    if not gets_eod.all():
+        tokens = np.delete(tokens, places[~gets_eod])
+    if eod_id is not None:
+        eod_in_text = int(np.count_nonzero(tokens == eod_id) - np.count_nonzero(gets_eod))
     lengths = (batch.lengths + gets_eod)[has_tokens]
     if layout == "eod" and eod_id is not None:
         sequences = kept_before[ends][is_empty]
@@ -87,26 +94,6 @@ def lay_out_documents(
         eod_in_text=eod_in_text,
         is_document=~is_empty if layout == "pbin" else None,
     )
-
-
-def _place_eod(
-    batch: TokenBatch,
-    gets_eod: NDArray[np.bool_],
-    eod_id: int | None,
-    *,
-    dtype: np.dtype[Any],
-    vocabulary_size: int,
-) -> tuple[NDArray[Any], int]:
-    """Return the tokens in `dtype`, with EOD after the texts that get one, and the number of EODs in the texts."""
-    check_ids(batch.spaced, vocabulary_size)
-    require_fit(batch.spaced, dtype)
-    tokens, places = batch.spaced.astype(dtype), batch.places
-    if eod_id is None:
-        return np.delete(tokens, places), 0
-    tokens[places[gets_eod]] = eod_id
-    if not gets_eod.all():
-        tokens = np.delete(tokens, places[~gets_eod])
-    return tokens, int(np.count_nonzero(tokens == eod_id) - np.count_nonzero(gets_eod))
 
 
 def check_ids(tokens: NDArray[np.integer[Any]], vocabulary_size: int) -> None:

@@ -84,8 +84,8 @@ def read_table_records(
 
         reasons: dict[int, str] = {}
         if not all(set(map(type, column)) == {str} for column in values.values()):
-            found = ((place, _find_fault(selection, row)) for place, row in enumerate(rows))
-            reasons = {place: reason for place, reason in found if reason is not None}
+            faults = (filter(None, map(selection.find_fault, selection.keys, row)) for row in rows)
+            reasons = {place: first for place, found in enumerate(faults) if (first := next(found, None))}
             for column in values.values():
                 column[:] = ["" if row in reasons else value for row, value in enumerate(column)]
         built = selection.build_columns(values.values())
@@ -131,16 +131,6 @@ def encode_row(row: dict[str, Any], *, keeps_bytes: bool = False) -> bytes:
 
     text = json.dumps(row, separators=(",", ":"), ensure_ascii=False, default=as_text)
     return text.encode("utf-8", "surrogateescape")
-
-
-def _find_fault(selection: Selection, row: tuple[Any, ...]) -> str | None:
-    for key, value in zip(selection.keys, row, strict=True):
-        if any(isinstance(each, bytes) for each in (value if isinstance(value, list) else [value])):
-            return f"the value under the key {key.name!r} is not UTF-8"
-        fault = selection.find_fault(key, value)
-        if fault is not None:
-            return fault
-    return None
 
 
 def _read_rows(
