@@ -285,7 +285,7 @@ def _run(program: str, pattern: str, lines: Sequence[bytes] = ()) -> list[dict[s
             raise
         if len(lines) > 1:
             return [answer for line in lines for answer in _run(program, pattern, [line])]
-        record = show_value(b"".join(lines).decode())
+        record = show_value(b"".join(lines).decode(errors="replace"))
         raise InputError(
             f"jq pattern {pattern!r}: it needs more than {error} for the record {record}",
             hint="look at its recursion, loops and regular expressions: they have to end for every record",
