@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import OutputError
 from dsindex.formats.dtypes import dtype_for_vocabulary
+from dsindex.formats.quarantine import BadRecords, group_bad_records
 from dsindex.messages import format_size
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.preflight import encode_piece, extrapolate, spread_pieces
@@ -53,8 +54,8 @@ class EstimateResult:
     """The most input of a shard."""
     estimate: Estimate
     """Documents, each counted once for all keys together, and tokens of all keys, EOD included."""
-    bad_records: int
-    """In the sample."""
+    bad_records: tuple[BadRecords, ...]
+    """Those of the sample, by input and reason."""
     token_dtype: str
     engine: str
     """The library that encodes."""
@@ -88,6 +89,8 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     eod = keys if source.eod_id is not None else 0
     estimate = extrapolate(counts, source.inputs, eod_per_document=eod)
     estimate = estimate.scaled(sum(sample.high - sample.low for sample in config.samples))
+    if not any(each.documents for each in counts):
+        estimate = estimate.scaled(0)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     bin_bytes, idx_bytes = estimate.tokens * dtype.itemsize, estimate.documents * keys * IDX_BYTES
     provenance_bytes = 0.0 if config.no_provenance else estimate.documents * PROVENANCE_BYTES
@@ -106,7 +109,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
         num_shards=len(tasks),
         largest_shard_bytes=max(task.stored_bytes for task in tasks),
         estimate=estimate,
-        bad_records=sum(each.bad_records for each in counts),
+        bad_records=group_bad_records(record for each in counts for record in each.bad),
         token_dtype=str(dtype),
         engine=source.engine.name,
         workers=config.workers or available_cpus(),
