@@ -91,6 +91,8 @@ def run(command: str, values: dict[str, Any]) -> object:
         name = "estimate"
     elif command == "pack" and "merge" in values:
         name = "join_packed"
+    elif command == "instruct" and "show" in values:
+        name = "show_records"
     elif "progress" in options_of(load_model(command)):
         values["progress"] = True
     return getattr(functions, name).command(**values)

@@ -25,7 +25,7 @@ from dsindex.options.datasets import (
     VerifyConfig,
 )
 from dsindex.options.index import IndexConfig
-from dsindex.options.instruct import InstructConfig
+from dsindex.options.instruct import InstructConfig, InstructFlags
 from dsindex.options.merge import MergeConfig
 from dsindex.options.mix import MixConfig
 from dsindex.options.model import Option, Options, options_of
@@ -285,6 +285,14 @@ def instruct(config: InstructConfig, reporter: Reporter) -> InstructResult:
 
     instruction = instruction_of(config)
     return run_instruct(config, instruction, reporter=reporter)
+
+
+@takes(InstructFlags)
+def show_records(config: InstructFlags, _: Reporter) -> InspectResult:
+    """Show the first records as tokens of a model, as `dsindex instruct --show` does."""
+    from dsindex.commands.instruct import instruction_of, show_first_records
+
+    return show_first_records(config, instruction_of(config), config.show or 1)
 
 
 @takes(ConvertCommand)

@@ -10,20 +10,34 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import xxhash
 
 from dsindex.chat.config import check_config
-from dsindex.chat.encode import make_recipe
+from dsindex.chat.encode import make_instruction_encoder, make_recipe
 from dsindex.chat.statistics import InstructionStatistics
+from dsindex.commands.findings import Excerpt, InspectResult
 from dsindex.commands.instruct_exports import MadeExport, examine_exports, make_exports
 from dsindex.commands.instruct_packs import check_packs, pack_splits
-from dsindex.commands.instruct_shards import BAD, MASK_DTYPE, InstructionSettings, encode_shard, keys_of, split_names
+from dsindex.commands.instruct_shards import (
+    BAD,
+    BLOCK_BYTES,
+    MASK_DTYPE,
+    InstructionSettings,
+    encode_shard,
+    keys_of,
+    split_names,
+)
 from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
-from dsindex.errors import UsageError
+from dsindex.commands.token_text import text_of
+from dsindex.errors import RecordProblem, UsageError
 from dsindex.formats.dtypes import dtype_for_vocabulary
+from dsindex.messages import count
 from dsindex.options.instruct import as_text_config, read_instruction
 from dsindex.runtime.estimate import check_room
 from dsindex.runtime.job import open_job
@@ -34,6 +48,9 @@ from dsindex.runtime.shards import Shards
 from dsindex.runtime.source import open_source
 from dsindex.store.config_files import option_names
 from dsindex.store.urls import absolute
+from dsindex.text.fields import JSON_WHITESPACE
+from dsindex.text.reader import TaskReader
+from dsindex.text.streams import LARGEST_RECORD_BYTES, LineBlock
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
@@ -111,7 +128,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
         holds_gil=source.text_bytes > THREADS_UP_TO_BYTES,
     ) as job:
         if not job.already_complete:
-            for note in source.first_notes(encodes=True):
+            for note in _notes(config, source):
                 reporter.say(f"note: {note}")
             check_packs(config, list(prefixes.values()))
             examine_exports(config, eos_id)
@@ -199,6 +216,42 @@ def _report(
         exports=tuple(exports),
         **outcome_fields(source, job, num_keys=2),
     )
+
+
+def show_first_records(config: InstructConfig, instruction: InstructionConfig, number: int) -> InspectResult:
+    """Encode the first records, and return them with the text that is trained on in brackets.
+
+    Raises:
+        DsindexError: If the inputs, the tokenizer or the configuration cannot be used.
+    """
+    source = open_source(as_text_config(config), append_eod=False)
+    recipe = make_recipe(instruction, source.tokenizer, config.tokenizer_model, engine=source.engine)
+    encoder = make_instruction_encoder(recipe)
+    lines = (
+        (file.parts[0].path, line.strip(JSON_WHITESPACE))
+        for file in source.inputs
+        for _, block in TaskReader(file.parts).lines(block_bytes=BLOCK_BYTES, max_line_bytes=LARGEST_RECORD_BYTES)
+        for line in ([block.text(place) for place in range(block.num_lines)] if isinstance(block, LineBlock) else ())
+    )
+    shown = InspectResult(path=config.input[0], kind="the first records, with the text that is trained on in [[ ]]")
+    shown.notes += _notes(config, source)
+    for place, (path, line) in enumerate(islice(filter(itemgetter(1), lines), number), 1):
+        [outcome] = encoder.encode_lines([line])
+        if isinstance(outcome, RecordProblem):
+            shown.findings.append(f"{path}, record {place}: {outcome.reason}")
+            continue
+        borders = np.flatnonzero(np.diff(outcome.mask)) + 1
+        runs = zip(np.split(outcome.tokens, borders), np.split(outcome.mask, borders), strict=True)
+        texts = [(text_of(source.tokenizer, ids.tolist()), mask.any()) for ids, mask in runs]
+        counts = f"{np.count_nonzero(outcome.mask):,} of {count(len(outcome.tokens), 'token')} trained on"
+        text = "".join(f"[[{text}]]" if is_trained else text for text, is_trained in texts)
+        shown.excerpts.append(Excerpt(title=f"record {place}: {counts}", num_tokens=len(outcome.tokens), text=text))
+    return shown
+
+
+def _notes(config: InstructConfig, source: TextSource) -> list[str]:
+    own = ["no CONFIG was given, so the tokenizer's own chat template is used"] if config.config is None else []
+    return [*own, *source.first_notes()]
 
 
 TOO_LONG: dict[str | None, str] = {"refuse": "refuse", "truncate": "truncate", "split-turns": "split"}

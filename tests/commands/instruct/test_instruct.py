@@ -178,6 +178,21 @@ def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path, cli):
         assert main(["verify", f"{tmp_path}/out/spec_{name}"]) == 0
 
 
+def test_first_records_are_shown_with_the_template_of_the_tokenizer(tmp_path, cli):
+    (tmp_path / "tokenizer.json").write_text(train("bytes")._json)
+    settings = {"chat_template": CHATML.replace("<|endoftext|>", "</s>"), "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    chats = [{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": word}]} for word in "abc"]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, [chats[0], {"x": 1}, *chats[1:]])))
+    command = ["instruct", "--input", str(tmp_path / "in.jsonl"), "--tokenizer-model", str(tmp_path)]
+    shown = cli([*command, "--output-prefix", str(tmp_path / "out" / "x"), "--show", "3"], 1).out
+    texts = re.findall(r"tokens trained on\n +(.*)", shown)
+    assert texts == [rf"USER: Hi\nASSISTANT:[[ {word}</s>]]" for word in "ab"]
+    assert "note: no CONFIG was given, so the tokenizer's own chat template is used\n" in shown
+    assert "FOUND: " in shown and "in.jsonl, record 2: no conversation" in shown
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_job_can_stand_in_the_configuration(tmp_path):
     options = {"input": str(CONVERSATIONS), "output-prefix": str(tmp_path / "out" / "chat"), "executor": "local"}
     options |= {"tokenizer_model": str(OWN.plain_tokenizer), "on_bad_record": "quarantine"}
