@@ -89,10 +89,10 @@ def run(command: str, values: dict[str, Any]) -> object:
     name = "build_index" if command == "index" else command.replace("-", "_")
     if command == "build" and values.pop("dry_run", False):
         name = "estimate"
+    elif command == "instruct" and ("show" in values or "dry_run" in values):
+        name = "show_conversations"
     elif command == "pack" and "merge" in values:
         name = "join_packed"
-    elif command == "instruct" and "show" in values:
-        name = "show_records"
     elif "progress" in options_of(load_model(command)):
         values["progress"] = True
     return getattr(functions, name).command(**values)

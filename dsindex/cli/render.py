@@ -98,6 +98,7 @@ def _styled(text: str) -> Text:
     shown = Text(text)
     for style, words in STYLES.items():
         shown.highlight_regex(rf"^ *({words})(?=:|$)|(?<=: )({words})$", style)
+    shown.highlight_regex(r"\[\[.*?\]\]", "green")  # trained text
     return shown
 
 
@@ -356,7 +357,7 @@ def _inspected(result: InspectResult) -> Iterator[Line]:
         yield from _lengths(what, summary)
     for excerpt in result.excerpts:
         if excerpt.text is not None:
-            yield from (f"  {excerpt.title}", f"    {excerpt.text}")
+            yield from (f"  {excerpt.title}", *(f"    {line}" for line in excerpt.text.split("\n")))
         else:
             yield f"  {excerpt.title}: {count(excerpt.num_tokens, 'token')}{_origin(excerpt.origin)}"
             yield from (f"    {line}" for line in _tokens(excerpt))

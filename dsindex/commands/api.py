@@ -25,7 +25,7 @@ from dsindex.options.datasets import (
     VerifyConfig,
 )
 from dsindex.options.index import IndexConfig
-from dsindex.options.instruct import InstructConfig, InstructFlags
+from dsindex.options.instruct import InstructConfig
 from dsindex.options.merge import MergeConfig
 from dsindex.options.mix import MixConfig
 from dsindex.options.model import Option, Options, options_of
@@ -279,7 +279,7 @@ def instruct(config: InstructConfig, reporter: Reporter) -> InstructResult:
     """Turn conversations into tokens, loss masks and packed blocks, as `dsindex instruct` does.
 
     `config` says how records become prompts: a YAML file, or a dict with the same content. Its section `job` may hold
-    the other options; arguments override it.
+    the other options; arguments override it. Without it, the tokenizer's own chat template is used.
     """
     from dsindex.commands.instruct import instruction_of, run_instruct
 
@@ -287,12 +287,12 @@ def instruct(config: InstructConfig, reporter: Reporter) -> InstructResult:
     return run_instruct(config, instruction, reporter=reporter)
 
 
-@takes(InstructFlags)
-def show_records(config: InstructFlags, _: Reporter) -> InspectResult:
-    """Show the first records as tokens of a model, as `dsindex instruct --show` does."""
-    from dsindex.commands.instruct import instruction_of, show_first_records
+@takes(InstructConfig)
+def show_conversations(config: InstructConfig, _: Reporter) -> InspectResult:
+    """Show the first conversations as the model will see them, as `dsindex instruct --show` does."""
+    from dsindex.commands.instruct import instruction_of, show_records
 
-    return show_first_records(config, instruction_of(config), config.show or 1)
+    return show_records(config, instruction_of(config))
 
 
 @takes(ConvertCommand)
@@ -340,8 +340,9 @@ def verify(config: VerifyConfig, reporter: Reporter) -> VerifyResult:
     from dsindex.commands.findings import VerifyResult
     from dsindex.commands.verify import verify_dataset
 
-    if config.cache is not None:
-        config = config.replaced(cache=_seen_from_anywhere(config, config.cache))
+    paths = {name: getattr(config, name) for name in ("cache", "same_as")}
+    found = {name: _seen_from_anywhere(config, path) for name, path in paths.items() if path is not None}
+    config = config.replaced(**found)
     prefixes = (_seen_from_anywhere(config, prefix) for prefix in config.prefix)
     return VerifyResult(reports=tuple(verify_dataset(prefix, config, reporter=reporter) for prefix in prefixes))
 

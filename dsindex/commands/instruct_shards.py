@@ -85,7 +85,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         reader, held_bytes = TaskReader(task.parts), 0
         for part, block in reader.lines(block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
             num_records = 0
-            for offset, line, outcome, kept in _encode_block(block, encoder, settings):
+            for offset, line, outcome, kept in encode_block(block, encoder, settings):
                 num_records += 1
                 if isinstance(outcome, RecordProblem):
                     reason = f"{outcome.reason} ({outcome.kind})"
@@ -114,7 +114,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         )
 
 
-def _encode_block(
+def encode_block(
     block: LineBlock | LongLine, encoder: InstructionEncoder, settings: InstructionSettings
 ) -> Iterator[tuple[int, int, EncodedConversation | RecordProblem, bytes]]:
     """Yield for each record its offset, its line, what becomes of it, and what is kept of a bad one's line."""

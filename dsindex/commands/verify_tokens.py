@@ -23,8 +23,8 @@ from dsindex.runtime.inputs import cut_inputs, look_at_inputs, plan_shards
 from dsindex.runtime.tokenize import ShardSettings, tokenize_shard
 from dsindex.runtime.work_folder import write_marker
 from dsindex.store.read import fingerprint_input, is_stored
-from dsindex.store.urls import require_confirmed
-from dsindex.text.sampling import Sample
+from dsindex.store.urls import absolute, require_confirmed
+from dsindex.text.blocks import Sample
 from dsindex.text.selection import open_pattern, open_selection
 from dsindex.text.streams import LARGEST_RECORD_BYTES
 
@@ -254,16 +254,16 @@ def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> lis
     Raises:
         InputError: If one is missing, changed, or was standard input; or is at an address that was not confirmed.
     """
-    absolute = [path for path, *_ in manifest.run.plan.inputs]
+    planned = [path for path, *_ in manifest.run.plan.inputs]
     found = []
     for number, recorded in enumerate(manifest.content.inputs):
         path = recorded.path
         require_confirmed(path, (prefix, *contact))
-        if (path == STANDARD_INPUT or not is_stored(path)) and number < len(absolute):
-            path = absolute[number]
+        if (path == STANDARD_INPUT or not is_stored(path)) and number < len(planned):
+            path = planned[number]
             require_confirmed(path, (prefix, *contact))
         form: Any = recorded.format or "jsonl"
-        place = FoundPath(path=path, absolute_path=path)
+        place = FoundPath(path=path, absolute_path=absolute(path))
         [file] = cut_inputs(look_at_inputs([place], wanted=form), shard_size=SHARD_BYTES)
         if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
             what = f"it is not the input of {recorded.size_bytes} bytes that the dataset was made from"

@@ -13,7 +13,7 @@ from dsindex.options.model import Options, Parsed, option, options_of
 from dsindex.store.urls import refuse_address
 
 if TYPE_CHECKING:
-    from dsindex.text.sampling import Sample
+    from dsindex.text.blocks import Sample
     from dsindex.text.selection import Selection, TextKey
     from dsindex.text.tiktoken_files import TokenizerOptions
 
@@ -149,7 +149,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The ranges of record hashes of each group of outputs: one for all, or one for training and one held out."""
-        from dsindex.text.sampling import Sample
+        from dsindex.text.blocks import Sample
 
         low, high = self.hold_out or 0.0, self.sample or 1.0
         held_out = () if self.hold_out is None else (Sample(high=self.hold_out, prefix="valid_"),)

@@ -19,18 +19,37 @@ LongerThanPack: TypeAlias = Literal["refuse", "drop", "truncate", "split-turns"]
 
 
 class InstructConfig(RecordsConfig):
-    """The options of `dsindex.instruct`."""
+    r"""Turn conversations into tokens, loss masks and packed blocks.
+
+    Writes P_text_document (tokens) and P_loss_mask (uint8, 1 = trained on), with the same sequences and documents. With
+    --seq-length L it also writes P_packing_L, which assigns whole conversations to blocks of L tokens. With --split,
+    each split has its own files: P_train_text_document, and so on.
+
+    CONFIG says how records become prompts and which text is trained on (special_tokens, message_construction,
+    loss_masking_jq_patterns, or a chat template). Without it, the tokenizer's own chat template is used. The options
+    below can also be set in its section `job`, with underscores for dashes; flags override it.
+
+    Rerun the command to continue after an interruption.
+
+    Examples:
+        dsindex instruct --show 3 --input chats.jsonl --tokenizer-model FOLDER
+        dsindex instruct chat.yaml --input chats.jsonl --tokenizer-model FOLDER \
+          --output-prefix out/chat --seq-length 4096
+    """
 
     group: ClassVar = "input and output"
     largest_shard: ClassVar[int] = 8 << 20
     """Smaller than for a build, since a worker encodes a tenth as fast and all should be busy to the end."""
     config: Parsed[AnyPath | Mapping[str, Any] | None, Any] = option("CONFIG", default=None, positional=True)
-    """YAML file that says how records become prompts; its section `job` may hold the options below (default: the
-    tokenizer's own chat template)."""
+    """YAML file that says how records become prompts; its section `job` may hold the options below."""
     output_prefix: Output = option("P", default=...)
     """Outputs are named P_text_document.*, P_loss_mask.* and so on, on a disk or in a bucket (s3://, gs://)."""
     tokenizer_model: Tokenizer = option("PATH", default=..., alias="tokenizer")
     """A tokenizer.json or its folder."""
+    show: int | None = option("N", default=None, ge=1, le=1000)
+    """Write nothing; show the first N records as the model will see them, with the trained text in [[brackets]]."""
+    dry_run: bool = option(default=False)
+    """The same as --show 3."""
     seq_length: int | None = option("L", default=None, ge=2, le=2**27)
     """Pack conversations into blocks of L tokens. Also sets max_length if CONFIG does not."""
     pad_to_multiple: int = option("N", default=1, ge=1, le=2**20, needs=("seq_length",))
@@ -58,6 +77,10 @@ class InstructConfig(RecordsConfig):
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Take options from the section `job` of the configuration."""
+        if values.get("dry_run"):
+            values = {"show": 3, **values}
+        if values.get("show"):
+            values = {"output_prefix": "not-written", **values}
         if values.get("config") is None:
             return values
         settings, source, _ = read_instruction(values["config"])
@@ -80,38 +103,12 @@ class InstructConfig(RecordsConfig):
             raise UsageError(msg, hint=f"for example --seq-length {below or self.pad_to_multiple}")
 
 
-class InstructFlags(InstructConfig):
-    r"""Turn conversations into tokens, loss masks and packed blocks.
-
-    Writes P_text_document (tokens) and P_loss_mask (uint8, 1 = trained on), with the same sequences and documents. With
-    --seq-length L it also writes P_packing_L, which assigns whole conversations to blocks of L tokens. With --split,
-    each split has its own files: P_train_text_document, and so on.
-
-    CONFIG says how records become prompts and which text is trained on (special_tokens, message_construction,
-    loss_masking_jq_patterns, or a chat template). Without it, the tokenizer's own chat template is used. The options
-    below can also be set in its section `job`, with underscores for dashes; flags override it. --show N shows the
-    first records as the model will see them, and writes nothing.
-
-    Rerun the command to continue after an interruption.
-
-    Examples:
-        dsindex instruct --input chats.jsonl --tokenizer-model FOLDER --output-prefix out/chat --show 3
-        dsindex instruct chat.yaml --input chats.jsonl --tokenizer-model FOLDER \
-          --output-prefix out/chat --seq-length 4096
-    """
-
-    show: int | None = option("N", default=None, ge=1, group="input and output")
-    """Show the first N records, with the text that is trained on in [[…]], and write nothing."""
-
-
-def read_instruction(config: Any) -> tuple[Mapping[str, Any], str, Folder]:  # noqa: ANN401 - a path or a mapping
+def read_instruction(config: Any) -> tuple[Mapping[str, Any], str, Folder]:  # noqa: ANN401 - a path, a mapping or None
     """Return a configuration as parsed YAML, its name for messages, and the folder that its paths are relative to.
-
-    None is the configuration without options, whose template is the tokenizer's own.
 
     Raises:
         InputError: If it is a file that cannot be read.
-        UsageError: If it is neither a path nor a mapping.
+        UsageError: If it is neither a path, a mapping nor None.
     """
     if config is None or isinstance(config, Mapping):
         return config or {}, "config", Folder.cwd()

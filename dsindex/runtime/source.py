@@ -27,7 +27,7 @@ from dsindex.store.read import digest_file
 from dsindex.store.urls import joined
 from dsindex.text.streams import LARGEST_RECORD_BYTES
 from dsindex.text.tiktoken_files import TokenizerOptions
-from dsindex.text.tokenizer import describe_folder, load_tokenizer, require_eod, shared_tokenizer
+from dsindex.text.tokenizer import load_tokenizer, require_eod, shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,7 +101,7 @@ class TextSource:
             encodes: Whether the job encodes texts.
         """
         fallback = self.engine.describe_fallback() if encodes else None
-        folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else None
+        folder = self.tokenizer.note if encodes else None
         ends = self._describe_ends() if encodes else None
         return (*self.folders, *filter(None, [fallback, ends, folder]), *self.notes)
 

@@ -29,10 +29,9 @@ from dsindex.store.json_text import encode_json
 from dsindex.store.local import BlockDigester, holds_writes, writing
 from dsindex.store.protocol import open_output
 from dsindex.store.urls import joined
-from dsindex.text.blocks import keep_records
+from dsindex.text.blocks import ALL_RECORDS, Sample, hash_records, keep_records, sample_records
 from dsindex.text.compressed import measure_compression
 from dsindex.text.layout import lay_out_documents, lay_out_pbin_documents
-from dsindex.text.sampling import ALL_RECORDS, Sample, hash_records, sample_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -98,7 +98,7 @@ UNSUITABLE = {
     "overlapping": (trained.with_added(AddedToken("|>a"), AddedToken("a", special=True)), "can overlap"),
     "strips": (
         trained.with_added(AddedToken("  "), AddedToken("a", special=True, rstrip=True)),
-        "its added token 'a' strips the spaces that '  ' has",
+        "its added token '  ' has spaces that 'a' strips",
     ),
     "composed": (
         trained.with_added(AddedToken("É", special=True, normalized=False), normalizer=normalizers.NFC()),

@@ -10,9 +10,8 @@ from tiktoken_ext import openai_public
 from tokenizers import models, pre_tokenizers
 
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.text.encoders import make_encoder
+from dsindex.text.encoders import TEXT_SEPARATOR, make_encoder
 from dsindex.text.engines import PATTERNS, choose_engine
-from dsindex.text.gigatoken_loader import TEXT_SEPARATOR
 from dsindex.text.tiktoken_files import (
     CL100K_PATTERN,
     MEGATRON_PATTERNS,
@@ -20,7 +19,7 @@ from dsindex.text.tiktoken_files import (
     TokenizerOptions,
     read_definition,
 )
-from dsindex.text.tokenizer import decode, describe_folder, load_tokenizer, shared_tokenizer
+from dsindex.text.tokenizer import decode, load_tokenizer, shared_tokenizer
 from tests.support import text_tokenizers as trained
 from tests.support.foreign_tokenizers import (
     SENTENCEPIECE_SHAPES,
@@ -223,5 +222,5 @@ def test_class_that_changes_texts_is_told(tmp_path, content, config, wanted):
     """The cases are those that were tried with transformers 5.23."""
     (tmp_path / "tokenizer.json").write_bytes(content)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    note = describe_folder(str(tmp_path), load_tokenizer(str(tmp_path)))
+    note = load_tokenizer(str(tmp_path)).note
     assert note is None if wanted is None else f"with which transformers {wanted}" in note
