@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.commands.api import JoinResult, RawIndexResult
-    from dsindex.commands.build import BuildResult
+    from dsindex.commands.build import BuildResult, EstimateResult
     from dsindex.commands.convert import ConvertResult
     from dsindex.commands.findings import (
         ConsumedTokens,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from dsindex.datasets.documents import LengthSummary
     from dsindex.datasets.lineage import DocumentOrigin
     from dsindex.datasets.samples import TracedPart
-    from dsindex.runtime.estimate import EstimateResult
     from dsindex.runtime.preflight import Estimate
 
 Line: TypeAlias = str | Table
