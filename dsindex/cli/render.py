@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.commands.api import JoinResult, RawIndexResult
-    from dsindex.commands.build import BuildResult
+    from dsindex.commands.build import BuildResult, EstimateResult
     from dsindex.commands.convert import ConvertResult
     from dsindex.commands.findings import (
         ConsumedTokens,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from dsindex.datasets.documents import LengthSummary
     from dsindex.datasets.lineage import DocumentOrigin
     from dsindex.datasets.samples import TracedPart
-    from dsindex.runtime.estimate import EstimateResult
     from dsindex.runtime.preflight import Estimate
 
 Line: TypeAlias = str | Table
@@ -263,8 +262,10 @@ def _estimated(result: EstimateResult) -> Iterator[Line]:
         "memory": f"about {format_size(WORKER_MEMORY_BYTES)} for each of {count(result.workers, 'worker')}",
     }
     if result.bad_records:
-        rows["bad records"] = f"{result.bad_records:,} in the sample: see --on-bad-record"
+        number = sum(bad.number for bad in result.bad_records)
+        rows["bad records"] = f"{number:,} in the sample: see --on-bad-record"
     yield _table(rows.items(), num_texts=2)
+    yield from (f"  {bad.number:,} × {bad.reason} ({bad.file})" for bad in result.bad_records[:SHOWN_REASONS])
     yield from _noted(result.notes)
     yield from result.limits
 

@@ -37,7 +37,7 @@ from dsindex.store.urls import absolute
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsindex.commands.build import BuildResult
+    from dsindex.commands.build import BuildResult, EstimateResult
     from dsindex.commands.convert import ConvertResult
     from dsindex.commands.findings import ConsumedTokens, InspectResult, TracedSamples, VerifyResult
     from dsindex.commands.index import IndexResult
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from dsindex.commands.report import ReportResult
     from dsindex.formats.pbin import PbinHeader
     from dsindex.options.common import Progress
-    from dsindex.runtime.estimate import EstimateResult
     from dsindex.runtime.progress import Snapshot
 
 show_html: Callable[[Any], str] | None = None
@@ -218,7 +217,7 @@ def build(config: BuildConfig, reporter: Reporter) -> BuildResult:
 @takes(BuildConfig)
 def estimate(config: BuildConfig, _: Reporter) -> EstimateResult:
     """Estimate the size of a build, as `dsindex build --dry-run` does."""
-    from dsindex.runtime.estimate import estimate_build
+    from dsindex.commands.build import estimate_build
 
     return estimate_build(config)
 

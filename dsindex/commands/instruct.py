@@ -40,11 +40,10 @@ from dsindex.errors import RecordProblem, UsageError
 from dsindex.formats.dtypes import dtype_for_vocabulary
 from dsindex.messages import count
 from dsindex.options.instruct import as_text_config, read_instruction
-from dsindex.runtime.estimate import check_room
 from dsindex.runtime.job import open_job
 from dsindex.runtime.output import Output
 from dsindex.runtime.plan import make_plan
-from dsindex.runtime.preflight import Estimate
+from dsindex.runtime.preflight import Estimate, check_room
 from dsindex.runtime.shards import Shards
 from dsindex.runtime.source import open_source
 from dsindex.store.config_files import option_names

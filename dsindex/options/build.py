@@ -119,6 +119,11 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
             refuse_address(self.output_prefix, f"index caches need an output on a disk; {hint}", ValueError)
 
     @property
+    def share(self) -> float:
+        """The share of the records that are kept."""
+        return sum(sample.high - sample.low for sample in self.samples)
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The keys that are read from each record, as given."""
         return self.json_keys if self.token_ids is None else (self.token_ids,)
