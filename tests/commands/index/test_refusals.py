@@ -47,7 +47,9 @@ def test_refusal(folder, changes, error, message):
 
 def test_caches_that_do_not_fit_on_the_disk_are_refused(folder, monkeypatch):
     monkeypatch.setattr("dsindex.commands.index.free_bytes", lambda _: 1000)
-    with pytest.raises(OutputError, match=r"cache: the caches need .* kB, but 1.0 kB are free\nhint: make room, or choose"):
+    with pytest.raises(
+        OutputError, match=r"cache: the caches need .* kB, but 1.0 kB are free\nhint: make room, or choose"
+    ):
         indexed()
     assert not (folder / "cache").exists()
 
