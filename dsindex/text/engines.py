@@ -137,9 +137,8 @@ def _tokens_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ..
     loaded = shared_tokenizer(tokenizer)
     plain, whole = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
     for begin in range(len(whole) - len(plain) + 1):
-        end = begin + len(plain)
-        if whole[begin:end] == plain:
-            return tuple(whole[:begin]), tuple(whole[end:])
+        if whole[begin : begin + len(plain)] == plain:
+            return tuple(whole[:begin]), tuple(whole[begin + len(plain) :])
     raise Unsuitable("its post-processor does more than to add tokens around a text")
 
 

@@ -179,10 +179,8 @@ def _token_id(tokenizer: Tokenizer, token: str) -> int | None:
     if tokenizer.library == "sentencepiece":
         number = int(loaded.piece_to_id(token))
         return number if loaded.id_to_piece(number) == token else None
-    try:
-        return int(loaded.encode_single_token(token))
-    except KeyError:
-        return None
+    ids: list[int] = loaded.encode(token, allowed_special="all")
+    return ids[0] if len(ids) == 1 else None
 
 
 def open_library(tokenizer: Tokenizer) -> Any:  # noqa: ANN401 - of three libraries
@@ -564,27 +562,33 @@ def _added_by_transformers(config: dict[str, Any], document: _Document) -> dict[
     Raises:
         ValueError: If transformers would stop at a setting.
     """
-    known = {token["content"]: token for token in document.added_tokens or []}
-    config = {"pad_token": (document.padding or {}).get("pad_token"), **config}
+    added = document.added_tokens or []
+    known = {token["content"]: {name: token.get(name) for name in _TOKEN_FLAGS} for token in added}
     names = dict.fromkeys([*_NAMED_TOKENS, *(name for name in config if name.endswith("_token"))])
-    listed = [*map(config.get, names), *_list_tokens("extra_special_tokens", config)]
-    if not isinstance(config.get("extra_special_tokens") or {}, list):
-        listed += _list_tokens("additional_special_tokens", config)
-    different = {repr(token): token for token in listed}.values()  # the first of equal ones
+    extra = _list_tokens("extra_special_tokens", config)
+    has_names = bool(extra) and isinstance(config["extra_special_tokens"], dict)
+    unnamed = extra if extra and not has_names else _list_tokens("additional_special_tokens", config)
+    special = set(map(token_text, [*map(config.get, _NAMED_TOKENS), *([] if has_names else unnamed)]))
+    config = {"pad_token": (document.padding or {}).get("pad_token"), **config}
+    listed = [*map(config.get, names), *(extra if has_names else [])]
+    always_special = set(map(token_text, listed))
+    different = {repr(token): token for token in [*listed, *unnamed]}.values()  # the first of equal ones
     named = {text: token for token in different if (text := token_text(token))}  # the last of one text
     if "added_tokens_decoder" in config:
         decoder = _list_tokens("added_tokens_decoder", config)
-        tokens = {text: token for token in decoder if isinstance(token, dict) and (text := token_text(token))}
+        given = {text: _flags(token) for token in decoder if isinstance(token, dict) and (text := token_text(token))}
     else:
-        ids, added = {token["id"] for token in known.values()}, config.get("added_tokens.json", {})
-        if (fault := next((text for text, number in added.items() if not isinstance(number, int)), None)) is not None:
+        ids, numbers = {token["id"] for token in added}, config.get("added_tokens.json", {})
+        if (fault := next((text for text, number in numbers.items() if not isinstance(number, int)), None)) is not None:
             raise ValueError(f"added_tokens.json has no number for {show_value(fault)}")
-        tokens = {text: {"special": text in named} for text, number in added.items() if number not in ids}
+        given = {text: _flags({"special": text in special}) for text, number in numbers.items() if number not in ids}
+    tokens = {text: flags for text, flags in given.items() if flags != known.get(text)}
     for text, token in named.items():
         if text not in known:
-            tokens.setdefault(text, token if isinstance(token, dict) else {})["special"] = True
-    flags = {text: _flags(token) for text, token in tokens.items()}
-    return {text: own for text, own in flags.items() if own != {name: known.get(text, {}).get(name) for name in own}}
+            tokens.setdefault(text, _flags(token if isinstance(token, dict) else {"special": True}))
+        if text in tokens and text in always_special:
+            tokens[text]["special"] = True
+    return tokens
 
 
 def _list_tokens(name: str, config: dict[str, Any]) -> list[Any]:

@@ -56,7 +56,7 @@ def test_batches_with_both_kinds_of_text_keep_their_order(content, monkeypatch):
 
 def test_plain_texts_never_load_the_reference(monkeypatch):
     encoder = encoder_of(splitting(), "gigatoken")
-    monkeypatch.setattr(encoders, "encode_by_reference", None)
+    monkeypatch.setattr(encoders, "_call_library", None)
     assert encoded(encoder, trained.SENTENCES) == expected(splitting(), trained.SENTENCES)
 
 
