@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 EngineName = Literal["gigatoken", "tokenizers", "sentencepiece", "tiktoken"]
 Separator: TypeAlias = tuple[str, int]
 """A special token and its id."""
-ASKED_FOR = "asked for"
-"""Why a reference encodes that was chosen by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +55,7 @@ class Engine:
     suffix: tuple[int, ...] = ()
     """Tokens added after every text; empty for a reference."""
     reason: str = ""
-    """Why gigatoken is not used; empty if it is."""
+    """Why gigatoken is not used; empty if it is, or if the reference was asked for."""
     reference_version: str
     """Version of the reference, which encodes the texts on which gigatoken can differ."""
     differing: tuple[tuple[int, int], ...] = ()
@@ -77,9 +75,8 @@ class Engine:
 
     def describe_fallback(self) -> str | None:
         """Return why the fast engine is not used and what that costs; None if it is used, or another was asked for."""
-        if self.name != self.reference or self.reason in {"", ASKED_FOR}:
-            return None
-        return f"{self.name} encodes, and not gigatoken, which is up to fifty times as fast: {self.reason}"
+        costs = f"{self.name} encodes, and not gigatoken, which is up to fifty times as fast"
+        return f"{costs}: {self.reason}" if self.reason else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

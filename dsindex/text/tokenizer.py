@@ -206,7 +206,8 @@ def _import_tokenizers() -> Any:  # noqa: ANN401 - a module
     import tokenizers
 
     if not hasattr(tokenizers.Tokenizer, "from_buffer"):
-        raise TokenizerError(f"tokenizers {tokenizers.__version__} has another API", hint="pip install 'tokenizers<1'")
+        what = f"tokenizers {tokenizers.__version__} has another API, and other tokens for some texts"
+        raise TokenizerError(what, hint="pip install 'tokenizers<1'")
     return tokenizers
 
 
@@ -618,13 +619,18 @@ def _require_same_ends(config: dict[str, Any], loaded: tokenizers.Tokenizer) -> 
         raise ValueError("split_special_tokens in tokenizer_config.json has special tokens split like other text")
     if "add_bos_token" in config or "add_eos_token" in config:
         ends = [(config.get(f"add_{end}_token"), token_text(config.get(f"{end}_token"))) for end in ("bos", "eos")]
-        bos, eos = ([loaded.token_to_id(token)] if wanted and token is not None else [] for wanted, token in ends)
-        plain, processed = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
-        if processed != [*bos, *plain, *eos]:
-            raise ValueError(
-                f"add_bos_token and add_eos_token turn a text into {[*bos, *plain, *eos]}, its post-processor into "
-                f"{processed}"
-            )
+        wanted = tuple((loaded.token_to_id(token),) if adds and token is not None else () for adds, token in ends)
+        if (around := tokens_around(loaded)) != wanted:
+            raise ValueError(f"add_bos_token and add_eos_token put {wanted} around a text, its post-processor {around}")
+
+
+def tokens_around(loaded: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the tokens that the post-processor adds before and after a text; None if it does something else."""
+    plain, whole = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
+    for begin in range(len(whole) - len(plain) + 1):
+        if whole[begin : begin + len(plain)] == plain:
+            return tuple(whole[:begin]), tuple(whole[begin + len(plain) :])
+    return None
 
 
 # What transformers makes of the class that tokenizer_config.json names; it was tried with transformers 5.23.

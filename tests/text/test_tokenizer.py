@@ -6,10 +6,12 @@ import struct
 
 import huggingface_hub.constants
 import pytest
+import tokenizers
 
 from dsindex.errors import TokenizerError
 from dsindex.text.encoders import encode_by_reference, make_encoder
 from dsindex.text.engines import choose_engine
+from dsindex.text.tiktoken_files import TokenizerOptions
 from dsindex.text.tokenizer import load_tokenizer, require_eod, shared_tokenizer
 from tests.support import text_tokenizers as trained
 from tests.support import tokenizer_folders
@@ -88,6 +90,17 @@ def test_input_given_as_tokenizer_is_not_read(tmp_path):
         load_tokenizer(str(tmp_path / "huge"))
 
 
+def test_other_api_of_tokenizers_is_refused_in_one_line(tmp_path, monkeypatch):
+    """As 1.0.0rc3 has it, whose tokens differ as well: for GPT-2's `\u0c5c's`, Llama 3's `'ſa`, and NFC."""
+    monkeypatch.setattr(tokenizers, "Tokenizer", object)
+    (tmp_path / "new.json").write_bytes(trained.byte_level_document(version="2.0"))
+    (tmp_path / "merges.txt").touch()
+    files = TokenizerOptions(vocab_file=str(tmp_path / "new.json"), merge_file=str(tmp_path / "merges.txt"))
+    for options in (None, files):
+        with pytest.raises(TokenizerError, match=r"^tokenizers [^\n]* has another API, [^\n]*\nhint: pip install"):
+            load_tokenizer(str(tmp_path / "new.json"), options=options)
+
+
 def part_of(name, **part):
     return trained.byte_level_document(**{name: part})
 
@@ -119,7 +132,6 @@ def test_parts_that_tokenizers_reads_leniently_mean_the_same(tmp_path, content, 
     assert make_encoder(tokenizer, engine).encode(["a text"]).tokens.tolist() == wanted
 
 
-OTHER = "0" * 40
 CONFIG = json.dumps({"eos_token": "<|eot|>"}).encode()
 
 
@@ -159,8 +171,8 @@ def test_only_files_of_tokenizers_are_fetched(home, monkeypatch):
 
 @pytest.mark.parametrize(("config", "message"), [
     ({"split_special_tokens": True}, "split_special_tokens in tokenizer_config.json"),
-    ({"add_bos_token": True, "bos_token": "<|bos|>"}, "add_bos_token and add_eos_token turn"),
-    ({"add_eos_token": True, "eos_token": "<|eot|>"}, "add_bos_token and add_eos_token turn"),
+    ({"add_bos_token": True, "bos_token": "<|bos|>"}, "add_bos_token and add_eos_token put"),
+    ({"add_eos_token": True, "eos_token": "<|eot|>"}, "add_bos_token and add_eos_token put"),
     ({"additional_special_tokens": ["<new>"]}, "'<new>' is missing"),
     ({"additional_special_tokens": 5}, "additional_special_tokens is 5, not a list of tokens"),
     ({"extra_special_tokens": {"image_token": "<new>"}}, "'<new>' is missing"),
