@@ -39,8 +39,8 @@ _TYPE_NAMES = {
 
 
 def type_name(value: object) -> str:
-    """Return the type of a JSON value in words."""
-    return _TYPE_NAMES[type(value)]
+    """Return the type of a JSON value in words; a table may have bytes."""
+    return _TYPE_NAMES.get(type(value), "a text that is not UTF-8")
 
 
 def parse_record(line: bytes) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def case(message, *arguments, code=1):
 @pytest.mark.parametrize(
     ("arguments", "message", "code"),
     [
-        case(r"\*\.none: no file matches", "--input", "{tmp}/*.none", *TOKENIZER),
+        case(r"\*\.none: nothing matches this pattern", "--input", "{tmp}/*.none", *TOKENIZER),
         case("notes: no file with records .* it has no files", "--input", "{tmp}/notes", *TOKENIZER),
         case(r"this is not gzip data, as its name says", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
         case("tokenizer.json", "--input", "{good}", "--tokenizer-model", "{tmp}"),
