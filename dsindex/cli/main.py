@@ -89,6 +89,8 @@ def run(command: str, values: dict[str, Any]) -> object:
     name = "build_index" if command == "index" else command.replace("-", "_")
     if command == "build" and values.pop("dry_run", False):
         name = "estimate"
+    elif command == "instruct" and ("show" in values or "dry_run" in values):
+        name = "show_conversations"
     elif command == "pack" and "merge" in values:
         name = "join_packed"
     elif "progress" in options_of(load_model(command)):

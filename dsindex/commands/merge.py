@@ -15,12 +15,12 @@ from dsindex.formats.manifest import Content, Manifest, RecordedInput, RecordedT
 from dsindex.formats.mmididx import read_header
 from dsindex.runtime.assembly import Assembly
 from dsindex.runtime.dispatch import run_in_order
-from dsindex.runtime.estimate import require_room
 from dsindex.runtime.executors import Call
 from dsindex.runtime.job import open_job
 from dsindex.runtime.merge import check_segment
 from dsindex.runtime.output import Output
 from dsindex.runtime.plan import make_plan
+from dsindex.runtime.preflight import require_room
 from dsindex.runtime.tasks import Segment, SourceFile
 from dsindex.store.read import input_status
 from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
@@ -67,8 +67,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 for number, each in enumerate(segments)
             )
             for segment, _ in zip(segments, run_in_order(job.executor, checks), strict=True):
-                output.segments.append(segment)
-                output.tokens.add(segment.bin)
+                output.append(segment)
             [files] = Assembly(job).complete()
             for file in inputs:
                 if input_status(file.path) != file:

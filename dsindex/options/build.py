@@ -109,7 +109,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
         if not names:
             raise ValueError("--json-keys is empty")
         if len(set(names)) < len(names):
-            raise UsageError(f"two outputs have the same name: {' '.join(names)}", hint="name them, as in NAME=KEY")
+            raise UsageError(f"two outputs have the same name: {' '.join(names)}", hint="name them, as in NAME=.KEY")
         if self.index_config(self.output_prefix) is not None:
             hint = "leave out the options of index caches, and run `dsindex index` afterwards"
             if self.max_dataset_size is not None:
@@ -117,6 +117,11 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
             if self.hold_out is not None:
                 raise UsageError("--hold-out: index caches for two datasets cannot be built together", hint=hint)
             refuse_address(self.output_prefix, f"index caches need an output on a disk; {hint}", ValueError)
+
+    @property
+    def share(self) -> float:
+        """The share of the records that are kept."""
+        return sum(sample.high - sample.low for sample in self.samples)
 
     @property
     def keys(self) -> tuple[str, ...]:

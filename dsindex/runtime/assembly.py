@@ -26,7 +26,7 @@ from dsindex.runtime.merge import (
     merge_range,
     merge_whole,
 )
-from dsindex.runtime.output import Output, ranges_of
+from dsindex.runtime.output import Output, begin_of, ranges_of
 from dsindex.runtime.publish import begin_in_bucket
 from dsindex.runtime.tasks import Damaged
 from dsindex.runtime.work_folder import FileComplete, RangeMerged
@@ -65,10 +65,10 @@ class Assembly:
         calls: list[tuple[Work, Call]] = []
         for output in self.job.outputs:
             for number, merged in self._ranges(output).items():
-                begin = output.tokens.begin_of(number)
-                arguments = (output.tokens.path, begin, begin + merged.size_bytes, merged.digest)
+                path, begin = output.token_path, begin_of(number)
+                arguments = (path, begin, begin + merged.size_bytes, merged.digest)
                 name = f"check[{output.name}.{output.token_suffix}:{number:05d}]"
-                call = Call(name=name, place=output.tokens.path, function=check_range, arguments=arguments)
+                call = Call(name=name, place=path, function=check_range, arguments=arguments)
                 calls.append(((output, number), call))
             for suffix, file in self._files(output).items():
                 name, path = f"check[{output.name}.{suffix}]", output.partial(suffix)
@@ -93,16 +93,16 @@ class Assembly:
 
     def _call(self, output: Output, what: int | str) -> tuple[Key, Call]:
         if isinstance(what, int):
-            task = output.tokens.task(what)
+            task = output.range_task(what)
             if find(task.output) is None:
                 replace_file(task.output, b"")
             name = f"merge[{output.name}.{output.token_suffix}:{what:05d}]"
             place = f"{task.output}, bytes {task.begin} to {task.begin + task.size_bytes}"
             return (output, what), Call(name=name, place=place, function=merge_range, arguments=(task,))
         functions: dict[str, tuple[Any, Any]] = {
-            output.token_suffix: (merge_whole, output.tokens.sources),
-            PROVENANCE_SUFFIX: (make_provenance, output.provenance),
-            QUARANTINE_SUFFIX: (make_quarantine, output.quarantine),
+            output.token_suffix: (merge_whole, output.sources),
+            PROVENANCE_SUFFIX: (make_provenance, output.segments),
+            QUARANTINE_SUFFIX: (make_quarantine, [segment for segment in output.segments if segment.quarantine]),
             "idx": (make_index, output.segments),
         }
         function, sources = functions[what]
@@ -135,7 +135,7 @@ class Assembly:
             return self.make_again(answer)
         plan_id, journal = self.job.plan.plan_id, self.job.journal
         if isinstance(what, int):
-            size_bytes = output.tokens.task(what).size_bytes
+            size_bytes = output.range_task(what).size_bytes
             journal.record(RangeMerged(plan_id, output.name, what, size_bytes, answer))
             self._remove_used_up(output, what)
         else:
@@ -144,9 +144,9 @@ class Assembly:
 
     def _advance(self, output: Output, what: int | str) -> None:
         if isinstance(what, int):
-            self.job.reporter.advance(output.tokens.task(what).size_bytes)
+            self.job.reporter.advance(output.range_task(what).size_bytes)
         elif what == output.token_suffix:
-            self.job.reporter.advance(output.tokens.size_bytes, tasks=0)
+            self.job.reporter.advance(output.size_bytes, tasks=0)
 
     def make_again(self, damaged: Damaged) -> Calls:
         """Return the calls that make the shard of a damaged file again. Only shards can be."""
@@ -161,11 +161,11 @@ class Assembly:
         """Remove the tokens of shards that no range needs any more, once the record of this one is synced."""
         if self.job.config.keep_shards:
             return
-        tokens, merged, used_up = output.tokens, self._ranges(output), []
-        for source in tokens.sources_of(number):
-            needed = ranges_of(*tokens.begins[source : source + 2])
-            if tokens.sources[source].blocks is not None and all(map(merged.__contains__, needed)):
-                used_up.append(tokens.sources[source].path)
+        merged, used_up = self._ranges(output), []
+        for source in output.sources_of(number):
+            needed = ranges_of(*output.begins[source : source + 2])
+            if output.sources[source].blocks is not None and all(map(merged.__contains__, needed)):
+                used_up.append(output.sources[source].path)
         if used_up:
             self.job.journal.log.remove_when_synced(used_up)
 
@@ -181,14 +181,14 @@ class Assembly:
         work, last = list[Work](), list[Work]()
         for output in outputs:
             if not output.in_bucket:
-                work += [(output, number) for number in output.tokens.ranges if number not in self._ranges(output)]
+                work += [(output, number) for number in output.ranges if number not in self._ranges(output)]
             whole = [suffix for suffix in output.suffixes if output.in_bucket or suffix != output.token_suffix]
             missing = [suffix for suffix in whole if suffix not in self._files(output)]
             if output.in_bucket and output.suffixes[-1] in missing:
                 last.insert(0, (output, missing.pop()))
             work += [(output, suffix) for suffix in missing]
-        ranges = [output.tokens.task(what).size_bytes for output, what in work if isinstance(what, int)]
-        total = sum(ranges) + sum(output.tokens.size_bytes for output, what in work if what == output.token_suffix)
+        ranges = [output.range_task(what).size_bytes for output, what in work if isinstance(what, int)]
+        total = sum(ranges) + sum(output.size_bytes for output, what in work if what == output.token_suffix)
         self.job.reporter.stage("merge", total=total, unit="bytes", tasks=len(ranges), task_name="ranges")
         if last:
             self.job.require_locks()
@@ -202,11 +202,11 @@ class Assembly:
         """Return the token file on a disk by its suffix, from the digests of its ranges."""
         if output.in_bucket:
             return {}
-        size_bytes, name = output.tokens.size_bytes, output.token_suffix
-        status = find(output.tokens.path)
+        size_bytes, name = output.size_bytes, output.token_suffix
+        status = find(output.token_path)
         if status is None and not size_bytes:
-            replace_file(output.tokens.path, b"")
+            replace_file(output.token_path, b"")
         elif status is not None and status.size_bytes > size_bytes:
-            os.truncate(output.tokens.path, size_bytes)
+            os.truncate(output.token_path, size_bytes)
         digests = [bytes.fromhex(merged.digest) for _, merged in sorted(self._ranges(output).items())]
         return {name: StoredFile(name=name, size_bytes=size_bytes, digest=combine_digests(digests))}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import xxhash
 
 from dsindex.errors import InputError
@@ -228,7 +229,7 @@ def plan_shards(
         for first, parts in _share_shards(inputs[begin:end], shard_bytes):
             task = ShardTask(shard=len(tasks), input=begin + first, parts=parts, dataset=dataset)
             key = task.key
-            tasks.append(replace(task, occurrence=times[key]) if times[key] else task)
+            tasks.append(msgspec.structs.replace(task, occurrence=times[key]) if times[key] else task)
             times[key] += 1
     return tasks
 

@@ -58,7 +58,7 @@ def case(message, *arguments, code=1):
 @pytest.mark.parametrize(
     ("arguments", "message", "code"),
     [
-        case(r"\*\.none: no file matches", "--input", "{tmp}/*.none", *TOKENIZER),
+        case(r"\*\.none: nothing matches this pattern", "--input", "{tmp}/*.none", *TOKENIZER),
         case("notes: no file with records .* it has no files", "--input", "{tmp}/notes", *TOKENIZER),
         case(r"this is not gzip data, as its name says", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
         case("tokenizer.json", "--input", "{good}", "--tokenizer-model", "{tmp}"),
@@ -153,6 +153,8 @@ def test_inputs_and_bad_records_are_accounted_for(tmp_path, cli):
     write(folder / "stats.json", b'{"x": 1}\n')
     write(folder / "README.md", b"about")
     given = ["build", "--input", str(folder), *TOKENIZER, "--output-prefix", str(tmp_path / "x")]
+    tried = cli([*given, "--dry-run"]).out
+    assert re.search(rf"bad records +4 in the sample: .*\n  2 × .*'text'.* \({folder}/a.jsonl\)\n  1 × ", tried)
     shown = cli([*given, "--on-bad-record", "quarantine"])
     assert f"note: {folder}: reads stats.json, a.jsonl; skips README.md\n" in shown.err
     lines = [line.strip() for line in shown.out.splitlines() if line.startswith(("  ", "warning"))]
@@ -171,7 +173,7 @@ def test_documents_that_run_together_are_noted(tmp_path, cli):
 
 
 def test_too_little_room_is_said_before_work_starts(tmp_path, cli, monkeypatch):
-    monkeypatch.setattr("dsindex.runtime.estimate.free_bytes", lambda _folder: 10)
+    monkeypatch.setattr("dsindex.runtime.preflight.free_bytes", lambda _folder: 10)
     shown = cli(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")], 1)
     assert_one_sentence(shown, r"kB are needed for shards and output, 10 B are free; make room")
     assert not (tmp_path / "out" / "x.build").exists()
