@@ -262,8 +262,10 @@ def _estimated(result: EstimateResult) -> Iterator[Line]:
         "memory": f"about {format_size(WORKER_MEMORY_BYTES)} for each of {count(result.workers, 'worker')}",
     }
     if result.bad_records:
-        rows["bad records"] = f"{result.bad_records:,} in the sample: see --on-bad-record"
+        number = sum(bad.number for bad in result.bad_records)
+        rows["bad records"] = f"{number:,} in the sample: see --on-bad-record"
     yield _table(rows.items(), num_texts=2)
+    yield from (f"  {bad.number:,} × {bad.reason} ({bad.file})" for bad in result.bad_records[:SHOWN_REASONS])
     yield from _noted(result.notes)
     yield from result.limits
 

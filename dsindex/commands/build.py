@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
 from dsindex.errors import InputError, OutputError, UsageError
 from dsindex.formats.dtypes import dtype_for_vocabulary
+from dsindex.formats.quarantine import BadRecords, group_bad_records
 from dsindex.messages import format_size
 from dsindex.runtime.job import open_job
 from dsindex.runtime.output import Output
@@ -216,8 +217,8 @@ class EstimateResult:
     """The most input of a shard."""
     estimate: Estimate
     """Documents, each counted once for all keys together, and tokens of all keys, EOD included."""
-    bad_records: int
-    """In the sample."""
+    bad_records: tuple[BadRecords, ...]
+    """Those of the sample, by input and reason."""
     token_dtype: str
     engine: str
     """The library that encodes."""
@@ -266,7 +267,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
         num_shards=len(tasks),
         largest_shard_bytes=max(task.stored_bytes for task in tasks),
         estimate=estimate,
-        bad_records=sum(each.bad_records for each in counts),
+        bad_records=group_bad_records(record for each in counts for record in each.bad),
         token_dtype=str(dtype),
         engine=source.engine.name,
         workers=config.workers or available_cpus(),

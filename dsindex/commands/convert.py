@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.commands.results import JobResult, MadeDataset
-from dsindex.datasets.document_shuffle import BLOCK_DOCUMENTS, ShuffledDocuments
-from dsindex.datasets.documents import Documents, documents_of
+from dsindex.datasets.documents import GATHERED_DOCUMENTS, Documents, ShuffledDocuments, documents_of
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats.dtypes import cast_tokens
@@ -185,8 +184,8 @@ def shuffle_indexed(prefixes: Sequence[str], output: str, seed: int) -> ConvertR
         new_files(output, [f"{output}.bin", f"{output}.idx"], plan) as files,
         contextlib.closing(IndexBuilder(dtype, folder=os.path.dirname(output) or ".")) as builder,
     ):
-        for begin in range(0, shuffled.num_documents, BLOCK_DOCUMENTS):
-            sources = shuffled.sources(begin, min(begin + BLOCK_DOCUMENTS, shuffled.num_documents))
+        for begin in range(0, shuffled.num_documents, GATHERED_DOCUMENTS):
+            sources = shuffled.sources(begin, min(begin + GATHERED_DOCUMENTS, shuffled.num_documents))
             sequences = [
                 datasets[part].sequence_lengths[slice(*datasets[part].document_indices[number : number + 2])]
                 for part, number in sources.tolist()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from dsindex.datasets.data_notes import describe_data
+from dsindex.datasets.lineage import describe_data
 from dsindex.errors import InputError, LimitError, OutputError, UsageError
 from dsindex.formats.mmididx import read_header
 from dsindex.megatron import maxtext

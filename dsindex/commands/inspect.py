@@ -14,12 +14,11 @@ import numpy as np
 
 from dsindex.chat.exports import read_export_manifest
 from dsindex.commands.findings import Excerpt, InspectResult
-from dsindex.commands.source_lines import file_sizes, find_origin, open_token_data, some_inputs
-from dsindex.commands.token_text import pieces_of
+from dsindex.commands.token_data import file_sizes, find_origin, open_token_data, pieces_of, some_inputs
 from dsindex.commands.verify_caches import read_blend
-from dsindex.datasets.blended import BlendedDataset
 from dsindex.datasets.detect import detect_dataset, pack_layouts
 from dsindex.datasets.documents import summarize_lengths
+from dsindex.datasets.gpt import BlendedDataset
 from dsindex.datasets.opening import open as open_dataset
 from dsindex.datasets.packed import PbinDocuments
 from dsindex.datasets.raw import RawLines
@@ -43,7 +42,7 @@ from dsindex.store.lock import owner_is_gone
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dsindex.commands.source_lines import TokenData
+    from dsindex.commands.token_data import TokenData
     from dsindex.datasets.documents import Documents
     from dsindex.datasets.lineage import DocumentOrigin
     from dsindex.datasets.samples import SampleDataset

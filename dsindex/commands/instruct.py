@@ -35,7 +35,7 @@ from dsindex.commands.instruct_shards import (
     split_names,
 )
 from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
-from dsindex.commands.token_text import cut_pieces
+from dsindex.commands.token_data import cut_pieces
 from dsindex.errors import RecordProblem, UsageError
 from dsindex.formats.dtypes import dtype_for_vocabulary
 from dsindex.messages import count
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from dsindex.chat.config import InstructionConfig
     from dsindex.chat.encode import EncoderRecipe
     from dsindex.commands.instruct_packs import MadePacking
-    from dsindex.commands.token_text import Piece
+    from dsindex.commands.token_data import Piece
     from dsindex.formats.manifest import RecordedPacking
     from dsindex.options.instruct import InstructConfig
     from dsindex.runtime.job import Job

@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from dsindex.commands.index import describe_sums, write_sequence_counts
-from dsindex.datasets.data_notes import describe_data
+from dsindex.datasets.lineage import describe_data
 from dsindex.errors import InputError, LimitError, UsageError
 from dsindex.formats.manifest import read_manifest
 from dsindex.megatron.building import count_parts

@@ -13,7 +13,7 @@ from dsindex.errors import FormatError, InputError
 from dsindex.formats import PICKLE_START
 from dsindex.formats.mmididx import refuse_foreign_index
 from dsindex.formats.pbin import read_pbin_header
-from dsindex.formats.raw_index import raw_index_path
+from dsindex.formats.pickled_pairs import raw_index_path
 from dsindex.megatron.cache import DESCRIPTION_SUFFIX, descriptions_in
 from dsindex.megatron.plan import read_list
 from dsindex.store.listing import find_stored

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     import tokenizers
 
     from dsindex.datasets.arguments import AnyDataset, AnyPath
-    from dsindex.datasets.blended import BlendedDataset
     from dsindex.datasets.detect import KindName
-    from dsindex.datasets.gpt import SampleOptions
+    from dsindex.datasets.gpt import BlendedDataset, SampleOptions
     from dsindex.datasets.instruction import PackedInstructionDataset
     from dsindex.datasets.packed import PackedMemMapDatasetContinuous, PbinDocuments
     from dsindex.datasets.raw import MemMapDataset, RawLines
@@ -178,7 +177,7 @@ def _open_cache(
     path = find_cache(descriptions, split, place=place)
     prefixes = prefix or descriptions[path]
     if read_description(path)["class"] == BLENDED_CLASS:
-        from dsindex.datasets.blended import BlendedDataset
+        from dsindex.datasets.gpt import BlendedDataset
 
         return BlendedDataset.open_cache(path, prefixes=prefixes, **options)
     return GPTDataset.open_cache(path, prefix=prefixes[0] if prefixes else None, **options)

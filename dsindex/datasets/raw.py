@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 from dsindex.datasets.base import MapDataset, tensor_maker
 from dsindex.errors import BadRecordError, FormatError, InputError
-from dsindex.formats.raw_index import raw_index_path, read_raw_index
+from dsindex.formats.pickled_pairs import raw_index_path, read_raw_index
 from dsindex.store.local import LocalFile, open_file
 from dsindex.text.line_index import find_lines
 from dsindex.text.tokenizer import Tokenizer, decode, load_tokenizer

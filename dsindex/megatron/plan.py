@@ -50,8 +50,9 @@ from dsindex.store.urls import absolute
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from dsindex.megatron.flags import Sizes
-    from dsindex.megatron.schedule import WeightCurve
 
 MAX_DATASETS = np.iinfo(np.int16).max - 1
 """Megatron asserts fewer than 32767 datasets, since the dataset index is int16."""
@@ -280,6 +281,39 @@ class ContinuedIndex:
     def num_positions(self) -> int:
         """Entries of the document index."""
         return sum(count for count, _ in self.segments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightCurve:
+    """The weights of each dataset as a function of the sample, in pieces that are lines."""
+
+    starts: NDArray[np.float64]
+    """First sample of each piece, shape [k]."""
+    weights: NDArray[np.float64]
+    """Normalised weights at the begin of each piece, shape [k, datasets]."""
+    slopes: NDArray[np.float64]
+    """By which they change per sample, shape [k, datasets]."""
+    num_samples: int
+
+    def integral(self, begin: float, end: float) -> NDArray[np.float64]:
+        """Return the samples that each dataset should give to [begin, end), shape [datasets]."""
+        total = np.zeros(self.weights.shape[1])
+        for number, start in enumerate(self.starts):
+            stop = self.starts[number + 1] if number + 1 < len(self.starts) else max(end, start)
+            low, high = max(begin, start) - start, min(end, stop) - start
+            if high > low:
+                total += self.weights[number] * (high - low) + self.slopes[number] * (high * high - low * low) / 2
+        return total
+
+    def beginning_at(self, begin: int) -> WeightCurve:
+        """Return the rest of the curve, counted from a sample."""
+        first = int(np.searchsorted(self.starts, begin, side="right")) - 1
+        starts = np.maximum(self.starts[first:] - begin, 0.0)
+        weights = self.weights[first:].copy()
+        weights[0] += self.slopes[first] * (begin - self.starts[first])
+        return WeightCurve(
+            starts=starts, weights=weights, slopes=self.slopes[first:], num_samples=self.num_samples - begin
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

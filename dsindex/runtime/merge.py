@@ -27,7 +27,7 @@ from dsindex.runtime.tasks import Damaged
 from dsindex.runtime.tokenize import BLOCK_BYTES
 from dsindex.runtime.work_folder import RangeMerged
 from dsindex.store.json_text import encode_json
-from dsindex.store.local import holds_writes, start_writeback, write_at, writing
+from dsindex.store.local import InputStatus, holds_writes, start_writeback, write_at, writing
 from dsindex.store.protocol import find, open_output
 from dsindex.store.read import Extent, digest_blocks, digest_file, open_in_order
 
@@ -137,7 +137,8 @@ def _read_pieces(pieces: Sequence[tuple[SourceFile, int, int]]) -> Iterator[tupl
     for file, begin, end in pieces:
         if file.blocks is not None:  # whole blocks, so that they can be compared
             begin, end = begin // BLOCK_BYTES * BLOCK_BYTES, min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, file.size_bytes)
-        spans.append(Extent(path=file.path, begin=begin, end=end))
+        status = InputStatus(path=file.path, size_bytes=end, version="")  # no request looks at an object
+        spans.append(Extent(file=status, begin=begin, end=end))
     try:
         for number, source in enumerate(open_in_order(spans)):
             (file, begin, end), span = pieces[number], spans[number]

@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError, OutputError
+from dsindex.formats.quarantine import BadRecords, group_bad_records
 from dsindex.messages import format_size
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.plan import TEXT_PER_STORED_BYTE
@@ -80,7 +81,8 @@ class PieceCounts:
     documents: int
     tokens: int
     """Number of tokens of all keys, without EOD."""
-    bad_records: int
+    bad: tuple[BadRecords, ...]
+    """Its bad records; their lines count from the piece's first."""
     line_bytes: float
     """Size of its lines in the stored input, bad and left out ones too."""
     range_bytes: float
@@ -153,11 +155,12 @@ def encode_piece(
     stored_per_byte = _stored_per_byte(part)
     size = max(1, min(DEFAULT_BLOCK_BYTES, part.stored_bytes))
     blocks = TaskReader([part]).records(selection, block_bytes=size, max_record_bytes=max_record_bytes)
-    documents = tokens = bad = text_bytes = 0
+    bad: list[BadRecords] = []
+    documents = tokens = text_bytes = 0
     for block in _first_blocks(blocks, part, int(part.stored_bytes / stored_per_byte)):
         text_bytes += block.text_bytes
         documents += len(block.offsets)
-        bad += len(block.bad)
+        bad += (BadRecords(file=part.path, reason=each.reason, line=each.line + 1) for each in block.bad)
         for column in block.columns.values():
             texts = column.items
             if column.holds_ids:
@@ -167,13 +170,14 @@ def encode_piece(
                 texts = clip_texts(texts, most=AUDITED_TEXT_BYTES, total=AUDIT_MAX_BYTES)
                 audit(tokenizer, engine, texts)
             batch, encoded = encode_leniently(make_encoder(tokenizer, engine), texts)
-            bad += len(texts) - len(encoded)
+            unencodable = BadRecords(file=part.path, reason="the tokenizer's library fails on the text", line=0)
+            bad += [unencodable] * (len(texts) - len(encoded))
             tokens += len(batch.tokens) * sum(map(len, column.items)) // max(1, sum(map(len, texts)))
     line_bytes = text_bytes * stored_per_byte
     return PieceCounts(
         documents=documents,
         tokens=tokens,
-        bad_records=bad,
+        bad=group_bad_records(bad),
         line_bytes=line_bytes,
         range_bytes=part.stored_bytes if part.form.can_seek else line_bytes,
     )

@@ -25,7 +25,7 @@ import msgspec
 from dsindex.errors import PlanError
 from dsindex.formats.manifest import Plan  # noqa: TC001 - lines are decoded by their types
 from dsindex.runtime.tasks import ShardResult  # noqa: TC001
-from dsindex.store.journal import JOURNAL_FILE, JOURNAL_FOLDER, journal_path, open_log
+from dsindex.store.journal import JOURNAL_FILE, JOURNAL_FOLDER, open_log
 from dsindex.store.json_text import decode_json, encode_json
 from dsindex.store.local import StoredFile  # noqa: TC001
 from dsindex.store.lock import hold_lock
@@ -82,7 +82,7 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
     if (
         not is_marked(path)
         and (foreign := [name for name in _files(path) if not name.startswith(own)])
-        and next(open_log(journal_path(path)).read(), None) is None
+        and next(open_log(path).read(), None) is None
     ):
         hint = "choose another --work-dir, or remove it if an earlier version of dsindex made it"
         raise PlanError(f"{path}: not a work folder of this version of dsindex; it has {foreign[0]!r}", hint=hint)
@@ -216,7 +216,7 @@ class Journal:
     """
 
     def __init__(self, work_dir: str) -> None:
-        self.log = open_log(journal_path(work_dir))
+        self.log = open_log(work_dir)
         self.began: Began | None = None
         """How the last run began; None if none did."""
         self.is_finished = False

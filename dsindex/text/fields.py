@@ -39,8 +39,8 @@ _TYPE_NAMES = {
 
 
 def type_name(value: object) -> str:
-    """Return the type of a JSON value in words."""
-    return _TYPE_NAMES[type(value)]
+    """Return the type of a JSON value in words; a table may have bytes."""
+    return _TYPE_NAMES.get(type(value), "a text that is not UTF-8")
 
 
 def parse_record(line: bytes) -> dict[str, Any]:
@@ -72,7 +72,8 @@ def parse_record(line: bytes) -> dict[str, Any]:
         is_part = error.msg == "Extra data" or error.pos >= len(text.rstrip())
         hint = _OF_ARRAY if text.lstrip().startswith("[") else _OF_SEVERAL_LINES if is_part else ""
         hint = hint or (_OF_PLAIN_TEXT if error.pos == 0 else "")
-        raise RecordProblem("bad-json", f"not valid JSON: {error.msg} at column {error.pos + 1}{hint}") from error
+        what = error.msg.removesuffix(" at")  # "Unterminated string starting at"
+        raise RecordProblem("bad-json", f"not valid JSON: {what} at column {error.pos + 1}{hint}") from error
     if not isinstance(record, dict):
         is_list = isinstance(record, list)
         raise RecordProblem("bad-json", f"not a JSON object but {type_name(record)}{_OF_ARRAY if is_list else ''}")

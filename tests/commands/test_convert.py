@@ -9,8 +9,7 @@ import dsindex
 from dsindex.commands.api import join_packed
 from dsindex.commands.convert import convert_to_indexed, convert_to_pbin, convert_version
 from dsindex.datasets.detect import detect_dataset
-from dsindex.datasets.document_shuffle import permute
-from dsindex.datasets.documents import open_documents
+from dsindex.datasets.documents import open_documents, permute
 from dsindex.errors import FormatError, OutputError
 from dsindex.formats.pbin import PBIN_VERSIONS
 from tests.support.datasets import write_dataset

@@ -58,7 +58,7 @@ def case(message, *arguments, code=1):
 @pytest.mark.parametrize(
     ("arguments", "message", "code"),
     [
-        case(r"\*\.none: no file matches", "--input", "{tmp}/*.none", *TOKENIZER),
+        case(r"\*\.none: nothing matches this pattern", "--input", "{tmp}/*.none", *TOKENIZER),
         case("notes: no file with records .* it has no files", "--input", "{tmp}/notes", *TOKENIZER),
         case(r"this is not gzip data, as its name says", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
         case("tokenizer.json", "--input", "{good}", "--tokenizer-model", "{tmp}"),
@@ -153,6 +153,8 @@ def test_inputs_and_bad_records_are_accounted_for(tmp_path, cli):
     write(folder / "stats.json", b'{"x": 1}\n')
     write(folder / "README.md", b"about")
     given = ["build", "--input", str(folder), *TOKENIZER, "--output-prefix", str(tmp_path / "x")]
+    tried = cli([*given, "--dry-run"]).out
+    assert re.search(rf"bad records +4 in the sample: .*\n  2 × .*'text'.* \({folder}/a.jsonl\)\n  1 × ", tried)
     shown = cli([*given, "--on-bad-record", "quarantine"])
     assert f"note: {folder}: reads stats.json, a.jsonl; skips README.md\n" in shown.err
     lines = [line.strip() for line in shown.out.splitlines() if line.startswith(("  ", "warning"))]
