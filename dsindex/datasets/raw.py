@@ -11,7 +11,6 @@ from dsindex.datasets.base import MapDataset, tensor_maker
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.formats.pickled_pairs import raw_index_path, read_raw_index
 from dsindex.store.local import LocalFile, open_file
-from dsindex.text.line_index import find_lines
 from dsindex.text.tokenizer import Tokenizer, decode, load_tokenizer
 
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ class RawLines(MapDataset[bytes]):
             raise InputError(f"{self.path}: cannot be read ({error.strerror}); check the path") from error
         self._state = (status.st_size, str(status.st_mtime_ns))
         if not os.path.exists(self.index_path):
+            from dsindex.text.streams import find_lines  # readers of a finished index need no decompressor
+
             self._pairs, _ = find_lines(self.path)
             return
         self._pairs = read_raw_index(self.index_path, size_bytes=status.st_size)
