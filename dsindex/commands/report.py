@@ -253,7 +253,7 @@ def _describe(opened: TokenData, limits: set[int], *, is_shown: bool, advance: C
 
 
 def _sources(prefix: str, documents: Documents, content: Content | None) -> Sources:
-    """Return the sources in provenance or manifest; if there are none, all documents have one source."""
+    """Return the sources in provenance or manifest; without them, all documents have one source."""
     inputs = content.inputs if content is not None else []
     names, path = [each.path for each in inputs], provenance_path(prefix)
     if names and is_stored(path):

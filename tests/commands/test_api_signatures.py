@@ -89,7 +89,7 @@ GIVEN = {"tokenizer": "t", "output_prefix": "o"}
     ("build", [], GIVEN, "^input is required"),
     ("merge", [[]], {"output_prefix": "o"}, "^input: no dataset was given"),
     ("merge", [["a", 3]], {"output_prefix": "o"}, "^input: expected str, bytes or os.PathLike object, not int"),
-    ("mix", [{"a": 3}], {}, "a: expected 40% of the tokens"),
+    ("mix", [{"a": 3}], {}, "a: '3' is not an amount such as 40% of the tokens"),
     ("trace", ["a"], {"sample": 1, "consumed": 1}, "sample and consumed cannot be combined"),
 ])  # fmt: skip
 def test_misuse_is_told_in_one_sentence(name, arguments, options, message):
