@@ -34,7 +34,7 @@ from dsindex.formats.dtypes import DAMAGED_ARRAY_ERRORS
 from dsindex.formats.mmididx import read_index
 from dsindex.megatron.flags import FIM_CLASS
 from dsindex.megatron.maxtext import MAXTEXT_BLEND, MAXTEXT_CLASS, hashed_settings, with_megatron_names
-from dsindex.store.errors import unreadable
+from dsindex.store.errors import ABSENT, reading
 from dsindex.store.json_text import parse_json
 from dsindex.store.local import BlockDigester, is_there, open_file
 from dsindex.store.read import digest_file, input_status, version_number
@@ -134,10 +134,8 @@ def read_description(path: str) -> dict[str, Any]:
     """
     wrong = f"{path} is not the description of a {GPT_CLASS} or {BLENDED_CLASS}"
     try:
-        with open_file(path) as file:
+        with reading(path, FormatError), open_file(path) as file:
             identifiers = parse_json(file.read())
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise FormatError(f"{wrong}: it is not JSON ({error})") from error
     try:
@@ -327,12 +325,9 @@ def descriptions_in(folder: str, ending: str = "") -> list[str]:
     Raises:
         InputError: If the folder cannot be read.
     """
-    try:
+    names: list[str] = []
+    with reading(folder), contextlib.suppress(*ABSENT):
         names = os.listdir(folder or ".")
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise unreadable(folder, error) from error
     return sorted(os.path.join(folder, name) for name in names if name.endswith(f"{ending}{DESCRIPTION_SUFFIX}"))
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import xxhash
 
-from dsindex.errors import InputError
 from dsindex.runtime.tasks import ShardTask
+from dsindex.store.errors import reading
 from dsindex.store.local import InputStatus
 from dsindex.store.protocol import store_of
 from dsindex.text.input_format import TextPart, detect_form
@@ -109,12 +109,9 @@ def look_at_inputs(
 def _look_at(found: FoundPath, *, wanted: InputFormat, selection: Selection | None) -> SeenInput:
     path, stored = found.path, found.absolute_path
     with found.errors_placed():
-        try:
-            with store_of(stored).open(stored, found.status) as file:
-                form = detect_form(file, shown_as=path, wanted=wanted)
-        except OSError as error:
-            hint = "check --input, which takes files, folders and patterns, and - for a pipe"
-            raise InputError(f"{path}: cannot be read ({error.strerror})", hint=hint) from error
+        hint = "check --input, which takes files, folders and patterns, and - for a pipe"
+        with reading(path, hint=hint), store_of(stored).open(stored, found.status) as file:
+            form = detect_form(file, shown_as=path, wanted=wanted)
         status = InputStatus(path=stored, size_bytes=file.size_bytes, version=file.version)
         groups: tuple[int, ...] | None = None
         if form.is_table:
