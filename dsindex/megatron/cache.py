@@ -133,8 +133,9 @@ def read_description(path: str) -> dict[str, Any]:
         FormatError: If it cannot be read or is not the description of a GPTDataset or a blend of them.
     """
     wrong = f"{path} is not the description of a {GPT_CLASS} or {BLENDED_CLASS}"
+    hint = "give a …-description.txt of the job's cache folder"
     try:
-        with reading(path, FormatError), open_file(path) as file:
+        with reading(path, FormatError, hint=hint), open_file(path) as file:
             identifiers = parse_json(file.read())
     except ValueError as error:
         raise FormatError(f"{wrong}: it is not JSON ({error})") from error

@@ -218,7 +218,7 @@ def refuse_url(path: str) -> str:
     Raises:
         ValueError: If it is an address, which would become a folder `s3:`.
     """
-    return refuse_address(path, "an address, where only a path of this machine works; copy finished files", ValueError)
+    return refuse_address(path, "this must be a path of this machine, not an address", ValueError)
 
 
 def absolute(path: str) -> str:
