@@ -13,10 +13,9 @@ from dsindex.errors import InputError, OutputError, UsageError
 from dsindex.formats.dtypes import dtype_for_vocabulary
 from dsindex.formats.quarantine import BadRecords, group_bad_records
 from dsindex.messages import format_size
-from dsindex.runtime.inputs import group_inputs
 from dsindex.runtime.job import open_job
 from dsindex.runtime.output import Output
-from dsindex.runtime.plan import make_plan
+from dsindex.runtime.plan import group_inputs, make_plan
 from dsindex.runtime.preflight import (
     IDX_BYTES,
     PROVENANCE_BYTES,

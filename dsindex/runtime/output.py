@@ -19,7 +19,6 @@ from dsindex.store.urls import with_suffix
 if TYPE_CHECKING:
     import numpy as np
 
-    from dsindex.store.local import StoredFile
 
 RANGE_BYTES = DIGEST_BLOCK_BYTES
 """Size of the ranges of a token file, so that each has one digest."""
@@ -108,10 +107,6 @@ class Output:
     def partial(self, suffix: str) -> str:
         """Return where a file is written: on a disk under its partial name, in a bucket under its final one."""
         return self.artifact.partial(self.final(suffix))
-
-    def digests(self, files: dict[str, StoredFile]) -> dict[str, StoredFile]:
-        """Return its files by suffix, sorted as manifests have them."""
-        return {suffix: files[suffix] for suffix in sorted(self.suffixes)}
 
     # The token file, by ranges.
 
