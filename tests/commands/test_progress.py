@@ -119,7 +119,7 @@ def test_notebook_gets_bars_and_results_as_html(monkeypatch, clock):
         reporter.advance(100)
     assert shown[-1].startswith('&lt;b&gt;<br>tokenize <progress value="0.25"></progress> 25%, 1 of 2 shards')
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    verified = dsindex.verify(str(GOLDEN / "merged"))._repr_html_()
-    assert verified.startswith("<pre>")
+    verified = dsindex.verify(str(GOLDEN / "missing"))._repr_html_()
+    assert "MISSING" in verified
     assert "\x1b" not in verified
     assert dsindex.open(GOLDEN / "merged")._repr_html_().startswith("<pre>IndexedDataset(&#x27;")
