@@ -254,7 +254,7 @@ class ConversationReader:
         return [{"role": "system", "content": system}, *turns], num_prompt_turns + (num_prompt_turns > 0)
 
     def _read_message(self, turn: object, number: int, notes: set[str]) -> tuple[Message, bool]:
-        """Return the `number`-th message (from 1) as templates expect it, and whether it has the role of a tool call."""
+        """Return the `number`-th message (from 1) as templates expect it, and whether its role is a tool call's."""
         turn = require(turn, dict, where := f"message {number}")
         name = message_role(turn, number)
         is_call = name.lower() in CALL_ROLES

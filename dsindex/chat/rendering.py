@@ -74,11 +74,9 @@ _MAX_NUMBER = 10_000
 """Largest number for a filter or a width."""
 _MAX_INDENT = 16
 """Characters of an indentation of JSON, and of a separator."""
-_ENLARGING = frozenset({
-    *("center", "ljust", "rjust", "zfill", "replace", "join", "format", "indent"),
-    *("encode", "expandtabs", "format_map", "maketrans", "translate"),
-})
-"""Methods of a text, and filters, whose result may be much longer than it, or that are refused."""
+_REFUSED_METHODS = ("encode", "expandtabs", "format_map", "maketrans", "translate")
+_ENLARGING = {"center", "ljust", "rjust", "zfill", "replace", "join", "format", "indent"}
+"""Methods of a text, and filters, whose result may be much longer than it."""
 _SMALL = 4096
 """Characters of a sum that is not counted: steps bound how many there are."""
 _LARGE_WIDTH = {
@@ -432,6 +430,8 @@ class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # as a
             return _counted(budget, super().call(__context, __obj, *args, **names))
         for name in ("_loop_vars", "_block_vars"):  # jinja2's own, for functions that read the context
             names.pop(name, None)
+        if __obj.__name__ in _REFUSED_METHODS:
+            raise SecurityError(f"a template cannot use the method {__obj.__name__!r} of a text")
         if __obj.__name__ in _ENLARGING:
             args = tuple([*value] if __obj.__name__ == "join" else value for value in args)
             budget.take(_measure_text(budget, owner, __obj.__name__, [*args, *names.values()]))
@@ -479,8 +479,6 @@ def _measure_text(budget: _Budget, text: str, name: str, values: Sequence[Any]) 
             if _LARGE_WIDTH[name].search(text) or (name == "%" and is_wide):
                 raise SecurityError("a width in a format is too large")
             return int(text.count("{" if name == "format" else "%")) * (budget.weigh(*values) + 999)
-        case (("encode" | "expandtabs" | "format_map" | "maketrans" | "translate"), *_):
-            raise SecurityError(f"a template cannot use the method {name!r} of a text")
     return 0
 
 

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import functools
 import json
+import math
 import os
 import socket
 import threading
@@ -110,13 +111,6 @@ def _space() -> str:
     return ""
 
 
-def _has_ended(owner: dict[str, Any]) -> bool:
-    """Whether an owner was a process of this machine, and has ended."""
-    if not owner or (owner["host"], owner["space"]) != (socket.gethostname(), _space()):
-        return False
-    return not os.path.exists(f"/proc/{owner['pid']}")
-
-
 class _FileLock(Lock):
     """A file that the system locks."""
 
@@ -173,18 +167,14 @@ class _Lease(Lock):
         from dsindex.store.objects import OBJECTS  # obstore is slow to import
 
         super().__init__(path, what)
-        self._store = OBJECTS
-        self._stop = threading.Event()
-        self._content = b""
-        self._version = ""
-        self._renewed = 0.0
-        self._is_lost = False
+        self._store, self._stop = OBJECTS, threading.Event()
+        self._content, self._version, self._renewed = b"", "", -math.inf
         self._take()
         self._renewer = threading.Thread(target=self._renew, daemon=True, name="dsindex-lease")
         self._renewer.start()
 
     def still_held(self) -> bool:
-        return not self._is_lost and time.monotonic() - self._renewed < LEASE_SECONDS
+        return time.monotonic() - self._renewed < LEASE_SECONDS
 
     def release(self) -> None:
         self._stop.set()
@@ -198,24 +188,18 @@ class _Lease(Lock):
         if self._write(None):
             return
         content, version = self._store.read(self.path) or (b"", "")
-        left = 0.0 if _has_ended(_owner(content)) else self._seconds_left()
+        owner, left = _owner(content), 0.0
+        is_of_here = owner and (owner["host"], owner["space"]) == (socket.gethostname(), _space())
+        if not is_of_here or os.path.exists(f"/proc/{owner['pid']}"):
+            with contextlib.suppress(MissingObjectError):  # by the time at which the store says that it was written
+                left = LEASE_SECONDS - time.time() + self._store.head(self.path).modified_ns / 1e9
         if left > 0 or not self._write(version):
             raise self._refusal(content, f"; if it no longer runs, its lock lapses in {left:.0f} s")
 
-    def _seconds_left(self) -> float:
-        """Return for how long a lease holds, by the time at which the store says that it was written."""
-        with contextlib.suppress(MissingObjectError):
-            return LEASE_SECONDS - time.time() + self._store.head(self.path).modified_ns / 1e9
-        return 0.0
-
     def _write(self, version: str | None) -> bool:
-        """Write the lease, if there is none, or in place of a version."""
+        """Write the lease if there is no lease, or in place of a version."""
         content, now = _self(), time.monotonic()
-        if version is None:
-            put = self._store.put_if_absent(self.path, content)
-        else:
-            put = self._store.put_if_match(self.path, content, version)
-        if put is not None:
+        if put := self._store.put_if(self.path, content, version):
             self._content, self._version, self._renewed = content, put, now
         return put is not None
 
@@ -223,5 +207,5 @@ class _Lease(Lock):
         while not self._stop.wait(RENEWAL_SECONDS):
             with contextlib.suppress(OSError, DsindexError):
                 if not self._write(self._version):
-                    self._is_lost = True
+                    self._renewed = -math.inf
                     return

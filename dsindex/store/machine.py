@@ -1,6 +1,6 @@
 """CPUs and memory that this process may use: limits of the machine and of all nested control groups.
 
-The files are those of the kernel's control groups: version 2 (cgroup-v2.rst) and version 1 (cgroup-v1/memory.rst).
+The files belong to the kernel's control groups: version 2 (cgroup-v2.rst) and version 1 (cgroup-v1/memory.rst).
 """
 
 from __future__ import annotations

@@ -9,16 +9,20 @@ Plain text is read as JSON lines, too: each line, or the whole file, becomes the
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from dsindex.errors import InputError
+from dsindex.errors import BadRecordError, InputError
 from dsindex.formats.dtypes import starts_of
+from dsindex.store.errors import reading
 from dsindex.store.json_text import encode_json
+from dsindex.store.read import input_status, opened_input
 from dsindex.text.compressed import PIECE_BYTES, decode
 from dsindex.text.fields import JSON_WHITESPACE
+from dsindex.text.input_format import TextPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.store.local import Readable
-    from dsindex.text.input_format import TextPart
 
 BOM = b"\xef\xbb\xbf"
 TEXT_KEY = "text"
@@ -54,6 +57,9 @@ class LineBlock:
     """Index in `data` of each line's first byte, shape [lines]."""
     ends: NDArray[np.int64]
     """Index in `data` after each line's last byte, excluding the newline."""
+    sizes: NDArray[np.int64]
+    """Bytes of each line, excluding the newline. A line that was larger than the limit may be alone in a block, with
+    only its first bytes in `data`: those that `cut_large` returns."""
     offsets: NDArray[np.int64]
     """File offset of each line's first byte, or where else the line is from: the row group of a table, for one."""
     text_bytes: int
@@ -76,9 +82,16 @@ class LineBlock:
             lines=np.arange(first_line, first_line + len(ends)),
             starts=starts,
             ends=ends,
+            sizes=ends - starts,
             offsets=starts + offset,
             text_bytes=len(data),
         )
+
+    @classmethod
+    def of_long_line(cls, head: bytes, num_bytes: int, *, offset: int, line: int) -> LineBlock:
+        """Return the block of a line of so many bytes that was not held in memory; a document may have newlines."""
+        empty, end = cls.of_text(b"", offset=offset, first_line=line), np.array([len(head)])
+        return replace(empty, data=head, ends=end, sizes=np.array([num_bytes]), text_bytes=num_bytes + 1)
 
     @classmethod
     def of_lines(
@@ -103,6 +116,7 @@ class LineBlock:
             lines=np.concatenate([block.lines for block in blocks]),
             starts=bases + np.concatenate([block.starts for block in blocks]),
             ends=bases + np.concatenate([block.ends for block in blocks]),
+            sizes=np.concatenate([block.sizes for block in blocks]),
             offsets=np.concatenate([block.offsets for block in blocks]),
             text_bytes=sum(block.text_bytes for block in blocks),
         )
@@ -116,27 +130,7 @@ class LineBlock:
         return self.line(number) if self.offsets[number] else self.line(number).removeprefix(BOM)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongLine:
-    """A line longer than the limit, which was not held in memory."""
-
-    offset: int
-    line: int
-    head: bytes
-    """The first bytes of the line, as `cut_large` returns them."""
-    num_bytes: int
-    """Size of the whole line, excluding the newline."""
-    num_lines = 1
-
-    @property
-    def text_bytes(self) -> int:
-        """Size of the line with its newline."""
-        return self.num_bytes + 1
-
-
-def read_lines(
-    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int
-) -> Iterator[LineBlock | LongLine]:
+def read_lines(part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int) -> Iterator[LineBlock]:
     """Yield the lines of a part, in order; the last one may extend beyond its end.
 
     Memory holds one block, or the longest line if that is larger.
@@ -145,7 +139,7 @@ def read_lines(
         part: The part.
         file: Its file.
         block_bytes: Bytes to read before the lines so far are yielded.
-        max_line_bytes: A line longer than this and than a block is yielded as a LongLine.
+        max_line_bytes: Of a line longer than this and than a block, only the first bytes are read.
 
     Raises:
         InputError: If the file cannot be read, or is not compressed as expected.
@@ -155,9 +149,7 @@ def read_lines(
     return _cut_lines(chunks, end, max_line_bytes, skips_first=part.begin > 0)
 
 
-def _cut_lines(
-    chunks: Iterator[Chunk], end: int | None, limit: int, *, skips_first: bool
-) -> Iterator[LineBlock | LongLine]:
+def _cut_lines(chunks: Iterator[Chunk], end: int | None, limit: int, *, skips_first: bool) -> Iterator[LineBlock]:
     """Cut text into blocks of the lines that begin before the end; no chunk begins before it and reaches past it."""
     held, begin, line = bytearray(), 0, 0
     chunk = _after_line(chunks, 0) if skips_first else next(chunks, None)
@@ -181,7 +173,7 @@ def _cut_lines(
         size, head = len(held), cut_large(held, limit)
         held = bytearray()
         offset, _ = chunk = _after_line(chunks, begin + size)
-        yield LongLine(offset=begin, line=line, head=head, num_bytes=offset - 1 - begin)
+        yield LineBlock.of_long_line(head, offset - 1 - begin, offset=begin, line=line)
         line += 1
     if held:
         yield LineBlock.of_text(held, offset=begin, first_line=line)
@@ -203,7 +195,7 @@ def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[C
     if part.form.container != "plain":
         pieces = decode(part.path, file, part.form.container, piece_bytes=min(block_bytes, PIECE_BYTES))
         begin = 0
-        for text in _gather(pieces, block_bytes):
+        while text := b"".join(_first(pieces, block_bytes)):
             yield begin, text
             begin += len(text)
         return
@@ -218,17 +210,13 @@ def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[C
         begin += len(read)
 
 
-def _gather(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
-    """Join pieces of a text, until they have so many bytes."""
-    held: list[bytes] = []
-    size = 0
+def _first(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
+    """Yield the next pieces of a text, until they have so many bytes."""
     for piece in pieces:
-        held.append(piece)
-        size += len(piece)
-        if size >= num_bytes:
-            yield b"".join(held)
-            held, size = [], 0
-    yield b"".join(held)
+        yield piece
+        num_bytes -= len(piece)
+        if num_bytes <= 0:
+            return
 
 
 def cut_large(line: bytes | bytearray, limit: int) -> bytes:
@@ -243,12 +231,10 @@ def cut_large(line: bytes | bytearray, limit: int) -> bytes:
 # Plain text as records. A line of white space is blank, and a carriage return before a newline is not in the text.
 
 
-def read_text_lines(
-    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int
-) -> Iterator[LineBlock | LongLine]:
+def read_text_lines(part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int) -> Iterator[LineBlock]:
     """Yield the lines of a part, each as a JSON object; takes the arguments of `read_lines` and raises its errors."""
     for block in read_lines(part, file, block_bytes=block_bytes, max_line_bytes=max_line_bytes):
-        if isinstance(block, LongLine):
+        if block.sizes[0] > len(block.data):
             yield block
             continue
         texts = [block.text(number) for number in range(len(block.starts))]
@@ -256,17 +242,15 @@ def read_text_lines(
         yield LineBlock.of_lines(lines, block.offsets, int(block.lines[0]), text_bytes=block.text_bytes)
 
 
-def read_text_file(
-    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int
-) -> Iterator[LineBlock | LongLine]:
-    """Yield a whole file as one object of JSON; a larger file than a line may be is a LongLine."""
+def read_text_file(part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int) -> Iterator[LineBlock]:
+    """Yield a whole file as one object of JSON, or as a long line if it is larger than the limit."""
     content, num_bytes, limit = bytearray(), 0, max_line_bytes
     for _, text in _read_chunks(part, file, block_bytes):
         num_bytes += len(text)
         if len(content) <= limit:
             content += text
     if num_bytes > limit:
-        yield LongLine(offset=0, line=0, head=cut_large(content, limit), num_bytes=num_bytes)
+        yield LineBlock.of_long_line(cut_large(content, limit), num_bytes, offset=0, line=0)
     else:
         line = _as_object(bytes(content.removeprefix(BOM)))
         yield LineBlock.of_lines([line], np.zeros(1, np.int64), 0, text_bytes=num_bytes)
@@ -278,3 +262,63 @@ def _as_object(text: bytes) -> bytes:
         return encode_json({TEXT_KEY: text.decode()})
     except UnicodeDecodeError:
         return text.replace(b"\n", b" ")
+
+
+# The lines that are JSON, for raw indices.
+
+_JSON_BLOCK_BYTES = 4 << 20
+
+
+def is_json(line: bytes) -> bool:
+    """Tell whether json.loads accepts a line, as Modalities asks.
+
+    msgspec is several times as fast and stricter: it refuses NaN, a BOM, UTF-16 and lone surrogates.
+
+    >>> is_json(b'{"a": NaN}'), is_json(b""), is_json(b"{'a': 1}")
+    (True, False, False)
+    """
+    import msgspec  # an environment that only reads datasets may lack it
+
+    try:
+        msgspec.json.decode(line)
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        try:
+            json.loads(line)
+        except (ValueError, RecursionError):
+            return False
+    return True
+
+
+def find_lines(path: str, *, drop_faulty_entries: bool = False) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+    """Find the lines of a file that are JSON; a blank line is not.
+
+    Args:
+        path: The file.
+        drop_faulty_entries: Leave other lines out; otherwise the first one is an error.
+
+    Returns:
+        (offset, length) in bytes of each line, shape [lines, 2], and (1-based line, offset) of those left out.
+
+    Raises:
+        InputError: If the file is empty, cannot be read or changes during the run.
+        BadRecordError: At the first faulty line.
+    """
+    with reading(path):
+        part = TextPart.of(input_status(path))
+    kept, num_lines = [np.empty((0, 2), np.int64)], 0
+    faulty: list[tuple[int, int]] = []
+    with opened_input(part) as file:
+        if part.size_bytes == 0 and not drop_faulty_entries:  # Modalities counts an empty file as one faulty line
+            raise InputError(f"{path}: the file is empty", hint="index it with --drop-faulty-entries")
+        for block in read_lines(part, file, block_bytes=_JSON_BLOCK_BYTES, max_line_bytes=part.size_bytes):
+            pairs = np.stack((block.offsets, block.sizes), axis=1)
+            # A BOM is part of its line: json.loads must judge it.
+            wrong = [number for number in range(len(pairs)) if not is_json(block.line(number))]
+            if wrong and not drop_faulty_entries:
+                what = "not JSON" if block.line(wrong[0]).strip(b"\r") else "a blank line"
+                reason = f"{what}; fix it, or leave such lines out with --drop-faulty-entries"
+                raise BadRecordError(path, int(pairs[wrong[0], 0]), reason, num_lines + wrong[0] + 1)
+            faulty += [(num_lines + number + 1, int(pairs[number, 0])) for number in wrong]
+            num_lines += len(pairs)
+            kept.append(np.delete(pairs, wrong, axis=0))
+    return np.concatenate(kept), faulty

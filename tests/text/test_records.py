@@ -28,12 +28,6 @@ def test_a_nasty_line_is_read_as_json_loads_reads_it(nasty, good):
         assert as_reading(parse(content)) == reference(content)
 
 
-def test_lines_of_later_blocks_have_their_numbers(tmp_path):
-    path = tmp_path / "lines.jsonl"
-    path.write_bytes(content := b"\n".join([GOOD] * 9))
-    assert read_ranges(path, [0, len(content)], block_bytes=3 * len(GOOD) + 3) == reference(content)
-
-
 @given(content=contents(), data=st.data())
 @settings(max_examples=150)
 def test_any_ranges_and_blocks_equal_json_loads(tmp_path_factory, content, data):
@@ -82,11 +76,11 @@ def test_a_long_line_takes_little_more_memory_than_the_limit(tmp_path, suffix, c
     part = part_of(path, form=InputForm(container=container))
     tracemalloc.start()
     try:
-        [(_, line)] = TaskReader([part]).lines(block_bytes=1 << 16, max_line_bytes=limit)
+        [(_, block)] = TaskReader([part]).lines(block_bytes=1 << 16, max_line_bytes=limit)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (line.num_bytes, len(line.head)) == (size_bytes, 1 << 20)
+    assert (block.sizes.tolist(), len(block.line(0))) == ([size_bytes], 1 << 20)
     assert peak < 1.4 * limit
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import uuid
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,8 +21,7 @@ from dsindex.text.input_format import InputForm, detect_form
 from dsindex.text.reader import TaskReader
 from dsindex.text.records import parse_block
 from dsindex.text.selection import open_selection
-from dsindex.text.table_values import json_values
-from dsindex.text.tables import measure_table
+from dsindex.text.tables import json_values, measure_table
 from tests.support.datasets import part_of, read_part
 
 STORED = ("parquet", "arrow-file", "arrow-stream")
@@ -142,34 +142,12 @@ def test_binary_values_are_utf8_or_bad(format, kind, tmp_path):
     path = write_table(tmp_path / "table", pa.table({"text": array, "id": [1, 2, 3]}), format)
     assert read(path, format)[0] == {0: (["good"],), 2: (["fine é"],)}
     [(number, (reason, _))] = read(path, format)[1].items()
-    assert (number, reason) == (1, "the value under the key 'text' is not UTF-8")
+    assert (number, "a text that is not UTF-8" in reason) == (1, True)
     selection = open_selection(['x=.text | if type == "array" then .[0] else . end'])
     texts, bad, _ = collect(parse_block(block, selection, 1 << 30) for block in read_lines(path, format, 1))
     assert list(texts.values()) == [(["good"],), (["fine é"],)]
     expected = "not UTF-8" if kind == pa.string() else "is null|with null as item 1"
     assert [number for number, (reason, _) in bad.items() if re.search(expected, reason)] == [1]
-
-
-def test_rows_have_a_form_in_json(tmp_path):
-    when = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
-    rows = {
-        "time": pa.array([when, None], pa.timestamp("ns", "UTC")),
-        "date": [when.date(), None],
-        "cost": [decimal.Decimal("1.50"), None],
-        "took": pa.array([1500, None], pa.duration("ms")),
-        "pairs": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
-        "deep": [{"x": [b"y"], "z": None}, None],
-        "id": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(range(16)), None], pa.binary(16))),
-        "image": [b"\xff\xd8", None],
-        "n": [0.5, 7.0],
-    }
-    path = write_table(tmp_path / "table", pa.table(rows), "arrow-file")
-    [block] = read_lines(path, "arrow-file", 1 << 20)
-    assert json.loads(block.text(0)) == {
-        "time": "2026-01-31T12:00:00Z", "date": "2026-01-31", "cost": "1.50", "took": 1.5, "pairs": {"a": 1},
-        "deep": {"x": ["y"]}, "n": 0.5, "id": "00010203-0405-0607-0809-0a0b0c0d0e0f", "image": None,
-    }  # fmt: skip
-    assert json.loads(block.text(1)) == dict.fromkeys(rows, None) | {"n": 7.0}
 
 
 def decoded(value):
@@ -179,8 +157,8 @@ def decoded(value):
         return value
 
 
-def shown_ms(ms):
-    moment = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(milliseconds=ms)
+def shown_us(us):
+    moment = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=us)
     return moment.isoformat().replace("+00:00", "Z")
 
 
@@ -191,10 +169,15 @@ LEAVES = [
     (pa.binary(), st.binary(max_size=2), decoded),
     (pa.date32(), st.dates(), lambda value: value.isoformat()),
     (pa.timestamp("us"), st.datetimes(), lambda value: value.isoformat()),
-    (pa.timestamp("ms", "UTC"), st.integers(0, 10**9), shown_ms),
+    (pa.timestamp("ms", "UTC"), st.integers(0, 10**9), lambda ms: shown_us(1000 * ms)),
     (pa.decimal128(9, 2), st.integers(0, 999).map(lambda cents: decimal.Decimal(cents).scaleb(-2)), str),
     (pa.duration("ms"), st.integers(-9, 10**6), lambda ms: ms / 1000),
+    (pa.timestamp("ns", "UTC"), st.integers(0, 10**9).map(lambda us: us * 1000), lambda ns: shown_us(ns // 1000)),
 ]  # fmt: skip
+
+
+UUIDS = (pa.uuid(), st.uuids().map(lambda value: value.bytes), lambda value: str(uuid.UUID(bytes=value)))
+"""pyarrow makes no lists of them from values of Python."""
 
 
 def nested(inner):
@@ -222,7 +205,7 @@ def nested(inner):
 @settings(max_examples=300)
 def test_values_of_drawn_types_have_their_form_in_json(data):
     kind, values, form = data.draw(
-        st.recursive(st.sampled_from(LEAVES), lambda inner: inner.flatmap(nested), max_leaves=3)
+        st.recursive(st.sampled_from(LEAVES), lambda inner: inner.flatmap(nested), max_leaves=3) | st.just(UUIDS)
     )
     rows = data.draw(st.lists(st.none() | values, max_size=5))
     begin = data.draw(st.integers(0, len(rows)))
@@ -314,16 +297,6 @@ def test_encryption_is_named(plain_footer, tmp_path):
         measure(path, "parquet", TEXT)
     if plain_footer:
         assert len(measure(path, "parquet", {"kind": ("kind",)})) == 1
-
-
-@pytest.mark.parametrize("format", STORED)
-def test_changed_files_are_refused(format, tmp_path):
-    path = write_table(tmp_path / "table", TABLE, format, group_rows=20)
-    blocks = read_part(table_part(path, format), open_selection(["text"]), block_bytes=1)
-    next(blocks)
-    os.utime(path, ns=(1, 1))
-    with pytest.raises(InputError, match="changed while the job was running"):
-        list(blocks)
 
 
 def test_columns_of_one_name_are_refused_if_all_are_read(tmp_path):
