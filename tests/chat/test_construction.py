@@ -158,16 +158,8 @@ def test_special_tokens_of_a_list_are_checked_and_not_written():
 def test_weights_and_last_turn_leave_replies_out():
     record = conversation("up", "one", "up", "two", "three")
     record["conversations"][-1]["from"] = "gpt"
-<<<<<<< HEAD
-    assert trained_texts(SPEC_YAML, record) == ["'one'", "'twothree</s>'"]
-    assert trained_texts(SPEC_YAML + "learn: last_turn\n", record) == ["'twothree</s>'"]
+    assert trained_texts(SPEC_YAML, record) == ["one", "twothree</s>"]
+    assert trained_texts(SPEC_YAML + "learn: last_turn\n", record) == ["twothree</s>"]
     record["conversations"][3]["weight"] = 0
     record["conversations"][1]["train"] = False
-    assert trained_texts(SPEC_YAML, record) == ["'three</s>'"]
-=======
-    assert learnt_texts(SPEC_YAML, record) == ["one", "twothree</s>"]
-    assert learnt_texts(SPEC_YAML + "learn: last_turn\n", record) == ["twothree</s>"]
-    record["conversations"][3]["weight"] = 0
-    record["conversations"][1]["train"] = False
-    assert learnt_texts(SPEC_YAML, record) == ["three</s>"]
->>>>>>> main
+    assert trained_texts(SPEC_YAML, record) == ["three</s>"]
