@@ -102,7 +102,7 @@ def make_exports(
     executor: Executor,
     reporter: Reporter,
 ) -> list[MadeExport]:
-    """Make the exports that are not there yet; those of other tokens are replaced.
+    """Make the exports that are not there yet; replace exports of other tokens.
 
     Args:
         config: The options of the job.

@@ -174,7 +174,7 @@ class InstructionCollator:
             mask.append(np.full(len(ids), segment.trainable, dtype=np.uint8))
         assembled = np.concatenate(mask)
         if not assembled.any():
-            raise RecordProblem("nothing-learnt", "nothing is trained on: the mask is 0 for every token")
+            raise RecordProblem("no-trained-tokens", "nothing is trained on: the mask is 0 for every token")
         return np.concatenate(tokens), assembled
 
 

@@ -88,13 +88,6 @@ def description_text(identifiers: Mapping[str, Any]) -> str:
     return json.dumps(own, indent=4)
 
 
-def description_hash(text: str) -> str:
-    """Return the hash that begins the names of a cache's files."""
-    import hashlib  # slow to import for readers
-
-    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
-
-
 class _Described(msgspec.Struct):
     """What is read of the description of a dataset."""
 
@@ -309,7 +302,9 @@ def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None
     >>> cache_files("cache", {"class": "GPTDataset", "index_split": "train"}).stem
     'cache/ea5bb378baa5a235645b597098926baf-GPTDataset-train'
     """
-    begin = description_hash(description_text(identifiers)) if name is None else name
+    import hashlib  # slow to import for readers
+
+    begin = name or hashlib.md5(description_text(identifiers).encode(), usedforsecurity=False).hexdigest()
     if is_maxtext(identifiers):
         return CacheFiles(os.path.join(folder, begin))
     return CacheFiles(os.path.join(folder, f"{begin}-{identifiers['class']}-{split_of(identifiers)}"))
