@@ -157,7 +157,9 @@ class Trial:
             place = f"{self.folder}/{READ}"
         elif event.what.endswith(" partial"):  # a file that is complete, before its size is compared and it is renamed
             target = f"{self.out}::\\.(bin|pbin|idx|parquet|zst)\\.[0-9a-f]+\\.partial$"
-            return Strike(at=0, what=what, place=r"manifest\.json\.[0-9a-f]+\.partial", target=target, seed=self.job.seed)
+            return Strike(
+                at=0, what=what, place=r"manifest\.json\.[0-9a-f]+\.partial", target=target, seed=self.job.seed
+            )
         elif event.is_publishing:
             place = f"{self.folder}/(out|first)/(?!x[^/ ]*\\.build/)"
         if event.what in DAMAGES:
