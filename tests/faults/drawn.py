@@ -40,6 +40,8 @@ class Event:
     what: str
     share: float = 0.0
     """Where it strikes: a share of the calls of an undisturbed run."""
+    file: str = ""
+    """A regular expression of the files of which one is damaged between runs."""
     is_publishing: bool = False
     """Whether only calls count that touch the outputs themselves."""
     replaces: bool = False
@@ -109,10 +111,12 @@ def draw_events(rng, command, *, is_keeping):
     for number in range(rng.choice((1, 1, 2, 2, 3))):
         share = rng.random() if rng.random() < 0.8 else 1 - rng.random() ** 3 * 0.1
         share = share**2 if number else share  # less is left to do
-        yield Event(kind="strike", what=rng.choice(strikes), share=share, is_publishing=rng.random() < 0.3)
         kind = rng.choice(("", "", "damage", "damage", "damage", "other", "move"))
+        what = rng.choice(STRIKES[:9] if kind == "damage" else strikes)  # which leave something
+        yield Event(kind="strike", what=what, share=share, is_publishing=what not in DAMAGES and rng.random() < 0.3)
         if kind == "damage":
-            yield Event(kind=kind, what=rng.choice(DAMAGES))
+            file = rng.choice(("", "", "journal", "/shards/", "/shards/", r"\.partial"))
+            yield Event(kind=kind, what=rng.choice(DAMAGES), file=file)
         elif kind == "other" and command in REPLACING:
             what = rng.choice(OTHERS[command])
             yield Event(kind=kind, what=what, share=rng.random() * 2, replaces=rng.random() < 0.5)

@@ -151,7 +151,7 @@ def words_over_datasets(job, folder, out):
         case "convert":
             return ["convert", paths[0], f"{out}/x" if paths[0].endswith(".pbin") else f"{out}/x.pbin"]
     if job.seed % 2 or is_continuing:
-        paths = [word for number, path in enumerate(paths) for word in (str(1 + number), path)]
+        paths = [word for number, path in enumerate(dict.fromkeys(paths)) for word in (str(1 + number), path)]
     words = ["index", "--data-path", *paths, "--seq-length", "32", "--num-samples", "300", "--split", "1"]
     return [*words, "--data-cache-path", f"{out}/cache", "--plain-names"]
 

@@ -191,8 +191,7 @@ class Trial:
         paths = [path for path in paths if os.path.relpath(path, self.out) not in USERS]
         commits = b"".join(Path(path).read_bytes() for path in paths if path.endswith(".commit"))
         paths = [path for path in paths if re.search(LEFT, path) or f'"{os.path.basename(path)}"'.encode() in commits]
-        journals = [path for path in paths if "journal" in path]
-        done = damage_one(event.what, journals if journals and rng.random() < 0.3 else paths, rng)
+        done = damage_one(event.what, [path for path in paths if re.search(event.file, path)] or paths, rng)
         if done is None:
             self.counts["Damage between runs", "nothing was left to damage"] += 1
             return
