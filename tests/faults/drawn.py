@@ -43,7 +43,7 @@ class Event:
     file: str = ""
     """A regular expression of the files of which one is damaged between runs."""
     is_publishing: bool = False
-    """Whether only calls count that touch the outputs themselves."""
+    """Whether only calls count that touch commits and final names."""
     replaces: bool = False
     """Whether the run with other options has --replace."""
 

@@ -28,6 +28,8 @@ LEFT = r"\.build/|/w\.build|\.partial|\.tmp|\.commit|\.withdrawn|-lock"
 """Files of ours that are not published."""
 READ = "(in|out|first|elsewhere|chat.yaml)"
 """What a run reads in the folder of its job."""
+PUBLISHED = r"(?!x[^/ ]*\.build/)(?!.*(\.partial$|progress|-lock))"
+"""What publishing touches in the folder of the outputs: commits, final names, and temporary files of whole files."""
 USERS = {"x.txt": b"mine", "x_text_document.bin.old": b"mine", "x_notes.tmp": b"mine", "x.pbin.bak": b"mine",
          "x.build.tar": b"mine", "cache/mine.npy": b"mine", "x_parquet.old/a": b"mine"}  # fmt: skip
 """Files of the user's beside the outputs."""
@@ -161,7 +163,7 @@ class Trial:
                 at=0, what=what, place=r"manifest\.json\.[0-9a-f]+\.partial", target=target, seed=self.job.seed
             )
         elif event.is_publishing:
-            place = f"{self.folder}/(out|first)/(?!x[^/ ]*\\.build/)"
+            place = f"{self.folder}/(out|first)/{PUBLISHED}"
         if event.what in DAMAGES:
             target = f"{self.work_dir}::/shards/.*(?<!\\.tmp)$"
         seed, lasts = self.job.seed, what in {"ENOSPC", "EDQUOT"}
@@ -189,15 +191,19 @@ class Trial:
         rng = random.Random(f"{self.job.seed} {event}")
         paths = [*paths_below(self.out), *(paths_below(self.work) if self.work else [])]
         paths = [path for path in paths if os.path.relpath(path, self.out) not in USERS]
+        for one, other in (("journal", "work-folder.json"), ("work-folder.json", "journal")):
+            if one in self.touched:  # one of them has to say that the folder is a work folder
+                paths = [path for path in paths if other not in path]
         commits = b"".join(Path(path).read_bytes() for path in paths if path.endswith(".commit"))
         paths = [path for path in paths if re.search(LEFT, path) or f'"{os.path.basename(path)}"'.encode() in commits]
         done = damage_one(event.what, [path for path in paths if re.search(event.file, path)] or paths, rng)
         if done is None:
             self.counts["Damage between runs", "nothing was left to damage"] += 1
             return
-        self.touched = kind_of(done.replace(f"{self.folder}/", ""))
+        self.touched += f"{', ' if self.touched else ''}{kind_of(done.replace(f'{self.folder}/', ''))}"
         self.log.append(f"# {done}")
         self.counts["Damage between runs", event.what] += 1
+        self.counts["Files damaged between runs", file_kind(done)] += 1
 
     def run_other(self, event):
         """Run another job of the same output, perhaps until it is killed; the job then replaces what that one made."""
@@ -241,7 +247,7 @@ class Trial:
         if committed & set(ended.tokenized):
             raise Failed("a shard that was recorded is made again")
         if ended.code and self.touched:
-            self.counts["Failed once after", self.touched] += 1
+            self.counts["Failed once after damage of", file_kind(self.touched)] += 1
             ended = self.run()
         if ended.code:
             raise Failed(f"does not continue: {kind_of(' '.join(ended.errors.split())[-200:])}")
@@ -414,6 +420,12 @@ def snapshot(folder):
 def names_below(folder):
     """Return the names of all files below a folder, relative to it."""
     return sorted(os.path.relpath(os.path.join(top, name), folder) for top, _, own in os.walk(folder) for name in own)
+
+
+def file_kind(path):
+    """Return what kind of file a damaged one is."""
+    kinds = ("journal", "work-folder.json", "owner.json", "-lock", "shard-size.txt", "stdin", "/shards/", "commit")
+    return next((kind for kind in (*kinds, "partial", "tmp") if kind in path), "final name")
 
 
 def kind_of(path):
