@@ -302,7 +302,10 @@ def _explain(problem: str) -> str:
     name = place.rstrip("`").replace("[...]", "")
     unknown = re.fullmatch(r"Object contains unknown field `(.*)`", message)
     if unknown is not None:
-        return f"{unknown[1]}: no such option; the options are {', '.join(InstructionConfig.__struct_fields__)}"
+        names = InstructionConfig.__struct_fields__
+        near = " or ".join(difflib.get_close_matches(unknown[1], names, n=1))
+        known = f"did you mean {near}?" if near else f"the options are {', '.join(names)}"
+        return f"{unknown[1]}: no such option; {known}"
     wrong = re.fullmatch(r"Invalid enum value '(.*)'", message)
     if wrong is not None:
         values = get_args(get_type_hints(InstructionConfig)[name])

@@ -538,8 +538,8 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
     if source is None:
         known = ", ".join(sorted(tokenizer.chat_templates)) or "none"
         raise InputError(
-            f"no chat template {config.chat_template_name!r}: the tokenizer has {known}; set `chat_template` or "
-            "`message_construction`"
+            f"no chat template {config.chat_template_name!r}: the tokenizer has {known}",
+            hint="set `chat_template` or `message_construction` in CONFIG, such as `chat_template: chatml`",
         )
     if config.control_tokens == "refuse" and (split := tokenizer.split_tokens(control_tokens(config.chat_template))):
         raise TokenizerError(

@@ -279,25 +279,6 @@ def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int)
     return MaskedTokens(tokens=ids, mask=((depth == 1) & ~opens).astype(np.uint8))
 
 
-def show_masks(ids: NDArray[np.uint32], mask: NDArray[np.uint8], tokenizer: ChatTokenizer) -> str:
-    """Return tokens for display, one line per run of equal mask: whether it is trainable, its text, pieces and ids.
-
-    Args:
-        ids: Tokens of one conversation.
-        mask: 1 for trainable; same shape.
-        tokenizer: The tokenizer that made the tokens.
-    """
-    borders = np.flatnonzero(np.diff(mask)) + 1
-    lines = []
-    for run, trainable in zip(
-        np.split(ids, borders), mask[np.concatenate(([0], borders))] if ids.size else [], strict=False
-    ):
-        pieces = " ".join(tokenizer.token_text(int(token)) for token in run)
-        shown = " ".join(map(str, run.tolist()))
-        lines.append(f"{'learn' if trainable else '  -  '} | {tokenizer.decode(run)!r} | {pieces} | {shown}")
-    return "\n".join(lines)
-
-
 def _with_exact_offsets(tokenizer_json: str) -> str:
     """Return the tokenizer without `trim_offsets`, which removes blanks from offsets and never affects ids."""
     if "trim_offsets" not in tokenizer_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import numbers
 import os
 import shutil
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["help"]:
         given = [*given[1:2], "--help"]
+    leading = list(itertools.takewhile(lambda word: word.startswith("-"), given))
+    given = [*given[len(leading) :][:1], *leading, *given[len(leading) + 1 :]]  # flags may precede the command
     command = given[0] if given[:1] and given[0] in COMMANDS else None
     options: argparse.Namespace | None = None
     try:
@@ -86,6 +89,8 @@ def run(command: str, values: dict[str, Any]) -> object:
     name = "build_index" if command == "index" else command.replace("-", "_")
     if command == "build" and values.pop("dry_run", False):
         name = "estimate"
+    elif command == "instruct" and ("show" in values or "dry_run" in values):
+        name = "show_conversations"
     elif command == "pack" and "merge" in values:
         name = "join_packed"
     elif "progress" in options_of(load_model(command)):
@@ -194,5 +199,5 @@ def _what_is_kept(options: argparse.Namespace | None, stop: BaseException) -> st
     if notes:  # the command said what it kept
         return notes[0]
     if hasattr(options, "work_dir"):
-        return "finished shards are kept in the work folder; rerun the command to continue"
+        return "finished shards are kept; rerun the command to continue"
     return "nothing had begun" if options is None else "no incomplete file was left under a final name"

@@ -43,6 +43,13 @@ COMMON = frozenset({
 })  # fmt: skip
 """Options that `-h` lists for commands with more than a screenful; fields of any of the models."""
 HINTS = {"--split-sentences": "give a list of sentences as the text of a record, and each becomes a sequence"}
+REWORDED = {
+    r"the following arguments are required: (.*)": r"\1 is required",
+    r"(\S+): ignored explicit argument .*": r"\1 takes no value",
+    r"ambiguous option: (\S+) could match (.*)": r"\1 could be \2",
+    r"invalid choice: (\S+) \(choose from (.*)\)": r"\1 is not one of \2",
+}
+"""Messages of argparse → plainer ones."""
 SCREENFUL = 12
 """Options."""
 GROUPS = {
@@ -102,15 +109,19 @@ class Parser(argparse.ArgumentParser):
         options, rest = super().parse_known_args(words, namespace)
         if rest:
             word = rest[0].partition("=")[0]
-            if not word.startswith("-"):
-                self.error(f"unexpected argument: {rest[0]}")
-            near = " or ".join(difflib.get_close_matches(word, self._option_string_actions, n=2, cutoff=0.7))
+            if not word.startswith(("-", "–", "—")):  # dashes of a text that was pasted
+                is_input = rest[0] == words[0] and "--input" in self._option_string_actions
+                self.error(f"unexpected argument: {rest[0]}", f"did you mean --input {rest[0]}?" if is_input else "")
+            near = " or ".join(difflib.get_close_matches(word, self._option_string_actions, n=2, cutoff=0.65))
             self.error(f"there is no option {word}", HINTS.get(word, near and f"did you mean {near}?"))
         return options, rest
 
     def error(self, message: str, hint: str = "") -> NoReturn:
-        """Raise UsageError."""
-        raise UsageError(message.removeprefix("argument "), hint=hint or f"`{self.prog} -h` lists the common options")
+        """Raise UsageError, in our words for what users meet most."""
+        message = message.removeprefix("argument ")
+        for pattern, words in REWORDED.items():
+            message = re.sub(pattern, words, message)
+        raise UsageError(message, hint=hint or f"`{self.prog} -h` lists the common options")
 
 
 def make_parser(command: str | None, *, is_brief: bool = False) -> Parser:

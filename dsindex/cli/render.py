@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.commands.api import JoinResult, RawIndexResult
-    from dsindex.commands.build import BuildResult
+    from dsindex.commands.build import BuildResult, EstimateResult
     from dsindex.commands.convert import ConvertResult
     from dsindex.commands.findings import (
         ConsumedTokens,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from dsindex.datasets.documents import LengthSummary
     from dsindex.datasets.lineage import DocumentOrigin
     from dsindex.datasets.samples import TracedPart
-    from dsindex.runtime.estimate import EstimateResult
     from dsindex.runtime.preflight import Estimate
 
 Line: TypeAlias = str | Table
@@ -98,6 +97,7 @@ def _styled(text: str) -> Text:
     shown = Text(text)
     for style, words in STYLES.items():
         shown.highlight_regex(rf"^ *({words})(?=:|$)|(?<=: )({words})$", style)
+    shown.highlight_regex(r"\[\[.*?\]\]", "green")  # trained text
     return shown
 
 
@@ -141,7 +141,8 @@ def _text_job(result: TextResult, *, only: str = "", engine: str = "") -> Iterat
         yield f"  {f'and {others:,} other reasons, ' if others > 0 else ''}all in {path}{more}"
     if (share := counts.quarantined / max(1, counts.records)) > MANY_BAD:
         yield f"warning: {show_percent(share)} of the records are quarantined"
-    yield from _noted(result.notes)
+    if result.already_complete:  # otherwise they were shown as the work began
+        yield from _noted(result.notes)
 
 
 def _dataset(dataset: MadeDataset) -> Iterator[str]:
@@ -261,8 +262,10 @@ def _estimated(result: EstimateResult) -> Iterator[Line]:
         "memory": f"about {format_size(WORKER_MEMORY_BYTES)} for each of {count(result.workers, 'worker')}",
     }
     if result.bad_records:
-        rows["bad records"] = f"{result.bad_records:,} in the sample: see --on-bad-record"
+        number = sum(bad.number for bad in result.bad_records)
+        rows["bad records"] = f"{number:,} in the sample: see --on-bad-record"
     yield _table(rows.items(), num_texts=2)
+    yield from (f"  {bad.number:,} × {bad.reason} ({bad.file})" for bad in result.bad_records[:SHOWN_REASONS])
     yield from _noted(result.notes)
     yield from result.limits
 
@@ -353,7 +356,7 @@ def _inspected(result: InspectResult) -> Iterator[Line]:
         yield from _lengths(what, summary)
     for excerpt in result.excerpts:
         if excerpt.text is not None:
-            yield from (f"  {excerpt.title}", f"    {excerpt.text}")
+            yield from (f"  {excerpt.title}", *(f"    {line}" for line in excerpt.text.split("\n")))
         else:
             yield f"  {excerpt.title}: {count(excerpt.num_tokens, 'token')}{_origin(excerpt.origin)}"
             yield from (f"    {line}" for line in _tokens(excerpt))

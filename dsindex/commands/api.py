@@ -37,7 +37,7 @@ from dsindex.store.urls import absolute
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsindex.commands.build import BuildResult
+    from dsindex.commands.build import BuildResult, EstimateResult
     from dsindex.commands.convert import ConvertResult
     from dsindex.commands.findings import ConsumedTokens, InspectResult, TracedSamples, VerifyResult
     from dsindex.commands.index import IndexResult
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from dsindex.commands.report import ReportResult
     from dsindex.formats.pbin import PbinHeader
     from dsindex.options.common import Progress
-    from dsindex.runtime.estimate import EstimateResult
     from dsindex.runtime.progress import Snapshot
 
 show_html: Callable[[Any], str] | None = None
@@ -90,16 +89,19 @@ def takes(
     return decorate
 
 
-_FLAG = re.compile(r"--([a-z][a-z-]*)")
+_FLAG = re.compile(r"--([a-z][a-z-]*)(:?)(?: (\w+))?")
 
 
 def _argument_of(model: type[Options], match: re.Match[str]) -> str:
     """Return the argument of a function for a flag in a message; flags of other programs stay."""
-    name = match[1].replace("-", "_")
+    name, rest = match[1].replace("-", "_"), match[0].removeprefix(f"--{match[1]}")
     option = options_of(model).get(name)
     if option is None:
         return match[0]
-    return f"{name}=True" if option.kind is bool else option.alias or name
+    name = option.alias or name
+    if match[3] in get_args(option.kind):
+        return f"{name}={match[3]!r}"
+    return f"{name}=True{rest}" if option.kind is bool and not match[2] else name + rest
 
 
 def _signature(run: Callable[..., object], model: type[Options]) -> inspection.Signature:
@@ -215,7 +217,7 @@ def build(config: BuildConfig, reporter: Reporter) -> BuildResult:
 @takes(BuildConfig)
 def estimate(config: BuildConfig, _: Reporter) -> EstimateResult:
     """Estimate the size of a build, as `dsindex build --dry-run` does."""
-    from dsindex.runtime.estimate import estimate_build
+    from dsindex.commands.build import estimate_build
 
     return estimate_build(config)
 
@@ -276,12 +278,20 @@ def instruct(config: InstructConfig, reporter: Reporter) -> InstructResult:
     """Turn conversations into tokens, loss masks and packed blocks, as `dsindex instruct` does.
 
     `config` says how records become prompts: a YAML file, or a dict with the same content. Its section `job` may hold
-    the other options; arguments override it.
+    the other options; arguments override it. Without it, the tokenizer's own chat template is used.
     """
     from dsindex.commands.instruct import instruction_of, run_instruct
 
     instruction = instruction_of(config)
     return run_instruct(config, instruction, reporter=reporter)
+
+
+@takes(InstructConfig)
+def show_conversations(config: InstructConfig, _: Reporter) -> InspectResult:
+    """Show the first conversations as the model will see them, as `dsindex instruct --show` does."""
+    from dsindex.commands.instruct import instruction_of, show_records
+
+    return show_records(config, instruction_of(config))
 
 
 @takes(ConvertCommand)
@@ -329,8 +339,9 @@ def verify(config: VerifyConfig, reporter: Reporter) -> VerifyResult:
     from dsindex.commands.findings import VerifyResult
     from dsindex.commands.verify import verify_dataset
 
-    if config.cache is not None:
-        config = config.replaced(cache=_seen_from_anywhere(config, config.cache))
+    paths = {name: getattr(config, name) for name in ("cache", "same_as")}
+    found = {name: _seen_from_anywhere(config, path) for name, path in paths.items() if path is not None}
+    config = config.replaced(**found)
     prefixes = (_seen_from_anywhere(config, prefix) for prefix in config.prefix)
     return VerifyResult(reports=tuple(verify_dataset(prefix, config, reporter=reporter) for prefix in prefixes))
 

@@ -2,30 +2,57 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
-from dsindex.errors import InputError
+from dsindex.errors import InputError, OutputError, UsageError
 from dsindex.formats.dtypes import dtype_for_vocabulary
-from dsindex.runtime.estimate import check_room
-from dsindex.runtime.inputs import group_inputs
+from dsindex.formats.quarantine import BadRecords, group_bad_records
+from dsindex.messages import format_size
 from dsindex.runtime.job import open_job
 from dsindex.runtime.output import Output
-from dsindex.runtime.plan import make_plan
-from dsindex.runtime.preflight import examine_sample
+from dsindex.runtime.plan import group_inputs, make_plan
+from dsindex.runtime.preflight import (
+    IDX_BYTES,
+    PROVENANCE_BYTES,
+    check_room,
+    encode_piece,
+    examine_sample,
+    extrapolate,
+    spread_pieces,
+)
 from dsindex.runtime.shards import Shards
 from dsindex.runtime.source import open_source
 from dsindex.runtime.tokenize import ShardSettings
+from dsindex.store.local import holds_writes
+from dsindex.store.machine import available_cpus
 from dsindex.store.urls import absolute
+from dsindex.text.streams import LARGEST_RECORD_BYTES
 
 if TYPE_CHECKING:
     from dsindex.commands.index import IndexResult
     from dsindex.formats.manifest import RecordedOptions
     from dsindex.options.build import BuildConfig
+    from dsindex.runtime.preflight import Estimate
     from dsindex.runtime.progress import Reporter
     from dsindex.runtime.source import TextSource
+
+
+MOST_DOCUMENTS = 2**31 - 1
+"""Of a dataset. Source: Megatron-core's document indices are int32."""
+MOST_OBJECT_BYTES = 48 << 40
+"""Of a `.bin` in a bucket: 10,000 upload parts of 5 GiB."""
+FILLED_SHARE = 0.8
+"""Share of these limits that an estimate may reach in one dataset."""
+LEAST_RECORD_BYTES = 8
+"""Inputs with less text than this for each of MOST_DOCUMENTS are not sampled for it."""
+PIECE_BYTES = 256 << 10
+NUM_PIECES = 256
+"""Pieces of the sample of `--dry-run`, spread over the input: 64 MiB in all, or all of a small input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +81,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
         check_index_options(index_configs[0])
     source = open_source(config, append_eod=config.append_eod, reporter=reporter, selection=config.selection())
     selection = config.selection(source.tokenizer.vocabulary_size)
+    config, note = _fit_datasets(config, source)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     encodes, num_keys = config.token_ids is None, len(config.output_names)
     plan = make_plan(_settings(config, source), source.files)
@@ -69,10 +97,10 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
     uses_jq = selection.needs_jq
     with open_job(config, plan, outputs, reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
         if not job.already_complete:
-            for note in source.first_notes(encodes=encodes):
-                reporter.say(f"note: {note}")
+            for each in (*note, *source.first_notes(encodes=encodes)):
+                reporter.say(f"note: {each}")
             estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
-            estimate = estimate.scaled(sum(sample.high - sample.low for sample in config.samples))
+            estimate = estimate.scaled(config.share)
             check_room(config, estimate, itemsize=dtype.itemsize, num_keys=num_keys)
             settings = ShardSettings(
                 tokenizer=source.tokenizer,
@@ -107,6 +135,40 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
     )
 
 
+def _fit_datasets(
+    config: BuildConfig, source: TextSource, estimate: Estimate | None = None
+) -> tuple[BuildConfig, list[str]]:
+    """Return the options with a size of datasets if one would not fit into Megatron's or a bucket's limits, and a note.
+
+    The size is a power of two, well below what would fit, so a slightly different estimate gives the same datasets.
+
+    Args:
+        config: The options of the build.
+        source: Its inputs.
+        estimate: Its estimated size, if it is known; otherwise it is estimated for inputs that may be too large.
+
+    Raises:
+        UsageError: If index caches are asked for, which need all datasets at once.
+    """
+    if config.max_dataset_size is not None or source.text_bytes < MOST_DOCUMENTS * LEAST_RECORD_BYTES:
+        return config, []
+    if estimate is None:
+        selection = config.selection(source.tokenizer.vocabulary_size)
+        estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine).scaled(config.share)
+    itemsize = dtype_for_vocabulary(source.tokenizer.vocabulary_size).itemsize
+    object_bytes = estimate.tokens * itemsize / len(config.output_names) if holds_writes(config.output_prefix) else 0
+    share = max(estimate.documents / MOST_DOCUMENTS, object_bytes / MOST_OBJECT_BYTES) / FILLED_SHARE
+    if share <= 1:
+        return config, []
+    what = f"about {estimate.documents:,.0f} documents, {format_size(estimate.tokens * itemsize)} of tokens"
+    if config.index_config(config.output_prefix) is not None:
+        hint = "leave out the options of index caches, and run `dsindex index` afterwards"
+        raise UsageError(f"{what}: more than one dataset holds, and index caches need all datasets at once", hint=hint)
+    size = 1 << int(source.total_bytes / share).bit_length() - 1
+    note = f"{what}: more than one dataset holds, so several are made, as with --max-dataset-size {size}B"
+    return config.replaced(max_dataset_size=size), [note]
+
+
 def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:
     """Return all options and facts that the output depends on, except the inputs."""
     settings = source.settings()
@@ -138,4 +200,80 @@ def _describe_options(config: BuildConfig, source: TextSource, number: int) -> R
         empty_documents=None if config.empty_documents == "keep" else config.empty_documents,
         sample=sample.high if sample.high < 1 else config.sample,
         leave_out=sample.low or None,
+    )
+
+
+# --dry-run.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateResult:
+    """The estimate of a build."""
+
+    num_inputs: int
+    input_bytes: int
+    num_shards: int
+    largest_shard_bytes: int
+    """The most input of a shard."""
+    estimate: Estimate
+    """Documents, each counted once for all keys together, and tokens of all keys, EOD included."""
+    bad_records: tuple[BadRecords, ...]
+    """Those of the sample, by input and reason."""
+    token_dtype: str
+    engine: str
+    """The library that encodes."""
+    workers: int
+    bin_bytes: float
+    idx_bytes: float
+    work_bytes: float
+    """Size of the shards, until they are merged."""
+    notes: tuple[str, ...]
+    limits: tuple[str, ...]
+    """Sentences about what the build would not find room for."""
+
+
+def estimate_build(config: BuildConfig) -> EstimateResult:
+    """Estimate what a build would take.
+
+    Raises:
+        DsindexError: If the inputs or the tokenizer cannot be used.
+    """
+    source = open_source(config, append_eod=config.append_eod, selection=config.selection())
+    encode = partial(
+        encode_piece,
+        selection=config.selection(source.tokenizer.vocabulary_size),
+        tokenizer=source.tokenizer,
+        engine=source.engine,
+        max_record_bytes=config.max_record_size or LARGEST_RECORD_BYTES,
+    )
+    with ThreadPoolExecutor(available_cpus()) as pool:
+        counts = list(pool.map(encode, spread_pieces(source.inputs, num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)))
+    keys, tasks = len(config.output_names), source.tasks()
+    eod = keys if source.eod_id is not None else 0
+    estimate = extrapolate(counts, source.inputs, eod_per_document=eod)
+    estimate = estimate.scaled(config.share if any(each.documents for each in counts) else 0)
+    dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
+    bin_bytes, idx_bytes = estimate.tokens * dtype.itemsize, estimate.documents * keys * IDX_BYTES
+    provenance_bytes = 0.0 if config.no_provenance else estimate.documents * PROVENANCE_BYTES
+    _, notes = _fit_datasets(config, source, estimate)
+    limits = []
+    try:
+        check_room(config, estimate, itemsize=dtype.itemsize, num_keys=keys)
+    except OutputError as error:
+        limits.append(error.sentence)
+    return EstimateResult(
+        num_inputs=len(source.inputs),
+        input_bytes=source.total_bytes,
+        num_shards=len(tasks),
+        largest_shard_bytes=max(task.stored_bytes for task in tasks),
+        estimate=estimate,
+        bad_records=group_bad_records(record for each in counts for record in each.bad),
+        token_dtype=str(dtype),
+        engine=source.engine.name,
+        workers=config.workers or available_cpus(),
+        bin_bytes=bin_bytes,
+        idx_bytes=idx_bytes,
+        work_bytes=bin_bytes + idx_bytes + provenance_bytes,
+        notes=(*notes, *source.first_notes()),
+        limits=tuple(limits),
     )

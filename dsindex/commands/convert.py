@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.commands.results import JobResult, MadeDataset
-from dsindex.datasets.document_shuffle import BLOCK_DOCUMENTS, ShuffledDocuments
-from dsindex.datasets.documents import Documents, documents_of
+from dsindex.datasets.documents import GATHERED_DOCUMENTS, Documents, ShuffledDocuments, documents_of
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.packed import PbinDocuments
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats.dtypes import cast_tokens
 from dsindex.formats.mmididx import IndexBuilder
@@ -25,7 +25,6 @@ from dsindex.formats.pbin import (
     CURRENT_VERSION,
     PBIN_VERSIONS,
     PbinHeader,
-    open_tokens,
     read_document_lengths,
     read_pbin_header,
     write_pbin_index,
@@ -66,7 +65,7 @@ def convert_dataset(config: ConvertCommand) -> ConvertResult:
     if not source.endswith(".pbin"):
         prefix = as_prefix(source)
         if not destination.endswith(".pbin"):
-            return shuffle_indexed(prefix, as_prefix(destination), seed or 0)
+            return shuffle_indexed([prefix], as_prefix(destination), seed or 0)
         return convert_to_pbin(
             prefix, destination, version=version or CURRENT_VERSION, flatten=config.flatten, seed=seed
         )
@@ -167,32 +166,39 @@ def convert_to_indexed(
     return _converted(prefix, (len(lengths), int(filled.sum()), header.num_tokens), wanted)
 
 
-def shuffle_indexed(prefix: str, output: str, seed: int) -> ConvertResult:
-    """Write a copy of an MMIDIDX dataset with its documents in a random order.
+def shuffle_indexed(prefixes: Sequence[str], output: str, seed: int) -> ConvertResult:
+    """Write the documents of MMIDIDX datasets of one token type in a random order.
 
     Raises:
-        FormatError: If the dataset is damaged, or has sequence modes.
+        FormatError: If a dataset is damaged, or has sequence modes.
         OutputError: If the output exists or cannot be written.
     """
-    dataset = IndexedDataset(prefix)
-    if dataset.sequence_modes is not None:
-        raise FormatError(f"{prefix}: datasets with sequence modes cannot be shuffled")
-    parts, bounds = [documents_of(dataset)], dataset.document_indices
-    plan = make_plan({"shuffle-documents": seed}, [input_status(absolute(f"{prefix}.bin"))])
+    datasets = list(map(IndexedDataset, prefixes))
+    for dataset in datasets:
+        if dataset.sequence_modes is not None:
+            raise FormatError(f"{dataset.prefix}: datasets with sequence modes cannot be shuffled")
+    dtype, shuffled = datasets[0].dtype, ShuffledDocuments(list(map(documents_of, datasets)), seed)
+    inputs = [input_status(absolute(f"{prefix}.bin")) for prefix in prefixes]
+    plan = make_plan({"shuffle-documents": seed}, inputs)
     with (
         new_files(output, [f"{output}.bin", f"{output}.idx"], plan) as files,
-        contextlib.closing(IndexBuilder(dataset.dtype, folder=os.path.dirname(output) or ".")) as builder,
+        contextlib.closing(IndexBuilder(dtype, folder=os.path.dirname(output) or ".")) as builder,
     ):
-        for begin in range(0, dataset.num_documents, BLOCK_DOCUMENTS):
-            end = min(begin + BLOCK_DOCUMENTS, dataset.num_documents)
-            numbers = ShuffledDocuments(parts, seed).sources(begin, end)
-            sequences = [dataset.sequence_lengths[slice(*bounds[number : number + 2])] for number in numbers]
+        for begin in range(0, shuffled.num_documents, GATHERED_DOCUMENTS):
+            sources = shuffled.sources(begin, min(begin + GATHERED_DOCUMENTS, shuffled.num_documents))
+            sequences = [
+                datasets[part].sequence_lengths[slice(*datasets[part].document_indices[number : number + 2])]
+                for part, number in sources.tolist()
+            ]
             builder.add_documents(np.concatenate(sequences).astype(np.int64), np.array(list(map(len, sequences))))
         with files.open(f"{output}.bin") as bin_file:
-            _copy_tokens(bin_file, parts, dataset.dtype, seed)
+            _copy_tokens(bin_file, shuffled.parts, dtype, seed)
         with files.open(f"{output}.idx") as idx_file:
             builder.write(idx_file)
-    return _converted(output, (dataset.num_documents, len(dataset), dataset.num_tokens), dataset.dtype)
+    num_sequences, num_tokens = (
+        sum(own) for own in zip(*((len(each), each.num_tokens) for each in datasets), strict=True)
+    )
+    return _converted(output, (shuffled.num_documents, num_sequences, num_tokens), dtype)
 
 
 def convert_version(path: str, output: str, *, version: PbinVersion, seed: int | None = None) -> ConvertResult:
@@ -244,8 +250,7 @@ def join_pbin_files(
 
 
 def _pbin_documents(path: str, header: PbinHeader) -> Documents:
-    ends = np.cumsum(read_document_lengths(path, header))
-    return Documents(path=path, tokens=open_tokens(path, header), num_documents=len(ends), ends_of=ends.__getitem__)
+    return documents_of(PbinDocuments(path, version=header.version))
 
 
 def _lengths(parts: Sequence[Documents], seed: int | None) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from dsindex.datasets.data_notes import describe_data
+from dsindex.datasets.lineage import describe_data
 from dsindex.errors import InputError, LimitError, OutputError, UsageError
 from dsindex.formats.mmididx import read_header
 from dsindex.megatron import maxtext
@@ -50,6 +50,7 @@ from dsindex.megatron.plan import (
     GPTCache,
     find_needed_caches,
     parse_data_path,
+    read_words,
 )
 from dsindex.megatron.pretrain_command import job_path, local_path, parse_replacements
 from dsindex.messages import count, format_size
@@ -60,7 +61,7 @@ from dsindex.runtime.plan import make_plan
 from dsindex.runtime.progress import Reporter
 from dsindex.runtime.publish import Artifact, new_files, publish, writing_artifacts
 from dsindex.store.config_files import read_object
-from dsindex.store.local import free_bytes, open_file
+from dsindex.store.local import free_bytes
 from dsindex.store.machine import available_cpus, available_memory
 from dsindex.store.protocol import open_output
 from dsindex.store.read import digest_file, input_status
@@ -82,10 +83,7 @@ NO_IDENTIFIERS = (
     "a Megatron job looks for other names, which depend on its tokenizer: for a job, add --megatron-release and the "
     "flags of its tokenizer"
 )
-NO_FOLDER = (
-    "expected --data-cache-path with a dataset in an object store, got none; name a folder for the caches, which the "
-    "job is told, too"
-)
+NO_FOLDER = "caches of a dataset in an object store need --data-cache-path, here and in the job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,14 +238,14 @@ def _with_given_paths(config: IndexConfig) -> IndexConfig:
         return None if words is None else tuple(local_path(word, replacements) for word in words)
 
     if config.data_args_path is not None:
-        return config.replaced(data_path=here(_read_words(config.data_args_path)), data_args_path=None)
+        return config.replaced(data_path=here(read_words(config.data_args_path)), data_args_path=None)
     if config.per_split_data_args_path is not None:
         content = read_object(config.per_split_data_args_path)
         try:
             words = msgspec.convert(content, PerSplitPaths)
         except msgspec.ValidationError as error:
-            what = "expected paths of train, valid and test, each as a list, a text or null"
-            raise InputError(f"{config.per_split_data_args_path}: {what}, got another value ({error})") from error
+            hint = "give the paths of train, valid and test, each as a list, a text or null"
+            raise InputError(f"{config.per_split_data_args_path}: {error}", hint=hint) from error
         paths = {f"{split}_data_path": here(_split_words(getattr(words, split))) for split in SPLIT_NAMES}
         return config.replaced(**paths, per_split_data_args_path=None)
     return config
@@ -263,17 +261,6 @@ class PerSplitPaths(msgspec.Struct):
 
 def _split_words(words: Words | None) -> list[str] | None:
     return None if words is None else words.split() if isinstance(words, str) else list(map(str, words))
-
-
-def _read_words(path: str) -> list[str]:
-    try:
-        with open_file(path) as file:
-            words = file.read().decode().split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as the words of --data-path ({error})") from error
-    if not words:
-        raise InputError(f"{path}: expected the words of --data-path, got an empty file")
-    return words
 
 
 def _blends(config: IndexConfig) -> list[Blend | None]:
@@ -335,8 +322,8 @@ def _cache_settings(config: IndexConfig) -> CacheSettings:
 def _read_identifiers(path: str) -> dict[str, Any]:
     identifiers = read_object(path)
     if identifiers.get("class") in {*GPT_CLASSES, BLENDED_CLASS}:
-        msg = f"{path}: expected the tokenizer's identifiers as a JSON object; for a whole description use --like"
-        raise InputError(msg)
+        hint = "use --like for a description"
+        raise InputError(f"{path}: this is a whole description, not the tokenizer's identifiers", hint=hint)
     return identifiers
 
 
@@ -385,15 +372,13 @@ def _check_blends(config: IndexConfig, settings: CacheSettings, blends: Sequence
     """
     prefixes = {prefix for blend in blends if blend is not None for prefix in blend.prefixes}
     if settings.order.digest is not None and len(prefixes) > 1:
-        raise InputError(
-            f"--document-order {config.document_order}: expected one dataset, whose documents the file lists, got "
-            f"{len(prefixes)}; leave the order to `packed`, or index each dataset by itself"
-        )
+        what = f"the file orders the documents of one dataset, not of {len(prefixes)}"
+        hint = "leave the order to `packed`, or index each dataset by itself"
+        raise InputError(f"--document-order {config.document_order}: {what}", hint=hint)
     if config.full_validation and settings.matrix is not None and any(blend and blend.weights for blend in blends):
-        raise LimitError(
-            "--full-validation: Megatron stops at a weighted --data-path, as one epoch of valid has no number of "
-            "samples; leave the weights out, or give valid a path of its own"
-        )
+        what = "Megatron stops at a weighted --data-path, as one epoch of valid has no number of samples"
+        hint = "leave the weights out, or give valid a path of its own"
+        raise LimitError(f"--full-validation: {what}", hint=hint)
 
 
 # The work.
@@ -441,10 +426,8 @@ def _build(caches: Sequence[Cache], executor: Executor, reporter: Reporter) -> l
     for cache in caches:
         if available is not None and cache.memory_bytes > available:
             wanted, there = format_size(cache.memory_bytes), format_size(available)
-            raise LimitError(
-                f"{cache.name}: the index takes {wanted} of memory and {there} are available; use a machine with more, "
-                "request fewer samples, or split the dataset and blend the parts"
-            )
+            hint = "use a machine with more, request fewer samples, or split the dataset and blend the parts"
+            raise LimitError(f"{cache.name}: the index takes {wanted} of memory and {there} are available", hint=hint)
         if available is not None and sum(each.memory_bytes for each in [*groups[-1], cache]) > available:
             groups.append([])
         groups[-1].append(cache)
@@ -452,8 +435,8 @@ def _build(caches: Sequence[Cache], executor: Executor, reporter: Reporter) -> l
     for folder, size_bytes in needed.items():
         if size_bytes > (free := free_bytes(folder)):
             wanted, there = format_size(size_bytes), format_size(free)
-            remedy = "make room, or choose another --data-cache-path"
-            raise OutputError(f"{folder}: the caches need {wanted}, but {there} are free; {remedy}")
+            hint = "make room, or choose another --data-cache-path"
+            raise OutputError(f"{folder}: the caches need {wanted}, but {there} are free", hint=hint)
     from dsindex.megatron.arrays import are_kernels_compiled  # numba is slow to import
 
     if caches and not are_kernels_compiled():
@@ -601,10 +584,8 @@ def _notes(
     yield from describe_sums(dict(zip(SPLIT_NAMES, _blends(config), strict=True)))
     for cache in datasets:
         if not cache.num_samples:
-            yield (
-                f"{cache.name}: expected at least one sample, got none, at which Megatron stops; shorten --seq-length, "
-                "or give it a larger share in --split"
-            )
+            remedy = "shorten --seq-length, or give it a larger share in --split"
+            yield f"{cache.name}: there is no sample, at which Megatron stops; {remedy}"
     valid = {prefix: own[1] for prefix, own in counts.items()} if settings.matrix is not None else dict.fromkeys(counts)
     yield from describe_data({name: None if part is None else (part.begin, part.end) for name, part in valid.items()})
     ordered = {cache.split: cache.settings for cache in datasets if any(cache.settings.order)}

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from dsindex.chat.exports import read_export_manifest
 from dsindex.commands.findings import Excerpt, InspectResult
-from dsindex.commands.source_lines import file_sizes, find_origin, open_token_data, some_inputs
-from dsindex.commands.token_text import pieces_of
+from dsindex.commands.token_data import file_sizes, find_origin, open_token_data, pieces_of, some_inputs
 from dsindex.commands.verify_caches import read_blend
-from dsindex.datasets.blended import BlendedDataset
 from dsindex.datasets.detect import detect_dataset, pack_layouts
 from dsindex.datasets.documents import summarize_lengths
+from dsindex.datasets.gpt import BlendedDataset
 from dsindex.datasets.opening import open as open_dataset
 from dsindex.datasets.packed import PbinDocuments
 from dsindex.datasets.raw import RawLines
@@ -33,6 +33,7 @@ from dsindex.megatron.cache import (
     read_description,
     split_of,
 )
+from dsindex.megatron.plan import parse_data_path
 from dsindex.messages import count
 from dsindex.runtime.progress import PROGRESS_SUFFIX, Snapshot, describe, read_progress
 from dsindex.runtime.work_folder import LOCK_FILE, MARKER_FILE, Journal
@@ -41,7 +42,7 @@ from dsindex.store.lock import owner_is_gone
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dsindex.commands.source_lines import TokenData
+    from dsindex.commands.token_data import TokenData
     from dsindex.datasets.documents import Documents
     from dsindex.datasets.lineage import DocumentOrigin
     from dsindex.datasets.samples import SampleDataset
@@ -164,6 +165,22 @@ def _spread(number: int) -> list[int]:
 def _look_at_packs(seen: InspectResult, _: InspectConfig) -> None:
     seen.facts["files"] = file_sizes([f"{seen.path}.bin", f"{seen.path}.idx"])
     seen.facts["packs"] = read_header(f"{seen.path}.idx").num_sequences
+
+
+def _look_at_list(seen: InspectResult, _: InspectConfig) -> None:
+    blend, total = parse_data_path([seen.path]), 0
+    rows = seen.facts["datasets"] = list[str]()
+    shares = zip_longest(blend.prefixes, blend.shares(seen.path) if blend.weights is not None else ())
+    for prefix, share in shares:
+        try:
+            num_documents = read_header(f"{prefix}.idx").num_documents
+        except FormatError as error:
+            seen.findings.append(error.sentence)
+            continue
+        total += num_documents
+        weight = "" if share is None else f", {float(share):.1%} of the weights"
+        rows.append(f"{prefix}: {count(num_documents, 'document')}{weight}")
+    seen.facts["documents"] = total
 
 
 def _look_at_export(seen: InspectResult, _: InspectConfig) -> None:
@@ -304,5 +321,6 @@ _LOOKS = {
     "raw index": _look_at_lines,
     "packs": _look_at_packs,
     "export": _look_at_export,
+    "list": _look_at_list,
     "work folder": _look_at_work_folder,
 }

@@ -9,39 +9,58 @@ at any time.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import xxhash
 
 from dsindex.chat.config import check_config
-from dsindex.chat.encode import make_recipe
-from dsindex.chat.statistics import InstructionStatistics
+from dsindex.chat.encode import make_instruction_encoder, make_recipe
+from dsindex.chat.statistics import InstructionStatistics, explain_note
+from dsindex.commands.findings import Excerpt, InspectResult
 from dsindex.commands.instruct_exports import MadeExport, examine_exports, make_exports
 from dsindex.commands.instruct_packs import check_packs, pack_splits
-from dsindex.commands.instruct_shards import BAD, MASK_DTYPE, InstructionSettings, encode_shard, keys_of, split_names
+from dsindex.commands.instruct_shards import (
+    BAD,
+    BLOCK_BYTES,
+    MASK_DTYPE,
+    InstructionSettings,
+    encode_block,
+    encode_shard,
+    keys_of,
+    split_names,
+)
 from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
-from dsindex.errors import UsageError
+from dsindex.commands.token_data import cut_pieces
+from dsindex.errors import RecordProblem, UsageError
 from dsindex.formats.dtypes import dtype_for_vocabulary
+from dsindex.messages import count
 from dsindex.options.instruct import as_text_config, read_instruction
-from dsindex.runtime.estimate import check_room
 from dsindex.runtime.job import open_job
 from dsindex.runtime.output import Output
 from dsindex.runtime.plan import make_plan
-from dsindex.runtime.preflight import Estimate
+from dsindex.runtime.preflight import Estimate, check_room
 from dsindex.runtime.shards import Shards
 from dsindex.runtime.source import open_source
 from dsindex.store.config_files import option_names
 from dsindex.store.urls import absolute
+from dsindex.text.reader import TaskReader
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from dsindex.chat.config import InstructionConfig
     from dsindex.chat.encode import EncoderRecipe
     from dsindex.commands.instruct_packs import MadePacking
+    from dsindex.commands.token_data import Piece
     from dsindex.formats.manifest import RecordedPacking
     from dsindex.options.instruct import InstructConfig
     from dsindex.runtime.job import Job
@@ -49,6 +68,7 @@ if TYPE_CHECKING:
     from dsindex.runtime.source import TextSource
 
 
+OWN_TEMPLATE = "the tokenizer's own chat template is used"
 THREADS_UP_TO_BYTES = 4 << 20
 """Text that is encoded in this process: about as much as one CPU encodes in the time that worker processes take to
 start."""
@@ -89,6 +109,8 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
     source = open_source(as_text_config(config), append_eod=False, reporter=reporter)
+    if config.config is None:
+        reporter.say(f"note: no CONFIG: {OWN_TEMPLATE}")
     # Reports wrong tokens, patterns and templates before work begins.
     recipe = make_recipe(instruction, source.tokenizer, config.tokenizer_model, engine=source.engine)
     source = replace(source, engine=recipe.engine)
@@ -128,6 +150,58 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
         if config.export:
             exports = make_exports(config, prefixes, eos_id=eos_id, executor=job.executor, reporter=reporter)
     return _report(config, source, job, packed, exports)
+
+
+def show_records(config: InstructConfig, instruction: InstructionConfig) -> InspectResult:
+    """Encode the first `config.show` records, and return them as the model will see them; write nothing.
+
+    Raises:
+        DsindexError: If an input, the tokenizer or the configuration cannot be used.
+    """
+    source = open_source(as_text_config(config), append_eod=False)
+    recipe = make_recipe(instruction, source.tokenizer, config.tokenizer_model, engine=source.engine)
+    options = {**source.shard_options(), "quarantine": True}
+    settings = InstructionSettings(recipe=recipe, fractions=None, split_seed=0, **options)
+    seen = InspectResult(path="first records", kind="trained text is in [[brackets]]; nothing is written")
+    seen.facts |= {} if config.config is not None else {"no CONFIG": OWN_TEMPLATE}
+    encoder = make_instruction_encoder(recipe)
+    for task in source.tasks():
+        reader = TaskReader(task.parts)
+        for part, block in reader.lines(block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
+            for _, line, outcome, _ in encode_block(block, encoder, settings):
+                where = f"{task.parts[part].path}, line {line + 1:,}"
+                if isinstance(outcome, RecordProblem):
+                    shown = Excerpt(
+                        title=f"{where}: bad record", num_tokens=0, text=f"{outcome.reason} ({outcome.kind})"
+                    )
+                else:
+                    num_tokens, trained = len(outcome.tokens), int(outcome.mask.sum())
+                    masks = f"{trained:,} trained on, {num_tokens - trained:,} masked"
+                    title = f"{where}: {count(num_tokens, 'token')}, {masks}"
+                    text = _mark_trained(cut_pieces(source.tokenizer, outcome.tokens.tolist()), outcome.mask)
+                    shown = Excerpt(title=title, num_tokens=num_tokens, text=text)
+                    seen.notes += [f"{where}: {note}: {explain_note(note)}" for note in outcome.notes]
+                seen.excerpts.append(shown)
+                if len(seen.excerpts) == config.show:
+                    return seen
+    return seen
+
+
+def _mark_trained(pieces: Iterable[Piece], mask: NDArray[np.uint8]) -> str:
+    """Return the text of tokens, in which each line of trained text is in brackets, with a sign for its newline.
+
+    A character of several tokens is trained on if one of them is.
+    """
+    runs: list[tuple[bool, str]] = []
+    place = 0
+    for piece in pieces:
+        is_trained = bool(mask[place : place + len(piece.ids)].any())
+        place += len(piece.ids)
+        runs.append((is_trained, piece.text or ""))
+    texts = ((is_trained, "".join(text for _, text in run)) for is_trained, run in groupby(runs, key=itemgetter(0)))
+    return "".join(
+        re.sub("(.+)", r"[[\1]]", text.replace("\n", "⏎\n")) if is_trained else text for is_trained, text in texts
+    )
 
 
 def _prefix_of(config: InstructConfig, split: str | None) -> str:

@@ -22,7 +22,7 @@ from dsindex.text.blocks import BadRecord, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.layout import check_ids
 from dsindex.text.reader import TaskReader
-from dsindex.text.streams import LongLine, cut_large
+from dsindex.text.streams import cut_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,7 +85,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         reader, held_bytes = TaskReader(task.parts), 0
         for part, block in reader.lines(block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
             num_records = 0
-            for offset, line, outcome, kept in _encode_block(block, encoder, settings):
+            for offset, line, outcome, kept in encode_block(block, encoder, settings):
                 num_records += 1
                 if isinstance(outcome, RecordProblem):
                     reason = f"{outcome.reason} ({outcome.kind})"
@@ -114,21 +114,21 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         )
 
 
-def _encode_block(
-    block: LineBlock | LongLine, encoder: InstructionEncoder, settings: InstructionSettings
+def encode_block(
+    block: LineBlock, encoder: InstructionEncoder, settings: InstructionSettings
 ) -> Iterator[tuple[int, int, EncodedConversation | RecordProblem, bytes]]:
     """Yield for each record its offset, its line, what becomes of it, and what is kept of a bad one's line."""
-    if isinstance(block, LongLine):
-        yield block.offset, block.line, _too_large(block.num_bytes, settings.max_record_bytes), block.head
-        return
-    limit = settings.max_record_bytes
-    lines, sizes = [block.text(number) for number in range(block.num_lines)], (block.ends - block.starts).tolist()
-    records = [number for number, line in enumerate(lines) if line.strip(JSON_WHITESPACE)]
+    limit, sizes = settings.max_record_bytes, block.sizes.tolist()
+    lines = [block.text(number) for number in range(block.num_lines)]
+    records = [number for number, line in enumerate(lines) if sizes[number] > limit or line.strip(JSON_WHITESPACE)]
     fitting = [lines[number] for number in records if sizes[number] <= limit]
     outcomes = encoder.encode_lines(fitting, up_to_problem=not settings.quarantine)
     for number in records:
         size, kept = sizes[number], b""
-        outcome = next(outcomes) if size <= limit else _too_large(size, limit)
+        if size > limit:
+            outcome: EncodedConversation | RecordProblem = RecordProblem("too-large", describe_long_line(size, limit))
+        else:
+            outcome = next(outcomes)
         if isinstance(outcome, RecordProblem):
             kept = cut_large(block.line(number), limit)
         yield int(block.offsets[number]), int(block.lines[number]), outcome, kept
@@ -138,10 +138,6 @@ def _split_of(encoded: EncodedConversation, settings: InstructionSettings) -> st
     if settings.fractions is None:
         return None
     return split_by_hash(encoded.fingerprint, fractions=settings.fractions, seed=settings.split_seed)
-
-
-def _too_large(num_bytes: int, limit: int) -> RecordProblem:
-    return RecordProblem("too-large", describe_long_line(num_bytes, limit))
 
 
 class _Split(GroupWriter):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dsindex.commands.convert import shuffle_indexed
 from dsindex.commands.results import JobResult, MadeDataset
 from dsindex.datasets.lineage import describe_tokenizers
 from dsindex.errors import FormatError, InputError
@@ -14,12 +15,12 @@ from dsindex.formats.manifest import Content, Manifest, RecordedInput, RecordedT
 from dsindex.formats.mmididx import read_header
 from dsindex.runtime.assembly import Assembly
 from dsindex.runtime.dispatch import run_in_order
-from dsindex.runtime.estimate import require_room
 from dsindex.runtime.executors import Call
 from dsindex.runtime.job import open_job
 from dsindex.runtime.merge import check_segment
 from dsindex.runtime.output import Output
 from dsindex.runtime.plan import make_plan
+from dsindex.runtime.preflight import require_room
 from dsindex.runtime.tasks import Segment, SourceFile
 from dsindex.store.read import input_status
 from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
@@ -49,6 +50,10 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     prefixes = [absolute(as_prefix(path)) for path in config.input]  # workers may have another working folder
     segments = list(map(open_segment, prefixes))
     refuse_mixture(segments)
+    notes = tuple(filter(None, [describe_tokenizers(prefixes)]))
+    if config.shuffle_documents is not None:
+        shuffled = shuffle_indexed(prefixes, config.output_prefix, config.shuffle_documents)
+        return MergeResult(datasets=shuffled.datasets, already_complete=False, notes=notes)
     prefix, dtype = absolute(config.output_prefix), segments[0].header.dtype
     inputs = [input_status(f"{given}.{suffix}") for given in prefixes for suffix in ("bin", "idx")]
     plan = make_plan({"command": "merge"}, inputs)
@@ -62,8 +67,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
                 for number, each in enumerate(segments)
             )
             for segment, _ in zip(segments, run_in_order(job.executor, checks), strict=True):
-                output.segments.append(segment)
-                output.tokens.add(segment.bin)
+                output.append(segment)
             [files] = Assembly(job).complete()
             for file in inputs:
                 if input_status(file.path) != file:
@@ -87,7 +91,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     return MergeResult(
         datasets=(MadeDataset.of(config.output_prefix, job.manifests[0].content),),
         already_complete=job.already_complete,
-        notes=tuple(filter(None, [describe_tokenizers(prefixes)])),
+        notes=notes,
     )
 
 

@@ -12,17 +12,17 @@ import os
 import shlex
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from dsindex.commands.index import describe_sums, write_sequence_counts
-from dsindex.datasets.data_notes import describe_data
+from dsindex.datasets.lineage import describe_data
 from dsindex.errors import InputError, LimitError, UsageError
 from dsindex.formats.manifest import read_manifest
 from dsindex.megatron.building import count_parts
 from dsindex.megatron.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
-from dsindex.megatron.plan import Blend, CacheSettings, find_needed_caches, parse_data_path
+from dsindex.megatron.plan import Blend, CacheSettings, find_needed_caches, parse_data_path, read_list
 from dsindex.messages import THOUSANDS, show_epochs, show_percent, split_unit
 from dsindex.options.index import DEFAULT_SPLIT
 from dsindex.store.machine import available_cpus
@@ -141,18 +141,17 @@ def run_mix(config: MixConfig) -> MixResult:
 
 
 def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount], tuple[str, ...] | None]:
-    """Return the prefixes, their amounts, and weights as typed; a blend without weights has neither."""
+    """Return the prefixes, their amounts, and the weights of a job as words; a blend without weights has neither."""
     weights: tuple[str, ...] | None = None
     amounts: list[Amount] = []
     if config.data_path:
         blend = parse_data_path(config.data_path)
         prefixes = blend.prefixes
         if blend.weights is not None:
-            weights = config.data_path[::2]
-            total = sum(map(Fraction, blend.weights))
-            amounts = [Amount(kind="share", value=Fraction(weight) / total) for weight in blend.weights]
+            weights = tuple(repr(weight).removesuffix(".0") for weight in blend.weights)
+            amounts = [Amount(kind="share", value=share) for share in blend.shares("--data-path")]
     else:
-        pairs = [read_source(word) for word in config.source]
+        pairs = [pair for word in config.source for pair in read_source(word)]
         prefixes, amounts = tuple(prefix for prefix, _ in pairs), [amount for _, amount in pairs]
     repeated = Counter(os.path.realpath(f"{prefix}.idx") for prefix in prefixes)
     for prefix in prefixes:
@@ -196,7 +195,7 @@ def _count(prefixes: Sequence[str], matrix: SplitMatrix) -> list[list[PartCounts
         counts = list(threads.map(lambda prefix: count_parts(prefix, matrix), prefixes))
     for prefix, (train, *_) in zip(prefixes, counts, strict=True):
         if train is None or train.tokens <= 0:
-            raise InputError(f"{prefix}.idx: expected tokens to draw, got a dataset without any in train; leave it out")
+            raise InputError(f"{prefix}.idx: there are no tokens in train", hint="leave the dataset out")
     return counts
 
 
@@ -217,8 +216,8 @@ def _whole_samples(tokens: int, config: MixConfig) -> int:
     batch = config.global_batch_size or 1
     samples = tokens // config.seq_length // batch * batch
     if not samples:
-        what = "one sample" if batch == 1 else "one iteration"
-        raise InputError(f"expected a run of at least {what}, {config.seq_length * batch:,} tokens, got {tokens:,}")
+        what = f"one {'sample' if batch == 1 else 'iteration'} takes {config.seq_length * batch:,} tokens"
+        raise InputError(f"{tokens:,} tokens are too few: {what}", hint="raise the tokens of the run")
     return samples
 
 
@@ -241,15 +240,12 @@ def _draw(
         settings=settings,
         counts=dict(zip(prefixes, counts, strict=True)),
     )
-    wanted = [Fraction(weight) for weight in blends[0].weights] if blends else [Fraction(1)]
-    total = sum(wanted)
-    shares = [weight / total for weight in wanted]
+    drawn_weights = tuple(blends[0].weights) if blends else (1.0,)
+    shares = Blend(prefixes=tuple(prefixes), weights=drawn_weights).shares("--data-path")
     size = num_samples or sum(cache.epochs.num_samples for cache in caches)
     if not size:
-        raise LimitError(
-            f"expected at least one sample of {settings.sequence_length + 1:,} tokens, got none; the datasets or the "
-            "budget are too small for --seq-length"
-        )
+        what = f"there are too few tokens for a sample of {settings.sequence_length + 1:,}"
+        raise LimitError(what, hint="shorten --seq-length, or raise the tokens of the run")
     datasets, typed = list[MixedDataset](), weights or (None,) * len(prefixes)
     for prefix, parts, weight, share, cache in zip(prefixes, counts, typed, shares, caches, strict=True):
         train, valid, test = (0 if part is None else part.tokens for part in parts)
@@ -332,20 +328,35 @@ REST = Amount(kind="tokens", value=Fraction(2**63), is_limit=True)
 """What remains, whatever it is."""
 
 
-def read_source(word: str) -> tuple[str, Amount]:
-    """Return the dataset and the amount of `PREFIX=AMOUNT`; a path itself may have an equals sign.
+def read_source(word: str) -> Iterator[tuple[str, Amount]]:
+    """Yield the dataset and the amount of `PREFIX=AMOUNT`; a path itself may have an equals sign.
+
+    The datasets of a list share a number of tokens, and each is read for the same number of epochs.
 
     Raises:
-        UsageError: If there is no dataset, or what follows the equals sign is no amount.
+        UsageError: If there is no dataset, or the word is an amount, or what follows the equals sign is no amount.
     """
     refuse_address(word, ONLY_INPUTS, UsageError)
     prefix, equals, text = word.rpartition("=")
+    amount = REST
     if not equals or os.path.isfile(f"{as_prefix(word)}.idx"):
-        return as_prefix(word), REST
-    try:
-        return as_prefix(prefix), parse_amount(text)
-    except ValueError as error:
-        raise UsageError(f"{prefix}: {error}") from error
+        prefix = word
+    else:
+        try:
+            amount = parse_amount(text)
+        except ValueError as error:
+            raise UsageError(f"{prefix}: {error}") from error
+    if split_unit(prefix)[0] is not None and not os.path.isfile(f"{prefix}.idx"):
+        hint = "write PREFIX=AMOUNT, or give the words of a job: --data-path WEIGHT PREFIX WEIGHT PREFIX"
+        raise UsageError(f"{prefix} is an amount, not a dataset", hint=hint)
+    listed = read_list(prefix)
+    if listed is None:
+        yield as_prefix(prefix), amount
+    elif amount == REST or amount.kind == "epochs":
+        yield from ((member, amount) for member in listed.prefixes)
+    else:
+        shared = (replace(amount, value=amount.value * share) for share in listed.shares(prefix))
+        yield from zip(listed.prefixes, shared, strict=True)
 
 
 def parse_amount(text: str) -> Amount:
@@ -366,8 +377,8 @@ def parse_amount(text: str) -> Amount:
     kind, factor = _UNITS.get(unit, ("share", Fraction(0)))
     value = (number or 0) * factor
     if value == 0 or (kind == "share" and value > 1) or (not unit and value == 1):
-        expected = "40% of the tokens or 0.4, 2.5epochs, 10B tokens, rest, or a limit such as max2epochs"
-        raise ValueError(f"expected {expected}, got {text!r}")
+        amounts = "40% of the tokens or 0.4, 2.5epochs, 10B tokens, rest, or a limit such as max2epochs"
+        raise ValueError(f"{text!r} is not an amount such as {amounts}")
     return Amount(kind=kind, value=value, is_limit=text.startswith("max"))
 
 
@@ -395,7 +406,7 @@ def divide(
     """
     shares = sum(amount.value for amount in amounts if amount.kind == "share" and not amount.is_limit)
     if shares > 1 + TOLERANCE:
-        raise InputError(f"expected shares of at most 100% together, got {show_percent(shares)}; make them smaller")
+        raise InputError(f"the shares add up to {show_percent(shares)}, more than 100%", hint="make them smaller")
     if budget is None:
         budget = _follow_budget(amounts, available)
     wanted = [amount.tokens(num, budget) for amount, num in zip(amounts, available, strict=True)]
@@ -403,25 +414,24 @@ def divide(
     remaining = budget - sum(tokens)
     if remaining < -TOLERANCE * budget:
         largest, name = max(zip(tokens, names, strict=True))
-        raise InputError(
-            f"{name}: expected amounts of at most {budget:,} tokens together, got {int(budget - remaining):,}, "
-            f"{int(largest):,} of them of this dataset; raise the budget, or make them smaller"
-        )
+        what = f"the amounts add up to {int(budget - remaining):,} tokens, more than the {budget:,} of the run"
+        hint = "raise the tokens of the run, or make the amounts smaller"
+        raise InputError(f"{name}: {what}; {int(largest):,} are of this dataset", hint=hint)
     takers = [place for place, amount in enumerate(amounts) if amount.is_limit]
     if takers and remaining <= 0:
-        msg = f"{names[takers[0]]}: nothing remains for it, since the others take all {budget:,} tokens"
-        raise InputError(f"{msg}; make them smaller")
+        what = f"nothing remains for it, since the others take all {budget:,} tokens"
+        raise InputError(f"{names[takers[0]]}: {what}", hint="make their amounts smaller")
     takers.sort(key=lambda place: wanted[place] / available[place])  # those whose limits are reached first
     for number, place in enumerate(takers):
         part = remaining * Fraction(available[place], sum(available[other] for other in takers[number:]))
         tokens[place] = min(part, wanted[place])
         remaining -= tokens[place]
     if remaining > TOLERANCE * budget:
-        raise InputError(
-            f"expected amounts of {budget:,} tokens together, got {int(budget - remaining):,} "
-            f"({show_percent((budget - remaining) / budget)}); raise them or their limits, lower the budget, or write "
-            "one dataset without an amount to take the rest"
+        given = f"{int(budget - remaining):,} tokens, {show_percent((budget - remaining) / budget)} of the run"
+        hint = (
+            "raise them or their limits, lower the tokens of the run, or give one dataset no amount: it takes the rest"
         )
+        raise InputError(f"the amounts add up to {given}", hint=hint)
     total = sum(tokens)
     return budget, [each / total for each in tokens]
 
@@ -437,10 +447,8 @@ def _follow_budget(amounts: Sequence[Amount], available: Sequence[int]) -> int:
     if all(amount.kind == "share" and not amount.is_limit for amount in amounts):
         return max(1, int(min(num / amount.value for amount, num in pairs)))
     if shared >= 1:
-        raise InputError(
-            f"expected shares below 100% together, since others are in tokens or epochs, got {show_percent(shared)}; "
-            "make them smaller"
-        )
+        what = f"the shares add up to {show_percent(shared)}, and other amounts are in tokens or epochs"
+        raise InputError(what, hint="make the shares smaller")
     fixed = Fraction(0)
     for amount, num in pairs:
         if amount.is_limit:

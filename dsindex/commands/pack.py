@@ -13,13 +13,12 @@ from dsindex.errors import TokenizerError
 from dsindex.formats.mmididx import LENGTH
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.options.common import work_folder_path
-from dsindex.runtime.estimate import check_room
 from dsindex.runtime.executors import Call
 from dsindex.runtime.job import open_job
 from dsindex.runtime.merge import answering_damage, read_sections
 from dsindex.runtime.output import Output
 from dsindex.runtime.plan import make_plan
-from dsindex.runtime.preflight import examine_sample
+from dsindex.runtime.preflight import check_room, examine_sample
 from dsindex.runtime.shards import Shards
 from dsindex.runtime.source import open_source
 from dsindex.runtime.tasks import Damaged, SourceFile
@@ -134,7 +133,7 @@ def _add_ends(shards: Shards, output: Output, version: PbinVersion) -> None:
         shards.run(shards.make_again(tail))
         _add_ends(shards, output, version)
     else:
-        output.tokens.add(tail)
+        output.append_source(tail)
 
 
 @answering_damage

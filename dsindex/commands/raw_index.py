@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dsindex.formats.pickled_pairs import write_pairs
-from dsindex.formats.raw_index import raw_index_path
+from dsindex.formats.pickled_pairs import raw_index_path, write_pairs
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.publish import new_files
 from dsindex.store.read import input_status

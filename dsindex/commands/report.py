@@ -18,11 +18,10 @@ import numpy as np
 
 from dsindex._version import __version__
 from dsindex.commands.report_measures import DrawnSplit, Measurement, Sources, measure, read_drawn
-from dsindex.commands.source_lines import open_token_data
-from dsindex.commands.token_text import text_of
-from dsindex.datasets.data_notes import describe_validation
+from dsindex.commands.token_data import open_token_data, text_of
 from dsindex.datasets.detect import detect_dataset
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.lineage import describe_validation
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.formats.provenance import provenance_path
 from dsindex.messages import count, format_size, short_number, show_name
@@ -35,7 +34,7 @@ from dsindex.store.urls import absolute
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dsindex.commands.source_lines import TokenData
+    from dsindex.commands.token_data import TokenData
     from dsindex.datasets.documents import Documents, LengthBin
     from dsindex.formats.manifest import Content
     from dsindex.options.datasets import ReportConfig
@@ -254,7 +253,7 @@ def _describe(opened: TokenData, limits: set[int], *, is_shown: bool, advance: C
 
 
 def _sources(prefix: str, documents: Documents, content: Content | None) -> Sources:
-    """Return the sources in provenance or manifest; if there are none, all documents have one source."""
+    """Return the sources in provenance or manifest; without them, all documents have one source."""
     inputs = content.inputs if content is not None else []
     names, path = [each.path for each in inputs], provenance_path(prefix)
     if names and is_stored(path):

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.commands.findings import ConsumedTokens, ReadTokens, ShownDataset, TracedSamples
-from dsindex.commands.source_lines import find_origin
-from dsindex.commands.token_text import text_of
-from dsindex.datasets.blended import BlendedDataset
+from dsindex.commands.token_data import find_origin, text_of
 from dsindex.datasets.detect import PACKING, TEXT_SUFFIX, detect_dataset
+from dsindex.datasets.gpt import BlendedDataset
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import Packs, read_layout
 from dsindex.datasets.opening import open as open_dataset

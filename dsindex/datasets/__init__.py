@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.errors import MissingPackageError as MissingPackageError
 
 if TYPE_CHECKING:
-    from dsindex.datasets.blended import BlendedDataset as BlendedDataset
+    from dsindex.datasets.gpt import BlendedDataset as BlendedDataset
     from dsindex.datasets.gpt import GPTDataset as GPTDataset
     from dsindex.datasets.gpt import SampleOptions as SampleOptions
     from dsindex.datasets.indexed import IndexedDataset as IndexedDataset
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from dsindex.datasets.samples import SamplePart as SamplePart
 
 _MODULES = {
-    "blended": ("BlendedDataset",),
-    "gpt": ("GPTDataset", "SampleOptions"),
+    "gpt": ("BlendedDataset", "GPTDataset", "SampleOptions"),
     "indexed": ("IndexedDataset",),
     "instruction": ("InstructionDataset", "PackedInstructionDataset"),
     "packed": ("PackedMemMapDatasetContinuous", "PackedMemMapDatasetMegatron", "PbinDocuments"),

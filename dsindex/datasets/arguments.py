@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from dsindex.store.urls import as_prefix, located
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PBIN_SUFFIX = ".pbin"
 AnyPath: TypeAlias = str | os.PathLike[str]
@@ -38,9 +37,17 @@ class Caches(Protocol):
 AnyDataset: TypeAlias = AnyPath | Result
 
 
-def list_prefixes(value: AnyDataset | Caches | Iterable[AnyDataset]) -> tuple[str, ...]:
-    """Return the prefixes of datasets, all of each result, as paths or addresses."""
-    subjects = [value] if isinstance(value, str | os.PathLike | Result | Caches) else list(value)
+def list_prefixes(value: AnyDataset | Iterable[AnyDataset]) -> tuple[str, ...]:
+    """Return the prefixes of datasets, all of each result and of each list, as paths or addresses."""
+    from dsindex.megatron.plan import read_list  # slow to import
+
+    members = (blend.prefixes if (blend := read_list(path)) else (path,) for path in _names(value))
+    return tuple(chain.from_iterable(members))
+
+
+def _names(value: AnyDataset | Caches | Iterable[AnyDataset]) -> tuple[str, ...]:
+    is_one = isinstance(value, str | os.PathLike | Result | Caches)
+    subjects: list[Any] = list(value) if isinstance(value, Iterable) and not is_one else [value]
     names: list[str] = []
     for subject in subjects:
         if isinstance(subject, Caches):
@@ -53,7 +60,7 @@ def list_prefixes(value: AnyDataset | Caches | Iterable[AnyDataset]) -> tuple[st
 
 def one_prefix(value: AnyDataset | Iterable[AnyDataset]) -> str:
     """Return the prefix of a single dataset."""
-    found = list_prefixes(value)
+    found = _names(value)
     if len(found) > 1:
         raise ValueError(f"{len(found)} datasets were given ({', '.join(found)}); choose one")
     return found[0]
@@ -63,7 +70,7 @@ def list_text_prefixes(value: AnyDataset | Iterable[AnyDataset]) -> tuple[str, .
     """Return the prefixes of datasets of .bin and .idx."""
     if hasattr(value, "splits"):
         raise ValueError("instruction data is no dataset of texts: its tokens and masks belong together")
-    found = list_prefixes(value)
+    found = _names(value)
     packed = next((prefix for prefix in found if prefix.endswith(PBIN_SUFFIX)), None)
     if packed is not None:
         raise ValueError(f"{packed} is not a .bin and .idx; convert it: dsindex convert")

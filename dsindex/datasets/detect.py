@@ -13,14 +13,17 @@ from dsindex.errors import FormatError, InputError
 from dsindex.formats import PICKLE_START
 from dsindex.formats.mmididx import refuse_foreign_index
 from dsindex.formats.pbin import read_pbin_header
-from dsindex.formats.raw_index import raw_index_path
+from dsindex.formats.pickled_pairs import raw_index_path
 from dsindex.megatron.cache import DESCRIPTION_SUFFIX, descriptions_in
+from dsindex.megatron.plan import read_list
 from dsindex.store.listing import find_stored
 from dsindex.store.local import open_file, what_is_no_file
 from dsindex.store.read import is_stored
 from dsindex.store.urls import is_url
 
-KindName: TypeAlias = Literal["MMIDIDX", "pbin", "raw index", "index cache", "instruction data", "packs", "export"]
+KindName: TypeAlias = Literal[
+    "MMIDIDX", "pbin", "raw index", "index cache", "instruction data", "packs", "export", "list"
+]
 
 LINES_SUFFIX = ".jsonl"
 TEXT_SUFFIX = "_text_document"
@@ -41,7 +44,7 @@ class DetectedDataset:
     kind: KindName
     path: str
     """The prefix of MMIDIDX, instruction data and packs; the `.pbin`; the JSONL file of a raw index; the folder or
-    description of an index cache; the folder of an export."""
+    description of an index cache; the folder of an export; the file of a list of datasets."""
 
     @property
     def prefix(self) -> str:
@@ -61,6 +64,8 @@ def detect_dataset(path: str) -> DetectedDataset:
     ending = next((suffix for suffix in _PREFIX_ENDINGS if path.endswith(suffix)), "")
     prefix = path.removesuffix(ending)
     detected = _at_prefix(prefix)
+    if detected is None and read_list(path) is not None:
+        return DetectedDataset(kind="list", path=path)
     if detected is not None or is_url(path):
         return detected or _refuse_nothing(path)
     if ending and os.path.isfile(path):

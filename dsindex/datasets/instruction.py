@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
@@ -93,6 +93,7 @@ def tensors_of_same_type(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch ma
     return torch.from_numpy(array)
 
 
+@dataclass
 class InstructionCollator:
     """Assembles samples of an InstructionDataset by `message_construction` and the masking patterns.
 
@@ -110,31 +111,25 @@ class InstructionCollator:
         ValueError: If the layout is `packed` and there is no `sequence_length`.
     """
 
-    def __init__(
-        self,
-        config: InstructionConfig,
-        tokenizer: ChatTokenizer,
-        *,
-        layout: Literal["padded", "packed"] = "padded",
-        sequence_length: int | None = None,
-        pad_id: int | None = None,
-        as_torch: bool = False,
-    ) -> None:
-        if not config.message_construction:
+    config: InstructionConfig
+    tokenizer: ChatTokenizer
+    _: KW_ONLY
+    layout: Literal["padded", "packed"] = "padded"
+    sequence_length: int | None = None
+    pad_id: int | None = None
+    as_torch: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.config.message_construction:
             raise InputError("InstructionCollator: the configuration has no message_construction")
-        if layout == "packed" and sequence_length is None:
+        if self.layout == "packed" and self.sequence_length is None:
             raise ValueError("the packed layout needs a sequence_length")
-        special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
-        if pad_id is None:
-            pad_id = special_ids.get("pad_token", special_ids.get("eos_token"))
-        if pad_id is None:
+        special = {name: self.tokenizer.special_id(name, text) for name, text in self.config.special_tokens.items()}
+        if self.pad_id is None:
+            self.pad_id = special.get("pad_token", special.get("eos_token"))
+        if self.pad_id is None:
             raise InputError("InstructionCollator: set a pad_id, or a pad_token or eos_token in special_tokens")
-        self._construction = MessageConstruction(config, from_fields=True)
-        self._tokenizer = tokenizer
-        self._layout = layout
-        self._sequence_length = sequence_length
-        self._pad_id = pad_id
-        self._as_torch = as_torch
+        self._construction = MessageConstruction(self.config, from_fields=True)
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> DatasetBatch:
         """Return one batch.
@@ -147,15 +142,15 @@ class InstructionCollator:
         """
         conversations = [self.encode(sample) for sample in samples]
         lengths = [len(tokens) for tokens, _ in conversations]
-        limit = max(lengths) if self._sequence_length is None else self._sequence_length
+        limit = max(lengths) if self.sequence_length is None else self.sequence_length
         if max(lengths) > limit:
             raise RecordProblem("too-long", f"a sample of {max(lengths)} tokens is longer than {limit}")
         rows = [[conversation] for conversation in conversations]
-        if self._layout == "packed":
+        if self.layout == "packed":
             plan = lay_out_blocks(lengths, sequence_length=limit)
             rows = [[conversations[number] for number in plan.block(row)] for row in range(plan.num_blocks)]
-        blocks = [assemble_block(row, sequence_length=limit, pad_id=self._pad_id) for row in rows]
-        return stack_blocks(blocks, as_torch=self._as_torch)
+        blocks = [assemble_block(row, sequence_length=limit, pad_id=self.pad_id or 0) for row in rows]
+        return stack_blocks(blocks, as_torch=self.as_torch)
 
     def encode(self, sample: Mapping[str, Any]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
         """Return tokens and mask (1 = trainable) of one sample.
@@ -174,7 +169,7 @@ class InstructionCollator:
                 name, number = segment.place
                 ids = (sample[name] if number is None else sample[name][number])[TOKENS_KEY]
             else:
-                ids = self._tokenizer.encode(segment.text).ids
+                ids = self.tokenizer.encode(segment.text).ids
             tokens.append(ids)
             mask.append(np.full(len(ids), segment.trainable, dtype=np.uint8))
         assembled = np.concatenate(mask)

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     import tokenizers
 
     from dsindex.datasets.arguments import AnyDataset, AnyPath
-    from dsindex.datasets.blended import BlendedDataset
     from dsindex.datasets.detect import KindName
-    from dsindex.datasets.gpt import SampleOptions
+    from dsindex.datasets.gpt import BlendedDataset, SampleOptions
     from dsindex.datasets.instruction import PackedInstructionDataset
     from dsindex.datasets.packed import PackedMemMapDatasetContinuous, PbinDocuments
     from dsindex.datasets.raw import MemMapDataset, RawLines
@@ -119,7 +118,8 @@ def _split_of(path: object, given: dict[str, Any]) -> str | None:
 def _open(detected: DetectedDataset, given: dict[str, Any], *, check: bool, torch: bool) -> Dataset:
     path, kind = detected.path, detected.kind
     if kind not in _OPTIONS:
-        raise InputError(f"{path}: an {kind} is not opened by dsindex; pyarrow and pandas read it")
+        what = "pyarrow and pandas read it" if kind == "export" else "open one of its datasets"
+        raise InputError(f"{path}: this is {kind}, which dsindex does not open", hint=what)
     foreign = next((name for name in given if name not in _OPTIONS[kind]), None)
     if foreign is not None:
         raise InputError(f"{path}: this is {kind}, which does not take the option {foreign}; omit it")
@@ -177,7 +177,7 @@ def _open_cache(
     path = find_cache(descriptions, split, place=place)
     prefixes = prefix or descriptions[path]
     if read_description(path)["class"] == BLENDED_CLASS:
-        from dsindex.datasets.blended import BlendedDataset
+        from dsindex.datasets.gpt import BlendedDataset
 
         return BlendedDataset.open_cache(path, prefixes=prefixes, **options)
     return GPTDataset.open_cache(path, prefix=prefixes[0] if prefixes else None, **options)

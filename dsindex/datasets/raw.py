@@ -5,11 +5,11 @@ from __future__ import annotations
 import codecs
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Literal, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 from dsindex.datasets.base import MapDataset, tensor_maker
 from dsindex.errors import BadRecordError, FormatError, InputError
-from dsindex.formats.raw_index import raw_index_path, read_raw_index
+from dsindex.formats.pickled_pairs import raw_index_path, read_raw_index
 from dsindex.store.local import LocalFile, open_file
 from dsindex.text.line_index import find_lines
 from dsindex.text.tokenizer import Tokenizer, decode, load_tokenizer
@@ -99,7 +99,6 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
         tokenizer: A tokenizer, or the path of one.
         index_path: The raw index; `<stem>.idx` in the same folder if None. Built if it is missing.
         jq_pattern: Selects the text of a line.
-        engine: `auto` uses gigatoken if it returns the same ids, which pays off for long texts.
         add_special_tokens: Run the tokenizer's post-processor, as Modalities does.
         torch: Return token ids as tensors of int64.
 
@@ -120,7 +119,6 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
         tokenizer: Tokenizer | str | os.PathLike[str],
         index_path: str | os.PathLike[str] | None = None,
         jq_pattern: str = ".text",
-        engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "reference",
         add_special_tokens: bool = True,
         torch: bool = False,
     ) -> None:
@@ -130,7 +128,7 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
         self._convert = tensor_maker(torch)
         self.jq_pattern = jq_pattern
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(os.fspath(tokenizer))
-        self._engine = choose_engine(self.tokenizer, engine, add_special_tokens=add_special_tokens)
+        self._engine = choose_engine(self.tokenizer, "reference", add_special_tokens=add_special_tokens)
         self._selection = open_pattern(jq_pattern)
         self.lines = RawLines(path, index_path)
         self.place = self.lines.path
@@ -140,7 +138,6 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
             tokenizer=self.tokenizer,
             index_path=os.path.abspath(self.lines.index_path),
             jq_pattern=jq_pattern,
-            engine=engine,
             add_special_tokens=add_special_tokens,
             torch=torch,
         )

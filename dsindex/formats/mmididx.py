@@ -25,6 +25,7 @@ import numpy as np
 
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats.dtypes import TOKEN_DTYPES, dtype_code, starts_of
+from dsindex.store.errors import reading
 from dsindex.store.read import map_file, open_readable
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER_BYTES = 34
+_TWO_FILES = "a dataset is a .bin and an .idx, named without these endings"
 _HEADER = struct.Struct("<9sQBQQ")
 
 LENGTH = np.dtype("<i4")
@@ -136,17 +138,9 @@ def read_header(idx_path: str) -> IndexHeader:
         FormatError: If the file is missing, too short, not MMIDIDX, of another version, or its size does not match its
             counts.
     """
-    try:
-        with open_readable(idx_path) as file:
-            head, size_bytes = file.read_at(HEADER_BYTES, 0), file.size_bytes
-    except OSError as error:
-        raise _unreadable(idx_path, error) from error
+    with reading(idx_path, FormatError, hint=_TWO_FILES), open_readable(idx_path) as file:
+        head, size_bytes = file.read_at(HEADER_BYTES, 0), file.size_bytes
     return _parse_header(idx_path, head, size_bytes)
-
-
-def _unreadable(idx_path: str, error: OSError) -> FormatError:
-    hint = "a dataset is a .bin and an .idx, named without these endings"
-    return FormatError(f"{idx_path}: cannot be read ({error.strerror})", hint=hint)
 
 
 def _parse_header(idx_path: str, head: bytes, size_bytes: int) -> IndexHeader:
@@ -190,10 +184,8 @@ def read_index(idx_path: str) -> SequenceIndex:
     Raises:
         FormatError: As `read_header`.
     """
-    try:
+    with reading(idx_path, FormatError, hint=_TWO_FILES):
         buffer = map_file(idx_path)
-    except OSError as error:
-        raise _unreadable(idx_path, error) from error
     header = _parse_header(idx_path, buffer[:HEADER_BYTES], len(buffer))
 
     def items(name: str) -> NDArray[Any]:

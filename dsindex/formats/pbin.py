@@ -15,6 +15,7 @@ import numpy as np
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats.dtypes import starts_of
 from dsindex.formats.pickled_pairs import first_number, read_pairs, write_pairs
+from dsindex.store.errors import reading
 from dsindex.store.read import open_items, open_stored
 
 if TYPE_CHECKING:
@@ -158,11 +159,8 @@ def read_pbin_header(path: str, *, version: PbinVersion | None = None) -> PbinHe
     Raises:
         FormatError: If no version fits, or only one other than `version`.
     """
-    try:
-        with open_stored(path) as file:
-            fits = [header for each in PBIN_VERSIONS.values() if (header := _header_as(file, each)) is not None]
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
+    with reading(path, FormatError), open_stored(path) as file:
+        fits = [header for each in PBIN_VERSIONS.values() if (header := _header_as(file, each)) is not None]
     for header in fits:
         if header.version == version:
             return header

@@ -3,6 +3,10 @@
 Modalities writes `pickle.dumps(pairs, protocol=4)`. The reader unpickles nothing: it parses the opcodes that such a
 list consists of and refuses all others, so a stranger's file runs no code, and time and memory are proportional to its
 size.
+
+A raw index is `<stem>.idx` next to a JSONL file, as Modalities' `create_raw_index` writes it: one pair of byte offset
+and byte length per line, counting a carriage return but not the newline (docs/formats.md §3). MMIDIDX uses the same
+suffix; the first bytes tell them apart.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.errors import FormatError
+from dsindex.store.errors import reading
 from dsindex.store.read import open_stored
 
 if TYPE_CHECKING:
@@ -87,12 +92,10 @@ def read_pairs(path: str, *, offset: int = 0) -> NDArray[np.int64]:
         FormatError: If it is anything else.
     """
     try:
-        with open_stored(path) as file:
+        with reading(path, FormatError), open_stored(path) as file:
             size_bytes = file.seek(0, os.SEEK_END) - offset
             file.seek(offset)
             numbers = _parse_numbers(file, size_bytes)
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise FormatError(f"{path}: not a pickled list of offsets and lengths: {error}") from error
     return np.asarray(numbers).reshape(-1, 2)
@@ -147,3 +150,38 @@ def _parse_numbers(file: BufferedReader, size_bytes: int) -> array[int]:
 
 def _decode(integer: bytes) -> int:
     return int.from_bytes(integer[2 if integer[0] == pickle.LONG1[0] else 1 :], "little")
+
+
+# Raw indices.
+
+
+def raw_index_path(path: str) -> str:
+    """Return the path at which Modalities looks for a file's raw index.
+
+    >>> raw_index_path("data/news.jsonl")
+    'data/news.idx'
+    """
+    return os.path.splitext(path)[0] + ".idx"
+
+
+def read_raw_index(index_path: str, *, size_bytes: int) -> NDArray[np.int64]:
+    """Read a raw index.
+
+    Args:
+        index_path: The index.
+        size_bytes: Size of the JSONL file that it belongs to.
+
+    Returns:
+        (offset, length) in bytes of each line, shape [lines, 2].
+
+    Raises:
+        FormatError: If it is not a raw index, or points outside the file.
+    """
+    pairs = read_pairs(index_path)
+    # A difference, since the sum of two int64 could wrap.
+    outside = np.flatnonzero((pairs[:, 0] > size_bytes) | (pairs[:, 1] > size_bytes - pairs[:, 0]))
+    if len(outside):
+        offset, length = pairs[outside[0]].tolist()
+        what = f"entry {outside[0]} ({length} bytes from byte {offset}) is outside the file of {size_bytes} bytes"
+        raise FormatError(f"{index_path}: {what}", hint="the file has changed since it was indexed: index it again")
+    return pairs

@@ -6,6 +6,9 @@
 
 Offsets and lines are stored as differences, in a few bytes per document. Row groups have a fixed size, so the file does
 not depend on how the build was cut into shards.
+
+Arrow and NumPy share buffers here: `pa.array` and `to_numpy` import pandas where it is installed, which takes half a
+second (pyarrow/pandas-shim.pxi).
 """
 
 from __future__ import annotations
@@ -39,8 +42,6 @@ def write_provenance(file: DigestingWriter, chunks: Iterable[NDArray[np.void]]) 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from dsindex.formats.arrow import number_array
-
     schema = pa.schema([(name, getattr(pa, dtype)()) for name, dtype in COLUMNS])
     with pq.ParquetWriter(
         pa.PythonFile(file, mode="w"),
@@ -51,7 +52,8 @@ def write_provenance(file: DigestingWriter, chunks: Iterable[NDArray[np.void]]) 
         store_schema=False,
     ) as writer:
         for group in _row_groups(chunks):
-            columns = [number_array(group[name]) for name, _ in COLUMNS]
+            buffers = [[None, pa.py_buffer(np.ascontiguousarray(group[name]))] for name, _ in COLUMNS]
+            columns = list(map(pa.Array.from_buffers, schema.types, [len(group)] * len(COLUMNS), buffers))
             writer.write_table(pa.table(columns, schema=schema), row_group_size=ROWS_PER_GROUP)
 
 
@@ -94,8 +96,6 @@ def read_rows(path: str, begin: int, end: int) -> Rows:
     Raises:
         FormatError: If it is not a provenance file, or has fewer rows.
     """
-    from dsindex.formats.arrow import numbers_of
-
     with _opened(path) as file:
         if not 0 <= begin <= end <= file.metadata.num_rows:
             what = f"it has {file.metadata.num_rows} rows, and row {end - 1} was asked for"
@@ -109,7 +109,10 @@ def read_rows(path: str, begin: int, end: int) -> Rows:
         columns = [table.column(name).combine_chunks() for name, _ in COLUMNS]
     if any(column.null_count or len(column) != end - begin for column in columns):
         raise FormatError(f"{path}: damaged: some documents have no input, offset or line")
-    inputs, offsets, lines = map(numbers_of, columns)
+    inputs, offsets, lines = (
+        np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * np.dtype(dtype).itemsize)
+        for column, (_, dtype) in zip(columns, COLUMNS, strict=True)
+    )
     return inputs, offsets, lines
 
 

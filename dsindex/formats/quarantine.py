@@ -23,7 +23,7 @@ from dsindex.store.json_text import decode_json
 from dsindex.store.protocol import store_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from dsindex.store.local import DigestingWriter
 
@@ -66,19 +66,27 @@ class BadRecords:
     number: int = 1
 
 
-def summarize_quarantines(paths: Iterable[str]) -> tuple[BadRecords, ...]:
-    """Group the bad records of quarantine files, the first million of each, by input and reason; most frequent first.
+def group_bad_records(records: Iterable[BadRecords]) -> tuple[BadRecords, ...]:
+    """Add up bad records of the same input and reason, the most frequent first.
 
     Reasons are the same if they only differ in quoted names and numbers.
     """
+    groups: dict[tuple[str, str], BadRecords] = {}
+    for record in records:
+        key = (record.file, re.sub(r"'[^']*'|\d+", "", record.reason))
+        known = groups.get(key)
+        groups[key] = record if known is None else replace(known, number=known.number + record.number)
+    return tuple(sorted(groups.values(), key=lambda group: -group.number))
+
+
+def summarize_quarantines(paths: Iterable[str]) -> tuple[BadRecords, ...]:
+    """Group the bad records of quarantine files, the first million of each."""
+    return group_bad_records(record for path in paths for record in _read_quarantine(path))
+
+
+def _read_quarantine(path: str) -> Iterator[BadRecords]:
     import pyarrow as pa
 
-    groups: dict[tuple[str, str], BadRecords] = {}
-    for path in paths:
-        with store_of(path).open(path) as file, pa.input_stream(pa.PythonFile(file, "r"), compression="zstd") as stream:
-            for entry in map(decode_json, itertools.islice(BufferedReader(stream), 1_000_000)):
-                key = (entry["file"], re.sub(r"'[^']*'|\d+", "", entry["reason"]))
-                first = BadRecords(file=entry["file"], reason=entry["reason"], line=entry["line"], number=0)
-                known = groups.get(key, first)
-                groups[key] = replace(known, number=known.number + 1)
-    return tuple(sorted(groups.values(), key=lambda group: -group.number))
+    with store_of(path).open(path) as file, pa.input_stream(pa.PythonFile(file, "r"), compression="zstd") as stream:
+        for entry in map(decode_json, itertools.islice(BufferedReader(stream), 1_000_000)):
+            yield BadRecords(file=entry["file"], reason=entry["reason"], line=entry["line"])

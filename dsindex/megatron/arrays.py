@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.megatron.epochs import SampleRule
-    from dsindex.megatron.schedule import WeightCurve
+    from dsindex.megatron.plan import WeightCurve
 
 
 BLOCK_POSITIONS = 1 << 20

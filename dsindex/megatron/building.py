@@ -44,8 +44,8 @@ def count_parts(prefix: str, parts: Sequence[Part | None], of_documents: bool = 
         FormatError: If the `.idx` is damaged.
     """
     if not is_stored(f"{prefix}.idx"):
-        remedy = "give the prefix of a .bin and .idx, after each weight if there are any"
-        raise InputError(f"{prefix}.idx: no such file; {remedy}")
+        hint = "give the prefix of a .bin and .idx, after each weight if there are any"
+        raise InputError(f"{prefix}.idx: no such file", hint=hint)
     index = read_index(f"{prefix}.idx")
     bin_size_bytes = input_status(f"{prefix}.bin").size_bytes if is_stored(f"{prefix}.bin") else None
     check_index(f"{prefix}.idx", index, bin_size_bytes=bin_size_bytes)

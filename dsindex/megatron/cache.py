@@ -137,7 +137,8 @@ def read_description(path: str) -> dict[str, Any]:
         with open_file(path) as file:
             identifiers = parse_json(file.read())
     except OSError as error:
-        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
+        hint = "give a …-description.txt of the job's cache folder"
+        raise FormatError(f"{path}: cannot be read ({error.strerror})", hint=hint) from error
     except ValueError as error:
         raise FormatError(f"{wrong}: it is not JSON ({error})") from error
     try:

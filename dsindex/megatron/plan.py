@@ -10,6 +10,7 @@ import math
 import os
 from collections import Counter
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from dsindex.errors import InputError, LimitError
 from dsindex.megatron.cache import (
     BLENDED_CLASS,
+    DESCRIPTION_SUFFIX,
     GPT_CLASS,
     CacheFiles,
     Settings,
@@ -40,18 +42,23 @@ from dsindex.megatron.epochs import (
 )
 from dsindex.megatron.flags import MID_LEVEL_SURPLUS
 from dsindex.megatron.maxtext import MAXTEXT_BLEND, MAXTEXT_CLASS, SPLITS_READ, describe_dataset
+from dsindex.messages import show_value
+from dsindex.store.protocol import store_of
+from dsindex.store.read import is_stored
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from dsindex.megatron.flags import Sizes
-    from dsindex.megatron.schedule import WeightCurve
 
 MAX_DATASETS = np.iinfo(np.int16).max - 1
 """Megatron asserts fewer than 32767 datasets, since the dataset index is int16."""
 MAX_SEQUENCES = np.iinfo(DOCUMENT_DTYPE).max
 VALID = SPLIT_NAMES.index("valid")
+LIST_SUFFIX = ".txt"
 LOOP_BYTES = 128 << 20
 """Memory that numba and its kernels take in addition to the arrays."""
 
@@ -65,21 +72,53 @@ class Blend:
 
     prefixes: tuple[str, ...]
     weights: tuple[float, ...] | None
-    """As typed, one for each prefix; None to blend in proportion to the datasets' lengths."""
+    """One for each prefix; None to blend in proportion to the datasets' lengths."""
+
+    def shares(self, place: str) -> list[Fraction]:
+        """Return the shares that the datasets of a list have of an amount.
+
+        Raises:
+            InputError: If they have no weights.
+        """
+        if self.weights is None:
+            raise InputError(f"{place}: the list has no weights", hint="give a weight before each of its datasets")
+        total = sum(map(Fraction, self.weights))
+        return [Fraction(weight) / total for weight in self.weights]
 
 
 def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend:
     """Parse `W1 P1 W2 P2 …` or `P1 P2 …` as Megatron does: an even number of words may be pairs.
 
+    A prefix may be the path of a list, whose datasets share its weight.
+
     Raises:
-        InputError: If there is no prefix, or some weights are numbers and others are not.
+        InputError: If there is no prefix, or some weights are numbers and others are not; or a list is not one.
         LimitError: If a weight is not a positive number, or there are too many datasets.
 
     >>> parse_data_path(["30", "web", "70", "books"])
     Blend(prefixes=('web', 'books'), weights=(30.0, 70.0))
-    >>> parse_data_path(["web", "books"]).weights is None
-    True
+    >>> parse_data_path(["web", "books"])
+    Blend(prefixes=('web', 'books'), weights=None)
     """
+    blend = _parse_words(words, flag)
+    members = [read_list(prefix) for prefix in blend.prefixes]
+    if blend.weights is None and len(members) == 1 and members[0] is not None:
+        blend = members[0]
+    elif any(members):
+        prefixes, weights = list[str](), list[float]()
+        for number, (prefix, listed) in enumerate(zip(blend.prefixes, members, strict=True)):
+            prefixes += [prefix] if listed is None else listed.prefixes
+            if blend.weights is not None:
+                shares = [Fraction(1)] if listed is None else listed.shares(prefix)
+                weights += [float(share * Fraction(blend.weights[number])) for share in shares]
+        blend = Blend(prefixes=tuple(prefixes), weights=tuple(weights) or None)
+    if len(blend.prefixes) > MAX_DATASETS:
+        what = f"{len(blend.prefixes)} datasets are more than the {MAX_DATASETS} of Megatron's int16 dataset index"
+        raise LimitError(f"{flag}: {what}", hint="merge some of them")
+    return blend
+
+
+def _parse_words(words: Sequence[str], flag: str) -> Blend:
     if not words:
         raise InputError(f"{flag}: give at least one prefix")
     prefixes, weights = [word.strip() for word in words], None
@@ -91,14 +130,44 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
             raise InputError(f"{flag}: {word!r} is not a weight", hint="give a weight before each prefix, or none")
         if numbers:
             prefixes, weights = prefixes[1::2], tuple(numbers)
-    if len(prefixes) > MAX_DATASETS:
-        what = f"{len(prefixes)} datasets are more than the {MAX_DATASETS} of Megatron's int16 dataset index"
-        raise LimitError(f"{flag}: {what}", hint="merge some of them")
     for prefix, weight in zip(prefixes, weights or (), strict=bool(weights)):
         if not 0 < weight < math.inf:
             hint = "leave the dataset out, or change its weight"
             raise LimitError(f"{flag}: Megatron refuses the weight {weight:g} of {prefix}", hint=hint)
     return Blend(prefixes=tuple(prefixes), weights=weights)
+
+
+def read_words(path: str) -> list[str]:
+    """Return the words of a file for Megatron's --data-args-path.
+
+    Raises:
+        InputError: If it cannot be read, or has none.
+    """
+    stored = store_of(path).read(path)
+    try:
+        words = [] if stored is None else stored[0].decode().split()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: these are not the words of --data-path ({error})") from error
+    if not words:
+        raise InputError(f"{path}: {'no such file' if stored is None else 'an empty file has no words of --data-path'}")
+    return words
+
+
+def read_list(path: str) -> Blend | None:
+    """Return the datasets of a list, such as `dsindex build --max-dataset-size` writes; None for any other path.
+
+    A list is a .txt file with the words of --data-path.
+
+    Raises:
+        InputError: If such a file does not name datasets.
+    """
+    if not path.endswith(LIST_SUFFIX) or path.endswith(DESCRIPTION_SUFFIX) or is_stored(f"{path}.idx"):
+        return None
+    blend = _parse_words(read_words(path), path)
+    if not is_stored(f"{blend.prefixes[0]}.idx"):
+        hint = "a list of datasets has weights and prefixes, as for Megatron's --data-args-path"
+        raise InputError(f"{path}: {show_value(blend.prefixes[0])} is not a dataset", hint=hint)
+    return blend
 
 
 def _as_number(word: str) -> float | None:
@@ -212,6 +281,39 @@ class ContinuedIndex:
     def num_positions(self) -> int:
         """Entries of the document index."""
         return sum(count for count, _ in self.segments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightCurve:
+    """The weights of each dataset as a function of the sample, in pieces that are lines."""
+
+    starts: NDArray[np.float64]
+    """First sample of each piece, shape [k]."""
+    weights: NDArray[np.float64]
+    """Normalised weights at the begin of each piece, shape [k, datasets]."""
+    slopes: NDArray[np.float64]
+    """By which they change per sample, shape [k, datasets]."""
+    num_samples: int
+
+    def integral(self, begin: float, end: float) -> NDArray[np.float64]:
+        """Return the samples that each dataset should give to [begin, end), shape [datasets]."""
+        total = np.zeros(self.weights.shape[1])
+        for number, start in enumerate(self.starts):
+            stop = self.starts[number + 1] if number + 1 < len(self.starts) else max(end, start)
+            low, high = max(begin, start) - start, min(end, stop) - start
+            if high > low:
+                total += self.weights[number] * (high - low) + self.slopes[number] * (high * high - low * low) / 2
+        return total
+
+    def beginning_at(self, begin: int) -> WeightCurve:
+        """Return the rest of the curve, counted from a sample."""
+        first = int(np.searchsorted(self.starts, begin, side="right")) - 1
+        starts = np.maximum(self.starts[first:] - begin, 0.0)
+        weights = self.weights[first:].copy()
+        weights[0] += self.slopes[first] * (begin - self.starts[first])
+        return WeightCurve(
+            starts=starts, weights=weights, slopes=self.slopes[first:], num_samples=self.num_samples - begin
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dsindex.options.model import Options, Parsed, option, options_of
 from dsindex.store.urls import refuse_address
 
 if TYPE_CHECKING:
-    from dsindex.text.sampling import Sample
+    from dsindex.text.blocks import Sample
     from dsindex.text.selection import Selection, TextKey
     from dsindex.text.tiktoken_files import TokenizerOptions
 
@@ -96,7 +96,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     def _agree(self) -> None:
         """Check shares, keys and names."""
         if self.hold_out is not None and self.hold_out >= (self.sample or 1.0):
-            raise ValueError(f"--hold-out {self.hold_out} leaves nothing of --sample {self.sample or 1.0}")
+            raise ValueError(f"--hold-out {self.hold_out} leaves nothing to train on")
         if self.token_ids is not None and self._parsed_keys[0].program is not None:
             msg = f"--token-ids: {self.token_ids!r} is a jq expression; only a name or a path such as .meta.ids works"
             raise ValueError(msg)
@@ -109,7 +109,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
         if not names:
             raise ValueError("--json-keys is empty")
         if len(set(names)) < len(names):
-            raise UsageError(f"two outputs have the same name: {' '.join(names)}", hint="name them, as in NAME=KEY")
+            raise UsageError(f"two outputs have the same name: {' '.join(names)}", hint="name them, as in NAME=.KEY")
         if self.index_config(self.output_prefix) is not None:
             hint = "leave out the options of index caches, and run `dsindex index` afterwards"
             if self.max_dataset_size is not None:
@@ -117,6 +117,11 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
             if self.hold_out is not None:
                 raise UsageError("--hold-out: index caches for two datasets cannot be built together", hint=hint)
             refuse_address(self.output_prefix, f"index caches need an output on a disk; {hint}", ValueError)
+
+    @property
+    def share(self) -> float:
+        """The share of the records that are kept."""
+        return sum(sample.high - sample.low for sample in self.samples)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -149,7 +154,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The ranges of record hashes of each group of outputs: one for all, or one for training and one held out."""
-        from dsindex.text.sampling import Sample
+        from dsindex.text.blocks import Sample
 
         low, high = self.hold_out or 0.0, self.sample or 1.0
         held_out = () if self.hold_out is None else (Sample(high=self.hold_out, prefix="valid_"),)

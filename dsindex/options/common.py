@@ -164,7 +164,7 @@ class RecordsConfig(WorkConfig):
     """fail: stop at the first bad record. quarantine: write bad records to a file of their own, with file, line and
     reason, and go on (default: fail)."""
     max_bad_records: Annotated[Parsed[int | str | None, str | None], _number_or_share] = option(
-        "N|N%", default=None, group="records"
+        "N|N%", default=None, group="records", needs=("on_bad_record",)
     )
     """Stop if more records than this are quarantined; a number, or a share of all records."""
     max_record_size: Size = option("SIZE", default=None, group="records", ge=1)

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from dsindex.datasets.arguments import AnyDataset, Result, list_text_prefixes
+from dsindex.errors import UsageError
 from dsindex.megatron.flags import MID_LEVEL_SURPLUS, JobTokenizer, Release
 from dsindex.megatron.pretrain_command import (
     TOKENIZER_NAMES,
@@ -89,8 +90,8 @@ def _parse_samples(value: int | Sequence[int | str | None]) -> Counts:
     words = [value] if isinstance(value, int) else list(value)
     counts = [None if str(word).lower() in {"none", "null"} else word for word in words]
     if not 1 <= len(counts) <= 3 or not all(each is None or re.fullmatch(r"[0-9]{1,18}", str(each)) for each in counts):
-        msg = f"expected one to three numbers of samples, or none, as in 1000,none,0, got {show_value(value)}"
-        raise ValueError(msg)
+        shown = show_value(",".join(map(str, words)))
+        raise ValueError(f"{shown} is not one to three numbers of samples, or none, as in 1000,none,0")
     first, second, third = ([None if each is None else int(each) for each in counts] + [None, None])[:3]
     return first, second, third
 
@@ -101,8 +102,7 @@ NumSamples: TypeAlias = Annotated[Parsed[int | str | Sequence[int | None] | None
 def _parse_epochs(value: object) -> Fraction:
     number, unit = (value, "") if isinstance(value, Fraction) else split_unit(str(value))
     if number is None or unit or not 0 < number <= MEGATRON_COUNT:
-        msg = f"expected a positive number of epochs such as 2 or 2.5, up to {MEGATRON_COUNT}, got {show_value(value)}"
-        raise ValueError(msg)
+        raise ValueError(f"{show_value(value)} is not a number of epochs such as 2 or 2.5")
     return number
 
 
@@ -112,7 +112,7 @@ Epochs: TypeAlias = Annotated[Parsed[Fraction | float | str | None, Fraction | N
 def _parse_order(value: object) -> str:
     text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
     if text not in DOCUMENT_ORDERS and not text.endswith((".npy", ".parquet")):
-        raise ValueError(f"expected {', '.join(DOCUMENT_ORDERS)}, or a file .npy or .parquet, got {show_value(value)}")
+        raise ValueError(f"{show_value(value)} is not {', '.join(DOCUMENT_ORDERS)}, or a .npy or .parquet file")
     return text if text in DOCUMENT_ORDERS else refuse_url(text)
 
 
@@ -299,23 +299,22 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
         has_names |= self.reader == "maxtext"
         is_job = (self.train_iters or self.train_samples) is not None
         if is_job and not (has_names or self.dry_run or self.explain):
-            raise ValueError(
-                "--train-iters and --train-samples are of a job, which finds its caches by --megatron-release and "
-                "--tokenizer-type with its other flags, or by --like; without a job, give --num-samples"
+            raise UsageError(
+                "--train-iters and --train-samples describe a job, which finds its caches by its tokenizer",
+                hint="add --megatron-release, --tokenizer-type and the other flags of the job's tokenizer, or --like; "
+                "without a job, give --num-samples",
             )
         if self.seq_length is None and self.like is None:
             raise ValueError("give --seq-length, or --like with a description that has it")
         if self.document_order not in DOCUMENT_ORDERS:
             if self.is_over_time:
-                raise ValueError("expected no file as --document-order with --continue-from or --blend-schedule")
+                raise ValueError("--document-order: a file does not work with --continue-from and --blend-schedule")
             if len(self.document_order_splits) != 1:
                 raise ValueError("--document-order-splits: a file orders the documents of one split; name one")
         batch, varies = self.global_batch_size, (self.rampup_batch_size or self.step_batch_size_schedule) is not None
         if self.consumed_samples is not None and not varies and (batch is None or self.consumed_samples % batch):
-            raise ValueError(
-                f"--consumed-samples: expected a multiple of --global-batch-size {batch}, as a job counts them, got "
-                f"{self.consumed_samples}"
-            )
+            what = f"{self.consumed_samples} is not a multiple of --global-batch-size {batch}, as a job counts them"
+            raise ValueError(f"--consumed-samples: {what}")
 
 
 class IndexFlags(TokenizerFlags, IndexConfig):

@@ -26,12 +26,13 @@ class InstructConfig(RecordsConfig):
     each split has its own files: P_train_text_document, and so on.
 
     CONFIG says how records become prompts and which text is trained on (special_tokens, message_construction,
-    loss_masking_jq_patterns, or a chat template). The options below can also be set in its section `job`, with
-    underscores for dashes; flags override it.
+    loss_masking_jq_patterns, or a chat template). Without it, the tokenizer's own chat template is used. The options
+    below can also be set in its section `job`, with underscores for dashes; flags override it.
 
     Rerun the command to continue after an interruption.
 
     Examples:
+        dsindex instruct --show 3 --input chats.jsonl --tokenizer-model FOLDER
         dsindex instruct chat.yaml --input chats.jsonl --tokenizer-model FOLDER \
           --output-prefix out/chat --seq-length 4096
     """
@@ -45,6 +46,10 @@ class InstructConfig(RecordsConfig):
     """Outputs are named P_text_document.*, P_loss_mask.* and so on, on a disk or in a bucket (s3://, gs://)."""
     tokenizer_model: Tokenizer = option("PATH", default=..., alias="tokenizer")
     """A tokenizer.json or its folder."""
+    show: int | None = option("N", default=None, ge=1, le=1000)
+    """Write nothing; show the first N records as the model will see them, with the trained text in [[brackets]]."""
+    dry_run: bool = option(default=False)
+    """The same as --show 3."""
     seq_length: int | None = option("L", default=None, ge=2, le=2**27)
     """Pack conversations into blocks of L tokens. Also sets max_length if CONFIG does not."""
     pad_to_multiple: int = option("N", default=1, ge=1, le=2**20, needs=("seq_length",))
@@ -72,6 +77,10 @@ class InstructConfig(RecordsConfig):
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Take options from the section `job` of the configuration."""
+        if values.get("dry_run"):
+            values = {"show": 3, **values}
+        if values.get("show"):
+            values = {"output_prefix": "not-written", **values}
         if values.get("config") is None:
             return values
         settings, source, _ = read_instruction(values["config"])
@@ -94,15 +103,15 @@ class InstructConfig(RecordsConfig):
             raise UsageError(msg, hint=f"for example --seq-length {below or self.pad_to_multiple}")
 
 
-def read_instruction(config: Any) -> tuple[Mapping[str, Any], str, Folder]:  # noqa: ANN401 - a path or a mapping
+def read_instruction(config: Any) -> tuple[Mapping[str, Any], str, Folder]:  # noqa: ANN401 - a path, a mapping or None
     """Return a configuration as parsed YAML, its name for messages, and the folder that its paths are relative to.
 
     Raises:
         InputError: If it is a file that cannot be read.
-        UsageError: If it is neither a path nor a mapping.
+        UsageError: If it is neither a path, a mapping nor None.
     """
-    if isinstance(config, Mapping):
-        return config, "config", Folder.cwd()
+    if config is None or isinstance(config, Mapping):
+        return config or {}, "config", Folder.cwd()
     if isinstance(config, str | os.PathLike):
         from dsindex.store.config_files import read_yaml  # loads YAML
 

@@ -102,7 +102,7 @@ class Option:
         Raises:
             ValueError: If it has another type or is out of range.
         """
-        if value is None and self.default is not ...:
+        if value is None:
             return self.default
         given = value
         if self.separator is not None and isinstance(value, str):
@@ -115,6 +115,8 @@ class Option:
         try:
             return msgspec.convert(plain, self._limited(self.kind), strict=False)
         except msgspec.ValidationError as error:
+            if isinstance(given, list) and len(given) == 1 and get_origin(self.kind) is tuple:
+                [given] = given
             raise ValueError(f"{show_value(given)} is not {self._expected(error)}") from None
 
     def _limited(self, kind: Any) -> Any:  # noqa: ANN401 - types
@@ -135,6 +137,8 @@ class Option:
             *first, last = map(str, get_args(kind))
             return f"one of {', '.join(first)} or {last}"
         limits = f" from {self.ge} to {self.le}" if kind in {int, float} else ""
+        if kind is str and ", got" not in str(error):
+            return "text that can be typed"
         if kind in _NAMES:
             return f"{several}{_NAMES[kind]}{limits}"
         return str(error).removeprefix("Expected ").replace("`", "").partition(", got")[0]
@@ -142,7 +146,7 @@ class Option:
 
 _CAN_BE_TYPED = r"\A[^\0\ud800-\udc7f\udd00-\udfff]*\Z"
 """Text that can name a file. Bytes that are not UTF-8 are surrogates from U+DC80 to U+DCFF."""
-_NAMES = {str: "text that can be typed", bool: "true or false", int: "an integer", float: "a number"}
+_NAMES = {str: "text", bool: "true or false", int: "an integer", float: "a number"}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any value
@@ -200,16 +204,14 @@ class Options:
         own = self.__dict__
         for name in values.keys() - known.keys():
             problems.append(f"there is no option {name!r}")
-            names = [each.alias or argument for argument, each in known.items()]
+            names = {*known, *(each.alias for each in known.values() if each.alias)}
             hints += [f"did you mean {close!r}?" for close in difflib.get_close_matches(name, names, n=1)]
         for name, each in known.items():
             try:
-                if name in values:
-                    own[name] = each.read(values[name])
-                elif each.default is ...:
+                if values.get(name) is None and each.default is ...:
                     problems.append(f"{flag_of(name, each)} is required")
                 else:
-                    own[name] = each.default
+                    own[name] = each.read(values.get(name))
             except (ValueError, TypeError, InputError) as error:
                 problem, *more = map(str, error.args)
                 problems.append(f"{flag_of(name, each)}: {problem}")
@@ -307,4 +309,8 @@ def _by_name(model: type[Options], arguments: tuple[Any, ...], values: dict[str,
     by_position = [name for name, each in known.items() if not each.kw_only]
     if len(arguments) > len(by_position):
         raise UsageError(f"{len(arguments)} arguments have no name; at most {len(by_position)} may")
-    return dict(zip(by_position, arguments, strict=False)) | {names.get(name, name): values[name] for name in values}
+    placed = dict(zip(by_position, arguments, strict=False))
+    named = {names.get(name, name): value for name, value in values.items()}
+    if twice := placed.keys() & named.keys():
+        raise UsageError(f"{min(twice)} is given twice: by its name, and as the first argument")
+    return placed | named

@@ -5,12 +5,12 @@ An executor starts calls and reports which have ended; dsindex.runtime.dispatch 
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import math
 import multiprocessing
 import os
 import pickle
+import queue
 import re
 import signal
 import sys
@@ -30,9 +30,12 @@ from dsindex.errors import TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+    from concurrent.futures import Future
 
 HIRE_SECONDS = 2.0
 """Pause after a worker that did not start."""
+DEADLINE_POLL_SECONDS = 0.5
+"""How often the deadlines of running calls are looked at."""
 FAILING_SECONDS = 30.0
 """How long workers may fail to start: on a lost node they fail until Ray notices the loss."""
 
@@ -66,16 +69,10 @@ class Shared:
 
     def take(self) -> Any:  # noqa: ANN401 - what was shared
         """Return the value, in a worker; every call there gets the same object."""
-        if self.key not in _received:
-            _received[self.key] = self.fetch()
-        return _received[self.key]
-
-    def fetch(self) -> Any:  # noqa: ANN401 - what was shared
-        """Return the value of a worker's first call."""
-        return self.value
+        return received.setdefault(self.key, self.value)
 
 
-_received: dict[str, Any] = {}
+received: dict[str, Any] = {}
 """In a worker: the key of a shared value → the value."""
 
 
@@ -97,8 +94,8 @@ class Worker:
 
     handle: Any
     """A pool of threads, a pool of one process, or an actor."""
-    reference: Any
-    """The future of its start, then of its call; None while it is idle."""
+    future: Future[Any] | None = None
+    """Of its start, then of its call; None while it is idle, and once it is laid off."""
     pid: int | None = None
     """Its process, once it has begun."""
     attempt_id: int | None = None
@@ -107,6 +104,12 @@ class Worker:
     """The deadline of its attempt (time.monotonic)."""
     received: set[str] = field(default_factory=set)
     """Keys of the shared values that were sent to it."""
+
+    def take_new(self, call: Call) -> list[Shared]:
+        """Return the shared values of a call that it does not have; from now on it counts as having them."""
+        new = [each for each in call.arguments if isinstance(each, Shared) and each.key not in self.received]
+        self.received.update(each.key for each in new)
+        return new
 
 
 class Executor(ABC):
@@ -132,30 +135,32 @@ class Executor(ABC):
         self.most_workers = workers
         self._queue: deque[tuple[int, Call, float]] = deque()
         """Attempts that wait for a worker, and their deadlines."""
-        self._workers: list[Worker] = []
+        self._workers: dict[Worker, None] = {}
+        self._idle: list[Worker] = []
+        self._num_starting = 0
+        self._ended: queue.SimpleQueue[tuple[Worker, Future[Any]]] = queue.SimpleQueue()
+        """Workers whose futures ended, so that the work for each is the same however many there are."""
+        self._looks_from = 0.0
         self._num_attempts = 0
         self._hires_from = 0.0
         self._failing_since: float | None = None
 
     @abstractmethod
-    def hire(self) -> Worker:
-        """Start a worker."""
+    def hire(self) -> tuple[Worker, Future[Any] | None]:
+        """Start a worker; return the future of its process, or None if it can take a call at once."""
 
-    def give(self, worker: Worker, call: Call) -> Any:  # noqa: ANN401 - a future of the worker's kind
+    def give(self, worker: Worker, call: Call) -> Future[Any]:
         """Let a worker run a call; return the future of its value and its error."""
-        return worker.handle.submit(run_guarded, call.function, call.arguments)
+        future: Future[Any] = worker.handle.submit(run_guarded, call.function, call.arguments)
+        return future
 
     @abstractmethod
     def end(self, worker: Worker) -> None:
         """End a worker that may be lost."""
 
-    def wait_for(self, references: list[Any], timeout: float) -> Iterable[Any]:
-        """Return those that ended, waiting for at least one up to `timeout` seconds."""
-        return concurrent.futures.wait(references, timeout, concurrent.futures.FIRST_COMPLETED).done
-
-    def result_of(self, reference: Any) -> Any:  # noqa: ANN401 - of a future
+    def result_of(self, future: Future[Any]) -> Any:  # noqa: ANN401 - of any function
         """Return the result of a finished future; raise one of `lost` if its worker was lost."""
-        return reference.result()
+        return future.result()
 
     def share(self, value: object) -> object:
         """Return what to pass in `Call.arguments` for a large value, so that it travels once per worker."""
@@ -182,15 +187,18 @@ class Executor(ABC):
             TaskError: If no worker can start.
         """
         self._assign()
-        waited = {worker.reference: worker for worker in self._workers if worker.reference is not None}
-        if not waited:
-            time.sleep(timeout)
-            return []
-        ended = [self._take(waited[reference]) for reference in self.wait_for(list(waited), timeout)]
+        ended = []
+        with contextlib.suppress(queue.Empty):
+            ended.append(self._ended.get(timeout=timeout))
+            while True:
+                ended.append(self._ended.get_nowait())
+        outcomes = [self._take(worker, future) for worker, future in ended if worker.future is future]
         now = time.monotonic()
-        ended += [self._give_up(worker) for worker in list(self._workers) if worker.ends <= now]
+        if now >= self._looks_from:
+            self._looks_from = now + DEADLINE_POLL_SECONDS
+            outcomes += [self._give_up(worker) for worker in list(self._workers) if worker.ends <= now]
         self._assign()  # no worker should wait until the driver has handled these outcomes
-        return [outcome for outcome in ended if outcome is not None]
+        return [outcome for outcome in outcomes if outcome is not None]
 
     def abandon(self, attempt_ids: Set[int]) -> None:
         """Stop attempts by ending their workers; their outcomes will not be reported."""
@@ -205,20 +213,23 @@ class Executor(ABC):
             self._lay_off(worker)
 
     def _lay_off(self, worker: Worker) -> None:
-        self._workers.remove(worker)
+        del self._workers[worker]
         self.end(worker)
+        worker.future = None
+
+    def _watch(self, worker: Worker, future: Future[Any]) -> None:
+        worker.future = future
+        future.add_done_callback(lambda ended: self._ended.put((worker, ended)))
 
     def _assign(self) -> None:
         """Hire workers if there are fewer than could be used, and give queued attempts to idle ones."""
-        missing = len(self._queue) - sum(worker.attempt_id is None for worker in self._workers)
-        if time.monotonic() >= self._hires_from:
+        missing = len(self._queue) - len(self._idle) - self._num_starting
+        if missing > 0 and time.monotonic() >= self._hires_from:
             self._hire(min(missing, self.most_workers - len(self._workers)))
-        for worker in [each for each in self._workers if each.reference is None]:
-            if not self._queue:
-                break
-            attempt_id, call, seconds = self._queue[0]
+        while self._queue and self._idle:
+            worker, (attempt_id, call, seconds) = self._idle.pop(), self._queue[0]
             try:
-                worker.reference = self.give(worker, call)
+                future = self.give(worker, call)
             except self.lost:  # while it was idle; its number may be another process's by now
                 worker.pid = None
                 self._lay_off(worker)
@@ -226,24 +237,31 @@ class Executor(ABC):
             worker.attempt_id = attempt_id
             worker.ends = time.monotonic() + seconds if self.lost else math.inf
             self._queue.popleft()
+            self._watch(worker, future)
 
     def _hire(self, count: int) -> None:
         """Start workers; where the system's limits allow fewer, the job goes on with those that run."""
         try:
             for _ in range(count):
-                self._workers.append(self.hire())
+                worker, future = self.hire()
+                self._workers[worker] = None
+                if future is None:
+                    self._idle.append(worker)
+                else:
+                    self._num_starting += 1
+                    self._watch(worker, future)
         except OSError as error:
             if not self._workers:
                 hint = "raise the limits of this shell (`ulimit -n 4096`), or use --executor local"
                 raise TaskError(f"no worker can start ({error.strerror})", hint=hint) from error
             self.most_workers = len(self._workers)
 
-    def _take(self, worker: Worker) -> Outcome | None:
+    def _take(self, worker: Worker, future: Future[Any]) -> Outcome | None:
         """Handle a finished future: a worker has started, or its attempt has ended."""
         attempt_id, worker.attempt_id, worker.ends = worker.attempt_id, None, math.inf
-        reference, worker.reference = worker.reference, None
+        self._num_starting -= attempt_id is None
         try:
-            answer = self.result_of(reference)
+            answer = self.result_of(future)
         except self.lost as error:
             worker.pid = None
             self._lay_off(worker)
@@ -252,6 +270,8 @@ class Executor(ABC):
                 return Outcome(attempt_id, error=reason, worker_lost=True)
             self._hire_later(error)
             return None
+        worker.future = None
+        self._idle.append(worker)
         if attempt_id is not None:
             return Outcome(attempt_id, *answer)
         worker.pid, self._failing_since = answer, None
@@ -281,14 +301,14 @@ class ThreadExecutor(Executor):
         super().__init__(workers)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="dsindex")
 
-    def hire(self) -> Worker:
+    def hire(self) -> tuple[Worker, None]:
         """Return a placeholder for one thread of the pool."""
-        return Worker(handle=self._pool, reference=None)
+        return Worker(handle=self._pool), None
 
     def end(self, worker: Worker) -> None:
         """Drop a queued call; a running call's result is discarded."""
-        if worker.reference is not None:
-            worker.reference.cancel()
+        if worker.future is not None:
+            worker.future.cancel()
 
     def close(self) -> None:
         """Drop queued calls and wait for running ones."""
@@ -306,20 +326,19 @@ class ProcessExecutor(Executor):
         """Return a value under a key, for `give`."""
         return Shared(uuid.uuid4().hex, value)
 
-    def give(self, worker: Worker, call: Call) -> Any:  # noqa: ANN401 - a future
+    def give(self, worker: Worker, call: Call) -> Future[Any]:
         """Send a call; of the values that it shares, only those that the process does not have."""
-        shared = [each for each in call.arguments if isinstance(each, Shared)]
-        known = {each.key: Shared(each.key) for each in shared if each.key in worker.received}
-        arguments = [known.get(each.key, each) if isinstance(each, Shared) else each for each in call.arguments]
-        worker.received.update(each.key for each in shared)
-        return worker.handle.submit(run_guarded, call.function, arguments)
+        new = worker.take_new(call)
+        known = (Shared(each.key) if isinstance(each, Shared) and each not in new else each for each in call.arguments)
+        future: Future[Any] = worker.handle.submit(run_guarded, call.function, tuple(known))
+        return future
 
-    def hire(self) -> Worker:
+    def hire(self) -> tuple[Worker, Future[Any]]:
         """Spawn a process."""
         spawn = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_end_with_driver)
         with _spawning():
-            return Worker(handle=pool, reference=pool.submit(begin_worker))
+            return Worker(handle=pool), pool.submit(begin_worker)
 
     def end(self, worker: Worker) -> None:
         """Kill a process; one that has not begun ends by itself as soon as it has."""

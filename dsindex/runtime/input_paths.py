@@ -147,6 +147,8 @@ def find_paths(
     for flag, name in (("split", split), ("config", config)):
         if name is not None and not has_folders:
             raise InputError(f"--input-{flag} {name}: no input is a folder", hint="leave the option out")
+    if not found:
+        raise InputError("--exclude leaves no input", hint="exclude fewer files")
     return found
 
 
@@ -190,8 +192,8 @@ def _read_list(path: str) -> Iterator[tuple[str, str]]:
         with nullcontext(piped_input()) if path == STANDARD_INPUT else LOCAL.open(path) as file:
             content = file.read().removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
-        msg = f"{path}: the list cannot be read ({error.strerror}); check --input-list, which takes - for a pipe"
-        raise InputError(msg) from error
+        hint = "check --input-list, which takes files, and - for a pipe"
+        raise InputError(f"{path}: the list cannot be read ({error.strerror})", hint=hint) from error
     unit, separator, comment = ("entry", b"\0", b"\0") if b"\0" in content else ("line", b"\n", b"#")
     lines = [(number, line.removesuffix(b"\r")) for number, line in enumerate(content.split(separator), 1)]
     entries = [(number, line) for number, line in lines if line.strip() and not line.startswith(comment)]

@@ -14,19 +14,20 @@ import functools
 import json
 import os
 import tempfile
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import xxhash
 
 from dsindex.errors import InputError
 from dsindex.formats.mmididx import SECTIONS, IndexBuilder, check_index, read_index
-from dsindex.formats.provenance import ROW, write_provenance
-from dsindex.formats.quarantine import write_quarantine
+from dsindex.formats.provenance import PROVENANCE_SUFFIX, ROW, write_provenance
+from dsindex.formats.quarantine import QUARANTINE_SUFFIX, write_quarantine
 from dsindex.runtime.tasks import Damaged
 from dsindex.runtime.tokenize import BLOCK_BYTES
+from dsindex.runtime.work_folder import RangeMerged
 from dsindex.store.json_text import encode_json
-from dsindex.store.local import holds_writes, start_writeback, write_at, writing
+from dsindex.store.local import InputStatus, holds_writes, start_writeback, write_at, writing
 from dsindex.store.protocol import find, open_output
 from dsindex.store.read import Extent, digest_blocks, digest_file, open_in_order
 
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.runtime.tasks import MergeRange, Segment, ShardRows, SourceFile
+    from dsindex.runtime.tasks import MergeRange, Segment, SourceFile
+    from dsindex.runtime.work_folder import FileComplete
     from dsindex.store.local import StoredFile
 
 P = ParamSpec("P")
@@ -85,20 +87,24 @@ def merge_range(task: MergeRange) -> str:
     return digest.hexdigest()
 
 
-def check_range(path: str, begin: int, end: int, digest: str) -> bool:
-    """Tell whether the bytes [begin, end) of a token file, which an earlier run wrote, are still those it recorded."""
-    try:
-        return [block.hex() for block in digest_blocks(path, begin=begin, end=end)] == [digest]
-    except InputError:
-        return False
+def check_merged(path: str, begin: int, line: RangeMerged | FileComplete) -> bool:
+    """Tell whether bytes that an earlier run wrote are still those it recorded; of an object, whether its size is.
 
-
-def check_file(path: str, file: StoredFile) -> bool:
-    """Tell whether a file, which an earlier run wrote, is still what it recorded; of an object, whether its size is."""
+    Args:
+        path: A token file, and where the range begins in it, or another file.
+        begin: The range's first byte.
+        line: What was recorded.
+    """
+    if isinstance(line, RangeMerged):
+        try:
+            blocks = digest_blocks(path, begin=begin, end=begin + line.size_bytes)
+            return [block.hex() for block in blocks] == [line.digest]
+        except InputError:
+            return False
     status = find(path)
-    if status is None or status.size_bytes != file.size_bytes:
+    if status is None or status.size_bytes != line.file.size_bytes:
         return False
-    return holds_writes(path) or digest_file(path) == file.digest
+    return holds_writes(path) or digest_file(path) == line.file.digest
 
 
 @answering_damage
@@ -131,7 +137,8 @@ def _read_pieces(pieces: Sequence[tuple[SourceFile, int, int]]) -> Iterator[tupl
     for file, begin, end in pieces:
         if file.blocks is not None:  # whole blocks, so that they can be compared
             begin, end = begin // BLOCK_BYTES * BLOCK_BYTES, min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, file.size_bytes)
-        spans.append(Extent(path=file.path, begin=begin, end=end))
+        status = InputStatus(path=file.path, size_bytes=end, version="")  # no request looks at an object
+        spans.append(Extent(file=status, begin=begin, end=end))
     try:
         for number, source in enumerate(open_in_order(spans)):
             (file, begin, end), span = pieces[number], spans[number]
@@ -222,46 +229,52 @@ def read_sections(segments: Sequence[Segment]) -> Iterator[tuple[int, str, NDArr
 
 
 @answering_damage
-def make_provenance(shards: Sequence[ShardRows], path: str) -> StoredFile:
+def make_provenance(segments: Sequence[Segment], path: str) -> StoredFile:
     """Write the merged provenance; it is complete or absent."""
 
     def read() -> Iterator[NDArray[np.void]]:
-        for number, data in _items([shard.file for shard in shards], ROW.itemsize):
+        for segment, data in _read_rows(segments, "provenance", lambda data: len(data) // ROW.itemsize * ROW.itemsize):
             rows = np.frombuffer(bytearray(data), ROW)
-            rows["input"] += shards[number].input
-            rows["line"] += shards[number].line
+            rows["input"] += segment.input
+            rows["line"] += segment.line
             yield rows
 
     with open_output(path) as file:
         write_provenance(file, read())
-    return file.as_stored("provenance.parquet")
-
-
-def _items(files: Sequence[SourceFile], itemsize: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the content of files, cut at multiples of an item's size, with each file's number."""
-    current, rest = -1, b""
-    for number, chunk in _read_pieces(list(map(_whole, files))):
-        data = rest + chunk if number == current else bytes(chunk)
-        current, whole = number, len(data) // itemsize * itemsize
-        rest = data[whole:]
-        yield number, data[:whole]
+    return file.as_stored(PROVENANCE_SUFFIX)
 
 
 @answering_damage
-def make_quarantine(shards: Sequence[ShardRows], path: str) -> StoredFile:
+def make_quarantine(segments: Sequence[Segment], path: str) -> StoredFile:
     """Write the bad records of all shards; the file is complete or absent."""
 
     def read() -> Iterator[bytes]:
-        current, rest = -1, b""
-        for number, chunk in _read_pieces([_whole(shard.file) for shard in shards]):
-            *lines, rest = ((rest if number == current else b"") + chunk).split(b"\n")
-            current = number
-            for line in lines:
+        for segment, lines in _read_rows(segments, "quarantine", lambda data: data.rfind(b"\n") + 1):
+            for line in lines.splitlines():
                 entry = json.loads(line)  # the user's data, which stays as it is
-                entry["file"] = shards[number].names[entry["file"]]
-                entry["line"] += shards[number].line
+                entry["file"] = segment.names[entry["file"]]
+                entry["line"] += segment.line
                 yield encode_json(entry, newline=True)
 
     with open_output(path) as file:
         write_quarantine(file, read())
-    return file.as_stored("quarantine.jsonl.zst")
+    return file.as_stored(QUARANTINE_SUFFIX)
+
+
+def _read_rows(
+    segments: Sequence[Segment], kind: Literal["provenance", "quarantine"], whole: Callable[[bytes], int]
+) -> Iterator[tuple[Segment, bytes]]:
+    """Yield rows of segments in pieces that end with a row, each with its segment.
+
+    Args:
+        segments: The segments; those without such rows are left out.
+        kind: The rows.
+        whole: Returns how many bytes of a piece end with a row.
+    """
+    having = [(segment, file) for segment in segments if (file := getattr(segment, kind)) is not None]
+    current, rest = -1, b""
+    for number, chunk in _read_pieces([_whole(file) for _, file in having]):
+        data = rest + chunk if number == current else bytes(chunk)
+        current, length = number, whole(data)
+        rest = data[length:]
+        yield having[number][0], data[:length]

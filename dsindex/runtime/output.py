@@ -12,14 +12,13 @@ from dsindex.formats.manifest import manifest_path
 from dsindex.formats.provenance import PROVENANCE_SUFFIX
 from dsindex.formats.quarantine import QUARANTINE_SUFFIX
 from dsindex.runtime.publish import Artifact
-from dsindex.runtime.tasks import MergeRange, Segment, ShardRows, SourceFile
+from dsindex.runtime.tasks import MergeRange, Segment, SourceFile
 from dsindex.store.local import DIGEST_BLOCK_BYTES
 from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from dsindex.store.local import StoredFile
 
 RANGE_BYTES = DIGEST_BLOCK_BYTES
 """Size of the ranges of a token file, so that each has one digest."""
@@ -28,61 +27,14 @@ MEGATRON_SUFFIXES = ("bin", PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "idx")
 PBIN_SUFFIXES = (PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "pbin")
 
 
-class TokenFile:
-    """What a token file is assembled from: files one after the other, cut into ranges of RANGE_BYTES.
-
-    Args:
-        path: Where it is assembled.
-        head: A header whose bytes are known only after all others.
-    """
-
-    def __init__(self, path: str, head: SourceFile | None = None) -> None:
-        self.path = path
-        self._head = head
-        self.sources: list[SourceFile] = []
-        self.begins = [0]
-        """Where each source begins in the token file, and where the last one ends."""
-        if head is not None:
-            self.add(head)
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size so far."""
-        return self.begins[-1]
-
-    def add(self, source: SourceFile) -> range:
-        """Append a source; return the numbers of the ranges that became full, but for one with the header."""
-        before = self.size_bytes
-        self.sources.append(source)
-        self.begins.append(before + source.size_bytes)
-        first = max(before // RANGE_BYTES, int(self._head is not None))
-        return range(first, max(first, self.size_bytes // RANGE_BYTES))
-
-    @property
-    def ranges(self) -> range:
-        """The numbers of all ranges, the last of which may not be full."""
-        return ranges_of(0, self.size_bytes)
-
-    def begin_of(self, number: int) -> int:
-        """Return the byte at which a range begins."""
-        return number * RANGE_BYTES
-
-    def sources_of(self, number: int) -> range:
-        """Return the numbers of the sources that a range needs."""
-        first = bisect_right(self.begins, number * RANGE_BYTES) - 1
-        return range(first, min(bisect_left(self.begins, (number + 1) * RANGE_BYTES), len(self.sources)))
-
-    def task(self, number: int) -> MergeRange:
-        """Return the task that merges a range."""
-        begin, end = number * RANGE_BYTES, (number + 1) * RANGE_BYTES
-        sources = [(self.sources[each], self.begins[each]) for each in self.sources_of(number)]
-        pieces = ((file, max(0, begin - start), min(end - start, file.size_bytes)) for file, start in sources)
-        return MergeRange(output=self.path, number=number, begin=begin, pieces=tuple(pieces))
-
-
 def ranges_of(begin: int, end: int) -> range:
     """Return the numbers of the ranges that the bytes [begin, end) of a token file overlap."""
     return range(begin // RANGE_BYTES, -(-end // RANGE_BYTES))
+
+
+def begin_of(number: int) -> int:
+    """Return the byte of a token file at which a range begins."""
+    return number * RANGE_BYTES
 
 
 @dataclass(kw_only=True, eq=False)
@@ -102,12 +54,14 @@ class Output:
     list_path: str | None = None
     """A list of this and further datasets, which is published with it; the others are complete before."""
     segments: list[Segment] = field(default_factory=list)
-    provenance: list[ShardRows] = field(default_factory=list)
-    quarantine: list[ShardRows] = field(default_factory=list)
-    """Shards' bad records."""
+    sources: list[SourceFile] = field(default_factory=list)
+    """The files of which its token file consists: the header, the tokens of each segment, what follows them."""
+    begins: list[int] = field(default_factory=lambda: [0])
+    """Where each source begins in the token file, and where the last one ends."""
 
     def __post_init__(self) -> None:
-        self.tokens = TokenFile(self.partial(self.token_suffix), self.head)
+        if self.head is not None:
+            self.append_source(self.head)
 
     @cached_property
     def artifact(self) -> Artifact:
@@ -130,8 +84,11 @@ class Output:
     @property
     def suffixes(self) -> list[str]:
         """Suffixes of the files that it has, once all segments are known."""
-        absent = {PROVENANCE_SUFFIX: not self.provenance, QUARANTINE_SUFFIX: not self.quarantine}
-        return [suffix for suffix in self.all_suffixes if not absent.get(suffix)]
+        has_rows = {
+            PROVENANCE_SUFFIX: any(segment.provenance for segment in self.segments),
+            QUARANTINE_SUFFIX: any(segment.quarantine for segment in self.segments),
+        }
+        return [suffix for suffix in self.all_suffixes if has_rows.get(suffix, True)]
 
     @property
     def token_suffix(self) -> str:
@@ -151,6 +108,49 @@ class Output:
         """Return where a file is written: on a disk under its partial name, in a bucket under its final one."""
         return self.artifact.partial(self.final(suffix))
 
-    def digests(self, files: dict[str, StoredFile]) -> dict[str, StoredFile]:
-        """Return its files by suffix, sorted as manifests have them."""
-        return {suffix: files[suffix] for suffix in sorted(self.suffixes)}
+    # The token file, by ranges.
+
+    @property
+    def token_path(self) -> str:
+        """Where the token file is assembled."""
+        return self.partial(self.token_suffix)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the token file so far."""
+        return self.begins[-1]
+
+    @property
+    def ranges(self) -> range:
+        """The numbers of all ranges, the last of which may not be full."""
+        return ranges_of(0, self.size_bytes)
+
+    def append(self, segment: Segment) -> range:
+        """Append a segment; return the numbers of the ranges that became full, but for one with the header."""
+        before = self.size_bytes
+        self.segments.append(segment)
+        self.append_source(segment.bin)
+        first = max(before // RANGE_BYTES, int(self.head is not None))
+        return range(first, max(first, self.size_bytes // RANGE_BYTES))
+
+    def append_source(self, source: SourceFile) -> None:
+        """Append bytes to the token file that belong to no segment."""
+        self.sources.append(source)
+        self.begins.append(self.size_bytes + source.size_bytes)
+
+    def replace(self, place: int, segment: Segment) -> None:
+        """Put a segment of the same size in the place of another."""
+        self.segments[place] = segment
+        self.sources[place + int(self.head is not None)] = segment.bin
+
+    def sources_of(self, number: int) -> range:
+        """Return the numbers of the sources that a range needs."""
+        first = bisect_right(self.begins, begin_of(number)) - 1
+        return range(first, min(bisect_left(self.begins, begin_of(number + 1)), len(self.sources)))
+
+    def range_task(self, number: int) -> MergeRange:
+        """Return the task that merges a range."""
+        begin, end = begin_of(number), begin_of(number + 1)
+        sources = [(self.sources[each], self.begins[each]) for each in self.sources_of(number)]
+        pieces = ((file, max(0, begin - start), min(end - start, file.size_bytes)) for file, start in sources)
+        return MergeRange(output=self.token_path, begin=begin, pieces=tuple(pieces))

@@ -1,10 +1,12 @@
 """Encode a sample of the text, spread over all inputs, before a build and for its `--dry-run`.
 
-It shows whether the engines agree, and how large the output will be.
+It shows whether the engines agree, and how large the output will be. Every job compares the disk space that it needs
+with what is free.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -13,14 +15,21 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from dsindex.errors import InputError
-from dsindex.runtime.inputs import TEXT_PER_STORED_BYTE
+from dsindex.errors import InputError, OutputError
+from dsindex.formats.quarantine import BadRecords, group_bad_records
+from dsindex.messages import format_size
+from dsindex.options.common import work_folder_path
+from dsindex.runtime.plan import TEXT_PER_STORED_BYTE
+from dsindex.runtime.work_folder import SHARDS_FOLDER
+from dsindex.store.local import free_bytes, holds_writes, nearest_folder
+from dsindex.store.urls import folder_of, joined
 from dsindex.text.compressed import measure_compression
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from dsindex.runtime.inputs import InputFile
+    from dsindex.options.common import WorkConfig
+    from dsindex.runtime.plan import InputFile
     from dsindex.text.blocks import RecordBlock
     from dsindex.text.engines import Engine
     from dsindex.text.input_format import TextPart
@@ -41,6 +50,12 @@ SAMPLED_RECORD_BYTES = 64 << 20
 """Size above which the driver does not hold a record to audit it: it may be a bad one of any size."""
 _MEASURED_BYTES = 512 << 10
 """Compressed bytes by which the size of the text is estimated, at least."""
+IDX_BYTES = 4 + 8 + 8
+"""Of a document in an `.idx`: length, pointer and boundary."""
+PROVENANCE_BYTES = 16
+"""Of a document in a shard."""
+LATE_SHARE = 0.3
+"""Share of the shards that are there at a time on a disk, where their tokens go as they are merged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +81,8 @@ class PieceCounts:
     documents: int
     tokens: int
     """Number of tokens of all keys, without EOD."""
-    bad_records: int
+    bad: tuple[BadRecords, ...]
+    """Its bad records; their lines count from the piece's first."""
     line_bytes: float
     """Size of its lines in the stored input, bad and left out ones too."""
     range_bytes: float
@@ -139,11 +155,12 @@ def encode_piece(
     stored_per_byte = _stored_per_byte(part)
     size = max(1, min(DEFAULT_BLOCK_BYTES, part.stored_bytes))
     blocks = TaskReader([part]).records(selection, block_bytes=size, max_record_bytes=max_record_bytes)
-    documents = tokens = bad = text_bytes = 0
+    bad: list[BadRecords] = []
+    documents = tokens = text_bytes = 0
     for block in _first_blocks(blocks, part, int(part.stored_bytes / stored_per_byte)):
         text_bytes += block.text_bytes
         documents += len(block.offsets)
-        bad += len(block.bad)
+        bad += (BadRecords(file=part.path, reason=each.reason, line=each.line + 1) for each in block.bad)
         for column in block.columns.values():
             texts = column.items
             if column.holds_ids:
@@ -153,13 +170,14 @@ def encode_piece(
                 texts = clip_texts(texts, most=AUDITED_TEXT_BYTES, total=AUDIT_MAX_BYTES)
                 audit(tokenizer, engine, texts)
             batch, encoded = encode_leniently(make_encoder(tokenizer, engine), texts)
-            bad += len(texts) - len(encoded)
+            unencodable = BadRecords(file=part.path, reason="the tokenizer's library fails on the text", line=0)
+            bad += [unencodable] * (len(texts) - len(encoded))
             tokens += len(batch.tokens) * sum(map(len, column.items)) // max(1, sum(map(len, texts)))
     line_bytes = text_bytes * stored_per_byte
     return PieceCounts(
         documents=documents,
         tokens=tokens,
-        bad_records=bad,
+        bad=group_bad_records(bad),
         line_bytes=line_bytes,
         range_bytes=part.stored_bytes if part.form.can_seek else line_bytes,
     )
@@ -226,3 +244,46 @@ def examine_sample(inputs: Sequence[InputFile], selection: Selection, tokenizer:
     with ThreadPoolExecutor(AUDITED_AT_ONCE) as pool:
         counts += pool.map(encode, pieces[1:])
     return extrapolate(counts, inputs, eod_per_document=len(selection.outputs))
+
+
+# Room on disks.
+
+
+def check_room(config: WorkConfig, estimate: Estimate, *, itemsize: int, num_keys: int) -> None:
+    """Refuse a job whose shards and output would not fit on disk, unless an earlier run has begun it.
+
+    Args:
+        config: The options of the job.
+        estimate: Its estimated size.
+        itemsize: Bytes per token on disk.
+        num_keys: Number of keys, each of which makes a dataset.
+
+    Raises:
+        OutputError: If space is short, naming the folder and the needed and free space.
+    """
+    output_folder, work_dir = folder_of(config.output_prefix), work_folder_path(config)
+    if not holds_writes(work_dir) and os.path.exists(joined(work_dir, SHARDS_FOLDER)):
+        return
+    output = int(estimate.tokens * itemsize + estimate.documents * num_keys * IDX_BYTES)
+    shards = output + int(estimate.documents * PROVENANCE_BYTES)
+    if not (config.keep_shards or holds_writes(output_folder)):
+        shards = int(LATE_SHARE * shards)
+    require_room({output_folder: output, work_dir: shards}, what="shards and output")
+
+
+def require_room(needs: Mapping[str, int], *, what: str) -> None:
+    """Refuse to write more than fits on disk.
+
+    Args:
+        needs: Folder → estimated bytes, which are added up on each disk.
+        what: Names what they are for.
+
+    Raises:
+        OutputError: If fewer bytes are free.
+    """
+    disks = {folder: os.stat(nearest_folder(folder)).st_dev for folder in needs if not holds_writes(folder)}
+    for folder, disk in disks.items():
+        needed = sum(needs[each] for each in disks if disks[each] == disk)
+        if needed > (free := free_bytes(folder)):
+            sizes = f"about {format_size(needed)} are needed for {what}, {format_size(free)} are free"
+            raise OutputError(f"{folder}: {sizes}; make room, or choose another --output-prefix or --work-dir")

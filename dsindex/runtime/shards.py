@@ -5,8 +5,8 @@ Meanwhile, ranges of the outputs that finished shards fill are merged (dsindex.r
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from functools import partial
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from dsindex.messages import count
 from dsindex.runtime.assembly import Assembly
 from dsindex.runtime.executors import Call
 from dsindex.runtime.output import ranges_of
-from dsindex.runtime.tasks import Damaged, Segment, ShardRows, SourceFile
+from dsindex.runtime.tasks import Damaged, Segment, SourceFile
 from dsindex.runtime.tokenize import tokenize_shard
 from dsindex.runtime.work_folder import SHARDS_FOLDER, ShardMade, keep_shard_size
 from dsindex.store.protocol import store_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dsindex.runtime.job import Job
     from dsindex.runtime.output import Output
     from dsindex.runtime.source import TextSource
-    from dsindex.runtime.tasks import ShardResult, ShardTask
+    from dsindex.runtime.tasks import ShardFile, ShardResult, ShardTask
     from dsindex.store.local import StoredFile
 
 SLOWEST_BYTES_PER_SECOND = 5e6
@@ -131,7 +131,7 @@ class Shards(Assembly):
         sizes = {each.path: each.size_bytes for each in store_of(folder).list(folder)}
         for place, output in enumerate(job.outputs):
             dataset, key = divmod(place, self._per_dataset)
-            merged, end = self._ranges(output), output.tokens.size_bytes
+            merged, end = self._merged(output), output.size_bytes
             for number in takewhile(known.__contains__, self._shards_of(dataset)):
                 tokens = known[number].keys[key].bin
                 begin, end = end, end + tokens.size_bytes
@@ -160,49 +160,50 @@ class Shards(Assembly):
         stored_bytes = self._tasks[number].stored_bytes
         self.job.reporter.advance(stored_bytes, documents=result.num_records, tokens=tokens, fresh=fresh)
         self._num_bad += sum(file.quarantined for file in result.files)
-        limit = self.source.config.max_bad_records or ""
-        if limit.isdigit():
-            self._refuse_more_bad(int(limit))
+        self._refuse_more_bad()
         calls: list[tuple[Key, Call]] = []
         while (following := self._results.get(len(self._lines))) is not None:
             task = self._tasks[len(self._lines)]
-            continues = task.shard > 0 and self._tasks[task.shard - 1].input == task.input
-            before = self._results[task.shard - 1].files[0].lines if continues else 0
-            self._lines.append(self._lines[-1] + before if continues else 1)
-            for output, segment in zip(self._outputs_of(task), self._segments(task, following), strict=True):
-                output.segments.append(segment)
-                calls += self.range_calls(output, output.tokens.add(segment.bin))
-                for rows, own in self._rows(task, following, output):
-                    rows.append(own)
+            self._lines.append(self._find_line(task))
+            for output, segment in self._segments(task, following):
+                calls += self.range_calls(output, output.append(segment))
         return calls
 
-    def _segments(self, task: ShardTask, result: ShardResult) -> Iterator[Segment]:
-        """Yield what a shard has for each output."""
-        work_dir = self.job.work_dir
-        for output, made in zip(self._outputs_of(task), result.keys, strict=True):
-            header = IndexHeader(
-                dtype=output.dtype,
-                num_sequences=made.num_sequences,
-                num_boundaries=made.num_documents + 1,
-                has_modes=False,
-            )
-            bin_file, idx_file = SourceFile.of(made.bin, work_dir), SourceFile.of(made.idx, work_dir)
-            yield Segment(bin=bin_file, idx=idx_file, header=header)
+    def _find_line(self, task: ShardTask) -> int:
+        """Return the 1-based number of a shard's first line in its input, once the shard before it is made."""
+        before = task.shard - 1
+        if before < 0 or self._tasks[before].input != task.input:
+            return 1
+        return self._lines[before] + self._results[before].files[0].lines
 
-    def _rows(
-        self, task: ShardTask, result: ShardResult, output: Output
-    ) -> Iterator[tuple[list[ShardRows], ShardRows]]:
-        """Yield a shard's rows of provenance and its bad records, each with the output's list of them."""
-        if output.is_mask:
-            return
-        first_input = self._begins[task.dataset]
-        place = partial(ShardRows, input=task.input - first_input, line=self._lines[task.shard])
-        provenance = result.keys[self._outputs_of(task).index(output)].provenance
-        if provenance is not None:
-            yield output.provenance, place(file=SourceFile.of(provenance, self.job.work_dir))
-        if result.quarantine is not None:
-            names = tuple(self.source.inputs[number].path for number in task.inputs)
-            yield output.quarantine, place(file=SourceFile.of(result.quarantine, self.job.work_dir), names=names)
+    def _segments(self, task: ShardTask, result: ShardResult) -> Iterator[tuple[Output, Segment]]:
+        """Yield each output of a shard, and what the shard has for it."""
+        work_dir = self.job.work_dir
+
+        def source(file: ShardFile) -> SourceFile:
+            return SourceFile(joined(work_dir, file.name), file.size_bytes, file.blocks)
+
+        for output, made in zip(self._outputs_of(task), result.keys, strict=True):
+            bad = None if output.is_mask else result.quarantine
+            rows = None if output.is_mask else made.provenance
+            yield (
+                output,
+                Segment(
+                    bin=source(made.bin),
+                    idx=source(made.idx),
+                    header=IndexHeader(
+                        dtype=output.dtype,
+                        num_sequences=made.num_sequences,
+                        num_boundaries=made.num_documents + 1,
+                        has_modes=False,
+                    ),
+                    provenance=source(rows) if rows else None,
+                    quarantine=source(bad) if bad else None,
+                    input=task.input - self._begins[task.dataset],
+                    line=self._lines[task.shard],
+                    names=tuple(self.source.inputs[number].path for number in task.inputs) if bad else (),
+                ),
+            )
 
     # Damage.
 
@@ -235,12 +236,8 @@ class Shards(Assembly):
         self._results[number] = result
         self._again.discard(number)
         place = number - self._first_shards[task.dataset]
-        for output, segment in zip(self._outputs_of(task), self._segments(task, result), strict=True):
-            output.segments[place] = segment
-            output.tokens.sources[place + int(output.head is not None)] = segment.bin
-            former = [own.file.path for _, own in self._rows(task, old, output)]
-            for (rows, own), path in zip(self._rows(task, result, output), former, strict=True):
-                rows[[each.file.path for each in rows].index(path)] = own
+        for output, segment in self._segments(task, result):
+            output.replace(place, segment)
         return () if self._again else self.release_waiting()
 
     # Descriptions.
@@ -258,30 +255,30 @@ class Shards(Assembly):
 
         All shards before it are made.
         """
-        shard, line = error.part or (0, 0)
-        before = [other.shard for other in self._tasks[:shard] if other.input == self._tasks[shard].input]
-        line += sum(self._results[number].files[0].lines for number in before) + 1
+        shard, offset = error.part or (0, 0)
+        line = self._find_line(self._tasks[shard]) + offset
         reason = f"{error.reason}; {len(self._results):,} of {len(self._tasks):,} shards are kept"
         hint = "fix it and run the same command again, or leave bad records out with --on-bad-record quarantine"
         return BadRecordError(error.path, error.offset, reason, line, is_row=error.is_row, hint=hint)
 
     def _require_records(self) -> None:
         """Check that there are records, and not too many bad ones for a limit that is a share."""
-        limit = self.source.config.max_bad_records or ""
         files = [file for result in self._results.values() for file in result.files]
         bad, records = self._num_bad, sum(file.lines - file.blank for file in files)
-        if limit.endswith("%"):
-            self._refuse_more_bad(float(limit[:-1]) / 100 * records)
+        self._refuse_more_bad(records)
         if not any(result.num_records for result in self._results.values()):
-            raise InputError(
-                f"{self._tasks[0].parts[0].path}: no record is left in all inputs together: of {records:,}, {bad:,} "
-                f"are bad and {records - bad:,} are left out",
-                hint="check --input and the conditions",
-            )
+            left = f"no record is left: of {records:,}, {bad:,} are bad and {records - bad:,} are left out"
+            what = left if records else "the inputs have no record"
+            raise InputError(f"{self._tasks[0].parts[0].path}: {what}", hint="check --input and the conditions")
 
-    def _refuse_more_bad(self, most: float) -> None:
+    def _refuse_more_bad(self, records: int | None = None) -> None:
+        """Refuse more bad records than are allowed; a limit that is a share needs the number of all records."""
+        limit = self.source.config.max_bad_records or "inf"
+        if limit.endswith("%"):
+            most = math.inf if records is None else float(limit[:-1]) / 100 * records
+        else:
+            most = float(limit)
         if self._num_bad > most:
-            limit = self.source.config.max_bad_records
             raise InputError(
                 f"{count(self._num_bad, 'bad record')} quarantined, more than the {limit} of --max-bad-records",
                 hint="look at the *.quarantine files in the work folder, then fix the input or raise the limit",

@@ -13,10 +13,10 @@ from dsindex.formats.manifest import RecordedOptions, RecordedTokenizer
 from dsindex.messages import show_name
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.input_paths import find_paths, piped_input
-from dsindex.runtime.inputs import (
+from dsindex.runtime.plan import (
     choose_shard_size,
     choose_smallest_shard,
-    cut_inputs,
+    cut_input,
     look_at_inputs,
     plan_shards,
 )
@@ -27,13 +27,13 @@ from dsindex.store.read import digest_file
 from dsindex.store.urls import joined
 from dsindex.text.streams import LARGEST_RECORD_BYTES
 from dsindex.text.tiktoken_files import TokenizerOptions
-from dsindex.text.tokenizer import describe_folder, load_tokenizer, require_eod, shared_tokenizer
+from dsindex.text.tokenizer import load_tokenizer, require_eod, shared_tokenizer, tokens_around
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dsindex.options.common import TextConfig
-    from dsindex.runtime.inputs import InputFile
+    from dsindex.runtime.plan import InputFile
     from dsindex.runtime.progress import Reporter
     from dsindex.runtime.tasks import ShardTask
     from dsindex.text.engines import Engine
@@ -101,7 +101,7 @@ class TextSource:
             encodes: Whether the job encodes texts.
         """
         fallback = self.engine.describe_fallback() if encodes else None
-        folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else None
+        folder = self.tokenizer.note if encodes else None
         ends = self._describe_ends() if encodes else None
         return (*self.folders, *filter(None, [fallback, ends, folder]), *self.notes)
 
@@ -109,9 +109,8 @@ class TextSource:
         """Return a note if documents of a build end without a special token, or with two EOD tokens."""
         last = None
         if self.tokenizer.library == "tokenizers" and self.engine.add_special_tokens:
-            ids = shared_tokenizer(self.tokenizer).encode("a text").ids
-            plain = shared_tokenizer(self.tokenizer).encode("a text", add_special_tokens=False).ids
-            last = ids[-1] if ids[-1:] != plain[-1:] else None
+            _, suffix = tokens_around(shared_tokenizer(self.tokenizer)) or ((), ())
+            last = suffix[-1] if suffix else None
         if self.eod_id is None and last is None and not getattr(self.config, "append_eod", True):
             return "documents run together, since no EOD token ends them; add --append-eod to separate them"
         if self.eod_id is None or last != self.eod_id:
@@ -235,10 +234,10 @@ def open_source(
             _store_standard_input(work_dir, stored, say=reporter.say)
             seen[number:number] = look([path])
     smallest = read_shard_size(work_dir) or choose_smallest_shard(sum(each.text_bytes for each in seen))
-    inputs = cut_inputs(seen, shard_size=config.shard_size, smallest=smallest, largest=config.largest_shard)
+    cut = partial(cut_input, shard_size=config.shard_size, smallest=smallest, largest=config.largest_shard)
     return TextSource(
         config=config,
-        inputs=tuple(inputs),
+        inputs=tuple(map(cut, seen)),
         tokenizer=tokenizer,
         engine=engine,
         eod_id=eod_id,

@@ -7,22 +7,19 @@ file checks exactly the blocks that hold them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import xxhash
 from msgspec import Struct
 
 from dsindex.store.read import SPOOLED
-from dsindex.store.urls import joined
 
 if TYPE_CHECKING:
     from dsindex.formats.mmididx import IndexHeader
     from dsindex.text.input_format import TextPart
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardTask:
+class ShardTask(Struct, frozen=True, kw_only=True):
     """A part of an input, or several small inputs as a whole."""
 
     shard: int
@@ -95,8 +92,7 @@ class ShardFile(Struct, frozen=True, array_like=True, gc=False):
     """XXH3-64 of each block of BLOCK_BYTES, in hexadecimal."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyResult:
+class KeyResult(Struct, frozen=True, kw_only=True, gc=False):
     """What a shard has for one of the job's outputs."""
 
     num_sequences: int
@@ -112,8 +108,7 @@ class KeyResult:
     """Where its documents are from; keys with the same records share it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardResult:
+class ShardResult(Struct, frozen=True, kw_only=True, gc=False):
     """The receipt of one attempt at a shard: small, and all that the driver needs."""
 
     files: tuple[FileCounts, ...]
@@ -136,8 +131,7 @@ class ShardResult:
         return [file for file in files if file is not None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFile:
+class SourceFile(Struct, frozen=True, gc=False):
     """A file from which an output is assembled: a shard's, or one of a dataset that is merged."""
 
     path: str
@@ -145,40 +139,29 @@ class SourceFile:
     blocks: tuple[str, ...] | None = None
     """The digests of a shard's file; None for a file that no worker wrote, which is copied as it is."""
 
-    @classmethod
-    def of(cls, file: ShardFile, work_dir: str) -> SourceFile:
-        """Return a shard's file."""
-        return cls(path=joined(work_dir, file.name), size_bytes=file.size_bytes, blocks=file.blocks)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """An MMIDIDX pair that becomes a stretch of an output."""
+class Segment(Struct, frozen=True, kw_only=True):
+    """What a shard, or a dataset that is merged, has for one output."""
 
     bin: SourceFile
     idx: SourceFile
     header: IndexHeader
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardRows:
-    """A shard's rows of provenance or its bad records, which count from its beginning, and where that is."""
-
-    file: SourceFile
-    input: int
+    provenance: SourceFile | None = None
+    """A shard's rows of provenance, which count inputs and lines from its beginning."""
+    quarantine: SourceFile | None = None
+    """A shard's bad records, which count in the same way."""
+    input: int = 0
     """Number of the shard's first input."""
-    line: int
-    """1-based number of the shard's first line in its input."""
+    line: int = 1
+    """1-based number of the shard's first line in that input."""
     names: tuple[str, ...] = ()
-    """Its inputs as the user gave them, for bad records."""
+    """Its inputs as the user gave them, if it has bad records."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeRange:
+class MergeRange(Struct, frozen=True, kw_only=True):
     """A block of an output, and the pieces from which it is copied."""
 
     output: str
-    number: int
     begin: int
     """Byte at which it begins."""
     pieces: tuple[tuple[SourceFile, int, int], ...]
@@ -190,8 +173,7 @@ class MergeRange:
         return sum(end - begin for _, begin, end in self.pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
+class Damaged(Struct, frozen=True):
     """The answer of a worker that found other bytes in a shard's file than were written, or no file."""
 
     path: str

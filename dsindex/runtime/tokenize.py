@@ -29,10 +29,9 @@ from dsindex.store.json_text import encode_json
 from dsindex.store.local import BlockDigester, holds_writes, writing
 from dsindex.store.protocol import open_output
 from dsindex.store.urls import joined
-from dsindex.text.blocks import keep_records
+from dsindex.text.blocks import ALL_RECORDS, Sample, hash_records, keep_records, sample_records
 from dsindex.text.compressed import measure_compression
-from dsindex.text.layout import lay_out_documents, lay_out_pbin_documents
-from dsindex.text.sampling import ALL_RECORDS, Sample, hash_records, sample_records
+from dsindex.text.layout import lay_out_documents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -293,11 +292,10 @@ class _SampleWriter(GroupWriter):
         dtype = np.dtype(settings.dtype)
         super().__init__(attempt, name, [dtype] * len(settings.keys), provenance=settings.provenance)
         self._keys = settings.keys
-        lay_out = lay_out_pbin_documents
-        if settings.layout != "pbin":
-            lay_out = partial(lay_out_documents, empty_documents=settings.layout)
-        vocabulary_size = settings.tokenizer.vocabulary_size
-        self._lay_out = partial(lay_out, dtype=dtype, eod_id=settings.eod_id, vocabulary_size=vocabulary_size)
+        size = settings.tokenizer.vocabulary_size
+        self._lay_out = partial(
+            lay_out_documents, dtype=dtype, eod_id=settings.eod_id, layout=settings.layout, vocabulary_size=size
+        )
         self.kept = np.zeros(len(attempt.bad), np.int64)
         """Number of records in each part."""
         self.text_bytes = np.zeros((len(settings.keys), len(attempt.bad)), np.int64)

@@ -25,7 +25,7 @@ import msgspec
 from dsindex.errors import PlanError
 from dsindex.formats.manifest import Plan  # noqa: TC001 - lines are decoded by their types
 from dsindex.runtime.tasks import ShardResult  # noqa: TC001
-from dsindex.store.journal import JOURNAL_FILE, JOURNAL_FOLDER, journal_path, open_log
+from dsindex.store.journal import JOURNAL_FILE, JOURNAL_FOLDER, open_log
 from dsindex.store.json_text import decode_json, encode_json
 from dsindex.store.local import StoredFile  # noqa: TC001
 from dsindex.store.lock import hold_lock
@@ -82,7 +82,7 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
     if (
         not is_marked(path)
         and (foreign := [name for name in _files(path) if not name.startswith(own)])
-        and next(open_log(journal_path(path)).read(), None) is None
+        and next(open_log(path).read(), None) is None
     ):
         hint = "choose another --work-dir, or remove it if an earlier version of dsindex made it"
         raise PlanError(f"{path}: not a work folder of this version of dsindex; it has {foreign[0]!r}", hint=hint)
@@ -216,15 +216,14 @@ class Journal:
     """
 
     def __init__(self, work_dir: str) -> None:
-        self.log = open_log(journal_path(work_dir))
+        self.log = open_log(work_dir)
         self.began: Began | None = None
         """How the last run began; None if none did."""
         self.is_finished = False
         """Whether it published everything."""
         self.shards: dict[str, ShardResult] = {}
         """Key of a shard → its receipt."""
-        self._ranges: defaultdict[tuple[str, str], dict[int, RangeMerged]] = defaultdict(dict)
-        self._files: defaultdict[tuple[str, str], dict[str, StoredFile]] = defaultdict(dict)
+        self._merged: defaultdict[tuple[str, str], dict[int | str, RangeMerged | FileComplete]] = defaultdict(dict)
         for line in self.log.read():
             with contextlib.suppress(ValueError):
                 self._take(_decode(line))
@@ -232,15 +231,11 @@ class Journal:
     @property
     def has_work(self) -> bool:
         """Whether anything is made."""
-        return bool(self.shards) or any(self._ranges.values()) or any(self._files.values())
+        return bool(self.shards) or any(self._merged.values())
 
-    def ranges(self, plan: str, output: str) -> dict[int, RangeMerged]:
-        """Return the merged ranges of a plan's output by number."""
-        return self._ranges[plan, output]
-
-    def files(self, plan: str, output: str) -> dict[str, StoredFile]:
-        """Return the complete files of a plan's output by suffix, but for tokens that are merged by ranges."""
-        return self._files[plan, output]
+    def merged(self, plan: str, output: str) -> dict[int | str, RangeMerged | FileComplete]:
+        """Return what is merged of a plan's output: ranges of a token file by number, other files by suffix."""
+        return self._merged[plan, output]
 
     def _take(self, line: Line) -> None:
         match line:
@@ -251,9 +246,9 @@ class Journal:
             case ShardMade(task, result):
                 self.shards[task] = result
             case RangeMerged(plan, output, number):
-                self._ranges[plan, output][number] = line
+                self._merged[plan, output][number] = line
             case FileComplete(plan, output, file):
-                self._files[plan, output][file.name] = file
+                self._merged[plan, output][file.name] = line
 
     def record(self, line: Line) -> None:
         """Append a line, then take it, so that no state exceeds what is on file.

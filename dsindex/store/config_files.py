@@ -9,8 +9,9 @@ import yaml
 
 from dsindex.errors import InputError
 from dsindex.messages import show_value
+from dsindex.store.errors import reading
 from dsindex.store.local import open_configuration, open_file
-from dsindex.store.urls import ONLY_INPUTS, is_url
+from dsindex.store.urls import ONLY_INPUTS, refuse_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,10 +36,8 @@ def read_object(path: str, *, what: str = "a JSON object") -> dict[str, Any]:
         InputError: If the file cannot be read, or has something else.
     """
     try:
-        with open_file(path) as file:
+        with reading(path), open_file(path) as file:
             content = json.load(file)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})", hint="check the path") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON, where {what} is needed: {error}") from error
     if not isinstance(content, dict):
@@ -52,14 +51,8 @@ def read_yaml(path: str) -> dict[str, Any]:
     Raises:
         InputError: If it cannot be read, or as for `parse_yaml`.
     """
-    if is_url(path):
-        raise InputError(f"{path.partition('?')[0]}: {ONLY_INPUTS}")
-    try:
-        with open_configuration(path) as file:
-            content = file.read()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})", hint="check the path") from error
-    return parse_yaml(content, source=path)
+    with reading(refuse_address(path, ONLY_INPUTS)), open_configuration(path) as file:
+        return parse_yaml(file.read(), source=path)
 
 
 def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:

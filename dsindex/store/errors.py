@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
+from typing import TYPE_CHECKING
 
 from dsindex.errors import DsindexError, InputError, MissingObjectError, OutputError, StoreError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 # Of the system.
 
+ABSENT = (FileNotFoundError, NotADirectoryError)
+"""Errors of a path at which there is nothing."""
 PASSING_ERRORS = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN})
 """Errors of a disk or a network folder after which another attempt may succeed."""
 FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -17,27 +24,40 @@ _WRITE_HINTS = {
     **dict.fromkeys(FULL_DISK_ERRORS, "make room or choose another place, then rerun the command"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a folder that you may write to"),
     # A folder, a link, a pipe.
-    **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.ENXIO), "move away what is there in place of a file"),
+    **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.ENXIO), "no file can replace it: move it away"),
     errno.EMFILE: _TOO_MANY_FILES,
 }
+_READ_HINTS = {errno.EMFILE: _TOO_MANY_FILES, errno.ENOENT: "check the path"}
 
 
 def output_error(path: str, error: OSError) -> OutputError:
     """Return the error that says why a file cannot be written, and what to do."""
-    hint = _WRITE_HINTS.get(error.errno or 0)
-    refusal = OutputError(
-        f"{path}: cannot be written ({error.strerror})", hint=hint or "check the folder, then rerun the command"
-    )
-    refusal.transient = hint is None
+    hint = _WRITE_HINTS.get(error.errno or 0, "check the folder, then rerun the command")
+    refusal = OutputError(f"{path}: cannot be written ({error.strerror})", hint=hint)
+    refusal.transient = error.errno not in _WRITE_HINTS
     return refusal
 
 
-def unreadable(path: str, error: OSError) -> InputError:
+def unreadable(path: str, error: OSError, kind: type[DsindexError] = InputError, hint: str = "") -> DsindexError:
     """Return the error that says that a file cannot be read; it is transient if the disk's error may pass."""
-    hint = _TOO_MANY_FILES if error.errno == errno.EMFILE else "make it readable, then rerun the command"
-    refusal = InputError(f"{path}: cannot be read ({error.strerror})", hint=hint)
+    if not hint or error.errno == errno.EMFILE:
+        hint = _READ_HINTS.get(error.errno or 0, "make it readable, then rerun the command")
+    refusal = kind(f"{path}: cannot be read ({error.strerror})", hint=hint)
     refusal.transient = error.errno in PASSING_ERRORS
     return refusal
+
+
+@contextlib.contextmanager
+def reading(path: str, kind: type[DsindexError] = InputError, *, hint: str = "") -> Iterator[None]:
+    """Turn an OSError of the block into the error that a file cannot be read.
+
+    Raises:
+        InputError: In its place, or an error of the given kind.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(path, error, kind, hint) from error
 
 
 # Of object stores and the Hub.

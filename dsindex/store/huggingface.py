@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
 from dsindex.errors import MissingObjectError
 from dsindex.store.errors import describe_refusal
-from dsindex.store.local import InputStatus
+from dsindex.store.local import InputStatus, by_path, retried
 from dsindex.store.urls import HUB_ADDRESS, has_magic, names_folder
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def list_files(url: str, *, recursive: bool) -> list[InputStatus]:
         return list(_api().list_repo_tree(dataset, folder, recursive=recursive, revision=revision, repo_type="dataset"))
 
     files = [entry for entry in _ask(url, request) if getattr(entry, "size", None) is not None]
-    return sorted((_status(url, str(revision), entry) for entry in files), key=lambda each: os.fsencode(each.path))
+    return by_path(_status(url, str(revision), entry) for entry in files)
 
 
 def web_address(url: str) -> tuple[str, str]:
@@ -132,12 +131,11 @@ def _ask(url: str, request: Callable[[], Answer]) -> Answer:
     Raises:
         StoreError: If it is refused.
     """
-    for pause in (*_PAUSES, None):
+
+    def answer() -> Answer:
         try:
             return request()
         except Exception as error:  # noqa: BLE001 - the library raises many kinds
-            failure = describe_refusal(url, error)
-            if not failure.transient or pause is None:
-                raise failure from None
-            time.sleep(pause)
-    raise AssertionError
+            raise describe_refusal(url, error) from None
+
+    return retried(answer, _PAUSES)

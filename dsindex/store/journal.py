@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import threading
-from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import xxhash
 
 from dsindex.errors import FormatError, PlanError
+from dsindex.store.errors import reading
 from dsindex.store.local import open_file, writing
 from dsindex.store.protocol import store_of
 from dsindex.store.urls import is_url, joined
@@ -27,35 +28,29 @@ JOURNAL_FOLDER = "journal"
 _DIGEST_CHARACTERS = 16
 
 
-def journal_path(work_dir: str) -> str:
-    """Return the path of a work folder's journal, or the address of the folder of its segments."""
-    return joined(work_dir, JOURNAL_FOLDER if is_url(work_dir) else JOURNAL_FILE)
-
-
-def open_log(path: str) -> Log:
-    """Return the log at a path or an address that `journal_path` returned."""
-    return SegmentLog(path) if is_url(path) else FileLog(path)
+def open_log(work_dir: str) -> Log:
+    """Return the log of a work folder, on a disk or in a bucket."""
+    if is_url(work_dir):
+        return Log(_Segments(joined(work_dir, JOURNAL_FOLDER)))
+    return Log(_File(joined(work_dir, JOURNAL_FILE)))
 
 
 def _digest(line: bytes) -> bytes:
     return xxhash.xxh3_64_hexdigest(line).encode()
 
 
-class Log(ABC):
+class Log:
     """Lines that survive the driver, and a thread that makes them survive a power cut.
 
     Paths handed to `remove_when_synced` are removed after every line appended before is synced: what they held is then
     recorded elsewhere.
     """
 
-    sync_seconds: float
-
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, place: _File | _Segments) -> None:
+        self._place = place
         self._changed = threading.Condition()
         self._appended = self._synced = 0
-        self._asked = False
-        self._closing = False
+        self._asked = self._closing = False
         self._unused: list[str] = []
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -66,7 +61,7 @@ class Log(ABC):
         Raises:
             FormatError: If the log cannot be read.
         """
-        for stored in self._stored_lines():
+        for stored in self._place.lines():
             digest, line = stored[:_DIGEST_CHARACTERS], stored[_DIGEST_CHARACTERS + 1 :].rstrip(b"\n")
             if digest == _digest(line):
                 yield line
@@ -77,7 +72,7 @@ class Log(ABC):
         Raises:
             OutputError: If it cannot be written.
         """
-        self._open()
+        self._place.open()
         self._thread = threading.Thread(target=self._keep_syncing, daemon=True, name="dsindex-journal")
         self._thread.start()
 
@@ -90,7 +85,7 @@ class Log(ABC):
         """
         self._raise_error()
         with self._changed:
-            self._write(b"%s %s\n" % (_digest(line), line))
+            self._place.write(b"%s %s\n" % (_digest(line), line))
             self._appended += 1
 
     def remove_when_synced(self, paths: Iterable[str]) -> None:
@@ -118,7 +113,7 @@ class Log(ABC):
             self._changed.notify_all()
         self._thread.join()
         self._thread = None
-        self._close()
+        self._place.close()
         self._raise_error()
 
     def _raise_error(self) -> None:
@@ -129,12 +124,12 @@ class Log(ABC):
         while not (self._closing and self._synced == self._appended):
             with self._changed:
                 if not (self._asked or self._closing):
-                    self._changed.wait(self.sync_seconds)
+                    self._changed.wait(self._place.sync_seconds)
                 goal, unused, self._unused, self._asked = self._appended, self._unused, [], False
             if goal == self._synced:
                 continue
             try:
-                self._sync()
+                self._place.sync()
                 if unused:
                     store_of(unused[0]).delete(unused)
             except BaseException as error:  # noqa: BLE001 - raised by the driver's next call
@@ -145,73 +140,54 @@ class Log(ABC):
             if self._error is not None:
                 return
 
-    @abstractmethod
-    def _stored_lines(self) -> Iterator[bytes]: ...
 
-    @abstractmethod
-    def _open(self) -> None: ...
-
-    @abstractmethod
-    def _write(self, stored: bytes) -> None: ...
-
-    @abstractmethod
-    def _sync(self) -> None: ...
-
-    def _close(self) -> None:  # noqa: B027 - a bucket has nothing to close
-        pass
-
-
-class FileLog(Log):
-    """A log in a file."""
+class _File:
+    """The file of a log."""
 
     sync_seconds = 1.0
-    _descriptor = -1
-    _ends_whole = True
 
-    def _stored_lines(self) -> Iterator[bytes]:
-        try:
-            with open_file(self._path) as file:
-                for line in file:
-                    self._ends_whole = line.endswith(b"\n")
-                    yield line
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            hint = "fix that, or choose another --work-dir"
-            raise FormatError(f"{self._path}: cannot be read ({error.strerror})", hint=hint) from error
+    def __init__(self, path: str) -> None:
+        self._path, self._descriptor, self._ends_whole = path, -1, True
 
-    def _open(self) -> None:
+    def lines(self) -> Iterator[bytes]:
+        hint = "fix that, or choose another --work-dir"
+        with reading(self._path, FormatError, hint=hint), suppress(FileNotFoundError), open_file(self._path) as file:
+            for line in file:
+                self._ends_whole = line.endswith(b"\n")
+                yield line
+
+    def open(self) -> None:
         with writing(self._path):
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         if not self._ends_whole:
-            self._write(b"\n")
+            self.write(b"\n")
 
-    def _write(self, stored: bytes) -> None:
+    def write(self, stored: bytes) -> None:
         view = memoryview(stored)
         with writing(self._path):
             while view:
                 view = view[os.write(self._descriptor, view) :]
 
-    def _sync(self) -> None:
+    def sync(self) -> None:
         with writing(self._path):
             os.fsync(self._descriptor)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         os.close(self._descriptor)
 
 
-class SegmentLog(Log):
-    """A log in the segments of a folder in a bucket."""
+class _Segments:
+    """The segments of a log, in a folder of a bucket."""
 
     sync_seconds = 5.0  # a segment costs a request
 
     def __init__(self, path: str) -> None:
-        super().__init__(path)
+        self._path = path
         self._last = 0
         """Number of the last segment."""
-        self._pending = bytearray()
+        self._pending: list[bytes] = []
 
-    def _stored_lines(self) -> Iterator[bytes]:
+    def lines(self) -> Iterator[bytes]:
         store = store_of(self._path)
         segments = sorted(filter(_segment_number, (each.path for each in store.list(self._path))), key=_segment_number)
         for path in segments:
@@ -219,25 +195,24 @@ class SegmentLog(Log):
             yield from content.splitlines(keepends=True)
             self._last = _segment_number(path)
 
-    def _open(self) -> None:
-        pass
+    def open(self) -> None:
+        """Do nothing."""
 
-    def _write(self, stored: bytes) -> None:
-        self._pending += stored
+    def write(self, stored: bytes) -> None:
+        self._pending.append(stored)
 
-    def _sync(self) -> None:
+    def sync(self) -> None:
         from dsindex.store.objects import OBJECTS  # obstore is slow to import
 
-        with self._changed:
-            content = bytes(self._pending)
-        if not content:
-            return
-        segment = joined(self._path, f"{self._last + 1:08d}.jsonl")
-        if OBJECTS.put_if_absent(segment, content) is None:
-            raise PlanError(f"{segment}: another driver continues this job", hint="wait until it has ended")
-        self._last += 1
-        with self._changed:
-            del self._pending[: len(content)]
+        if num_written := len(self._pending):  # the driver appends meanwhile
+            segment = joined(self._path, f"{self._last + 1:08d}.jsonl")
+            if OBJECTS.put_if(segment, b"".join(self._pending[:num_written])) is None:
+                raise PlanError(f"{segment}: another driver continues this job", hint="wait until it has ended")
+            self._last += 1
+            del self._pending[:num_written]
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def _segment_number(path: str) -> int:

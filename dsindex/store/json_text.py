@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from dsindex.store.locations import Location
+from dsindex.store.urls import Location
 
 _MAYBE_SECRET = re.compile(rb"://[^\"]*[@?#]|\\/|\\u00", re.IGNORECASE)
 BRACKETS, BYTES_PER_BRACKET = 100_000, 32
@@ -21,13 +21,7 @@ _OPTIONS = frozenset({"options", "settings"})
 two that differ must not become equal."""
 
 
-def encode_json(
-    value: object,
-    *,
-    newline: bool = False,
-    sort_keys: bool = False,
-    ascii_only: bool = False,
-) -> bytes:
+def encode_json(value: object, *, newline: bool = False, sort_keys: bool = False, ascii_only: bool = False) -> bytes:
     r"""Return a value as JSON, including names that are not UTF-8.
 
     Args:

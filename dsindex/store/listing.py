@@ -12,15 +12,12 @@ from dsindex.store.errors import PASSING_ERRORS, unreadable
 from dsindex.store.huggingface import pin
 from dsindex.store.local import retried, walk
 from dsindex.store.protocol import store_of
-from dsindex.store.urls import folder_of, has_magic, is_url, names_folder
+from dsindex.store.urls import MAGIC, folder_of, has_magic, is_url, names_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from dsindex.store.local import InputStatus
-
-_MAGIC = frozenset("*?[")
-_NO_MATCH = "check the pattern, and quote it in a shell"
 
 Listed: TypeAlias = "tuple[str, InputStatus | None]"
 """The path of a file, or the address of an object and its status from a listing."""
@@ -41,32 +38,30 @@ def expand_pattern(pattern: str) -> Sequence[Listed]:
         InputError: If no object is there, or the bucket cannot be listed.
     """
     pattern = pin(pattern)
-    if is_url(pattern):
-        is_pattern = has_magic(pattern) and not names_folder(pattern)
-        return _matching_objects(pattern) if is_pattern else [(pattern, None)]
-    if os.path.exists(pattern) or not glob.has_magic(pattern):
+    if not has_magic(pattern) or (names_folder(pattern) if is_url(pattern) else os.path.exists(pattern)):
         return [(pattern, None)]
+    matches = _matching_objects(pattern) if is_url(pattern) else _matching_files(pattern)
+    if not matches:
+        raise InputError(f"{pattern}: nothing matches this pattern", hint="check it, and quote it in a shell")
+    return matches
+
+
+def _matching_files(pattern: str) -> Sequence[Listed]:
     parts = pattern.lstrip("/").split("/")
     # `**/**` matches what `**` does, at a power of the cost, and a path may match in several ways.
     wanted = [part for part, before in zip(parts, ["", *parts], strict=False) if (part, before) != ("**", "**")]
     matches = sorted(set(_matching_paths("/" if pattern.startswith("/") else "", wanted)))
-    if "**" in wanted:  # it has the files of the folders that it matches, too
-        matches = [path for path in matches if not os.path.isdir(path)]
-    if not matches:
-        raise InputError(f"{pattern}: no file matches", hint=_NO_MATCH)
-    return [(path, None) for path in matches]
+    # `**` matches the files of the folders that it matches, too.
+    return [(path, None) for path in matches if "**" not in wanted or not os.path.isdir(path)]
 
 
 def _matching_objects(pattern: str) -> Sequence[Listed]:
     wanted = pattern.split("/")
-    num_fixed = next(number for number, part in enumerate(wanted) if _MAGIC & set(part))
+    num_fixed = next(number for number, part in enumerate(wanted) if MAGIC.search(part))
     folder = "".join(f"{part}/" for part in wanted[:num_fixed])
     is_deep = num_fixed < len(wanted) - 1 or wanted[num_fixed] == "**"
     listed = store_of(folder).list(folder, recursive=is_deep)
-    matches = [(each.path, each) for each in listed if is_match(each.path.split("/"), wanted)]
-    if not matches:
-        raise InputError(f"{pattern}: no object matches", hint=_NO_MATCH)
-    return matches
+    return [(each.path, each) for each in listed if is_match(each.path.split("/"), wanted)]
 
 
 def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
@@ -131,7 +126,7 @@ def _matching_paths(folder: str, wanted: Sequence[str], around: Sequence[tuple[i
         InputError: If a folder cannot be read at the moment, or `**` would follow a link to a folder around it.
     """
     part, *rest = wanted
-    if not _MAGIC & set(part):
+    if not MAGIC.search(part):
         path = os.path.join(folder, part)
         if rest:
             yield from _matching_paths(path, rest, around)
@@ -142,10 +137,8 @@ def _matching_paths(folder: str, wanted: Sequence[str], around: Sequence[tuple[i
     if part == "**" and entries:
         status = os.stat(folder or ".")
         if (status.st_dev, status.st_ino) in around:
-            msg = f"{folder}: a link to a folder around it, which `**` would follow for ever"
-            raise InputError(
-                msg, hint="remove the link, or name the folder without `**`: links to folders are left out"
-            )
+            hint = "remove the link, or name the folder without `**`: links to folders are left out"
+            raise InputError(f"{folder}: a link to a folder around it, which `**` would follow for ever", hint=hint)
         around = (*around, (status.st_dev, status.st_ino))
         yield from _matching_paths(folder, rest or ["*"])
     for entry in entries:

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import xxhash
 
 from dsindex.errors import InputError, OutputError
-from dsindex.store.errors import PASSING_ERRORS, output_error, unreadable
-from dsindex.store.locations import Location
-from dsindex.store.urls import is_url
+from dsindex.store.errors import ABSENT, PASSING_ERRORS, output_error, reading
+from dsindex.store.urls import Location, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,17 +40,21 @@ READ_PAUSES = (0.1, 0.5, 2.0)
 """Seconds before each further attempt to read from a disk that returned an error."""
 
 
-def retried(read: Callable[[], Answer]) -> Answer:
-    """Call a function that reads, and retry it after an error of the disk that may pass.
+def retried(read: Callable[[], Answer], pauses: Sequence[float] | None = None) -> Answer:
+    """Call a function that reads, and retry it after an error that may pass.
+
+    Args:
+        read: Raises an OSError, or an InputError that says whether it is transient.
+        pauses: Seconds before each further attempt; READ_PAUSES by default.
 
     Raises:
-        OSError: The last one, if all four attempts fail; any other error at once.
+        Exception: The error of the last attempt; one that does not pass at once.
     """
-    for pause in READ_PAUSES:
+    for pause in READ_PAUSES if pauses is None else pauses:
         try:
             return read()
-        except OSError as error:
-            if error.errno not in PASSING_ERRORS:
+        except (OSError, InputError) as error:
+            if not (error.errno in PASSING_ERRORS if isinstance(error, OSError) else error.transient):
                 raise
             time.sleep(pause)
     return read()
@@ -67,6 +70,11 @@ class InputStatus:
     """Modification time in ns, or an object's ETag."""
     modified_ns: int = 0
     """When it was written, in ns since 1970."""
+
+
+def by_path(listed: Iterable[InputStatus]) -> list[InputStatus]:
+    """Sort a listing by the bytes of the paths."""
+    return sorted(listed, key=lambda each: os.fsencode(each.path))
 
 
 class Readable(io.RawIOBase):
@@ -93,19 +101,15 @@ class Readable(io.RawIOBase):
         """Fill a buffer from an offset.
 
         Raises:
-            InputError: If the file ends before the buffer is full, or cannot be read (marked as transient).
+            InputError: If the file ends before the buffer is full, or cannot be read.
         """
-        try:
+        with reading(self.path):
             while len(buffer):
                 count = self.read_into(buffer, offset)
                 if not count:
                     what = f"changed while it was copied: it ends at byte {offset}, {len(buffer)} bytes too early"
                     raise InputError(f"{self.path}: {what}", hint="rerun the command")
                 buffer, offset = buffer[count:], offset + count
-        except OSError as error:
-            refused = unreadable(self.path, error)
-            refused.transient = True
-            raise refused from error
 
     def expect_forwards(self, begin: int, end: int) -> None:
         """Announce that the bytes [begin, end) will be read forwards."""
@@ -177,13 +181,6 @@ def what_is_no_file(path: str) -> str | None:
     return "a descriptor of one process" if kind is None and _DESCRIPTOR.fullmatch(path) else kind
 
 
-def _open_regular(path: str, flags: int) -> int:
-    kind = what_is_no_file(path)
-    if kind is not None:
-        raise OSError(errno.EINVAL, f"{kind} in place of a file", path)
-    return retried(lambda: os.open(path, flags | os.O_NONBLOCK))  # no effect on files; a pipe does not wait
-
-
 class LocalFile(Readable):
     """A local file that is open for reading.
 
@@ -196,7 +193,10 @@ class LocalFile(Readable):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._descriptor = _open_regular(path, os.O_RDONLY | os.O_CLOEXEC)
+        if (kind := what_is_no_file(path)) is not None:
+            raise OSError(errno.EINVAL, f"{kind} in place of a file", path)
+        # O_NONBLOCK has no effect on files; a pipe does not wait.
+        self._descriptor = retried(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         status = os.fstat(self._descriptor)
         self.size_bytes, self.version = status.st_size, str(status.st_mtime_ns)
 
@@ -460,6 +460,7 @@ def sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
+@functools.lru_cache(1024)  # for each shard it would be 48 calls of the system
 def require_path(path: str) -> None:
     """Reject URLs, which would become a folder `s3:`, and paths of devices.
 
@@ -477,19 +478,13 @@ def require_path(path: str) -> None:
 _SYSTEM_FOLDER = re.compile(r"/(dev(?!/shm(/|$))|proc|sys)(/|$)")
 
 
-@functools.lru_cache(1024)
-def _require_folder(path: str) -> None:
-    """Call `require_path` once per folder: for each shard it would be 48 calls of the system."""
-    require_path(path)
-
-
 def make_folder(path: str) -> None:
     """Create a folder and its parents.
 
     Raises:
         OutputError: If that is refused, or as for `require_path`.
     """
-    _require_folder(path)
+    require_path(path)
     with writing(path):
         try:
             os.makedirs(path, exist_ok=True)
@@ -498,9 +493,7 @@ def make_folder(path: str) -> None:
 
 
 def nearest_folder(path: str) -> str:
-    """Return a folder, or its nearest existing parent; an address as it is."""
-    if is_url(path):
-        return path
+    """Return a folder, or its nearest existing parent."""
     path = os.path.abspath(path)
     while not os.path.isdir(path):
         path = os.path.dirname(path)
@@ -540,16 +533,12 @@ class LocalStore:
         Raises:
             InputError: If it cannot be read.
         """
-        try:
-            with LocalFile(path) as file:
-                return file.read(), ""
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise unreadable(path, error) from error
+        with reading(path), contextlib.suppress(*ABSENT), LocalFile(path) as file:
+            return file.read(), ""
+        return None
 
     def put(self, path: str, data: Bytes) -> None:
-        """Write a file and replace what has its name."""
+        """Write a file, or replace it."""
         with atomic_writer(path) as file:
             file.write(data)
 
@@ -561,13 +550,9 @@ class LocalStore:
         """
         found = []
         for path in walk(folder, recursive=recursive):
-            try:
+            with reading(path), contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 found.append(_status(path, retried(functools.partial(os.lstat, path))))
-            except FileNotFoundError:  # removed meanwhile
-                continue
-            except OSError as error:
-                raise unreadable(path, error) from error
-        return sorted(found, key=lambda each: os.fsencode(each.path))
+        return by_path(found)
 
     def delete(self, paths: Iterable[str]) -> Sequence[str]:
         """Remove files; return those that cannot be removed."""
@@ -592,13 +577,10 @@ def is_there(path: str) -> bool:
     Raises:
         InputError: If it is not known.
     """
-    try:
+    with reading(path), contextlib.suppress(*ABSENT):
         retried(lambda: os.lstat(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise unreadable(path, error) from error
-    return True
+        return True
+    return False
 
 
 def walk(folder: str, *, recursive: bool = True) -> Iterator[str]:
@@ -607,13 +589,9 @@ def walk(folder: str, *, recursive: bool = True) -> Iterator[str]:
     Raises:
         InputError: If a folder cannot be read: os.walk and glob take one for empty.
     """
-    try:
-        with retried(lambda: os.scandir(folder)) as scanned:
-            entries = list(scanned)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        raise unreadable(folder, error) from error
+    entries: list[os.DirEntry[str]] = []
+    with reading(folder), contextlib.suppress(*ABSENT), retried(lambda: os.scandir(folder)) as scanned:
+        entries = list(scanned)
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             yield from walk(entry.path) if recursive else ()

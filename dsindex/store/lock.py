@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import functools
 import json
+import math
 import os
 import socket
 import threading
@@ -173,18 +174,14 @@ class _Lease(Lock):
         from dsindex.store.objects import OBJECTS  # obstore is slow to import
 
         super().__init__(path, what)
-        self._store = OBJECTS
-        self._stop = threading.Event()
-        self._content = b""
-        self._version = ""
-        self._renewed = 0.0
-        self._is_lost = False
+        self._store, self._stop = OBJECTS, threading.Event()
+        self._content, self._version, self._renewed = b"", "", -math.inf
         self._take()
         self._renewer = threading.Thread(target=self._renew, daemon=True, name="dsindex-lease")
         self._renewer.start()
 
     def still_held(self) -> bool:
-        return not self._is_lost and time.monotonic() - self._renewed < LEASE_SECONDS
+        return time.monotonic() - self._renewed < LEASE_SECONDS
 
     def release(self) -> None:
         self._stop.set()
@@ -211,11 +208,7 @@ class _Lease(Lock):
     def _write(self, version: str | None) -> bool:
         """Write the lease, if there is none, or in place of a version."""
         content, now = _self(), time.monotonic()
-        if version is None:
-            put = self._store.put_if_absent(self.path, content)
-        else:
-            put = self._store.put_if_match(self.path, content, version)
-        if put is not None:
+        if put := self._store.put_if(self.path, content, version):
             self._content, self._version, self._renewed = content, put, now
         return put is not None
 
@@ -223,5 +216,5 @@ class _Lease(Lock):
         while not self._stop.wait(RENEWAL_SECONDS):
             with contextlib.suppress(OSError, DsindexError):
                 if not self._write(self._version):
-                    self._is_lost = True
+                    self._renewed = -math.inf
                     return

@@ -1,7 +1,7 @@
 """Objects in buckets (`s3:// gs:// az://`), on web servers and on the Hub as a store, by obstore.
 
-Endpoints, regions and credentials are those of obstore's environment variables on the machine that makes a request. An
-error of obstore may hold a signed address, so nothing of it is shown but its kind and the store's name of the error.
+obstore's environment variables on the machine that makes a request name endpoints, regions and credentials. An error of
+obstore may hold a signed address, so nothing of it is shown but its kind and the store's name of the error.
 
 Requests run in threads: many at once, and a main thread that waits for one still hears Ctrl-C.
 """
@@ -25,9 +25,8 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 from dsindex.errors import InputError, MissingObjectError, StoreError
 from dsindex.store import huggingface as hub
 from dsindex.store.errors import describe_refusal
-from dsindex.store.local import DigestingWriter, InputStatus, Readable
-from dsindex.store.locations import Location
-from dsindex.store.urls import is_web, names_folder, split_address
+from dsindex.store.local import DigestingWriter, InputStatus, Readable, by_path, retried
+from dsindex.store.urls import Location, is_web, names_folder, split_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -75,6 +74,12 @@ def _errors_described(url: str, *, writes: bool = False) -> Iterator[None]:
         yield
     except (BaseError, OSError) as error:  # a writer raises OSError
         raise describe_refusal(url, error, writes=writes) from None
+
+
+def _answer(url: str, request: Callable[..., Answer], *arguments: Any) -> Answer:  # noqa: ANN401 - of any request
+    """Wait for what a request that reads returns; raises as `_errors_described`."""
+    with _errors_described(url):
+        return _start(request, *arguments).result()
 
 
 # Clients.
@@ -266,8 +271,8 @@ PART_BYTES = 16 << 20
 MOST_PARTS = 10_000
 PARTS_AT_ONCE = 8
 PAGE_ENTRIES = 1000
-LISTINGS = 3
-"""Attempts at a listing: obstore does not retry a page that was cut off."""
+LISTING_PAUSES = (0.0, 0.0)
+"""Seconds before each further attempt at a listing: obstore does not retry a page that was cut off."""
 _UNMET = (AlreadyExistsError, PreconditionError, FileNotFoundError)
 """Errors of a write whose condition does not hold."""
 
@@ -286,8 +291,7 @@ class ObjectStore:
             return hub.head(path)
         if names_folder(path):
             raise MissingObjectError(f"{path}: this is a folder", hint="name one of its files")
-        with _errors_described(path):
-            return _start(_head, path).result()
+        return _answer(path, _head, path)
 
     def open(self, path: str, known: InputStatus | None = None) -> ObjectReader:
         """Open an object for reading, as it is now or as it was looked at."""
@@ -300,29 +304,24 @@ class ObjectStore:
             answer = obstore.get(*_client_of(path))
             return bytes(answer.bytes()), _token(answer.meta)
 
-        with contextlib.suppress(MissingObjectError), _errors_described(path):
-            return _start(request).result()
+        with contextlib.suppress(MissingObjectError):
+            return _answer(path, request)
         return None
 
     def put(self, path: str, data: Bytes) -> None:
         """Write or replace an object."""
         self._put(path, data, "overwrite")
 
-    def put_if_absent(self, path: str, data: Bytes) -> str | None:
-        """Write an object; return its version, or None if there is another one."""
-        return self._put(path, data, "create") or self._mine(path, data)
-
-    def put_if_match(self, path: str, data: Bytes, version: str) -> str | None:
-        """Replace a version of an object; return the new one, or None if another is there, or nothing."""
-        e_tag, _, generation = version.partition(" ")
-        for tag in dict.fromkeys((e_tag, e_tag.strip('"'))):  # Ceph's radosgw 16 compares without quotation marks
-            condition: UpdateVersion = {"e_tag": tag}
-            if generation:
-                condition["version"] = generation
-            put = self._put(path, data, condition) or self._mine(path, data)
-            if put is not None:
-                return put
-        return None
+    def put_if(self, path: str, data: Bytes, version: str | None = None) -> str | None:
+        """Write an object if there is none, or replace a version of it; return the new version, or None."""
+        modes: list[PutMode] = ["create"]
+        if version is not None:
+            e_tag, _, generation = version.partition(" ")
+            pinned: UpdateVersion = {"version": generation} if generation else {}
+            # Ceph's radosgw 16 compares without quotation marks.
+            modes = [{**pinned, "e_tag": tag} for tag in dict.fromkeys((e_tag, e_tag.strip('"')))]
+        puts = (self._put(path, data, mode) or self._mine(path, data) for mode in modes)
+        return next(filter(None, puts), None)
 
     def _put(self, path: str, data: Bytes, mode: PutMode) -> str | None:
         """Write an object; None if a condition is not met."""
@@ -356,18 +355,8 @@ class ObjectStore:
                 return list(obstore.list_with_delimiter(client, key.rstrip("/"))["objects"])
             return [entry for page in obstore.list(client, key.rstrip("/"), chunk_size=PAGE_ENTRIES) for entry in page]
 
-        for attempt in range(LISTINGS):
-            try:
-                with _errors_described(folder):
-                    found = _start(request).result()
-                break
-            except StoreError as error:
-                if not error.transient or attempt == LISTINGS - 1:
-                    raise
-        return sorted(
-            (_status_of(f"{scheme}://{bucket}/{entry['path']}", entry) for entry in found),
-            key=lambda each: os.fsencode(each.path),
-        )
+        found = retried(lambda: _answer(folder, request), LISTING_PAUSES)
+        return by_path(_status_of(f"{scheme}://{bucket}/{entry['path']}", entry) for entry in found)
 
     def delete(self, paths: Iterable[str]) -> Sequence[str]:
         """Delete objects of one bucket; return those that are refused."""
@@ -377,20 +366,13 @@ class ObjectStore:
             obstore.delete(client, [split_address(path).key for path in some])
 
         wanted = list(paths)
-        if not wanted:
-            return []
-        with contextlib.suppress(BaseError, OSError):  # of one key, or of all
-            _start(request, wanted).result()
-            return []
-        left = []
-        for path in wanted:
-            try:
-                _start(request, [path]).result()
-            except FileNotFoundError:
-                pass
-            except (BaseError, OSError):
-                left.append(path)
-        return left
+        try:
+            _start(request, wanted).result() if wanted else None
+        except (BaseError, OSError) as error:  # of one key, or of all
+            if len(wanted) > 1:
+                return [left for path in wanted for left in self.delete([path])]
+            return [] if isinstance(error, FileNotFoundError) else wanted
+        return []
 
     @contextlib.contextmanager
     def writer(self, path: str, *, size_bytes: int | None = None) -> Iterator[DigestingWriter]:

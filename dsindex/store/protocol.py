@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from dsindex.errors import MissingObjectError
-from dsindex.store.errors import unreadable
+from dsindex.store.errors import ABSENT, reading
 from dsindex.store.local import LOCAL
 from dsindex.store.urls import is_url
 
@@ -68,16 +69,13 @@ def find(path: str) -> InputStatus | None:
     Raises:
         InputError: If the disk or the store does not answer, or refuses.
     """
-    try:
+    with reading(path), suppress(MissingObjectError, *ABSENT, IsADirectoryError, ValueError):  # a NUL byte
         return store_of(path).head(path)
-    except (MissingObjectError, FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):  # a NUL byte
-        return None
-    except OSError as error:
-        raise unreadable(path, error) from error
+    return None
 
 
 def replace_file(path: str, data: Bytes) -> None:
-    """Write a small file or an object at once, replacing what is there.
+    """Write or replace a small file or an object at once.
 
     Raises:
         OutputError: If the folder, the disk or the store refuses.

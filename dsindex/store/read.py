@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import mmap
-import os
 import tempfile
 from collections import deque
 from contextlib import closing, contextmanager
@@ -15,8 +14,8 @@ import numpy as np
 import xxhash
 
 from dsindex.errors import InputError
-from dsindex.store.errors import unreadable
-from dsindex.store.local import BlockDigester, InputStatus, combine_digests, open_file
+from dsindex.store.errors import reading
+from dsindex.store.local import BlockDigester, InputStatus, combine_digests
 from dsindex.store.protocol import find, store_of
 from dsindex.store.urls import is_url
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 _BUFFER_BYTES = 256 << 10
 _COPY_BYTES = 8 << 20
+_DIGESTED_BYTES = 4 << 20
 
 
 def input_status(path: str) -> InputStatus:
@@ -70,33 +70,25 @@ def open_stored(path: str) -> io.BufferedReader:
     return io.BufferedReader(open_readable(path), _BUFFER_BYTES)
 
 
-def digest_file(path: str, *, begin: int = 0, end: int | None = None, chunk_bytes: int = 4 << 20) -> str:
-    """Read a file or an object, or its bytes [begin, end), once and return the digest.
-
-    Raises:
-        InputError: If it cannot be read.
-    """
-    return combine_digests(digest_blocks(path, begin=begin, end=end, chunk_bytes=chunk_bytes))
+def digest_file(path: str) -> str:
+    """Read a file or an object once and return the digest; raises as `digest_blocks`."""
+    return combine_digests(digest_blocks(path))
 
 
-def digest_blocks(path: str, *, begin: int = 0, end: int | None = None, chunk_bytes: int = 4 << 20) -> list[bytes]:
+def digest_blocks(path: str, *, begin: int = 0, end: int | None = None) -> list[bytes]:
     """Read a file or an object, or its bytes [begin, end), once and return the digests of its blocks.
 
     Raises:
         InputError: If it cannot be read.
     """
     digester = BlockDigester()
-    buffer = memoryview(bytearray(chunk_bytes))
-    offset = begin
-    try:
-        with open_readable(path) as file:
-            end = file.size_bytes if end is None else end
-            file.expect_forwards(begin, end)
-            while count := file.read_into(buffer[: end - offset], offset):
-                digester.update(buffer[:count])
-                offset += count
-    except OSError as error:
-        raise unreadable(path, error) from error
+    buffer, offset = memoryview(bytearray(_DIGESTED_BYTES)), begin
+    with reading(path), open_readable(path) as file:
+        end = file.size_bytes if end is None else end
+        file.expect_forwards(begin, end)
+        while count := file.read_into(buffer[: end - offset], offset):
+            digester.update(buffer[:count])
+            offset += count
     return digester.blocks()
 
 
@@ -110,16 +102,17 @@ def map_file(path: str) -> mmap.mmap | bytes:
         OSError: If a local file cannot be read, or there is no room for an object.
         InputError: If an object cannot be read.
     """
-    if not is_url(path):
-        with open_file(path) as file:
-            # An empty file cannot be mapped.
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
-    with open_readable(path) as source, tempfile.TemporaryFile(prefix="dsindex-") as copy:
-        source.expect_forwards(0, source.size_bytes)
-        for offset in range(0, source.size_bytes, _COPY_BYTES):
-            copy.write(source.read_at(_COPY_BYTES, offset))
-        copy.flush()
-        return mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ) if source.size_bytes else b""
+    with open_readable(path) as source:
+        if source.size_bytes == 0:  # an empty file cannot be mapped
+            return b""
+        if not is_url(path):
+            return mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+        with tempfile.TemporaryFile(prefix="dsindex-") as copy:
+            source.expect_forwards(0, source.size_bytes)
+            for offset in range(0, source.size_bytes, _COPY_BYTES):
+                copy.write(source.read_at(_COPY_BYTES, offset))
+            copy.flush()
+            return mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 class ObjectArray:
@@ -180,11 +173,8 @@ SPOOLED = "/inputs/stdin"
 
 def fingerprint_input(path: str) -> str:
     """Return the fingerprint of a file or an object; raises InputError if it cannot be read."""
-    try:
-        with open_readable(path) as file:
-            return fingerprint(file)
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with reading(path), open_readable(path) as file:
+        return fingerprint(file)
 
 
 def fingerprint(file: Readable) -> str:
@@ -215,10 +205,8 @@ def opened_input(planned: InputStatus) -> Iterator[Readable]:
     Raises:
         InputError: If it cannot be read, or changed.
     """
-    try:
+    with reading(planned.path):
         file = store_of(planned.path).open(planned.path, planned)
-    except OSError as error:
-        raise unreadable(planned.path, error) from error
     with closing(file), unchanged(file, planned):
         yield file
 
@@ -233,16 +221,15 @@ def unchanged(file: Readable, planned: InputStatus) -> Iterator[None]:
     size = file.size_bytes
     if (size, file.version) != (planned.size_bytes, planned.version):
         raise _changed(planned, size)
-    try:
-        yield
-    except OSError as error:
-        raise unreadable(planned.path, error) from error
-    except InputError as error:
+    with reading(planned.path):
+        try:
+            yield
+        except InputError as error:
+            if (now := file.size_if_changed()) is not None:
+                raise _changed(planned, now) from error
+            raise
         if (now := file.size_if_changed()) is not None:
-            raise _changed(planned, now) from error
-        raise
-    if (now := file.size_if_changed()) is not None:
-        raise _changed(planned, now)
+            raise _changed(planned, now)
 
 
 def _changed(planned: InputStatus, now: int) -> InputError:
@@ -261,13 +248,12 @@ BYTES_AHEAD = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """Bytes [begin, end) of a file or an object, which are read forwards."""
+    """A file or an object, of which the bytes [begin, end) are read forwards."""
 
-    path: str
+    file: InputStatus
+    """Its size reaches to the end of these bytes at least; an object of any version is read if its version is empty."""
     begin: int
     end: int
-    version: str = ""
-    """The version of an object that is read; if it is empty, any will do."""
 
 
 def open_in_order(extents: Iterable[Extent]) -> Iterator[Readable]:
@@ -282,15 +268,12 @@ def open_in_order(extents: Iterable[Extent]) -> Iterator[Readable]:
     try:
         while True:
             while len(opened) < AHEAD and opened_bytes < BYTES_AHEAD and (each := next(left, None)):
-                # It is known to exist, and nothing behind the extent is read: no request looks at an object.
-                known = InputStatus(path=each.path, size_bytes=each.end, version=each.version)
-                try:
-                    file = store_of(each.path).open(each.path, known)
-                except OSError as error:
-                    raise unreadable(each.path, error) from error
+                with reading(each.file.path):
+                    file = store_of(each.file.path).open(each.file.path, each.file)
                 opened.append((file, each.end - each.begin))
                 opened_bytes += each.end - each.begin
-                file.expect_forwards(each.begin, each.end)
+                if each.begin < each.end:
+                    file.expect_forwards(each.begin, each.end)
             if not opened:
                 return
             first, size = opened.popleft()

@@ -12,11 +12,11 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsindex.errors import InputError
-from dsindex.messages import BUCKET_SCHEMES, URL, WEB_SCHEMES
-from dsindex.store.locations import Location
+from dsindex.messages import BUCKET_SCHEMES, URL, WEB_SCHEMES, without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Self
 
 OUTPUT_SCHEMES = tuple(scheme for scheme in BUCKET_SCHEMES if scheme != "hf")
 """Schemes of writable stores."""
@@ -25,6 +25,29 @@ HUB_ADDRESS = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^
 """Dataset, revision and path of an address on the Hugging Face Hub."""
 MAGIC = re.compile(r"[*?[]")
 ONLY_INPUTS = "only inputs are read from object stores; copy it to this machine"
+
+
+class Location(str):
+    """A path, or an address without user information and query; `raw` is the original text.
+
+    >>> place = Location("https://me:pw@host/a.jsonl?sig=9f86d0")
+    >>> place, place.raw
+    ('https://host/a.jsonl', 'https://me:pw@host/a.jsonl?sig=9f86d0')
+    """
+
+    __slots__ = ("raw",)
+
+    raw: str
+
+    def __new__(cls, text: str) -> Self:
+        """Keep a text, and what of it may be shown."""
+        url = URL.match(text)
+        self = super().__new__(cls, text if url is None else without_credentials(url[1], text[url.end() :]))
+        self.raw = getattr(text, "raw", text)
+        return self
+
+    def __str__(self) -> str:
+        return str.__str__(self[:])
 
 
 class Address(NamedTuple):
@@ -57,18 +80,18 @@ def split_address(url: str) -> Address:
 
 
 def is_web(url: str) -> bool:
-    """Whether an address is that of a file on a web server, which has no listing."""
+    """Whether an address is of a file on a web server, which has no listing."""
     return url.startswith(tuple(f"{scheme}://" for scheme in WEB_SCHEMES))
 
 
 def names_folder(url: str) -> bool:
-    """Whether an address is that of a folder: it ends with a slash, or is a bucket."""
+    """Whether an address is of a folder: it ends with a slash, or is a bucket."""
     return not is_web(url) and (url.endswith("/") or not split_address(url).key)
 
 
-def has_magic(url: str) -> bool:
-    """Whether an address is a pattern."""
-    return not is_web(url) and MAGIC.search(split_address(url).key) is not None
+def has_magic(path: str) -> bool:
+    """Whether a path or an address is a pattern."""
+    return not is_web(path) and MAGIC.search(split_address(path).key if is_url(path) else path) is not None
 
 
 def locate(text: str) -> str:
@@ -195,7 +218,7 @@ def refuse_url(path: str) -> str:
     Raises:
         ValueError: If it is an address, which would become a folder `s3:`.
     """
-    return refuse_address(path, "an address, where only a path of this machine works; copy finished files", ValueError)
+    return refuse_address(path, "this must be a path of this machine, not an address", ValueError)
 
 
 def absolute(path: str) -> str:

@@ -48,7 +48,9 @@ _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
 """Bytes 1 to 3 of a skippable frame; the first is 0x50 to 0x5f (RFC 8878, 3.1.2)."""
 _BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 """After `BZh` and a digit: the first block, or the end of an empty stream."""
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _FOREIGN: tuple[tuple[int, bytes, str], ...] = (
+    (0, _LFS_POINTER, "a Git LFS pointer, left by a clone without Git LFS"),
     (0, b"PK\x03\x04", "a zip archive"),
     (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
     (0, b"Rar!\x1a\x07", "a rar archive"),
@@ -60,7 +62,6 @@ _FOREIGN: tuple[tuple[int, bytes, str], ...] = (
 )
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{", b"\0\0\xfe\xff", b"\0\0\0{")
 """How text in UTF-16 or UTF-32 begins, with and without a byte order mark."""
-_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _ARCHIVE = re.compile(r"\.(tar(\.\w+)?|t[gx]z|tbz2?)$", re.IGNORECASE)
 _MEMBER_NAMES = {"gzip": "member", "zstd": "frame", "bzip2": "stream", "xz": "stream"}
 _MAGIC_BYTES = 10
@@ -87,8 +88,7 @@ def detect_container(head: bytes) -> Container:
 def describe_lfs_pointer(head: bytes) -> str | None:
     """Return what a file is that begins so, and the remedy, if a clone without Git LFS left a pointer in its place.
 
-    >>> describe_lfs_pointer(b'{"text": "a"}') is None
-    True
+    >>> describe_lfs_pointer(b'{"text": "a"}')
     """
     if not head.startswith(_LFS_POINTER):
         return None
@@ -105,18 +105,12 @@ def require_known(name: str, head: bytes, container: Container) -> None:
     promised = SUFFIXES.get(os.path.splitext(name)[1].lower())
     is_plain = container == "plain"
     kinds = [kind for offset, magic, kind in _FOREIGN if is_plain and head.startswith(magic, offset)]
-    hint = "unpack it"
-    if head.startswith(_LFS_POINTER):
-        found, hint = "a Git LFS pointer, left by a clone without Git LFS", "run `git lfs pull` in the clone"
-    elif _ARCHIVE.search(name):
-        found = "a tar archive, by its name"
-    elif kinds:
-        found = kinds[0]
+    if kinds or _ARCHIVE.search(name):
+        found = kinds[0] if kinds else "a tar archive, by its name"
+        hint = "run `git lfs pull` in the clone" if head.startswith(_LFS_POINTER) else "unpack it"
     elif is_plain and promised is not None:
-        found, hint = (
-            f"not {promised} data, as its name says: it begins with {head[:16]!r}",
-            "fetch it again, or rename it",
-        )
+        found = f"not {promised} data, as its name says: it begins with {head[:16]!r}"
+        hint = "fetch it again, or rename it"
     elif is_plain and head.startswith(_UTF_16):
         encoding = "UTF-32" if b"\0\0" in head[:4] else "UTF-16"
         found, hint = f"text in {encoding}, not UTF-8", f"convert it with `iconv -f {encoding} -t UTF-8`"

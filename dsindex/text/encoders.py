@@ -1,6 +1,6 @@
 """Texts to token ids: one call for a block, by gigatoken or by the library that defines the tokenizer's format.
 
-gigatoken returns the tokens of one text as an array, and those of many as an array of awkward, lists or padded rows. So
+gigatoken returns the tokens of one text as an array, but of many texts as an awkward array, lists or padded rows. So
 texts are joined by a special token of the tokenizer and encoded as one: text is split at special tokens before all
 else. They are passed as a BytesSource, since gigatoken imports awkward to look at a list: 0.3 s of CPU time. A block is
 so small that gigatoken encodes it in the calling thread; it holds no lock meanwhile.
@@ -8,22 +8,24 @@ so small that gigatoken encodes it in the calling thread; it holds no lock meanw
 
 from __future__ import annotations
 
+import base64
 import itertools
 import math
 import os
 import threading
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.machine import available_memory
 from dsindex.text.blocks import mark_bad
-from dsindex.text.gigatoken_loader import load_gigatoken
-from dsindex.text.tokenizer import LibraryError, library_errors, open_library
+from dsindex.text.tiktoken_files import CL100K_PATTERN, PATTERNS, R50K_PATTERN, TiktokenEncoding, read_definition
+from dsindex.text.tokenizer import LibraryError, flat_steps, library_errors, open_library, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,13 +33,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.text.blocks import Column, RecordBlock
-    from dsindex.text.gigatoken_loader import Backend, Separator
     from dsindex.text.tokenizer import LibraryName, Tokenizer
 
 
 EngineName = Literal["gigatoken", "tokenizers", "sentencepiece", "tiktoken"]
-ASKED_FOR = "asked for"
-"""Why a reference encodes that was chosen by name."""
+Separator: TypeAlias = tuple[str, int]
+"""A special token and its id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class Engine:
     suffix: tuple[int, ...] = ()
     """Tokens added after every text; empty for a reference."""
     reason: str = ""
-    """Why gigatoken is not used; empty if it is."""
+    """Why gigatoken is not used; empty if it is, or if the reference was asked for."""
     reference_version: str
     """Version of the reference, which encodes the texts on which gigatoken can differ."""
     differing: tuple[tuple[int, int], ...] = ()
@@ -74,9 +75,8 @@ class Engine:
 
     def describe_fallback(self) -> str | None:
         """Return why the fast engine is not used and what that costs; None if it is used, or another was asked for."""
-        if self.name != self.reference or self.reason in {"", ASKED_FOR}:
-            return None
-        return f"{self.name} encodes, and not gigatoken, which is up to fifty times as fast: {self.reason}"
+        costs = f"{self.name} encodes, and not gigatoken, which is up to fifty times as fast"
+        return f"{costs}: {self.reason}" if self.reason else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class TokenBatch:
     """The tokens of D texts, one after the other."""
 
     spaced: NDArray[np.uint32]
-    """Token ids; after those of each text a place for an EOD, which holds any token. Shape [T + D]."""
+    """Token ids; after each text's ids a place for an EOD, which holds any token. Shape [T + D]."""
     lengths: NDArray[np.int64]
     """Number of tokens of each text, shape [D]; they add up to T."""
     texts_per_record: NDArray[np.int64] | None = None
@@ -213,17 +213,16 @@ class Encoder:
         Raises:
             UnencodableError: If the library fails on some of them.
         """
+        return encode_all(self._encode, texts, self._tokenizer)
+
+    def _encode(self, texts: Sequence[str]) -> TokenBatch:
         encoded_texts = list(map(str.encode, texts))
         text_bytes = sum(map(len, encoded_texts))
         if self.engine.name == self.engine.reference:
-            rows = encode_by_reference(self._tokenizer, texts, add_special_tokens=self.engine.add_special_tokens)
+            rows = _call_library(self._tokenizer, texts, add_special_tokens=self.engine.add_special_tokens)
             return TokenBatch.of(rows, text_bytes=text_bytes)
-        try:
-            with library_errors():
-                batch = self._encode_fast(encoded_texts)
-        except LibraryError as error:
-            what = f"gigatoken cannot encode a text: {error}"
-            raise TokenizerError(f"{self._tokenizer.name}: {what}", hint="use --engine reference") from error
+        with refused(f"{self._tokenizer.name}: gigatoken cannot encode a text", "use --engine reference"):
+            batch = self._encode_fast(encoded_texts)
         numbers = find_texts(texts, encoded_texts, self.engine.differing)
         for string in self.engine.apart:
             numbers = sorted({*numbers, *(number for number, text in enumerate(texts) if string in text)})
@@ -264,12 +263,7 @@ class Encoder:
 
     def _with_reference(self, texts: Sequence[str], numbers: Sequence[int], batch: TokenBatch) -> TokenBatch:
         """Replace gigatoken's tokens of some texts with the reference's."""
-        try:
-            chosen = [texts[number] for number in numbers]
-            rows = encode_by_reference(self._tokenizer, chosen, add_special_tokens=False)
-        except UnencodableError as error:
-            reasons = {numbers[number]: reason for number, reason in error.reasons.items()}
-            raise UnencodableError(error.name, reasons) from error
+        rows = _call_library(self._tokenizer, [texts[number] for number in numbers], add_special_tokens=False)
         pieces = np.split(batch.spaced, batch.places[:-1] + 1)
         lengths = batch.lengths.copy()
         for number, row in zip(numbers, rows, strict=True):
@@ -294,6 +288,152 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
+
+
+# A tokenizer of any format in gigatoken, whose own loaders read a tokenizer.json, ranks of tiktoken and SentencePiece
+# models. What they leave out is added here: ids that do not begin at 0, symbols of SentencePiece that mean nothing in a
+# text, and a separator for texts that are encoded as one.
+
+
+class Unsuitable(Exception):
+    """The reason why gigatoken does not support a tokenizer."""
+
+
+def require_dense(num_ids: int, num_tokens: int) -> None:
+    """Refuse ids far beyond the number of tokens, since gigatoken allocates by the largest id.
+
+    Raises:
+        Unsuitable: If there are more than 2**18 ids, and 16 for each token.
+    """
+    if num_ids > max(1 << 18, 16 * num_tokens):
+        raise Unsuitable(f"its ids have holes: {num_ids:,} ids for {num_tokens:,} tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """gigatoken's object for a tokenizer, whose ids are rotated: the tokenizer's id is (id + offset) % size."""
+
+    encoder: Any
+    offset: int = 0
+    size: int = 0
+
+    def rotate(self, ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Return the tokenizer's ids for gigatoken's."""
+        return (ids + np.uint32(self.offset)) % np.uint32(self.size) if self.offset else ids
+
+
+def load_gigatoken(tokenizer: Tokenizer) -> Backend:
+    """Return gigatoken's object for a tokenizer that `choose_engine` has found suitable."""
+    import gigatoken
+
+    if tokenizer.library == "tiktoken":
+        return _load_ranks(read_definition(tokenizer.content))
+    is_model = tokenizer.library == "sentencepiece"
+    content = convert_sentencepiece(tokenizer)[0] if is_model else tokenizer.content
+    return Backend(gigatoken.Tokenizer.from_json(content).backend)
+
+
+# Ranks of tiktoken: gigatoken wants them from 0 on, without holes, and knows the patterns by name.
+
+SCHEMES = {
+    R50K_PATTERN: "gpt2",
+    CL100K_PATTERN: "gpt4",
+    PATTERNS["o200k"][0]: "o200k",
+    PATTERNS["llama3"][0]: "olmo3",
+    PATTERNS["nemotron"][0]: "nemotron",
+}
+"""gigatoken's names of the patterns that were compared."""
+
+
+def check_ranks(encoding: TiktokenEncoding) -> str:
+    """Return gigatoken's name of the pattern of an encoding.
+
+    Raises:
+        Unsuitable: If gigatoken cannot load it.
+    """
+    if encoding.pattern not in SCHEMES:
+        raise Unsuitable("its pattern is not among those that were compared")
+    numbers = sorted(encoding.ranks.values())
+    if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+        raise Unsuitable("its ranks have holes")
+    require_dense(encoding.vocabulary_size, len(numbers))
+    return SCHEMES[encoding.pattern]
+
+
+def _load_ranks(encoding: TiktokenEncoding) -> Backend:
+    import gigatoken
+
+    offset, size = min(encoding.ranks.values()), encoding.vocabulary_size
+    tokens = sorted(encoding.ranks, key=encoding.ranks.__getitem__)
+    special = {token: (number - offset) % size for token, number in encoding.special_tokens.items()}
+    descriptor = os.memfd_create("ranks.tiktoken")
+    with open(descriptor, "wb") as file:
+        file.writelines(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
+        file.flush()
+        loaded = gigatoken.Tokenizer.from_tiktoken(f"/proc/self/fd/{descriptor}", check_ranks(encoding), special)
+    return Backend(loaded.backend, offset, size)
+
+
+# SentencePiece models of BPE with byte fallback: gigatoken makes a tokenizer.json of them.
+
+TEXT_SEPARATOR = "\U000fd51d<between two texts>\U000fd51e"
+"""A string that no text has; if one does, the reference encodes it."""
+SPACE_MARK = "▁"
+REPLACE_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
+PREPEND_SPACE = {"type": "Prepend", "prepend": SPACE_MARK}
+_MOST_COMPARED = 1 << 26
+_MOST_APART = 64
+
+
+@lru_cache(maxsize=2)
+def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]:
+    """Return the tokenizer.json by which gigatoken encodes as sentencepiece does, with TEXT_SEPARATOR as its last id.
+
+    Control symbols mean nothing in a text. User-defined symbols are found in it, marks for spaces among them; but
+    gigatoken would add a space after each if it adds one before a text.
+
+    Returns:
+        The tokenizer.json, and the strings whose texts are left to the reference.
+
+    Raises:
+        Unsuitable: If gigatoken cannot encode as sentencepiece does.
+    """
+    from gigatoken._load.sentencepiece import sentencepiece_to_tokenizer_json
+
+    processor = open_library(tokenizer)
+    numbers = range(processor.get_piece_size())
+    pieces: list[str] = [processor.id_to_piece(number) for number in numbers]
+    if sum(len(piece) ** 2 for piece in pieces) > _MOST_COMPARED or len(set(pieces)) < len(pieces):
+        raise Unsuitable("its pieces are too long, or repeated")
+    try:
+        with library_errors():
+            document = msgspec.json.decode(sentencepiece_to_tokenizer_json(tokenizer.content))
+    except LibraryError as error:
+        raise Unsuitable(f"gigatoken says: {error}") from error
+    steps = flat_steps(document["normalizer"])
+    if steps not in ([REPLACE_SPACES], [PREPEND_SPACE, REPLACE_SPACES]):
+        raise Unsuitable(f"its normalizer was not compared ({', '.join(step['type'] for step in steps)})")
+    symbols = {token["content"]: token["id"] for token in document["added_tokens"] if not token["special"]}
+    apart = [*symbols] if steps[0] == PREPEND_SPACE else []
+    if len(apart) > _MOST_APART or any(SPACE_MARK in symbol for symbol in apart):
+        raise Unsuitable("it adds a space before a text, and has many user-defined symbols, or some of spaces")
+    if any(map(processor.is_unused, numbers)):
+        raise Unsuitable("it has unused pieces")
+    kinds = (processor.is_control, processor.is_unknown, processor.is_byte)
+    normal = {pieces[number] for number in numbers if not any(kind(number) for kind in kinds)}.difference(symbols)
+    merged = [number for number in numbers if len(pieces[number]) > 1 and pieces[number] in normal]
+    scores = [processor.get_score(number) for number in merged if pieces[number].strip(SPACE_MARK)]
+    scores += {processor.get_score(number) for number in merged if not pieces[number].strip(SPACE_MARK)}
+    if len(set(scores)) < len(scores):  # of runs of marks the longest is merged first, with equal scores as well
+        raise Unsuitable("two of its pieces have the same score")
+    merges = document["model"]["merges"]
+    document["model"]["merges"] = [pair for pair in merges if {*pair, "".join(pair)} <= normal]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    contents = [(content.replace(SPACE_MARK, " "), number) for content, number in symbols.items() if not apart]
+    document["added_tokens"] = [
+        {"id": number, "content": content, **flags} for content, number in [*contents, (TEXT_SEPARATOR, len(pieces))]
+    ]
+    return msgspec.json.encode(document), (TEXT_SEPARATOR, *apart)
 
 
 # The reference of each tokenizer: the library that defines its format, which is right by definition.
@@ -322,20 +462,21 @@ def encode_by_reference(tokenizer: Tokenizer, texts: Sequence[str], *, add_speci
     Raises:
         UnencodableError: If the library fails on some of the texts.
     """
+    call = partial(_call_library, tokenizer, add_special_tokens=add_special_tokens)
+    return encode_all(call, texts, tokenizer)
 
-    def encode(some: Sequence[str]) -> list[Sequence[int]]:
-        if tokenizer.library == "sentencepiece":
-            rows: list[Sequence[int]] = open_library(tokenizer).encode(some, num_threads=1)
-            return rows
-        if tokenizer.library == "tiktoken":
-            encoding = open_library(tokenizer)
-            return [encoding.encode_to_numpy(text, allowed_special="all").tolist() for text in some]
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        call = partial(open_library(tokenizer).encode_batch_fast, add_special_tokens=add_special_tokens)
-        batches = (some[begin : begin + TEXTS_PER_CALL] for begin in range(0, len(some), TEXTS_PER_CALL))
-        return [each.ids for batch in batches for each in call(batch)]
 
-    return encode_all(encode, texts, tokenizer)
+def _call_library(tokenizer: Tokenizer, texts: Sequence[str], *, add_special_tokens: bool) -> list[Sequence[int]]:
+    loaded = open_library(tokenizer)
+    if tokenizer.library == "sentencepiece":
+        rows: list[Sequence[int]] = loaded.encode(texts, num_threads=1)
+        return rows
+    if tokenizer.library == "tiktoken":
+        return [loaded.encode_to_numpy(text, allowed_special="all").tolist() for text in texts]
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    batches = (texts[begin : begin + TEXTS_PER_CALL] for begin in range(0, len(texts), TEXTS_PER_CALL))
+    call = partial(loaded.encode_batch_fast, add_special_tokens=add_special_tokens)
+    return [encoding.ids for batch in batches for encoding in call(batch)]
 
 
 def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], tokenizer: Tokenizer) -> _T:

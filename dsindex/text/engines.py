@@ -12,7 +12,6 @@ To allow a new release of any of these packages, run that command with it; if th
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import itertools
 import unicodedata
@@ -23,20 +22,30 @@ import msgspec
 import numpy as np
 
 from dsindex.errors import TokenizerError
-from dsindex.text.encoders import ASKED_FOR, Engine, encode_leniently, make_encoder
-from dsindex.text.gigatoken_loader import Unsuitable, check_ranks, convert_sentencepiece, require_dense
+from dsindex.text.encoders import (
+    PREPEND_SPACE,
+    REPLACE_SPACES,
+    SPACE_MARK,
+    Engine,
+    Unsuitable,
+    check_ranks,
+    convert_sentencepiece,
+    encode_leniently,
+    make_encoder,
+    require_dense,
+)
 from dsindex.text.tiktoken_files import PATTERNS, read_definition
-from dsindex.text.tokenizer import flat_steps, shared_tokenizer
+from dsindex.text.tokenizer import flat_steps, shared_tokenizer, tokens_around
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import tokenizers
 
-    from dsindex.text.gigatoken_loader import Separator
+    from dsindex.text.encoders import Separator
     from dsindex.text.tokenizer import LibraryName, Tokenizer
 
-__all__ = ["Engine", "EngineChoice", "Unsuitable", "audit", "choose_engine", "clip_texts"]
+__all__ = ["Engine", "Unsuitable"]
 
 EngineChoice = Literal["auto", "gigatoken", "reference", "tokenizers"]
 """What can be asked for; `tokenizers` is the reference of a tokenizer.json, by its name."""
@@ -67,7 +76,6 @@ def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_
         name=library,
         version=version,
         add_special_tokens=add_special_tokens,
-        reason=ASKED_FOR,
         reference=library,
         reference_version=version,
     )
@@ -92,13 +100,15 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
     if version not in GIGATOKEN_VERSIONS or reference.version not in COMPARED_VERSIONS[library]:
         known = f"gigatoken {', '.join(GIGATOKEN_VERSIONS)} with {library} {', '.join(COMPARED_VERSIONS[library])}"
         raise Unsuitable(f"gigatoken {version} was not compared with {library} {reference.version} (what was: {known})")
-    engine = replace(reference, name="gigatoken", version=version, reason="")
+    engine = replace(reference, name="gigatoken", version=version)
     if library == "tokenizers":
         document = msgspec.json.decode(tokenizer.content)
         parts = compared_parts(document)
         check_added_tokens(document, shared_tokenizer(tokenizer))
-        prefix, suffix = _tokens_around(tokenizer) if reference.add_special_tokens else ((), ())
-        engine = replace(engine, prefix=prefix, suffix=suffix)
+        around = tokens_around(shared_tokenizer(tokenizer)) if reference.add_special_tokens else ((), ())
+        if around is None:
+            raise Unsuitable("its post-processor does more than to add tokens around a text")
+        engine = replace(engine, prefix=around[0], suffix=around[1])
     elif library == "sentencepiece":
         content, apart = convert_sentencepiece(tokenizer)
         document, parts, engine = msgspec.json.decode(content), ("sentencepiece",), replace(engine, apart=apart)
@@ -107,30 +117,19 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
         encoding = read_definition(tokenizer.content)
         parts = (f"tiktoken {check_ranks(encoding)}",)
         special = [{"content": token, "id": number} for token, number in encoding.special_tokens.items()]
-        document = {"model": {}, "added_tokens": special}
-    engine = replace(engine, differing=differing_ranges(parts), separator=choose_separator(document))
+        document = {"added_tokens": special}
+    differing = tuple(ends for part in parts for ends in read_ranges(DIFFERING[part]))
+    engine = replace(engine, differing=differing, separator=choose_separator(document))
     probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
     del document  # it may be large, and gigatoken makes its own
     try:
         different = _find_difference(tokenizer, engine, probes)
     except TokenizerError as error:
-        raise Unsuitable(
-            f"gigatoken says: {' '.join(str(error.__cause__).partition('Location:')[0].split())}"
-        ) from error
+        said = str(error.__cause__).partition("Location:")[0].strip()
+        raise Unsuitable(f"gigatoken says: {said}") from error
     if different is not None:
         raise Unsuitable(f"gigatoken gives other ids than {library} for {different[:40]!r}")
     return engine
-
-
-def _tokens_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the fixed tokens that the post-processor adds around a text; that it does so with all is tried later."""
-    loaded = shared_tokenizer(tokenizer)
-    plain, whole = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
-    for begin in range(len(whole) - len(plain) + 1):
-        end = begin + len(plain)
-        if whole[begin:end] == plain:
-            return tuple(whole[:begin]), tuple(whole[end:])
-    raise Unsuitable("its post-processor does more than to add tokens around a text")
 
 
 def audit(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> None:
@@ -221,16 +220,6 @@ DIFFERING: dict[str, str] = {
 """Code points and ranges, in hexadecimal, by part of a tokenizer."""
 
 
-@functools.cache
-def differing_ranges(parts: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Return the code points on which the engines can differ, as ranges that include both ends.
-
-    Args:
-        parts: Names of the tokenizer's parts, as returned by `compared_parts`.
-    """
-    return tuple(ends for part in parts for ends in read_ranges(DIFFERING[part]))
-
-
 def read_ranges(text: str) -> list[tuple[int, int]]:
     """Parse ranges in the notation of the tables.
 
@@ -244,7 +233,6 @@ def read_ranges(text: str) -> list[tuple[int, int]]:
 # The parts that were compared.
 
 _MODEL_OPTIONS = {"type", "unk_token", "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}
-_SPACE_MARK = "▁"
 
 
 def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
@@ -263,10 +251,8 @@ def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
     _check_model(model)
     steps, normalizers = flat_steps(document.get("pre_tokenizer")), flat_steps(document.get("normalizer"))
     if model.get("byte_fallback"):
-        _require_bytes(model["vocab"], [f"<0x{byte:02X}>" for byte in range(256)])
         _check_space_marks(steps, normalizers)
         return ("space-marks",)
-    _require_bytes(model["vocab"], byte_characters())
     characters = set(byte_characters())
     for token in model["vocab"]:
         if not characters.issuperset(token) and token not in added:
@@ -278,22 +264,19 @@ def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _check_model(model: dict[str, Any]) -> None:
-    kind = model.get("type")
+    """Refuse a model that is no plain BPE, or has no token for a byte; ASCII bytes may be plain characters."""
+    kind, vocabulary, has_fallback = model.get("type"), model["vocab"], model.get("byte_fallback")
     if kind not in ("BPE", None):  # files from before 2020 have no type
         raise Unsuitable(f"its model is of the type {kind!r}, not BPE")
-    known = _MODEL_OPTIONS - {"ignore_merges"} if model.get("byte_fallback") else _MODEL_OPTIONS
     for option, value in model.items():
-        if option not in known and value:
+        if value and (option not in _MODEL_OPTIONS or (option == "ignore_merges" and has_fallback)):
             raise Unsuitable(f"its model has the option {option} = {str(value)[:40]!r}")
     merges = model.get("merges") or []
     if len({merge if isinstance(merge, str) else tuple(merge) for merge in merges}) < len(merges):
         raise Unsuitable("its model lists a merge twice")
-    require_dense(max(model["vocab"].values(), default=0), len(model["vocab"]))
-
-
-def _require_bytes(vocabulary: dict[str, int], tokens: Sequence[str]) -> None:
-    """Refuse a vocabulary without a token for every byte; ASCII bytes may be plain characters."""
-    for byte, token in enumerate(tokens):
+    require_dense(max(vocabulary.values(), default=0), len(vocabulary))
+    for byte, character in enumerate(byte_characters()):
+        token = f"<0x{byte:02X}>" if has_fallback else character
         if token not in vocabulary and not (byte < 0x80 and chr(byte) in vocabulary):
             raise Unsuitable(f"its vocabulary has no token for the byte 0x{byte:02X}")
 
@@ -316,9 +299,10 @@ def _name_splits(steps: list[dict[str, Any]]) -> str:
     """
     splits, last = steps[:-1], steps[-1] if steps else {}
     if last.get("type") == "ByteLevel":
-        if not splits and last.get("use_regex", True):
+        uses_regex = last.get("use_regex", True)
+        if uses_regex and not splits:
             return "gpt2"
-        if not last.get("use_regex", True) and not last.get("add_prefix_space"):
+        if not uses_regex and not last.get("add_prefix_space"):
             for name, patterns in PATTERNS.items():
                 removed = _splits(patterns, behavior="Removed", invert=True)
                 if splits == _splits(patterns) or (len(patterns) == 1 and splits == removed):
@@ -327,20 +311,17 @@ def _name_splits(steps: list[dict[str, Any]]) -> str:
 
 
 def _splits(patterns: Sequence[str], *, behavior: str = "Isolated", invert: bool = False) -> list[dict[str, Any]]:
-    return [
-        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert} for pattern in patterns
-    ]
+    options = {"behavior": behavior, "invert": invert}
+    return [{"type": "Split", "pattern": {"Regex": pattern}, **options} for pattern in patterns]
 
 
 def _check_space_marks(steps: list[dict[str, Any]], normalizers: list[dict[str, Any]]) -> None:
     """Check the way in which spaces become marks before a model with byte fallback."""
-    replacing = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
-    prepending = {"type": "Prepend", "prepend": _SPACE_MARK}
-    if normalizers not in ([], [replacing], [prepending, replacing]):
+    if normalizers not in ([], [REPLACE_SPACES], [PREPEND_SPACE, REPLACE_SPACES]):
         raise _not_compared("normalizer", normalizers)
     split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
     metaspaces = (
-        [{"type": "Metaspace", "replacement": _SPACE_MARK, "prepend_scheme": scheme, "split": flag}]
+        [{"type": "Metaspace", "replacement": SPACE_MARK, "prepend_scheme": scheme, "split": flag}]
         for scheme in ("always", "first", "never")
         for flag in (True, False)
     )
@@ -373,18 +354,24 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
         Unsuitable: If there is such a token.
     """
     added = document.get("added_tokens") or []
-    normalizes = document.get("normalizer") is not None
+    normalizes, prefixes = document.get("normalizer") is not None, adds_prefix_space(document)
+    is_byte_level = not document["model"].get("byte_fallback")
     strips = next((token["content"] for token in added if _strips(token)), None)
     for token in added:
         content = token["content"]
-        if loaded.token_to_id(content) != token["id"]:
-            raise Unsuitable(f"its added token {content!r} has another id than the file says")
-        if token.get("single_word"):
-            raise Unsuitable(f"its added token {content!r} counts as a whole word only")
-        if token.get("normalized") and normalizes:
-            raise Unsuitable(f"its added token {content!r} is looked for after the normalizer")
-        if strips is not None and content != content.strip():
-            raise Unsuitable(f"its added token {strips!r} strips the spaces that {content!r} has")
+        # The only ASCII characters that NFC produces are `;`, `` ` `` and `K`.
+        by_normalizer = normalizes and not (content.isascii() and content.islower())
+        may_result = is_byte_level and (by_normalizer or (prefixes and content.startswith(" ")))
+        is_word = may_result and len(loaded.pre_tokenizer.pre_tokenize_str(content)) == 1
+        for is_so, what in (
+            (loaded.token_to_id(content) != token["id"], "has another id than the file says"),
+            (token.get("single_word"), "counts as a whole word only"),
+            (token.get("normalized") and normalizes, "is looked for after the normalizer"),
+            (strips is not None and content != content.strip(), f"has spaces that {strips!r} strips"),
+            (is_word, "can come out of another text"),
+        ):
+            if is_so:
+                raise Unsuitable(f"its added token {content!r} {what}")
     late, raw = (
         [token["content"] for token in added if bool(token.get("normalized")) is flag] for flag in (True, False)
     )
@@ -392,21 +379,6 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
         raise Unsuitable(f"its added token {strips!r} strips spaces, and other added tokens are looked for later")
     if late and raw and (pair := find_overlap(raw, late)) is not None:
         raise Unsuitable(f"its added tokens {pair[0]!r} and {pair[1]!r} can overlap")
-    if not document["model"].get("byte_fallback"):
-        contents = [token["content"] for token in added]
-        _check_words(contents, loaded, normalizes=normalizes, prefixes=adds_prefix_space(document))
-
-
-def _check_words(contents: Sequence[str], loaded: tokenizers.Tokenizer, *, normalizes: bool, prefixes: bool) -> None:
-    """Refuse added tokens of one word that NFC or a prefix space can produce from another text.
-
-    The only ASCII characters that NFC produces are `;`, `` ` `` and `K`.
-    """
-    for content in contents:
-        by_normalizer = normalizes and not (content.isascii() and content.islower())
-        by_prefix = prefixes and content.startswith(" ")
-        if (by_normalizer or by_prefix) and len(loaded.pre_tokenizer.pre_tokenize_str(content)) == 1:
-            raise Unsuitable(f"its added token {content!r} can come out of another text")
 
 
 _TRIED_SEPARATORS = 8
@@ -415,32 +387,26 @@ _MOST_COMPARED = 1 << 24
 
 
 def find_overlap(raw: Sequence[str], late: Sequence[str]) -> tuple[str, str] | None:
-    """Return a string of each of two lists whose occurrences can overlap in a text; None if there are none.
+    """Return two strings, one of each list, whose occurrences can overlap in a text; None if no two can.
 
     Time and memory grow with the sum of the squared lengths, not with the number of pairs.
 
     >>> find_overlap(["<a>", "bc"], ["x<", "cd"])
-    ('<a>', 'x<')
+    ('bc', 'cd')
 
     Raises:
         Unsuitable: If that would take seconds.
     """
     if sum(len(content) ** 2 for content in (*raw, *late)) > _MOST_COMPARED:
         raise Unsuitable(f"its {len(raw) + len(late)} added tokens are too many to compare")
-    begins = {content[:end]: content for content in late for end in range(1, len(content) + 1)}
-    ends = {content[begin:]: content for content in late for begin in range(len(content))}
-    whole, inner = {content: content for content in late}, set(raw)
-    for content in raw:
-        for begin, end in itertools.combinations(range(len(content) + 1), 2):
-            piece = content[begin:end]
-            tables = [whole, *([ends] if begin == 0 else []), *([begins] if end == len(content) else [])]
-            for table in tables:
-                if piece in table:
-                    return content, table[piece]
-    for content in late:
-        for begin, end in itertools.combinations(range(len(content) + 1), 2):
-            if content[begin:end] in inner:
-                return content[begin:end], content
+    for first, second in ((raw, late), (late, raw)):
+        whole = set(second)
+        begins = {content[:end]: content for content in second for end in range(1, len(content) + 1)}
+        for content in first:
+            for begin, end in itertools.combinations(range(len(content) + 1), 2):
+                piece = content[begin:end]
+                if piece in whole or (end == len(content) and piece in begins):
+                    return content, piece if piece in whole else begins[piece]
     return None
 
 

@@ -39,8 +39,8 @@ _TYPE_NAMES = {
 
 
 def type_name(value: object) -> str:
-    """Return the type of a JSON value in words."""
-    return _TYPE_NAMES[type(value)]
+    """Return the type of a JSON value in words; a table may have bytes."""
+    return _TYPE_NAMES.get(type(value), "a text that is not UTF-8")
 
 
 def parse_record(line: bytes) -> dict[str, Any]:
@@ -71,7 +71,9 @@ def parse_record(line: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         is_part = error.msg == "Extra data" or error.pos >= len(text.rstrip())
         hint = _OF_ARRAY if text.lstrip().startswith("[") else _OF_SEVERAL_LINES if is_part else ""
-        raise RecordProblem("bad-json", f"not valid JSON: {error.msg} at column {error.pos + 1}{hint}") from error
+        hint = hint or (_OF_PLAIN_TEXT if error.pos == 0 else "")
+        what = error.msg.removesuffix(" at")  # "Unterminated string starting at"
+        raise RecordProblem("bad-json", f"not valid JSON: {what} at column {error.pos + 1}{hint}") from error
     if not isinstance(record, dict):
         is_list = isinstance(record, list)
         raise RecordProblem("bad-json", f"not a JSON object but {type_name(record)}{_OF_ARRAY if is_list else ''}")
@@ -81,6 +83,7 @@ def parse_record(line: bytes) -> dict[str, Any]:
 _TOO_DEEP = f"more than {MAX_NESTING} objects and lists inside each other"
 _OTHER_ENCODING = "; `iconv -f WINDOWS-1252 -t UTF-8` converts a file, if that is its encoding"
 _OF_ARRAY = "; if the file is one array, `jq -c '.[]'` writes each of its records on a line"
+_OF_PLAIN_TEXT = "; --input-format lines reads plain text"
 _OF_SEVERAL_LINES = "; `jq -c .` writes each record on a line of its own"
 
 
@@ -114,7 +117,11 @@ def find_value(record: dict[str, object], path: Path) -> object:
             it = "it" if depth else "the record"
             inside = f" at {show_path(path[:depth])}" if depth else ""
             outer, dot, _ = key.partition(".")
-            hint = f"; for a key inside {outer!r}, write .{key}" if dot and not depth and outer in value else ""
+            hint = ""
+            if dot and not depth and outer in value:
+                hint = f"; for a key inside {outer!r}, write .{key}"
+            elif re.search(r"[,+ ]", key):
+                hint = "; write several keys as `text title`, and a jq expression as `NAME=.a + .b`"
             raise RecordProblem("missing-field", f"no key {key!r}{inside}; {it} has {_show_keys(value)}{hint}")
         value = value[key]
     return value

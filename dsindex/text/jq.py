@@ -124,9 +124,6 @@ class Patterns:
         self._shown = " or ".join([*conditions, *fields.values()])
         _run(self._program, self._shown)
 
-    def __reduce__(self) -> tuple[type[Patterns], tuple[Any, ...]]:
-        return Patterns, (self.fields, self.masks, self.conditions)
-
     def read(self, record: Mapping[str, Any] | bytes) -> PatternAnswers:
         """Evaluate the patterns on one record, or its JSON in UTF-8; a record that jq cannot read fails them all."""
         try:
@@ -205,19 +202,6 @@ def _checked(pattern: str, answer: dict[str, Any], place: str = "") -> dict[str,
     raise RecordProblem("pattern-error", f"pattern `{pattern}` fails{place}: {_shorten(shown)}")
 
 
-def _run(program: str, pattern: str, lines: Sequence[bytes] = ()) -> list[dict[str, Any]]:
-    try:
-        return run_program(program, lines)
-    except ValueError as error:
-        raise InputError(f"jq pattern {pattern!r}: {_shorten(str(error))}") from error
-    except RunawayError as error:
-        line, limit = error.args
-        raise InputError(
-            f"jq pattern {pattern!r}: it needs more than {limit} for the record {show_value(line.decode())}",
-            hint="look at its recursion, loops and regular expressions: they have to end for every record",
-        ) from error
-
-
 def _shorten(message: str) -> str:
     return message.strip().partition("\n")[0].removeprefix("jq: error: ").removesuffix(":")[:_SHOWN_CHARACTERS]
 
@@ -245,13 +229,11 @@ def name_patterns(patterns: Mapping[str, str] | Sequence[str]) -> dict[str, str]
         return dict(patterns)
     named: dict[str, str] = {}
     for pattern in patterns:
-        found = re.search(r"\.([A-Za-z_]\w*)\s*$", pattern)
-        if found is None or found[1] in named:
-            raise InputError(
-                f"jq pattern {pattern!r}: expected a path that ends in a unique name; "
-                "write the patterns as a mapping of name to pattern"
-            )
-        named[found[1]] = pattern
+        match = re.search(r"\.([A-Za-z_]\w*)\s*$", pattern)
+        if match is None or match[1] in named:
+            what = "not a path that ends in a unique name"
+            raise InputError(f"jq pattern {pattern!r}: {what}", hint="write a mapping of names to patterns")
+        named[match[1]] = pattern
     return named
 
 
@@ -265,18 +247,16 @@ def parse_mask_pattern(pattern: str) -> MaskPattern:
     >>> parse_mask_pattern('.conversations | select(.from == "human")').field
     'conversations'
     """
-    found = _HEAD.match(pattern)
-    if found is None:
-        raise InputError(
-            f"jq pattern {pattern!r}: expected the name of one field first, as in `.role` or `.messages | select(…)`"
-        )
-    name = found["name"] or (found["quoted"] or found["bracket"]).strip('"')
-    if whole := _WHOLE_LIST.match(found["rest"] or ""):
-        raise InputError(
-            f"jq pattern {pattern!r}: {whole[0].strip()!r} is for a whole list, but the filter is applied to each "
-            'message; write a condition for one message, as in `.conversations | select(.from == "human")`'
-        )
-    return MaskPattern(pattern=pattern, field=name, rest="true" if found["rest"] is None else found["rest"].strip())
+    match = _HEAD.match(pattern)
+    if match is None:
+        what = "it does not begin with the name of one field"
+        raise InputError(f"jq pattern {pattern!r}: {what}", hint="write `.role` or `.messages | select(…)`")
+    name = match["name"] or (match["quoted"] or match["bracket"]).strip('"')
+    if whole := _WHOLE_LIST.match(match["rest"] or ""):
+        what = f"{whole[0].strip()!r} is for a whole list, but the filter is applied to each message"
+        hint = 'write a condition for one message, as in `.conversations | select(.from == "human")`'
+        raise InputError(f"jq pattern {pattern!r}: {what}", hint=hint)
+    return MaskPattern(pattern=pattern, field=name, rest="true" if match["rest"] is None else match["rest"].strip())
 
 
 # Run programs in a child process.
@@ -284,27 +264,39 @@ def parse_mask_pattern(pattern: str) -> MaskPattern:
 _thread = threading.local()
 
 
-class RunawayError(Exception):
-    """A program exceeds a limit; knows the line and the limit in words."""
+class _RunawayError(Exception):
+    """A program exceeds a limit, which the message names."""
 
 
-def run_program(program: str, lines: Sequence[bytes] = ()) -> list[dict[str, Any]]:
+def _run(program: str, pattern: str, lines: Sequence[bytes] = ()) -> list[dict[str, Any]]:
     """Return the one result of a jq program for each line of JSON, an object; or `{"error": …}` if it fails.
 
     Raises:
-        ValueError: If the program does not compile.
-        RunawayError: If it takes too long or too much memory.
+        InputError: If the program does not compile, or takes too long or too much memory; it names the pattern.
     """
     child = getattr(_thread, "child", None)
     if child is None or child.owner != os.getpid():  # a fork has copies of its parent's connections
         child = _thread.child = _Child()
     try:
-        return child.run(program, lines)
+        answers = child.run(program, lines)
     except BaseException as error:
         _thread.child = None  # it is gone, or may still answer
-        if not isinstance(error, RunawayError) or len(lines) < 2:
+        if not isinstance(error, _RunawayError):
             raise
-    return [answer for line in lines for answer in run_program(program, [line])]
+        if len(lines) > 1:
+            return [answer for line in lines for answer in _run(program, pattern, [line])]
+        record = show_value(b"".join(lines).decode(errors="replace"))
+        raise InputError(
+            f"jq pattern {pattern!r}: it needs more than {error} for the record {record}",
+            hint="look at its recursion, loops and regular expressions: they have to end for every record",
+        ) from error
+    if isinstance(answers, str):
+        undefined = re.search(r"(\w+)/0 is not defined", answers)
+        hint = f"for a key of the record, write .{undefined[1]}" if undefined else None
+        if "&&" in pattern or "||" in pattern:
+            hint = "jq writes `and` and `or`"
+        raise InputError(f"jq pattern {pattern!r}: {_shorten(answers)}", hint=hint)
+    return list(map(marshal.loads, answers))
 
 
 class _Child:
@@ -327,18 +319,15 @@ class _Child:
             )
         weakref.finalize(self, _end, self._connection, self._process)
 
-    def run(self, program: str, lines: Sequence[bytes]) -> list[dict[str, Any]]:
+    def run(self, program: str, lines: Sequence[bytes]) -> Any:  # noqa: ANN401 - from `_serve`
         try:
             self._connection.send_bytes(program.encode("utf-8", "surrogatepass"))
             self._connection.send_bytes(b"\n".join(lines))
-            answers = marshal.loads(self._connection.recv_bytes())
+            return marshal.loads(self._connection.recv_bytes())
         except (EOFError, ConnectionError) as error:
             is_slow = self._process.wait() == -signal.SIGPROF
             limit = f"{RECORD_SECONDS:g} seconds" if is_slow else f"{MEMORY_BYTES >> 30} GiB of memory"
-            raise RunawayError(b"".join(lines[:1]), limit) from error
-        if isinstance(answers, str):
-            raise ValueError(answers)
-        return list(map(marshal.loads, answers))
+            raise _RunawayError(limit) from error
 
 
 def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
@@ -368,12 +357,13 @@ def _serve(connection: Connection, seconds: float, memory_bytes: int) -> None:
         source, text = connection.recv_bytes().decode("utf-8", "surrogatepass"), connection.recv_bytes()
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes + MEMORY_PER_BYTE * len(text), resource.RLIM_INFINITY))
         signal.setitimer(signal.ITIMER_PROF, seconds)
+        answers: Any = []
         try:
             program = compiled(source)
-            told: Any = [run(program, line) for line in text.split(b"\n")] if text else []
+            answers = [run(program, line) for line in text.split(b"\n")] if text else []
         except ValueError as error:
-            told = str(error)
-        connection.send_bytes(marshal.dumps(told))
+            answers = str(error)
+        connection.send_bytes(marshal.dumps(answers))
 
 
 if __name__ == "__main__":

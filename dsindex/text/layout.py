@@ -38,30 +38,30 @@ def lay_out_documents(
     *,
     dtype: np.dtype[Any],
     eod_id: int | None,
-    empty_documents: Literal["keep", "eod"] = "keep",
+    layout: Literal["keep", "eod", "pbin"] = "keep",
     vocabulary_size: int,
 ) -> LaidOutDocuments:
-    """Arrange encoded texts as Megatron's preprocess_data.py does: drop empty sequences, close documents with EOD.
+    """Arrange encoded texts as documents of Megatron-LM, or of Modalities.
 
-    A text without ids adds no sequence. EOD is appended to the last sequence of a document that has any token. A
-    document without tokens keeps only its boundary, or becomes EOD alone, as with preprocess_data_fast.py.
+    As by Megatron's preprocess_data.py, a text without ids adds no sequence, and EOD is appended to the last sequence
+    of a document that has any token.
 
     Args:
-        batch: The ids of all texts.
+        batch: The ids of all texts; for Modalities, one text per document.
         dtype: Token type on disk.
         eod_id: The EOD token; None to append none.
-        empty_documents: What a document without tokens becomes: `keep` for an empty one, `eod` for one of EOD alone,
-            which needs `eod_id`.
+        layout: What a document without tokens becomes: `keep` for one of no sequence, `eod` for one of EOD alone, as by
+            preprocess_data_fast.py. Modalities (`pbin`) drops it, and appends no EOD to a document that ends with one.
         vocabulary_size: Larger token ids are refused.
 
     Raises:
         TokenizerError: If an id is outside the vocabulary.
         OverflowError: If an id does not fit.
 
-    Source: docs/formats.md section 1; Megatron-LM tools/preprocess_data.py, Encoder.encode, and
+    Source: docs/formats.md sections 1 and 3; Megatron-LM tools/preprocess_data.py, Encoder.encode, and
     IndexedDatasetBuilder.add_documents, which preprocess_data_fast.py calls.
     """
-    has_tokens = batch.lengths > 0
+    has_tokens, places = batch.lengths > 0, batch.places
     kept_before = starts_of(has_tokens)
     counts = batch.texts_per_record
     ends = np.arange(1, len(has_tokens) + 1) if counts is None else np.cumsum(counts)
@@ -70,11 +70,18 @@ def lay_out_documents(
     is_empty = sequences_per_document == 0
     gets_eod = np.zeros(len(has_tokens), np.bool_)
     if eod_id is not None:
-        last_sequences = kept_before[ends][~is_empty] - 1
-        gets_eod[np.flatnonzero(has_tokens)[last_sequences]] = True
-    tokens, eod_in_text = _place_eod(batch, gets_eod, eod_id, dtype=dtype, vocabulary_size=vocabulary_size)
+        last_texts = np.flatnonzero(has_tokens)[kept_before[ends][~is_empty] - 1]
+        gets_eod[last_texts] = layout != "pbin" or batch.spaced[places[last_texts] - 1] != eod_id
+    check_ids(batch.spaced, vocabulary_size)
+    require_fit(batch.spaced, dtype)
+    tokens, eod_in_text = batch.spaced.astype(dtype), 0
+    tokens[places[gets_eod]] = eod_id or 0
+    if not gets_eod.all():
+        tokens = np.delete(tokens, places[~gets_eod])
+    if eod_id is not None:
+        eod_in_text = int(np.count_nonzero(tokens == eod_id) - np.count_nonzero(gets_eod))
     lengths = (batch.lengths + gets_eod)[has_tokens]
-    if empty_documents == "eod" and eod_id is not None:
+    if layout == "eod" and eod_id is not None:
         sequences = kept_before[ends][is_empty]
         tokens = np.insert(tokens, starts_of(lengths)[sequences], eod_id)
         lengths = np.insert(lengths, sequences, 1)
@@ -82,63 +89,11 @@ def lay_out_documents(
     return LaidOutDocuments(
         tokens=tokens,
         sequence_lengths=lengths,
-        sequences_per_document=sequences_per_document,
+        sequences_per_document=sequences_per_document[~is_empty] if layout == "pbin" else sequences_per_document,
         num_empty=int(np.count_nonzero(is_empty)),
         eod_in_text=eod_in_text,
+        is_document=~is_empty if layout == "pbin" else None,
     )
-
-
-def lay_out_pbin_documents(
-    batch: TokenBatch, *, dtype: np.dtype[Any], eod_id: int | None, vocabulary_size: int
-) -> LaidOutDocuments:
-    """Arrange encoded texts as Modalities packs them: one sequence each, closed by EOD; empty texts are dropped.
-
-    Args:
-        batch: The ids of all texts, one text per document.
-        dtype: Token type on disk.
-        eod_id: Appended to a document unless it is already its last token; None to append none.
-        vocabulary_size: Larger token ids are refused.
-
-    Raises:
-        TokenizerError: If an id is outside the vocabulary.
-        OverflowError: If an id does not fit.
-
-    Source: docs/formats.md section 3.
-    """
-    has_tokens = batch.lengths > 0
-    gets_eod = np.zeros(len(has_tokens), np.bool_)
-    if eod_id is not None:
-        gets_eod[has_tokens] = batch.spaced[batch.places[has_tokens] - 1] != eod_id
-    tokens, eod_in_text = _place_eod(batch, gets_eod, eod_id, dtype=dtype, vocabulary_size=vocabulary_size)
-    lengths = (batch.lengths + gets_eod)[has_tokens]
-    return LaidOutDocuments(
-        tokens=tokens,
-        sequence_lengths=lengths,
-        sequences_per_document=np.ones(len(lengths), np.int64),
-        num_empty=int(np.count_nonzero(~has_tokens)),
-        eod_in_text=eod_in_text,
-        is_document=has_tokens,
-    )
-
-
-def _place_eod(
-    batch: TokenBatch,
-    gets_eod: NDArray[np.bool_],
-    eod_id: int | None,
-    *,
-    dtype: np.dtype[Any],
-    vocabulary_size: int,
-) -> tuple[NDArray[Any], int]:
-    """Return the tokens in `dtype`, with EOD after the texts that get one, and the number of EODs among the others."""
-    check_ids(batch.spaced, vocabulary_size)
-    require_fit(batch.spaced, dtype)
-    tokens, places = batch.spaced.astype(dtype), batch.places
-    if eod_id is None:
-        return np.delete(tokens, places), 0
-    tokens[places[gets_eod]] = eod_id
-    if not gets_eod.all():
-        tokens = np.delete(tokens, places[~gets_eod])
-    return tokens, int(np.count_nonzero(tokens == eod_id) - np.count_nonzero(gets_eod))
 
 
 def check_ids(tokens: NDArray[np.integer[Any]], vocabulary_size: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.errors import BadRecordError, InputError
-from dsindex.store.errors import unreadable
+from dsindex.store.errors import reading
 from dsindex.store.read import input_status, opened_input
 from dsindex.text.input_format import TextPart
 
@@ -52,21 +52,17 @@ def find_lines(path: str, *, drop_faulty_entries: bool = False) -> tuple[NDArray
         InputError: If the file is empty, cannot be read or changes during the run.
         BadRecordError: At the first faulty line.
     """
-    from dsindex.text.streams import LongLine, read_lines  # readers of a finished index need no decompressor
+    from dsindex.text.streams import read_lines  # readers of a finished index need no decompressor
 
-    try:
+    with reading(path):
         part = TextPart.of(input_status(path))
-    except OSError as error:
-        raise unreadable(path, error) from error
     kept, num_lines = [np.empty((0, 2), np.int64)], 0
     faulty: list[tuple[int, int]] = []
     with opened_input(part) as file:
         if part.size_bytes == 0 and not drop_faulty_entries:  # Modalities counts an empty file as one faulty line
             raise InputError(f"{path}: the file is empty", hint="index it with --drop-faulty-entries")
         for block in read_lines(part, file, block_bytes=BLOCK_BYTES, max_line_bytes=part.size_bytes):
-            if isinstance(block, LongLine):
-                continue  # none is longer than the file
-            pairs = np.stack((block.offsets, block.ends - block.starts), axis=1)
+            pairs = np.stack((block.offsets, block.sizes), axis=1)
             # A BOM is part of its line: json.loads must judge it.
             wrong = [number for number in range(len(pairs)) if not is_json(block.line(number))]
             if wrong and not drop_faulty_entries:

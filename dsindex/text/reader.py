@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from dsindex.store.read import Extent, fingerprint, open_in_order, opened_input, unchanged
-from dsindex.text.blocks import RecordBlock
+from dsindex.store.read import Extent, fingerprint, open_in_order, unchanged
 from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_block
 from dsindex.text.streams import LARGEST_RECORD_BYTES, LineBlock, read_lines, read_text_file, read_text_lines
 
@@ -17,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from dsindex.store.local import Readable
+    from dsindex.text.blocks import RecordBlock
     from dsindex.text.input_format import TextPart
     from dsindex.text.selection import Selection
-    from dsindex.text.streams import LongLine
 
-Block = TypeVar("Block", bound="RecordBlock | LineBlock | LongLine")
+Block = TypeVar("Block", bound="RecordBlock | LineBlock")
 
 JOINED_LINES, JOINED_BYTES = 1024, 512 << 10
 """Small files are joined until they have so many lines, or bytes of text."""
@@ -70,83 +67,64 @@ class TaskReader:
         selections = [selection.of_input(part.path) for part in self._parts]
         joins = len(selections) > 1 and all(each is selection for each in selections)
 
-        def read(part: TextPart, file: Readable) -> Iterator[LineBlock | LongLine | RecordBlock]:
-            with_folders = selection.of_input(part.path)
-            return _read_blocks(part, file, selection=with_folders, block_bytes=block_bytes, limit=max_record_bytes)
+        def read(number: int, part: TextPart, file: Readable) -> Iterator[LineBlock] | Iterator[RecordBlock]:
+            if not part.form.is_table or selections[number].paths is None:
+                return _read_lines(part, file, block_bytes, max_record_bytes)
+            from dsindex.text.tables import read_table_records  # loads more of pyarrow
 
-        for number, block in self._join(self._read(read), joins=joins):
-            part = int(block.parts[0]) if isinstance(block, LineBlock) else number
-            selected = selections[part]
-            records = block if isinstance(block, RecordBlock) else parse_block(block, selected, max_record_bytes)
-            records = _numbered(selection.finish(records), number)
+            return read_table_records(
+                number, part, file, selections[number], block_bytes=block_bytes, max_record_bytes=max_record_bytes
+            )
+
+        for block in _join(self._read(read), joins=joins):
+            if isinstance(block, LineBlock):
+                records = parse_block(block, selections[int(block.parts[0])], max_record_bytes)
+            else:
+                records = block
+            records = selection.finish(records)
             np.add.at(self.counts["blank"], records.blank, 1)
             yield records
 
-    def _join(self, numbered: Iterator[tuple[int, Block]], *, joins: bool) -> Iterator[tuple[int, Block | LineBlock]]:
-        """Join the lines of small files, which are then parsed and encoded together."""
-        held: list[tuple[int, LineBlock]] = []
-        num_lines = num_bytes = 0
-        for number, block in numbered:
-            if isinstance(block, LineBlock):
-                held.append((number, block))
-                num_lines, num_bytes = num_lines + block.num_lines, num_bytes + block.text_bytes
-                if joins and num_lines < JOINED_LINES and num_bytes < JOINED_BYTES:
-                    continue
-            if held:
-                yield 0, LineBlock.join(held)
-                held, num_lines, num_bytes = [], 0, 0
-            if not isinstance(block, LineBlock):
-                yield number, block
-        if held:
-            yield 0, LineBlock.join(held)
-
-    def lines(self, *, block_bytes: int, max_line_bytes: int) -> Iterator[tuple[int, LineBlock | LongLine]]:
+    def lines(self, *, block_bytes: int, max_line_bytes: int) -> Iterator[tuple[int, LineBlock]]:
         """Yield the records as lines of JSON, with the number of each block's part; raises as `records`."""
-        return self._read(partial(_read_lines, block_bytes=block_bytes, limit=max_line_bytes))
+        return self._read(lambda _, part, file: _read_lines(part, file, block_bytes, max_line_bytes))
 
-    def _read(self, read: Callable[[TextPart, Readable], Iterator[Block]]) -> Iterator[tuple[int, Block]]:
-        if len(self._parts) == 1:
-            [part] = self._parts
-            with opened_input(part) as file:
-                yield from self._count(0, read(part, file))
-                self.fingerprints[0] = fingerprint(file)
-            return
-        whole = (Extent(path=each.path, begin=0, end=each.size_bytes, version=each.version) for each in self._parts)
-        for number, (part, file) in enumerate(zip(self._parts, open_in_order(whole), strict=True)):
+    def _read(self, read: Callable[[int, TextPart, Readable], Iterator[Block]]) -> Iterator[tuple[int, Block]]:
+        is_whole = len(self._parts) > 1
+        extents = (Extent(file=part, begin=0, end=part.size_bytes * is_whole) for part in self._parts)
+        for number, (part, file) in enumerate(zip(self._parts, open_in_order(extents), strict=True)):
+            counts = self.counts[number]
             with unchanged(file, part):
-                yield from self._count(number, read(part, file))
+                for block in read(number, part, file):
+                    counts["lines"] += block.num_lines
+                    counts["text_bytes"] += block.text_bytes
+                    yield number, block
                 self.fingerprints[number] = fingerprint(file)
 
-    def _count(self, number: int, blocks: Iterator[Block]) -> Iterator[tuple[int, Block]]:
-        counts = self.counts[number]
-        for block in blocks:
-            counts["lines"] += block.num_lines
-            counts["text_bytes"] += block.text_bytes
-            yield number, block
+
+def _join(numbered: Iterator[tuple[int, Block]], *, joins: bool) -> Iterator[Block | LineBlock]:
+    """Join the lines of small files, which are then parsed and encoded together."""
+    held: list[tuple[int, LineBlock]] = []
+    num_lines = num_bytes = 0
+    for number, block in numbered:
+        if isinstance(block, LineBlock):
+            held.append((number, block))
+            num_lines, num_bytes = num_lines + block.num_lines, num_bytes + block.text_bytes
+            if joins and num_lines < JOINED_LINES and num_bytes < JOINED_BYTES:
+                continue
+        if held:
+            yield LineBlock.join(held)
+            held, num_lines, num_bytes = [], 0, 0
+        if not isinstance(block, LineBlock):
+            yield block
+    if held:
+        yield LineBlock.join(held)
 
 
-def _read_blocks(
-    part: TextPart, file: Readable, *, selection: Selection, block_bytes: int, limit: int
-) -> Iterator[LineBlock | LongLine | RecordBlock]:
-    if not part.form.is_table or selection.paths is None:
-        return _read_lines(part, file, block_bytes=block_bytes, limit=limit)
-    from dsindex.text.tables import read_table_records  # loads more of pyarrow
-
-    return read_table_records(part, file, selection, block_bytes=block_bytes, max_record_bytes=limit)
-
-
-def _read_lines(part: TextPart, file: Readable, *, block_bytes: int, limit: int) -> Iterator[LineBlock | LongLine]:
+def _read_lines(part: TextPart, file: Readable, block_bytes: int, limit: int) -> Iterator[LineBlock]:
     if part.form.is_table:
         from dsindex.text.tables import read_table_lines
 
         return read_table_lines(part, file, block_bytes=block_bytes)
     read = {"jsonl": read_lines, "lines": read_text_lines, "document": read_text_file}[part.form.format]
     return read(part, file, block_bytes=block_bytes, max_line_bytes=limit)
-
-
-def _numbered(block: RecordBlock, part: int) -> RecordBlock:
-    """Return a block of part 0 with another number."""
-    if not part:
-        return block
-    bad = tuple(replace(record, part=part) for record in block.bad)
-    return replace(block, parts=block.parts + part, blank=block.blank + part, bad=bad)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dsindex.text.blocks import BadRecord, RecordBlock, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
-from dsindex.text.streams import LongLine, cut_large
+from dsindex.text.streams import cut_large
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,16 +40,8 @@ DEFAULT_BLOCK_BYTES = 2 << 20
 """Small enough that gigatoken does not divide a block among threads; 1 MiB is slower."""
 
 
-def parse_block(block: LineBlock | LongLine, selection: Selection, limit: int) -> RecordBlock:
+def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlock:
     """Return the records of lines that a selection keeps, and the bad ones."""
-    if isinstance(block, LongLine):
-        reason = describe_long_line(block.num_bytes, limit)
-        bad = BadRecord(offset=block.offset, line=block.line, line_bytes=block.head, reason=reason)
-        none, columns = np.empty(0, np.int64), selection.build_columns([] for _ in selection.keys)
-        return RecordBlock(
-            num_lines=1, blank=none, offsets=none, lines=none, parts=none, columns=columns, bad=(bad,),
-            text_bytes=block.text_bytes,
-        )  # fmt: skip
     by_key = selection.alternatives if selection.vocabulary_size is None else None
     decoder = None if by_key is None else _open_decoder(by_key, selection.takes_lists)
     parsed = decoder and _decode_block(block, decoder, selection, limit)
@@ -131,9 +123,8 @@ def _struct(tree: dict[str, Any]) -> Any:  # noqa: ANN401 - a type
 
 def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limit: int) -> RecordBlock | None:
     """Parse a block at once; None if a line of it is to be looked at by itself."""
-    sizes = block.ends - block.starts
-    numbers = np.flatnonzero(sizes)  # the others are blank
-    if not len(numbers) or sizes.max() > limit:
+    numbers = np.flatnonzero(block.sizes)  # the others are blank
+    if not len(numbers) or block.sizes.max() > limit:
         return None
     # No record has a newline inside, and no line two records: each line begins and ends one, and they are as many.
     octets = np.frombuffer(block.data, np.uint8)
@@ -144,19 +135,18 @@ def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limi
     values = decoder(memoryview(block.data)[int(starts[0]) :], len(numbers))
     if values is None:
         return None
-    return _records(block, numbers, np.flatnonzero(sizes == 0), selection.build_columns(values))
+    return _records(block, numbers, np.flatnonzero(block.sizes == 0), selection.build_columns(values))
 
 
 def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection, limit: int) -> RecordBlock:
     """Parse a block line by line; this defines what its records are."""
-    sizes = block.ends - block.starts
     judgements: dict[int, Judgement] = {}
     blank: list[int] = []
     unread: dict[int, bytes] = {}
-    for number in range(len(sizes)):
+    for number, size in enumerate(block.sizes.tolist()):
         line = block.text(number)
-        if sizes[number] > limit:
-            judgements[number] = describe_long_line(int(sizes[number]), limit)
+        if size > limit:
+            judgements[number] = describe_long_line(size, limit)
         elif not line.strip(JSON_WHITESPACE):
             blank.append(number)
         elif decoder and (found := decoder(memoryview(line), 1)):

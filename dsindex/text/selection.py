@@ -26,20 +26,13 @@ from urllib.parse import unquote
 from dsindex.errors import InputError, RecordProblem
 from dsindex.store.read import SPOOLED
 from dsindex.text.blocks import Column, RecordBlock, find_id_fault
-from dsindex.text.fields import (
-    JOINED,
-    find_fault,
-    find_value,
-    parse_record,
-    show_place,
-    type_name,
-)
+from dsindex.text.fields import JOINED, find_fault, find_value, parse_record, show_place, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from dsindex.text.fields import Path
-    from dsindex.text.jq import PatternAnswers, Patterns
+    from dsindex.text.jq import PatternAnswers
 
 MAX_PATH_KEYS = 64
 """Keys of a path that is read by blocks."""
@@ -81,11 +74,11 @@ def parse_key(text: str) -> TextKey:
     >>> parse_key("text|content").other_names
     ('content',)
     """
-    if not text.startswith(".") and _NAMED.fullmatch(text) is None:
+    named = None if text.startswith(".") else _NAMED.fullmatch(text)
+    if named is None and not text.startswith("."):
         text, *others = text.split("|")
         return TextKey(name=text, path=(text,), other_names=tuple(others))
-    found = None if text.startswith(".") else _NAMED.fullmatch(text)
-    name, source = (None, text) if found is None else (found["name"], found["source"])
+    name, source = (None, text) if named is None else (named["name"], named["source"])
     path = _parse_path(source)
     if path is not None:
         return TextKey(name=name or ".".join(path), path=path)
@@ -173,14 +166,15 @@ class Selection:
 
         jq accepts more than JSON lines, so it does not decide whether a line is a record.
         """
-        records = list(map(_parse, lines))
-        answers: Iterator[PatternAnswers | None] = repeat(None)
+        answers: Iterable[PatternAnswers | None] = repeat(None)
         if self.needs_jq:
-            valid = [line for line, record in zip(lines, records, strict=True) if not isinstance(record, str)]
-            if self.folder_values:
-                valid = [_insert_values(line, self.folder_values) for line in valid]
-            answers = iter(self._open_patterns().read_lines(valid))
-        return [record if isinstance(record, str) else self._judge(record, next(answers)) for record in records]
+            from dsindex.text.jq import open_patterns
+
+            fields = tuple((key.name, key.program) for key in self.keys if key.program is not None)
+            patterns = open_patterns(fields, () if self.where is None else (self.where,))
+            values = self.folder_values
+            answers = patterns.read_lines([_insert_values(line, values) for line in lines] if values else lines)
+        return list(map(self._judge, lines, answers))
 
     def build_columns(self, values: Iterable[Sequence[Any]]) -> dict[str, Column]:
         """Return the column of each key, given its values in all records."""
@@ -195,26 +189,18 @@ class Selection:
         texts = list(map(self.join.join, zip(*joined, strict=True)))
         return replace(block, columns={JOINED: Column.of(texts)})
 
-    def _open_patterns(self) -> Patterns:
-        from dsindex.text.jq import open_patterns
-
-        fields = tuple((key.name, key.program) for key in self.keys if key.program is not None)
-        conditions = () if self.where is None else (self.where,)
-        return open_patterns(fields, conditions=conditions)
-
-    def _judge(self, record: dict[str, object], answers: PatternAnswers | None) -> Judgement:
+    def _judge(self, line: bytes, answers: PatternAnswers | None) -> Judgement:
         values: list[object] = []
         try:
+            record = parse_record(line)
             if answers is not None and not answers.holds():
                 return None
+            record = {**self.folder_values, **record} if self.folder_values else record
             for key in self.keys:
-                if key.path is not None:
-                    value = _find({**self.folder_values, **record} if self.folder_values else record, key)
-                elif answers is not None:
-                    value = answers.value(key.name)
-                wrong = self.find_fault(key, value)
-                if wrong is not None:
-                    return wrong
+                by_jq = answers if key.path is None else None
+                value = _find(record, key) if by_jq is None else by_jq.value(key.name)
+                if (fault := self.find_fault(key, value)) is not None:
+                    return fault
                 values.append(value)
         except RecordProblem as problem:
             return problem.reason
@@ -240,13 +226,6 @@ def _find(record: dict[str, object], key: TextKey) -> object:
         if record.get(name) is not None:
             return record[name]
     return find_value(record, key.path or ())
-
-
-def _parse(line: bytes) -> dict[str, object] | str:
-    try:
-        return parse_record(line)
-    except RecordProblem as problem:
-        return problem.reason
 
 
 def _parse_folder_value(text: str) -> object:
@@ -298,8 +277,8 @@ def open_pattern(pattern: str) -> Selection:
     >>> open_pattern('.["raw text"]').names, open_pattern(".a + .b").names
     (('raw text',), ('.a + .b',))
     """
-    path = _parse_path(pattern.strip()) if pattern.lstrip().startswith(".") else None
-    key = TextKey(name=pattern, program=pattern) if path is None else TextKey(name=".".join(path), path=path)
+    is_key = pattern.lstrip().startswith(".")
+    key = parse_key(pattern.strip()) if is_key else TextKey(name=pattern, program=pattern)
     return _compiled(Selection(keys=(key,), takes_lists=False))
 
 
@@ -310,9 +289,7 @@ def _compiled(selection: Selection) -> Selection:
 
 
 def _parse_path(source: str) -> Path | None:
-    """Return the keys of a name or a path; None for a jq program."""
-    if not source.startswith("."):
-        return (source,)
+    """Return the keys of a path; None for a jq program."""
     source, path, position = source.strip(), [], 0
     while position < len(source):
         found = _STEP.match(source, position)

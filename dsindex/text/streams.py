@@ -54,6 +54,9 @@ class LineBlock:
     """Index in `data` of each line's first byte, shape [lines]."""
     ends: NDArray[np.int64]
     """Index in `data` after each line's last byte, excluding the newline."""
+    sizes: NDArray[np.int64]
+    """Bytes of each line, excluding the newline. A line that was larger than the limit may be alone in a block, with
+    only its first bytes in `data`: those that `cut_large` returns."""
     offsets: NDArray[np.int64]
     """File offset of each line's first byte, or where else the line is from: the row group of a table, for one."""
     text_bytes: int
@@ -76,9 +79,16 @@ class LineBlock:
             lines=np.arange(first_line, first_line + len(ends)),
             starts=starts,
             ends=ends,
+            sizes=ends - starts,
             offsets=starts + offset,
             text_bytes=len(data),
         )
+
+    @classmethod
+    def of_long_line(cls, head: bytes, num_bytes: int, *, offset: int, line: int) -> LineBlock:
+        """Return the block of a line of so many bytes that was not held in memory; a document may have newlines."""
+        empty, end = cls.of_text(b"", offset=offset, first_line=line), np.array([len(head)])
+        return replace(empty, data=head, ends=end, sizes=np.array([num_bytes]), text_bytes=num_bytes + 1)
 
     @classmethod
     def of_lines(
@@ -103,6 +113,7 @@ class LineBlock:
             lines=np.concatenate([block.lines for block in blocks]),
             starts=bases + np.concatenate([block.starts for block in blocks]),
             ends=bases + np.concatenate([block.ends for block in blocks]),
+            sizes=np.concatenate([block.sizes for block in blocks]),
             offsets=np.concatenate([block.offsets for block in blocks]),
             text_bytes=sum(block.text_bytes for block in blocks),
         )
@@ -116,27 +127,7 @@ class LineBlock:
         return self.line(number) if self.offsets[number] else self.line(number).removeprefix(BOM)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongLine:
-    """A line longer than the limit, which was not held in memory."""
-
-    offset: int
-    line: int
-    head: bytes
-    """The first bytes of the line, as `cut_large` returns them."""
-    num_bytes: int
-    """Size of the whole line, excluding the newline."""
-    num_lines = 1
-
-    @property
-    def text_bytes(self) -> int:
-        """Size of the line with its newline."""
-        return self.num_bytes + 1
-
-
-def read_lines(
-    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int
-) -> Iterator[LineBlock | LongLine]:
+def read_lines(part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int) -> Iterator[LineBlock]:
     """Yield the lines of a part, in order; the last one may extend beyond its end.
 
     Memory holds one block, or the longest line if that is larger.
@@ -145,7 +136,7 @@ def read_lines(
         part: The part.
         file: Its file.
         block_bytes: Bytes to read before the lines so far are yielded.
-        max_line_bytes: A line longer than this and than a block is yielded as a LongLine.
+        max_line_bytes: Of a line longer than this and than a block, only the first bytes are read.
 
     Raises:
         InputError: If the file cannot be read, or is not compressed as expected.
@@ -155,9 +146,7 @@ def read_lines(
     return _cut_lines(chunks, end, max_line_bytes, skips_first=part.begin > 0)
 
 
-def _cut_lines(
-    chunks: Iterator[Chunk], end: int | None, limit: int, *, skips_first: bool
-) -> Iterator[LineBlock | LongLine]:
+def _cut_lines(chunks: Iterator[Chunk], end: int | None, limit: int, *, skips_first: bool) -> Iterator[LineBlock]:
     """Cut text into blocks of the lines that begin before the end; no chunk begins before it and reaches past it."""
     held, begin, line = bytearray(), 0, 0
     chunk = _after_line(chunks, 0) if skips_first else next(chunks, None)
@@ -181,7 +170,7 @@ def _cut_lines(
         size, head = len(held), cut_large(held, limit)
         held = bytearray()
         offset, _ = chunk = _after_line(chunks, begin + size)
-        yield LongLine(offset=begin, line=line, head=head, num_bytes=offset - 1 - begin)
+        yield LineBlock.of_long_line(head, offset - 1 - begin, offset=begin, line=line)
         line += 1
     if held:
         yield LineBlock.of_text(held, offset=begin, first_line=line)
@@ -203,7 +192,7 @@ def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[C
     if part.form.container != "plain":
         pieces = decode(part.path, file, part.form.container, piece_bytes=min(block_bytes, PIECE_BYTES))
         begin = 0
-        for text in _gather(pieces, block_bytes):
+        while text := b"".join(_first(pieces, block_bytes)):
             yield begin, text
             begin += len(text)
         return
@@ -218,17 +207,13 @@ def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[C
         begin += len(read)
 
 
-def _gather(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
-    """Join pieces of a text, until they have so many bytes."""
-    held: list[bytes] = []
-    size = 0
+def _first(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
+    """Yield the next pieces of a text, until they have so many bytes."""
     for piece in pieces:
-        held.append(piece)
-        size += len(piece)
-        if size >= num_bytes:
-            yield b"".join(held)
-            held, size = [], 0
-    yield b"".join(held)
+        yield piece
+        num_bytes -= len(piece)
+        if num_bytes <= 0:
+            return
 
 
 def cut_large(line: bytes | bytearray, limit: int) -> bytes:
@@ -243,12 +228,10 @@ def cut_large(line: bytes | bytearray, limit: int) -> bytes:
 # Plain text as records. A line of white space is blank, and a carriage return before a newline is not in the text.
 
 
-def read_text_lines(
-    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int
-) -> Iterator[LineBlock | LongLine]:
+def read_text_lines(part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int) -> Iterator[LineBlock]:
     """Yield the lines of a part, each as a JSON object; takes the arguments of `read_lines` and raises its errors."""
     for block in read_lines(part, file, block_bytes=block_bytes, max_line_bytes=max_line_bytes):
-        if isinstance(block, LongLine):
+        if block.sizes[0] > len(block.data):
             yield block
             continue
         texts = [block.text(number) for number in range(len(block.starts))]
@@ -256,17 +239,15 @@ def read_text_lines(
         yield LineBlock.of_lines(lines, block.offsets, int(block.lines[0]), text_bytes=block.text_bytes)
 
 
-def read_text_file(
-    part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int
-) -> Iterator[LineBlock | LongLine]:
-    """Yield a whole file as one object of JSON; a larger file than a line may be is a LongLine."""
+def read_text_file(part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int) -> Iterator[LineBlock]:
+    """Yield a whole file as one object of JSON, or as a long line if it is larger than the limit."""
     content, num_bytes, limit = bytearray(), 0, max_line_bytes
     for _, text in _read_chunks(part, file, block_bytes):
         num_bytes += len(text)
         if len(content) <= limit:
             content += text
     if num_bytes > limit:
-        yield LongLine(offset=0, line=0, head=cut_large(content, limit), num_bytes=num_bytes)
+        yield LineBlock.of_long_line(cut_large(content, limit), num_bytes, offset=0, line=0)
     else:
         line = _as_object(bytes(content.removeprefix(BOM)))
         yield LineBlock.of_lines([line], np.zeros(1, np.int64), 0, text_bytes=num_bytes)

@@ -1,6 +1,6 @@
 """Ranks of tiktoken's encodings, and the patterns of published tokenizers.
 
-A file of ranks does not contain patterns and special tokens; those of published encodings are here by name. Two kinds
+A file of ranks does not contain patterns and special tokens; for published encodings they are here by name. Two kinds
 of files hold ranks: tiktoken's own (a line per token: base64, space, rank), and the JSON list of Megatron-LM's
 TikTokenizer.
 
@@ -124,10 +124,11 @@ def read_definition(content: bytes) -> TiktokenEncoding:
     return msgspec.json.decode(content, type=TiktokenEncoding)
 
 
-def make_tiktoken(encoding: TiktokenEncoding) -> tiktoken.Encoding:
-    """Return the library's object, which finds special tokens in texts."""
+def make_tiktoken(definition: bytes) -> tiktoken.Encoding:
+    """Return the library's object for an encoding, which finds special tokens in texts."""
     import tiktoken
 
+    encoding = read_definition(definition)
     return tiktoken.Encoding(
         name="dsindex",
         pat_str=encoding.pattern,
@@ -140,10 +141,12 @@ def make_tiktoken(encoding: TiktokenEncoding) -> tiktoken.Encoding:
 
 _O200K_SPECIAL = {END_OF_TEXT: 199999, "<|endofprompt|>": 200018}
 _HARMONY = {
-    "startoftext": 199998, "return": 200002, "constrain": 200003, "channel": 200005, "start": 200006, "end": 200007,
-    "message": 200008, "call": 200012,
+    199998: "startoftext", 200002: "return", 200003: "constrain", 200005: "channel", 200006: "start", 200007: "end",
+    200008: "message", 200012: "call",
 }  # fmt: skip
-_HARMONY_RESERVED = {f"reserved_{number}": number for number in range(200000, 201088)}
+_HARMONY_SPECIAL = {
+    f"<|{_HARMONY.get(number, f'reserved_{number}')}|>": number for number in (199998, *range(200000, 201088))
+}
 _ENCODINGS: dict[str, tuple[str, dict[str, int]]] = {
     "gpt2": (R50K_PATTERN, {END_OF_TEXT: 50256}),
     "r50k_base": (R50K_PATTERN, {END_OF_TEXT: 50256}),
@@ -152,19 +155,12 @@ _ENCODINGS: dict[str, tuple[str, dict[str, int]]] = {
         "<|endofprompt|>": 100276,
     }),
     "o200k_base": (PATTERNS["o200k"][0], _O200K_SPECIAL),
-    "o200k_harmony": (PATTERNS["o200k"][0], _O200K_SPECIAL | {
-        f"<|{name}|>": number for name, number in (_HARMONY_RESERVED | _HARMONY).items()
-        if name in _HARMONY or number not in _HARMONY.values()
-    }),
+    "o200k_harmony": (PATTERNS["o200k"][0], _O200K_SPECIAL | _HARMONY_SPECIAL),
 }  # fmt: skip
 """Pattern, special tokens and their ids."""
-_LLAMA_NAMES: dict[str, dict[int, str]] = {
-    "llama3": {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"},
-    "llama3.1": {
-        0: "begin_of_text", 1: "end_of_text", 4: "finetune_right_pad_id", 5: "step_id", 6: "start_header_id",
-        7: "end_header_id", 8: "eom_id", 9: "eot_id", 10: "python_tag", 11: "image",
-    },
-}  # fmt: skip
+_LLAMA3 = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"}
+_LLAMA31 = {4: "finetune_right_pad_id", 5: "step_id", 8: "eom_id", 10: "python_tag", 11: "image"}
+_LLAMA_NAMES = {"llama3": _LLAMA3, "llama3.1": _LLAMA3 | _LLAMA31}
 """The names among 256 special tokens, which follow the ranks; the others are reserved."""
 _FAMILIES = (*_ENCODINGS, *_LLAMA_NAMES)
 
@@ -227,11 +223,11 @@ class RankEntry(msgspec.Struct):
     token_bytes: str
 
 
-def read_megatron_ranks(entries: Sequence[RankEntry], options: TokenizerOptions) -> tuple[TiktokenEncoding, str]:
+def read_megatron_ranks(content: bytes, options: TokenizerOptions) -> tuple[TiktokenEncoding, str]:
     """Return the encoding that Megatron-LM's TikTokenizer makes of its JSON list of ranks, and its EOD token.
 
     Args:
-        entries: The content of the file.
+        content: The bytes of the file.
         options: Pattern, special tokens and size of the vocabulary.
 
     Raises:
@@ -245,6 +241,7 @@ def read_megatron_ranks(entries: Sequence[RankEntry], options: TokenizerOptions)
             f"Megatron needs {' '.join(MEGATRON_SPECIAL_TOKENS)} among at most {num_special} different special tokens, "
             f"and a vocabulary of more; it has {size}"
         )
+    entries = msgspec.json.decode(content, type=list[RankEntry])
     for number, entry in enumerate(entries):
         if entry.rank != number:
             raise ValueError(f"entry {number} of the list has rank {entry.rank}")

@@ -13,12 +13,13 @@ import contextlib
 import difflib
 import functools
 import hashlib
+import itertools
 import json
 import math
 import os
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -31,10 +32,8 @@ from dsindex.text.compressed import describe_lfs_pointer
 from dsindex.text.tiktoken_files import (
     END_OF_TEXT,
     MEGATRON_SPECIAL_TOKENS,
-    RankEntry,
     TokenizerOptions,
     make_tiktoken,
-    read_definition,
     read_megatron_ranks,
     read_rank_file,
 )
@@ -53,7 +52,6 @@ LARGEST_CONFIG_BYTES = 16 << 20
 
 _SHOWN_CHARACTERS = 200
 _AGAIN = "fetch or save the file again, or pass another --tokenizer-model"
-_T = TypeVar("_T")
 
 
 class LibraryError(Exception):
@@ -78,6 +76,20 @@ def library_errors() -> Iterator[None]:
         raise LibraryError(said if len(said) <= _SHOWN_CHARACTERS else f"{said[:_SHOWN_CHARACTERS]}…") from error
 
 
+@contextlib.contextmanager
+def refused(what: str, hint: str | None = None) -> Iterator[None]:
+    """Turn everything that a library raises into an error about a tokenizer.
+
+    Raises:
+        TokenizerError: With `what`, and the library's message behind it.
+    """
+    try:
+        with library_errors():
+            yield
+    except LibraryError as error:
+        raise TokenizerError(f"{what}: {error}", hint=hint) from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenizer:
     """A tokenizer as data: picklable, comparable, and the same on every node."""
@@ -91,12 +103,14 @@ class Tokenizer:
     """SHA-256 of the content, in hexadecimal."""
     vocabulary_size: int
     """Number of tokens, including added ones: `len(tokenizer)` in transformers, which determines Megatron's dtype."""
+    special_tokens: tuple[str, ...]
+    """Strings that become one token wherever they occur in a text."""
     eod_id: int | None = None
     eod_token: str | None = None
-    special_tokens: tuple[str, ...]
-    """Strings that become one token wherever they occur in a text, in the order of their ids."""
     revision: str | None = None
     """The commit in the hub that it was loaded from; None for a path."""
+    note: str | None = None
+    """What transformers does differently with the tokenizer's folder, in a sentence."""
 
 
 def load_tokenizer(
@@ -115,26 +129,23 @@ def load_tokenizer(
         TokenizerError: If there is no tokenizer, it is unknown or damaged, its tokens are random, the folder's files
             disagree, or the EOD token is not in the vocabulary.
     """
-    options = options or TokenizerOptions()
+    options, revision = options or TokenizerOptions(), None
     if options.vocab_file is not None and options.merge_file is not None:
-        file = options.vocab_file
-        tokenizer, own_eod = _read_gpt2_files(options.vocab_file, options.merge_file)
+        place = file = options.vocab_file
+        tokenizer = _read_gpt2_files(options.vocab_file, options.merge_file)
     else:
-        found, revision = find_tokenizer(path, fetches=fetches)
-        file = _find_file(found, wants_model=options.tokenizer_type in _TYPES["SentencePiece"])
-        tokenizer, own_eod = _read_file(found, file, options)
-        if revision is not None:
-            tokenizer = replace(tokenizer, name=path.partition("@")[0], revision=revision)
-    eod = eod_token if eod_token is not None else own_eod
-    if eod is None:
-        return tokenizer
-    eod_id = _token_id(tokenizer, eod)
-    if eod_id is None:
+        place, revision = find_tokenizer(path, fetches=fetches)
+        file = _find_file(place, wants_model=options.tokenizer_type in _TYPES["SentencePiece"])
+        tokenizer = _read_file(place, file, options)
+    eod = tokenizer.eod_token if eod_token is None else eod_token
+    eod_id = None if eod is None else _token_id(tokenizer, eod)
+    if eod is not None and eod_id is None:
         near = difflib.get_close_matches(eod, tokenizer.special_tokens) or tokenizer.special_tokens[:3]
         shown = f", such as {' or '.join(map(repr, near))}" if near else ""
         what = f"the EOD token {show_value(eod)} is not in the vocabulary"
         raise TokenizerError(f"{file}: {what}", hint=f"choose another with --eod-token{shown}")
-    return replace(tokenizer, eod_id=eod_id, eod_token=eod)
+    name = os.path.basename(os.path.abspath(place)) if revision is None else path.partition("@")[0]
+    return replace(tokenizer, name=name, revision=revision, eod_id=eod_id, eod_token=eod)
 
 
 def require_eod(tokenizer: Tokenizer) -> int:
@@ -156,24 +167,20 @@ def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
     """Return the text of token ids, including special tokens, for showing samples."""
     numbers = [int(token) for token in ids]
     skips = {"skip_special_tokens": False} if tokenizer.library == "tokenizers" else {}
-    try:
-        with library_errors():
-            return str(open_library(tokenizer).decode(numbers, **skips))
-    except LibraryError as error:
-        raise TokenizerError(f"{tokenizer.name}: {tokenizer.library} cannot decode these ids: {error}") from error
+    with refused(f"{tokenizer.name}: {tokenizer.library} cannot decode these ids"):
+        return str(open_library(tokenizer).decode(numbers, **skips))
 
 
 def _token_id(tokenizer: Tokenizer, token: str) -> int | None:
     loaded = open_library(tokenizer)
-    if tokenizer.library == "tiktoken":
-        with contextlib.suppress(KeyError):
-            return int(loaded.encode_single_token(token))
-        return None
+    if tokenizer.library == "tokenizers":
+        found: int | None = loaded.token_to_id(token)
+        return found
     if tokenizer.library == "sentencepiece":
         number = int(loaded.piece_to_id(token))
         return number if loaded.id_to_piece(number) == token else None
-    found: int | None = loaded.token_to_id(token)
-    return found
+    ids: list[int] = loaded.encode(token, allowed_special="all")
+    return ids[0] if len(ids) == 1 else None
 
 
 def open_library(tokenizer: Tokenizer) -> Any:  # noqa: ANN401 - of three libraries
@@ -188,15 +195,20 @@ def _open_library(library: LibraryName, content: bytes) -> Any:  # noqa: ANN401 
 
         return sentencepiece.SentencePieceProcessor(model_proto=content)
     if library == "tiktoken":
-        return make_tiktoken(read_definition(content))
-    import tokenizers
-
-    if not hasattr(tokenizers.Tokenizer, "from_buffer"):
-        raise TokenizerError(f"tokenizers {tokenizers.__version__} has another API", hint="pip install 'tokenizers<1'")
-    loaded = tokenizers.Tokenizer.from_buffer(content)
+        return make_tiktoken(content)
+    loaded = _import_tokenizers().Tokenizer.from_buffer(content)
     loaded.no_truncation()  # as in Megatron
     loaded.no_padding()
     return loaded
+
+
+def _import_tokenizers() -> Any:  # noqa: ANN401 - a module
+    import tokenizers
+
+    if not hasattr(tokenizers.Tokenizer, "from_buffer"):
+        what = f"tokenizers {tokenizers.__version__} has another API, and other tokens for some texts"
+        raise TokenizerError(what, hint="pip install 'tokenizers<1'")
+    return tokenizers
 
 
 def shared_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
@@ -242,22 +254,22 @@ def find_tokenizer(path: str, *, fetches: bool = True) -> tuple[str, str | None]
         return path, None
     from huggingface_hub import snapshot_download
 
-    download = functools.partial(
-        snapshot_download, match["name"], revision=match["revision"], allow_patterns=list(_FILES)
-    )
+    name, revision = match["name"], match["revision"]
+    download = functools.partial(snapshot_download, name, revision=revision, allow_patterns=list(_FILES))
     folder = ""
     with contextlib.suppress(Exception):  # its errors differ by release; the hub is asked next
         folder = str(download(local_files_only=True))
     try:
-        if not fetches and not _has_tokenizer(folder):
-            raise FileNotFoundError("it was not asked, because only a manifest names this tokenizer")
-        folder = folder if _has_tokenizer(folder) else str(download())
+        if not _has_tokenizer(folder):
+            if not fetches:
+                raise FileNotFoundError("it was not asked, because only a manifest names this tokenizer")
+            folder = str(download())
         if not _has_tokenizer(folder):
             raise FileNotFoundError("it has files of that name, but no tokenizer")
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
-        what = f"no such path, no such tokenizer in the Hugging Face cache, and the hub gave none: {reason}"
-        raise TokenizerError(f"{path}: {what}", hint="pass the path of a copy") from error
+        what = f"neither a path nor a tokenizer in the Hugging Face cache or Hub ({reason.removeprefix('Got: ')})"
+        raise TokenizerError(f"{path}: {what}", hint="check the name, or pass the path of a copy") from error
     return folder, os.path.basename(folder)
 
 
@@ -274,7 +286,7 @@ def _find_file(path: str, *, wants_model: bool) -> str:
     """Return the path of a tokenizer's file: the path itself, or the tokenizer.json or SentencePiece model of a folder.
 
     Raises:
-        TokenizerError: If there is none.
+        TokenizerError: If the folder has no such file.
     """
     refuse_address(path, f"{ONLY_INPUTS}, or to storage that all nodes share", TokenizerError)
     if not os.path.exists(path):
@@ -312,25 +324,14 @@ def read_tokenizer_bytes(file: str, *, most: int = LARGEST_FILE_BYTES) -> bytes:
     return content
 
 
-def _parse_json(file: str, content: bytes, kind: type[_T]) -> _T:
-    """Parse the parts of a JSON file that `kind` names; the rest is checked and takes no memory."""
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"{file}: not valid JSON of a tokenizer: {error}", hint=_AGAIN) from error
-
-
 def _read_config(file: str) -> dict[str, Any]:
     """Parse a small JSON object as transformers does, with Python's parser, which also takes `Infinity`."""
     content = read_tokenizer_bytes(file, most=LARGEST_CONFIG_BYTES)
-    try:
+    with refused(f"{file}: not valid", _AGAIN):
         document = json.loads(content)
-        if b"\\ud" in content.lower():
-            json.dumps(document, ensure_ascii=False).encode()  # raises for half a surrogate pair
+        json.dumps(document, ensure_ascii=False).encode()  # raises for half a surrogate pair
         if not isinstance(document, dict):
             raise ValueError(f"a JSON object is needed, not {type(document).__name__}")
-    except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"{file}: not valid: {error}", hint=_AGAIN) from error
     return {key: value for key, value in document.items() if value is not None}
 
 
@@ -347,9 +348,9 @@ _TYPES: dict[FileKind, tuple[str, ...]] = {
 """Megatron's types that read each kind, first the one to use."""
 
 
-def _read_file(path: str, file: str, options: TokenizerOptions) -> tuple[Tokenizer, str | None]:
-    """Return the tokenizer in a file, and its own EOD token."""
-    name, content = os.path.basename(os.path.abspath(path)), read_tokenizer_bytes(file)
+def _read_file(path: str, file: str, options: TokenizerOptions) -> Tokenizer:
+    """Return the tokenizer in a file, with its own EOD token."""
+    content = read_tokenizer_bytes(file)
     kind = _detect_kind(file, content)
     has_special = options.tokenizer_special_tokens != MEGATRON_SPECIAL_TOKENS
     for option, is_wrong in (
@@ -361,21 +362,18 @@ def _read_file(path: str, file: str, options: TokenizerOptions) -> tuple[Tokeniz
             fitting = "".join(f", or use --tokenizer-type {name}" for name in _TYPES[kind][:1])
             raise TokenizerError(f"{file}: {kind} is no file for {option}", hint=f"leave the option out{fitting}")
     if kind == "tokenizer.json":
-        return _read_tokenizer_json(path, file, content, name=name)
+        return _read_tokenizer_json(path, file, content)
     if kind == "SentencePiece":
-        return _read_sentencepiece(file, content, name=name)
-    try:
-        with library_errors():
-            if kind == "tiktoken":
-                encoding, eod = read_rank_file(file, content, options.tiktoken_encoding)
-            else:
-                encoding, eod = read_megatron_ranks(_parse_json(file, content, list[RankEntry]), options)
-            make_tiktoken(encoding)
-    except LibraryError as error:
-        raise TokenizerError(f"{file}: not the ranks of a byte-pair encoding: {error}", hint=_AGAIN) from error
+        return _read_sentencepiece(file, content)
+    with refused(f"{file}: not the ranks of a byte-pair encoding", _AGAIN):
+        if kind == "tiktoken":
+            encoding, eod = read_rank_file(file, content, options.tiktoken_encoding)
+        else:
+            encoding, eod = read_megatron_ranks(content, options)
+        definition = msgspec.json.encode(encoding)
+        _open_library("tiktoken", definition)
     special = sorted(encoding.special_tokens, key=encoding.special_tokens.__getitem__)
-    definition, size = msgspec.json.encode(encoding), encoding.vocabulary_size
-    return _of("tiktoken", definition, name=name, size=size, special=special), eod
+    return _of("tiktoken", definition, size=encoding.vocabulary_size, special=special, eod=eod)
 
 
 def _detect_kind(file: str, content: bytes) -> FileKind:
@@ -394,49 +392,45 @@ def _detect_kind(file: str, content: bytes) -> FileKind:
     return "ranks in JSON" if is_list else "tokenizer.json"
 
 
-def _read_sentencepiece(file: str, content: bytes, *, name: str) -> tuple[Tokenizer, str | None]:
-    try:
-        with library_errors():
-            loaded = _open_library("sentencepiece", content)
-            if not content or not loaded.get_piece_size():
-                raise ValueError("it has no pieces")
-            pieces = list(map(loaded.id_to_piece, range(loaded.get_piece_size())))  # raises if one is not UTF-8
-    except LibraryError as error:
-        raise TokenizerError(f"{file}: not a SentencePiece model: {error}", hint=_AGAIN) from error
-    eos = loaded.eos_id()
-    control = [piece for number, piece in enumerate(pieces) if loaded.is_control(number)]
-    tokenizer = _of("sentencepiece", content, name=name, size=len(pieces), special=control)
-    return tokenizer, pieces[eos] if 0 <= eos < len(pieces) else None
+def _read_sentencepiece(file: str, content: bytes) -> Tokenizer:
+    with refused(f"{file}: not a SentencePiece model", _AGAIN):
+        loaded = _open_library("sentencepiece", content)
+        if not content or not loaded.get_piece_size():
+            raise ValueError("it has no pieces")
+        pieces = list(map(loaded.id_to_piece, range(loaded.get_piece_size())))  # raises if one is not UTF-8
+    control, eos = itertools.compress(pieces, map(loaded.is_control, range(len(pieces)))), loaded.eos_id()
+    eod = pieces[eos] if 0 <= eos < len(pieces) else None
+    return _of("sentencepiece", content, size=len(pieces), special=control, eod=eod)
 
 
-def _of(library: LibraryName, content: bytes, *, name: str, size: int, special: Iterable[str]) -> Tokenizer:
-    sha256 = hashlib.sha256(content).hexdigest()
+def _of(
+    library: LibraryName, content: bytes, *, size: int, special: Iterable[str], eod: str | None = None
+) -> Tokenizer:
     return Tokenizer(
-        name=name, library=library, content=content, sha256=sha256, vocabulary_size=size, special_tokens=tuple(special)
+        name="",  # it is named when it is complete
+        library=library,
+        content=content,
+        sha256=hashlib.sha256(content).hexdigest(),
+        vocabulary_size=size,
+        special_tokens=tuple(special),
+        eod_token=eod,
     )
 
 
-def _read_gpt2_files(vocab_file: str, merge_file: str) -> tuple[Tokenizer, str | None]:
-    import tokenizers
-
+def _read_gpt2_files(vocab_file: str, merge_file: str) -> Tokenizer:
+    library = _import_tokenizers()
     for file in (vocab_file, merge_file):
         read_tokenizer_bytes(file)  # refuses large files and pointers
-    try:
-        with library_errors():
-            loaded = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(vocab_file, merge_file))
-            if not loaded.get_vocab_size():
-                raise ValueError("they have no tokens")
-    except LibraryError as error:
-        what = f"not the vocabulary and the merges of GPT-2: {error}"
-        raise TokenizerError(f"{vocab_file} and {merge_file}: {what}", hint="fetch them again") from error
-    loaded.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    loaded.decoder = tokenizers.decoders.ByteLevel()
-    has_eod = loaded.token_to_id(END_OF_TEXT) is not None
-    loaded.add_special_tokens([END_OF_TEXT] if has_eod else [])
-    content = loaded.to_str().encode()
-    document = _parse_json(vocab_file, content, _Document)
-    tokenizer = _describe_json(vocab_file, content, document, name=os.path.basename(vocab_file))
-    return tokenizer, END_OF_TEXT if has_eod else None
+    with refused(f"{vocab_file} and {merge_file}: not the vocabulary and the merges of GPT-2", "fetch them again"):
+        loaded = library.Tokenizer(library.models.BPE.from_file(vocab_file, merge_file))
+        if not (size := loaded.get_vocab_size()):
+            raise ValueError("they have no tokens")
+    loaded.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    loaded.decoder = library.decoders.ByteLevel()
+    special = [] if loaded.token_to_id(END_OF_TEXT) is None else [END_OF_TEXT]
+    loaded.add_special_tokens(special)
+    eod = special[0] if special else None
+    return _of("tokenizers", loaded.to_str().encode(), size=size, special=special, eod=eod)
 
 
 # A tokenizer.json, and what the other files of its folder say about it: what transformers makes of them, and so
@@ -459,16 +453,17 @@ class _Document(msgspec.Struct):
     pre_tokenizer: Any = None
     post_processor: Any = None
     decoder: Any = None
-    padding: Any = None
+    padding: dict[str, Any] | None = None
 
 
-def _read_tokenizer_json(path: str, file: str, content: bytes, *, name: str) -> tuple[Tokenizer, str | None]:
-    document = _parse_json(file, content, _Document)
-    tokenizer = _describe_json(file, content, document, name=name)
+def _read_tokenizer_json(path: str, file: str, content: bytes) -> Tokenizer:
+    with refused(f"{file}: not valid JSON of a tokenizer", _AGAIN):
+        document = msgspec.json.decode(content, type=_Document)
+    tokenizer = _describe_json(file, content, document)
     if not os.path.isdir(path):
-        return tokenizer, None
-    config = read_folder_config(path)
-    loaded = shared_tokenizer(tokenizer)
+        return tokenizer
+    config, loaded = read_folder_config(path), shared_tokenizer(tokenizer)
+    eod, note = token_text(config.get("eos_token")), _describe_class(path, config, document)
     try:
         _require_same_ends(config, loaded)
         tokens = _added_by_transformers(config, document)
@@ -481,14 +476,14 @@ def _read_tokenizer_json(path: str, file: str, content: bytes, *, name: str) -> 
     if tokens:
         added = {token["content"]: token for token in document.added_tokens or []}
         added |= {text: {"id": loaded.token_to_id(text), "content": text, **own} for text, own in tokens.items()}
-        ordered = sorted(added.values(), key=lambda token: token["id"])
-        content = msgspec.json.encode({**msgspec.json.decode(content), "added_tokens": ordered})
-        tokenizer = _describe_json(file, content, _parse_json(file, content, _Document), name=name)
-    return tokenizer, token_text(config.get("eos_token"))
+        document.added_tokens = sorted(added.values(), key=lambda token: token["id"])
+        content = msgspec.json.encode({**msgspec.json.decode(content), "added_tokens": document.added_tokens})
+        tokenizer = _describe_json(file, content, document)
+    return replace(tokenizer, eod_token=eod, note=note)
 
 
-def _describe_json(file: str, content: bytes, document: _Document, *, name: str) -> Tokenizer:
-    """Check a tokenizer.json and return its description without the EOD token."""
+def _describe_json(file: str, content: bytes, document: _Document) -> Tokenizer:
+    """Check a tokenizer.json and return its description."""
     if document.model is None:
         is_tekken = b'"default_num_special_tokens"' in content
         what = "a tekken.json of Mistral's, which dsindex does not read" if is_tekken else "JSON without a model"
@@ -498,17 +493,14 @@ def _describe_json(file: str, content: bytes, document: _Document, *, name: str)
         raise TokenizerError(f"{file}: {what}", hint='set "dropout" to null in a copy of it')
     if (growth := _find_growth(document)) is not None:
         raise TokenizerError(f"{file}: {growth}", hint=_AGAIN)
-    try:
-        with library_errors():
-            loaded = _open_library("tokenizers", content)
-            size = loaded.get_vocab_size(with_added_tokens=True)
-            for text in ("", "a text"):
-                with contextlib.suppress(Exception):  # an unknown token, for one, which other texts may not have
-                    loaded.encode(text)  # a panic comes through
-    except LibraryError as error:
-        raise TokenizerError(f"{file}: the tokenizers library cannot read it: {error}", hint=_AGAIN) from error
+    with refused(f"{file}: the tokenizers library cannot read it", _AGAIN):
+        loaded = _open_library("tokenizers", content)
+        size = loaded.get_vocab_size(with_added_tokens=True)
+        for text in ("", "a text"):
+            with contextlib.suppress(Exception):  # an unknown token, for one, which other texts may not have
+                loaded.encode(text)  # a panic comes through
     special = (token["content"] for token in document.added_tokens or [] if token.get("special"))
-    return _of("tokenizers", content, name=name, size=size, special=special)
+    return _of("tokenizers", content, size=size, special=special)
 
 
 # A small file can make texts, token lists or decoded texts of any size: by two replacements of `a` with `aa` in a row,
@@ -566,49 +558,51 @@ def token_text(token: object) -> str | None:
 
 
 def _added_by_transformers(config: dict[str, Any], document: _Document) -> dict[str, dict[str, bool]]:
-    """Return the flags of the added tokens that transformers adds to those of tokenizer.json, or changes, by text.
+    """Return the flags of the added tokens that transformers adds to a tokenizer.json, or changes, by text.
 
     Raises:
         ValueError: If transformers would stop at a setting.
     """
-    known = {token["content"]: token for token in document.added_tokens or []}
-    padding = document.padding if isinstance(document.padding, dict) else {}
-    config = {"pad_token": padding.get("pad_token"), **config}
-    keys = dict.fromkeys([*_NAMED_TOKENS, *(name for name in config if name.endswith("_token"))])
-    listed = [*map(config.get, keys), *_list_tokens("extra_special_tokens", config)]
-    if not isinstance(config.get("extra_special_tokens") or {}, list):
-        listed += _list_tokens("additional_special_tokens", config)
-    different = {
-        repr(token): token for token in listed
-    }.values()  # the first of equal ones; the last of one text counts
-    named = {text: token for token in different if (text := token_text(token))}
-    tokens: dict[str, dict[str, Any]] = {}
+    added = document.added_tokens or []
+    known = {token["content"]: {name: token.get(name) for name in _TOKEN_FLAGS} for token in added}
+    names = dict.fromkeys([*_NAMED_TOKENS, *(name for name in config if name.endswith("_token"))])
+    extra = _list_tokens("extra_special_tokens", config)
+    has_names = bool(extra) and isinstance(config["extra_special_tokens"], dict)
+    unnamed = extra if extra and not has_names else _list_tokens("additional_special_tokens", config)
+    special = set(map(token_text, [*map(config.get, _NAMED_TOKENS), *([] if has_names else unnamed)]))
+    config = {"pad_token": (document.padding or {}).get("pad_token"), **config}
+    listed = [*map(config.get, names), *(extra if has_names else [])]
+    always_special = set(map(token_text, listed))
+    different = {repr(token): token for token in [*listed, *unnamed]}.values()  # the first of equal ones
+    named = {text: token for token in different if (text := token_text(token))}  # the last of one text
     if "added_tokens_decoder" in config:
         decoder = _list_tokens("added_tokens_decoder", config)
-        tokens = {text: token for token in decoder if isinstance(token, dict) and (text := token_text(token))}
+        given = {text: _flags(token) for token in decoder if isinstance(token, dict) and (text := token_text(token))}
     else:
-        ids = {token["id"] for token in known.values()}
-        added = config.get("added_tokens.json", {})
-        if (fault := next((text for text, number in added.items() if not isinstance(number, int)), None)) is not None:
+        ids, numbers = {token["id"] for token in added}, config.get("added_tokens.json", {})
+        if (fault := next((text for text, number in numbers.items() if not isinstance(number, int)), None)) is not None:
             raise ValueError(f"added_tokens.json has no number for {show_value(fault)}")
-        tokens = {text: {"special": text in named} for text, number in added.items() if number not in ids}
+        given = {text: _flags({"special": text in special}) for text, number in numbers.items() if number not in ids}
+    tokens = {text: flags for text, flags in given.items() if flags != known.get(text)}
     for text, token in named.items():
         if text not in known:
-            tokens.setdefault(text, token if isinstance(token, dict) else {})["special"] = True
-    flags = {text: _flags(token) for text, token in tokens.items()}
-    return {text: own for text, own in flags.items() if own != {name: known.get(text, {}).get(name) for name in own}}
-
-
-def _list_tokens(name: str, config: dict[str, Any]) -> list[Any]:
-    group = config.get(name)
-    tokens = list(group.values()) if isinstance(group, dict) else group or []
-    if not isinstance(tokens, list):
-        raise ValueError(f"{name} is {show_value(group)}, not a list of tokens")
+            tokens.setdefault(text, _flags(token if isinstance(token, dict) else {"special": True}))
+        if text in tokens and text in always_special:
+            tokens[text]["special"] = True
     return tokens
 
 
+def _list_tokens(name: str, config: dict[str, Any]) -> list[Any]:
+    group = config.get(name) or []
+    if isinstance(group, dict):
+        return list(group.values())
+    if not isinstance(group, list):
+        raise ValueError(f"{name} is {show_value(group)}, not a list of tokens")
+    return group
+
+
 def _flags(token: dict[str, Any]) -> dict[str, bool]:
-    """Return the flags of an added token, those that are left out as in `tokenizers.AddedToken`."""
+    """Return the flags of an added token, with the defaults of `tokenizers.AddedToken`."""
     given = {name: token[name] for name in _TOKEN_FLAGS if isinstance(token.get(name), bool)}
     return dict.fromkeys(_TOKEN_FLAGS, False) | {"normalized": not given.get("special", False)} | given
 
@@ -625,13 +619,18 @@ def _require_same_ends(config: dict[str, Any], loaded: tokenizers.Tokenizer) -> 
         raise ValueError("split_special_tokens in tokenizer_config.json has special tokens split like other text")
     if "add_bos_token" in config or "add_eos_token" in config:
         ends = [(config.get(f"add_{end}_token"), token_text(config.get(f"{end}_token"))) for end in ("bos", "eos")]
-        bos, eos = ([loaded.token_to_id(token)] if wanted and token is not None else [] for wanted, token in ends)
-        plain, processed = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
-        if processed != [*bos, *plain, *eos]:
-            raise ValueError(
-                f"add_bos_token and add_eos_token turn a text into {[*bos, *plain, *eos]}, its post-processor into "
-                f"{processed}"
-            )
+        wanted = tuple((loaded.token_to_id(token),) if adds and token is not None else () for adds, token in ends)
+        if (around := tokens_around(loaded)) != wanted:
+            raise ValueError(f"add_bos_token and add_eos_token put {wanted} around a text, its post-processor {around}")
+
+
+def tokens_around(loaded: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the tokens that the post-processor adds before and after a text; None if it does something else."""
+    plain, whole = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
+    for begin in range(len(whole) - len(plain) + 1):
+        if whole[begin : begin + len(plain)] == plain:
+            return tuple(whole[:begin]), tuple(whole[begin + len(plain) :])
+    return None
 
 
 # What transformers makes of the class that tokenizer_config.json names; it was tried with transformers 5.23.
@@ -642,28 +641,19 @@ _CLASSES_WITH_OPTION = ("LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer",
 """Classes that heed `add_prefix_space`."""
 
 
-def describe_folder(path: str, tokenizer: Tokenizer) -> str | None:
-    """Return a note if transformers, by the class that a folder names, treats the space before a text differently.
-
-    Args:
-        path: What `load_tokenizer` was given.
-        tokenizer: What it returned.
-    """
-    folder, _ = find_tokenizer(path)
-    if tokenizer.library != "tokenizers" or not os.path.isdir(folder):
-        return None
-    config, document = read_folder_config(folder), json.loads(tokenizer.content)
+def _describe_class(folder: str, config: dict[str, Any], document: _Document) -> str | None:
+    """Return a note if transformers, by the class that a folder names, treats the space before a text differently."""
     name = str(config.get("tokenizer_class")).removesuffix("Fast")
-    parts = [*flat_steps(document.get("pre_tokenizer")), *flat_steps(document.get("normalizer"))]
-    if name in _SPACE_CLASSES and any(part.get("type") == "ByteLevel" for part in parts):
+    steps = [*flat_steps(document.pre_tokenizer), *flat_steps(document.normalizer)]
+    if name in _SPACE_CLASSES and any(step.get("type") == "ByteLevel" for step in steps):
         return None  # such a class leaves a tokenizer.json of another family alone
     option = config.get("add_prefix_space") if name in _CLASSES_WITH_OPTION else None
     wanted = option if isinstance(option, bool) else _SPACE_CLASSES.get(name)
     adds = any(
-        part.get("add_prefix_space") is True
-        or part.get("prepend_scheme") in ("always", "first")
-        or part.get("type") == "Prepend"
-        for part in parts
+        step.get("add_prefix_space") is True
+        or step.get("prepend_scheme") in ("always", "first")
+        or step.get("type") == "Prepend"
+        for step in steps
     )
     if wanted is None or wanted == adds:
         return None

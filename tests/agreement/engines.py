@@ -2,9 +2,8 @@
 
 import json
 
-from dsindex.text.encoders import encode_by_reference, make_encoder
+from dsindex.text.encoders import TEXT_SEPARATOR, convert_sentencepiece, encode_by_reference, make_encoder
 from dsindex.text.engines import Engine, choose_separator
-from dsindex.text.gigatoken_loader import TEXT_SEPARATOR, convert_sentencepiece
 from dsindex.text.tiktoken_files import END_OF_TEXT, read_definition
 from dsindex.text.tokenizer import Tokenizer, open_library
 from tests.support.text_tokenizers import as_tokenizer

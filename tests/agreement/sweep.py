@@ -4,8 +4,8 @@ import itertools
 import random
 import time
 
+from dsindex.text.encoders import SCHEMES
 from dsindex.text.engines import DIFFERING, PATTERNS, read_ranges
-from dsindex.text.gigatoken_loader import SCHEMES
 from tests.agreement import vocabularies as v
 from tests.agreement.engines import BothEngines
 from tests.agreement.texts import (

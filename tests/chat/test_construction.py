@@ -7,7 +7,6 @@ import pytest
 
 from dsindex.chat.config import parse_config, read_instruction_config
 from dsindex.chat.encode import InstructionEncoder
-from dsindex.chat.tokens import show_masks
 from dsindex.errors import InputError, RecordProblem, TokenizerError
 from tests.support.chat_tokenizers import KINDS, train
 from tests.support.conversations import HUMAN, SPEC_RECORD, SPEC_YAML, config, conversation
@@ -134,8 +133,9 @@ def test_special_tokens_in_text_are_counted_or_refused():
 def learnt_texts(yaml, record):
     tokenizer = train("bytes")
     encoded = InstructionEncoder(parse_config(yaml), tokenizer).encode(record)
-    lines = show_masks(encoded.tokens, encoded.mask, tokenizer).split("\n")
-    return [line.split(" | ")[1] for line in lines if line.startswith("learn")]
+    borders = np.flatnonzero(np.diff(encoded.mask)) + 1
+    runs = zip(np.split(encoded.tokens, borders), np.split(encoded.mask, borders), strict=True)
+    return [tokenizer.decode(ids) for ids, mask in runs if mask.any()]
 
 
 def test_records_may_lack_fields_from_which_nothing_is_learnt():
@@ -158,8 +158,8 @@ def test_special_tokens_of_a_list_are_checked_and_not_written():
 def test_weights_and_last_turn_leave_replies_out():
     record = conversation("up", "one", "up", "two", "three")
     record["conversations"][-1]["from"] = "gpt"
-    assert learnt_texts(SPEC_YAML, record) == ["'one'", "'twothree</s>'"]
-    assert learnt_texts(SPEC_YAML + "learn: last_turn\n", record) == ["'twothree</s>'"]
+    assert learnt_texts(SPEC_YAML, record) == ["one", "twothree</s>"]
+    assert learnt_texts(SPEC_YAML + "learn: last_turn\n", record) == ["twothree</s>"]
     record["conversations"][3]["weight"] = 0
     record["conversations"][1]["train"] = False
-    assert learnt_texts(SPEC_YAML, record) == ["'three</s>'"]
+    assert learnt_texts(SPEC_YAML, record) == ["three</s>"]

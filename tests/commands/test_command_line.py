@@ -57,6 +57,8 @@ def test_build_has_at_most_60_arguments():
     (["build", "--ouput-prefix", "x"], "error: there is no option --ouput-prefix\nhint: did you mean --output-"),
     (["build", "--inptu", "x"], "error: there is no option --inptu\nhint: did you mean --input"),
     (["build", "--input", "a", "--replace", "b"], "error: unexpected argument: b\nhint: `dsindex build -h` lists"),
+    (["--json", "build", "--inptu", "x"], "error: there is no option --inptu\nhint: did you mean --input"),
+    (["build", "a.jsonl"], "error: unexpected argument: a.jsonl\nhint: did you mean --input a.jsonl?"),
     (["biuld", "--input", "x"], "error: there is no command 'biuld'\nhint: did you mean `build`?\n"),
     (["help", "biuld"], "error: there is no command 'biuld'\nhint: did you mean `build`?\n"),
     (["--inptu"], "error: there is no option --inptu\nhint: `dsindex -h` lists"),
@@ -161,7 +163,7 @@ def build(folder, *words):
     (["--max-bad-records", LONG], f"--max-bad-records: {repr(LONG)[:80]}… is not a number such as 100"),
     (["--shard-deadline", "inf"], "--shard-deadline: 'inf' is not a number "),
     ([*INDEX[2:], "--seq-length", str(2**31 - 1)], "--seq-length: '2147483647' is not an integer from 2 to 2147483646"),
-    ([*INDEX[:2], "--num-samples", LONG], "--num-samples: expected one to three numbers"),
+    ([*INDEX[:2], "--num-samples", LONG], f"--num-samples: '{'9' * 79}… is not one to three numbers"),
 ], ids=lambda words: " ".join(words)[:40] if isinstance(words, list) else "")  # fmt: skip
 def test_numbers_out_of_range_are_refused_before_work(words, message, tmp_path, capsys):
     assert build(tmp_path / "out", *words) == 2

@@ -9,8 +9,7 @@ import dsindex
 from dsindex.commands.api import join_packed
 from dsindex.commands.convert import convert_to_indexed, convert_to_pbin, convert_version
 from dsindex.datasets.detect import detect_dataset
-from dsindex.datasets.document_shuffle import permute
-from dsindex.datasets.documents import open_documents
+from dsindex.datasets.documents import open_documents, permute
 from dsindex.errors import FormatError, OutputError
 from dsindex.formats.pbin import PBIN_VERSIONS
 from tests.support.datasets import write_dataset
@@ -117,3 +116,10 @@ def test_shuffled_documents_keep_their_sequences(tmp_path):
     found = dsindex.open(tmp_path / "b")
     documents = [[found[each].tolist() for each in found.document_sequences(number)] for number in range(5)]
     assert documents == [lists[number] for number in permute(np.arange(5), 5, seed=8)] != lists
+    parts = [write_dataset(tmp_path / name, own) for name, own in {"c": lists[:2], "d": [], "e": lists[2:]}.items()]
+    for _ in range(2):  # the same again is as good
+        dsindex.merge(parts, output_prefix=tmp_path / "f", shuffle_documents=8)
+    assert pair(tmp_path / "f") == pair(tmp_path / "b")
+    with pytest.raises(OutputError, match="exists already, with other content"):
+        dsindex.merge(parts[:1], output_prefix=tmp_path / "f", shuffle_documents=8)
+    assert len(list(tmp_path.glob("f*"))) == 2

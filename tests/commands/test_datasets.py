@@ -48,8 +48,29 @@ def test_output_that_is_an_input_by_another_name_is_refused(tmp_path, cli, comma
     assert {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.iterdir()} == before
 
 
-COMMANDS = {
-    "verify": "verify d", "merge": "merge --input d --output-prefix m",
-    "index": "index --data-path d --seq-length 2 --epochs 1 --data-cache-path c --tokenizer-identifiers t.json",
-    "mix": "mix --data-path d --seq-length 2", "convert": "convert d d.pbin",
-}  # fmt: skip
+LIST_JOB = "--seq-length 4 --split 1 --executor local --plain-names --num-samples 5"
+
+
+@pytest.mark.parametrize(("command", "code", "shown"), [
+    ("verify", 0, ["/a_000 ", "/a_001 "]),
+    ("inspect", 0, ["/a_000: 6 documents, 75.0% of the weights", "/a_001: 2 documents, 25.0%"]),
+    ("report -o r.html", 0, ["r.html"]),
+    ("mix --seq-length 4 --split 1", 0, ["--data-path 0.75 ", "/a_000 0.25 "]),
+    ("mix b LIST --seq-length 4 --split 1 --tokens 80", 0, ["--data-path 0.5 b 0.375 "]),
+    ("mix b=40% LIST=60% --seq-length 4 --split 1 --tokens 80", 0, ["--data-path 0.4 b 0.45 "]),
+    ("mix b LIST=1epoch --seq-length 4 --split 1", 0, ["--data-path 0.5 b 0.375 "]),
+    ("mix --seq-length 4 --split 1 --data-path", 0, ["--data-path 24 ", "/a_000 8 "]),
+    (f"index {LIST_JOB} --dry-run --data-cache-path c --data-path", 0, ["3 caches planned"]),
+    (f"index {LIST_JOB} --dry-run --data-cache-path c --data-path 0.5 b 0.5", 0, ["4 caches planned"]),
+    ("inspect --document 1", 1, ["--document does not apply to: list"]),
+    ("verify b --same-as", 1, ["LIST: neither .bin and .idx nor a .pbin, but list"]),
+])  # fmt: skip
+def test_list_of_datasets_is_an_argument_as_they_are(command, code, shown, tmp_path, cli, monkeypatch):
+    """A list as `build --max-dataset-size` writes it."""
+    monkeypatch.chdir(tmp_path)
+    write_dataset(tmp_path / "a_000", [[[1] * 4]] * 6)
+    write_dataset(tmp_path / "a_001", [[[1] * 4]] * 2)
+    write_dataset(tmp_path / "b", [[[1] * 4]] * 8)
+    Path("a.txt").write_text(f"24 {tmp_path}/a_000\n8 {tmp_path}/a_001\n")
+    found = cli((command if "LIST" in command else f"{command} LIST").replace("LIST", "a.txt").split(), code)
+    assert [part for part in shown if part.replace("LIST", "a.txt") not in found.out + found.err] == [], found

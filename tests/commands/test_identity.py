@@ -141,7 +141,7 @@ SHARD = b'{"kind":"shard"'
 
 
 def test_shard_size_of_a_large_job_is_kept_when_inputs_are_added(monkeypatch, capsys):
-    monkeypatch.setattr("dsindex.runtime.inputs.JOB_SHARDS", 4)
+    monkeypatch.setattr("dsindex.runtime.plan.JOB_SHARDS", 4)
     monkeypatch.setattr("dsindex.options.common.TextConfig.largest_shard", 1 << 10)
     for name, lines in (("a", 60), ("b", 90)):
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:lines] * 3))
@@ -183,3 +183,21 @@ def test_several_datasets_of_one_build_are_one_dataset_cut_between_inputs(monkey
     assert build("a b c d", options=several) == 0
     assert "already complete" in capsys.readouterr().out
     assert not Path("out/x.build").exists()
+
+
+def test_build_with_too_many_documents_for_a_dataset_makes_several_and_says_so(monkeypatch, capsys):
+    for name in "abcd":
+        Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:40]))
+    monkeypatch.setattr("dsindex.commands.build.MOST_DOCUMENTS", 120)
+    assert build("a b c d", "x/x", ["--dry-run"]) == 0
+    [size] = set(re.findall(r"so several are made, as with --max-dataset-size (\d+B)", capsys.readouterr().out))
+    assert build("a b c d", "x/x", ["--num-samples", "9", "--seq-length", "8"]) == 2
+    assert "index caches need all datasets at once\nhint: leave out" in capsys.readouterr().err
+    assert build("a b c d") == build("a b c d") == 0
+    assert f"so several are made, as with --max-dataset-size {size}" in capsys.readouterr().err
+    assert build("a b c d", "other/x", ["--max-dataset-size", size]) == 0
+    made = sorted(path.name for path in Path("out").iterdir())
+    assert len([name for name in made if name.endswith(".bin")]) in {2, 4}
+    assert made == sorted(path.name for path in Path("other").iterdir())
+    for name in (name for name in made if name.endswith((".bin", ".idx"))):
+        assert Path("out", name).read_bytes() == Path("other", name).read_bytes()

@@ -9,10 +9,10 @@ import pytest
 
 from dsindex.cli.render import describe
 from dsindex.commands.api import verify
+from dsindex.commands.build import estimate_build
 from dsindex.errors import BadRecordError, InputError
 from dsindex.formats.provenance import read_rows
 from dsindex.options.build import BuildConfig
-from dsindex.runtime.estimate import estimate_build
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dsindex.errors import InputError
 from dsindex.runtime.input_paths import find_paths, find_split, require_all_parts
-from dsindex.runtime.inputs import look_at_inputs
+from dsindex.runtime.plan import look_at_inputs
 from dsindex.runtime.work_folder import MARKER_FILE
 from dsindex.store.listing import expand_pattern, is_match
 from tests.support.golden import OWN
@@ -313,6 +313,6 @@ def test_repeated_inputs_are_told(cli):
     for name in "abc":
         write(f"{name}.jsonl", content=LINES[0])
     paths = ["a.jsonl", "b.jsonl", "c.jsonl", "./a.jsonl"]
-    said = build(cli, "twice", "--input", *paths).out
+    said = build(cli, "twice", "--input", *paths).err
     assert re.search(r"inputs that are given more than once: .*/a\.jsonl \(2 times\)\n", said)
-    assert "more than once" not in build(cli, "once", "--input", *paths[:3]).out
+    assert "more than once" not in build(cli, "once", "--input", *paths[:3]).err

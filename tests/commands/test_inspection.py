@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.commands.token_text import cut_pieces
+from dsindex.commands.token_data import cut_pieces
 from dsindex.text.encoders import encode_by_reference
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.foreign_tokenizers import sentencepiece_model, tiktoken_file

@@ -15,6 +15,8 @@ from dsindex.options.merge import MergeConfig
 from dsindex.runtime.dispatch import JOB_VARIABLE, cluster_address, wants_ray
 from dsindex.runtime.executors import ClusterLostError
 from tests.commands.test_executors import Large, call, die, fail, hang_once, place_of, process_id, run
+from tests.support.conversations import CONVERSATIONS
+from tests.support.golden import OWN
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.ray
@@ -162,3 +164,39 @@ def test_lost_head_ends_the_job_before_ray_ends_the_process(executor, monkeypatc
         with pytest.raises(ClusterLostError, match="has not answered for 0 s and is lost"):
             executor.wait(0.0)
     executor._head = head
+
+
+@pytest.mark.usefixtures("ray_instance")
+def test_relative_paths_are_the_drivers_in_every_command(cli, tmp_path, monkeypatch):
+    """Workers run in another folder than the driver, which has moved since Ray started."""
+    monkeypatch.chdir(tmp_path)
+    os.symlink(OWN.docs, "docs.jsonl")
+    os.symlink(OWN.plain_tokenizer, "model")
+    os.symlink(CONVERSATIONS, "chats.jsonl")
+    Path("chat.yaml").write_text("chat_template: chatml\ncontrol_tokens: allow\n")
+    text, ray = ["--input", "docs.jsonl", "--tokenizer-model", "model"], ["--executor", "ray"]
+    chats = ["--input", "chats.jsonl", "--tokenizer-model", "model", "--on-bad-record", "quarantine"]
+    caches = ["--seq-length", "64", "--epochs", "1", "--split", "1,0,0", "--data-cache-path", "caches"]
+    for words in (
+        ["build", *text, "--append-eod", "--output-prefix", "x", "--shard-size", "9kB", *ray],
+        ["build", *text, "--append-eod", "--output-prefix", "y", "--work-dir", "work", "--keep-shards", *ray],
+        ["merge", "--input", "x_text_document", "y_text_document", "--output-prefix", "both", *ray],
+        ["pack", *text, "--output", "x.pbin", "--eod-token", "<|endoftext|>", *ray],
+        [
+            "instruct",
+            "chat.yaml",
+            *chats,
+            "--output-prefix",
+            "chat",
+            "--seq-length",
+            "999",
+            "--export",
+            "parquet",
+            *ray,
+        ],
+        ["index", "--data-path", "both", *caches, *ray],
+        ["verify", "both", "--cache", "caches", *ray],
+        ["verify", "x_text_document", "--against-source", *ray],
+        ["verify", "x_text_document", "--same-as", "y_text_document", *ray],
+    ):
+        cli(words)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from dsindex.chat.config import check_config
-from dsindex.commands import verify_tokens
 from dsindex.datasets.detect import DetectedDataset
 from dsindex.datasets.documents import open_documents
 from dsindex.errors import InputError, TokenizerError
@@ -77,7 +76,7 @@ def test_without_provenance_there_is_another_way(built):
 
 
 def test_first_document_that_differs_is_named_with_its_line(built, monkeypatch):
-    monkeypatch.setattr(verify_tokens, "SHARD_BYTES", 5000)
+    monkeypatch.setattr("dsindex.commands.verify.SHARD_BYTES", 5000)
     change_token(built, 10000, 7)
     forge_digest(built)
     [finding] = verify(built, against_source=True).findings
@@ -88,7 +87,7 @@ def test_first_document_that_differs_is_named_with_its_line(built, monkeypatch):
 
 @pytest.mark.parametrize(("share", "num"), [(0.01, 1), (0.5, 7)])
 def test_a_sample_of_the_shards_is_compared(share, num, built, monkeypatch):
-    monkeypatch.setattr(verify_tokens, "SHARD_BYTES", 5000)
+    monkeypatch.setattr("dsindex.commands.verify.SHARD_BYTES", 5000)
     name = verify(built, against_source=True, sample=share).checks[-1].name
     assert name.startswith(f"against the source: {num} of 13 shards")
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dsindex.datasets import IndexedDataset
-from dsindex.datasets.document_shuffle import ShuffledDocuments, permute
-from dsindex.datasets.documents import documents_of
+from dsindex.datasets.documents import ShuffledDocuments, documents_of, permute
 from tests.support.datasets import write_dataset
 
 
@@ -35,8 +34,8 @@ def test_numbers_beyond_32_bits_are_permuted():
 
 
 def test_reader_gathers_the_documents_of_all_datasets(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsindex.datasets.document_shuffle.BLOCK_DOCUMENTS", 7)
-    monkeypatch.setattr("dsindex.datasets.document_shuffle.PIECE_TOKENS", 10)
+    monkeypatch.setattr("dsindex.datasets.documents.GATHERED_DOCUMENTS", 7)
+    monkeypatch.setattr("dsindex.datasets.documents.PIECE_TOKENS", 10)
     rng = np.random.default_rng(3)
     lengths = [rng.integers(1, 25, rng.integers(0, 3)).tolist() for _ in range(60)]
     documents = [[rng.integers(1, 99, length).tolist() for length in own] for own in lengths]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dsindex.commands.raw_index import create_raw_index
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
-from dsindex.formats.raw_index import read_raw_index
+from dsindex.formats.pickled_pairs import read_raw_index
 from dsindex.text.line_index import is_json
 from tests.support.golden import MODALITIES
 

@@ -166,7 +166,7 @@ def test_refusals_while_publishing_are_one_sentence(store, texts, cli):
 
 
 @pytest.mark.parametrize(("source", "words"), [
-    ("s3://src/*.nothing", "no object matches"),
+    ("s3://src/*.nothing", "nothing matches this pattern"),
     ("s3://src/nothing/", "no file with records"),
     ("s3://gone/", "there is no such bucket"),
 ])  # fmt: skip

@@ -118,7 +118,7 @@ FAULTS = {
         "/en/none.jsonl",
         "no such file in this commit of the dataset hint: check the path",
     ),
-    "no match": ({}, {}, "/en/*.txt", "no object matches"),
+    "no match": ({}, {}, "/en/*.txt", "nothing matches this pattern"),
     "gated": ({"gated": True}, {}, "/en/*", "the store does not accept the credentials of this node"),
     "signature refused": ({"faults": [("storage", 403)] * 99}, {}, "/de/*", "the store does not allow it"),
 }

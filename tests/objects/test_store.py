@@ -42,16 +42,16 @@ def test_writes_replace(place):
 def test_conditions_of_writes_hold():
     path = "s3://out/a"
     objects = store_of(path)
-    first = objects.put_if_absent(path, b"one")
+    first = objects.put_if(path, b"one")
     assert first
-    assert objects.put_if_absent(path, b"two") is None
-    second = objects.put_if_match(path, b"two", first)
+    assert objects.put_if(path, b"two") is None
+    second = objects.put_if(path, b"two", first)
     assert second
-    assert objects.put_if_match(path, b"three", first) is None
-    assert objects.put_if_match("s3://out/none", b"x", first) is None
+    assert objects.put_if(path, b"three", first) is None
+    assert objects.put_if("s3://out/none", b"x", first) is None
     assert objects.read(path) == (b"two", second)
     objects.put(path, b"three")
-    assert objects.put_if_match(path, b"four", second) is None
+    assert objects.put_if(path, b"four", second) is None
 
 
 def test_listing_is_sorted_and_removal_is_idempotent(place):
@@ -130,7 +130,7 @@ def test_what_passes_is_tried_again(store, answer):
     store.fail("/out/x", answer, times=2)
     assert objects.read("s3://out/x")[0] == CONTENT
     store.fail("PUT /out/y", answer)
-    assert objects.put_if_absent("s3://out/y", b"mine")  # though an answer was lost
+    assert objects.put_if("s3://out/y", b"mine")  # though an answer was lost
     store.fail("/out", answer, times=2)
     assert len(objects.list("s3://out/")) == 2
 

@@ -27,7 +27,7 @@ def write_part(prefix, documents, *, dtype="<u2", modes=False, seed=0):
 
 def range_of(parts, output):
     pieces = [(part.bin, 0, part.bin.size_bytes) for part in parts]
-    return MergeRange(number=0, begin=0, output=str(output), pieces=tuple(pieces))
+    return MergeRange(begin=0, output=str(output), pieces=tuple(pieces))
 
 
 @pytest.mark.parametrize("modes", [False, True], ids=["text", "modes"])

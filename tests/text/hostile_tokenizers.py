@@ -17,7 +17,7 @@ from dsindex.errors import DsindexError
 from dsindex.text.encoders import make_encoder
 from dsindex.text.engines import choose_engine
 from dsindex.text.tiktoken_files import TokenizerOptions
-from dsindex.text.tokenizer import decode, describe_folder, load_tokenizer
+from dsindex.text.tokenizer import decode, load_tokenizer
 from tests.agreement import vocabularies as v
 from tests.support import damage
 from tests.support import text_tokenizers as trained
@@ -120,7 +120,6 @@ KINDS = ["tokenizer.json", *SIDE_FILES, "tiktoken", "megatron", "sentencepiece",
 def use(path, options=None):
     """Do with a tokenizer what a build does before it begins."""
     tokenizer = load_tokenizer(path, options=options)
-    describe_folder(path, tokenizer)
     engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
     decode(tokenizer, make_encoder(tokenizer, engine).encode([TEXT]).tokens[:5])
 

@@ -10,9 +10,8 @@ from tiktoken_ext import openai_public
 from tokenizers import models, pre_tokenizers
 
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.text.encoders import make_encoder
+from dsindex.text.encoders import TEXT_SEPARATOR, make_encoder
 from dsindex.text.engines import PATTERNS, choose_engine
-from dsindex.text.gigatoken_loader import TEXT_SEPARATOR
 from dsindex.text.tiktoken_files import (
     CL100K_PATTERN,
     MEGATRON_PATTERNS,
@@ -20,7 +19,7 @@ from dsindex.text.tiktoken_files import (
     TokenizerOptions,
     read_definition,
 )
-from dsindex.text.tokenizer import decode, describe_folder, load_tokenizer, shared_tokenizer
+from dsindex.text.tokenizer import decode, load_tokenizer, shared_tokenizer
 from tests.support import text_tokenizers as trained
 from tests.support.foreign_tokenizers import (
     SENTENCEPIECE_SHAPES,
@@ -196,14 +195,6 @@ def test_other_files_are_refused(tmp_path, vocabulary, merges, message):
         load_tokenizer("", options=options(tmp_path, vocabulary, merges))
 
 
-def test_folder_that_contradicts_itself_leads_to_its_tokenizer_json(tmp_path):
-    (tmp_path / "tokenizer.json").write_bytes(trained.byte_level())
-    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "<pad>"}')
-    with pytest.raises(TokenizerError, match=f"use --tokenizer-model {tmp_path}/tokenizer.json for the tokenizer.json"):
-        load_tokenizer(str(tmp_path))
-    assert load_tokenizer(f"{tmp_path}/tokenizer.json").content == trained.byte_level()
-
-
 def metaspace(prepend):
     """A tokenizer.json in the shape of Llama's, with or without a space before every text."""
     pieces = ["<unk>", "<s>", "</s>", "\u2581", "a", "t", "e", "x"]
@@ -223,5 +214,5 @@ def test_class_that_changes_texts_is_told(tmp_path, content, config, wanted):
     """The cases are those that were tried with transformers 5.23."""
     (tmp_path / "tokenizer.json").write_bytes(content)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    note = describe_folder(str(tmp_path), load_tokenizer(str(tmp_path)))
+    note = load_tokenizer(str(tmp_path)).note
     assert note is None if wanted is None else f"with which transformers {wanted}" in note

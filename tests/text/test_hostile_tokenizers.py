@@ -23,4 +23,4 @@ def test_overlaps_of_many_added_tokens_are_found_at_once():
     """The product over these pairs took 20 minutes."""
     raw, late = ([f"<{kind}{number:x}>" for number in range(30_000)] for kind in "rl")
     assert find_overlap(raw, late) is None
-    assert find_overlap([*raw, "l5>"], late) == ("l5>", "<l5>")
+    assert {*find_overlap([*raw, "l5>"], late)} == {"l5>", "<l5>"}

@@ -1,5 +1,7 @@
 """The tokens of documents on disk, against the rules of Megatron and Modalities one document at a time."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from dsindex.errors import TokenizerError
 from dsindex.text.encoders import TokenBatch
-from dsindex.text.layout import lay_out_documents, lay_out_pbin_documents
+from dsindex.text.layout import lay_out_documents
 
 EOD = 7
 documents_strategy = st.lists(st.lists(st.lists(st.integers(0, 60_000), max_size=5), max_size=4), max_size=12)
@@ -41,7 +43,7 @@ def test_lay_out_documents_equals_reference(documents, eod, fast, lists):
     per_record = np.array([len(texts) for texts in documents], np.int64) if lists else None
     batch = batch_of([text for texts in documents for text in texts], per_record)
     rule = "eod" if fast else "keep"
-    got = lay_out_documents(batch, dtype=np.dtype("<u2"), eod_id=eod, empty_documents=rule, vocabulary_size=1 << 16)
+    got = lay_out_documents(batch, dtype=np.dtype("<u2"), eod_id=eod, layout=rule, vocabulary_size=1 << 16)
     tokens, lengths, per_document = reference(documents, eod, fast=fast)
     assert got.num_empty == sum(not any(texts) for texts in documents)
     assert got.tokens.tolist() == tokens
@@ -56,7 +58,7 @@ def test_lay_out_documents_never_wraps_a_token():
         lay_out_documents(batch_of([[1, 70_000]]), dtype=np.dtype("<u2"), eod_id=EOD, vocabulary_size=1 << 20)
 
 
-@pytest.mark.parametrize("lay_out", [lay_out_documents, lay_out_pbin_documents])
+@pytest.mark.parametrize("lay_out", [lay_out_documents, partial(lay_out_documents, layout="pbin")])
 def test_ids_outside_the_vocabulary_are_refused_even_if_they_do_not_fit(lay_out):
     batch = batch_of([[1, 2], [70_000]])
     with pytest.raises(TokenizerError, match="returned the id 70000 though its vocabulary has 70000 tokens"):
@@ -70,7 +72,8 @@ def test_ids_outside_the_vocabulary_are_refused_even_if_they_do_not_fit(lay_out)
     eod=st.sampled_from([None, EOD]),
 )
 def test_lay_out_pbin_documents_drops_empty_texts_and_never_repeats_eod(texts, eod):
-    got = lay_out_pbin_documents(batch_of(texts), dtype=np.dtype("<u2"), eod_id=eod, vocabulary_size=1 << 16)
+    batch = batch_of(texts)
+    got = lay_out_documents(batch, dtype=np.dtype("<u2"), eod_id=eod, layout="pbin", vocabulary_size=1 << 16)
     kept = [text for text in texts if text]
     wanted = [text if eod is None or text[-1] == eod else [*text, eod] for text in kept]
     assert got.tokens.tolist() == [token for text in wanted for token in text]

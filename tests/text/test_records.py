@@ -82,11 +82,11 @@ def test_a_long_line_takes_little_more_memory_than_the_limit(tmp_path, suffix, c
     part = part_of(path, form=InputForm(container=container))
     tracemalloc.start()
     try:
-        [(_, line)] = TaskReader([part]).lines(block_bytes=1 << 16, max_line_bytes=limit)
+        [(_, block)] = TaskReader([part]).lines(block_bytes=1 << 16, max_line_bytes=limit)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (line.num_bytes, len(line.head)) == (size_bytes, 1 << 20)
+    assert (block.sizes.tolist(), len(block.line(0))) == ([size_bytes], 1 << 20)
     assert peak < 1.4 * limit
 
 

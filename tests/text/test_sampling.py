@@ -5,7 +5,7 @@ import json
 
 import xxhash
 
-from dsindex.text.sampling import HASH_SEED, Sample, hash_records, sample_records
+from dsindex.text.blocks import HASH_SEED, Sample, hash_records, sample_records
 from dsindex.text.selection import open_selection
 from tests.support.datasets import part_of, read_part
 

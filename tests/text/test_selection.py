@@ -27,7 +27,7 @@ def test_condition_is_evaluated_before_keys_are_read():
     found = judge(selection, b'{"keep": false, "b": "no number"}', b"no JSON", b"[1]", b'{"keep": true}', b'{"b": {}}')
     assert found == [
         None,
-        "not valid JSON: Expecting value at column 1",
+        "not valid JSON: Expecting value at column 1; --input-format lines reads plain text",
         "not a JSON object but a list" + ARRAY,
         "no key 'text'; the record has 'keep'",
         None,

@@ -20,8 +20,7 @@ from dsindex.text.input_format import InputForm, detect_form
 from dsindex.text.reader import TaskReader
 from dsindex.text.records import parse_block
 from dsindex.text.selection import open_selection
-from dsindex.text.table_values import json_values
-from dsindex.text.tables import measure_table
+from dsindex.text.tables import json_values, measure_table
 from tests.support.datasets import part_of, read_part
 
 STORED = ("parquet", "arrow-file", "arrow-stream")
@@ -142,7 +141,7 @@ def test_binary_values_are_utf8_or_bad(format, kind, tmp_path):
     path = write_table(tmp_path / "table", pa.table({"text": array, "id": [1, 2, 3]}), format)
     assert read(path, format)[0] == {0: (["good"],), 2: (["fine é"],)}
     [(number, (reason, _))] = read(path, format)[1].items()
-    assert (number, reason) == (1, "the value under the key 'text' is not UTF-8")
+    assert (number, "a text that is not UTF-8" in reason) == (1, True)
     selection = open_selection(['x=.text | if type == "array" then .[0] else . end'])
     texts, bad, _ = collect(parse_block(block, selection, 1 << 30) for block in read_lines(path, format, 1))
     assert list(texts.values()) == [(["good"],), (["fine é"],)]

@@ -1,6 +1,9 @@
 """`--document-order`, `--continue-from` and `--blend-schedule`: what is read, and in which order."""
 
+import contextlib
 import hashlib
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from dsindex.cli.render import describe
 from dsindex.datasets import BlendedDataset
 from dsindex.errors import DsindexError, OutputError, UsageError
 from dsindex.options.index import IndexConfig
+from dsindex.store.local import DigestingWriter
 from tests.commands.index.index_jobs import indexed, options
 from tests.support.datasets import write_dataset
 
@@ -21,6 +25,10 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 def arrays(folder):
     return {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in sorted(Path(folder).glob("*.npy"))}
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).glob("*")}
 
 
 def document_index(folder, split="train"):
@@ -84,7 +92,7 @@ def test_orders_of_files_are_read_in_their_order():
 
 
 @pytest.mark.parametrize(("changes", "said"), [
-    ({"document_order": "sorted"}, "expected shuffled, packed, length, or a file .npy or .parquet, got 'sorted'"),
+    ({"document_order": "sorted"}, "'sorted' is not shuffled, packed, length, or a .npy"),
     ({"document_order": "s3://b/order.npy"}, "s3://b/order.npy"),
     ({"document_order": "o.npy", "document_order_splits": ["train", "valid"]}, "orders the documents of one split"),
     ({"document_order": "packed", "fim_data": True}, "--fim-data and --document-order cannot be combined"),
@@ -190,7 +198,7 @@ SCHEDULE = {**FIRST, "num_samples": "201", "blend_schedule": "0:90,10 50%:50,50"
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"consumed_samples": 100}, "expected a multiple of --global-batch-size 24"),
+    ({"consumed_samples": 100}, "100 is not a multiple of --global-batch-size 24"),
     ({"seq_length": 60}, r"samples have 30 tokens in .*, not 60"),
     ({"continue_from": "elsewhere"}, "elsewhere: "),
     ({"consumed_samples": 9600}, "9600"),
@@ -216,3 +224,46 @@ def test_planned_caches_do_not_depend_on_workers_or_executors(job):
     indexed(**{**job, "workers": 1, "data_cache_path": "this"})
     indexed(**{**job, "executor": "processes", "data_cache_path": "that"})
     assert arrays("this") == arrays("that") != {}
+
+
+class Killed(BaseException):
+    """The driver is gone."""
+
+
+@contextlib.contextmanager
+def killed_at(number):
+    """Let the job in the block end at a change of the disk, after which it changes nothing; gives their names."""
+    changes = []
+
+    def counted(name, function):
+        def changed(*arguments, **options):
+            if name != "open" or arguments[1] & (os.O_WRONLY | os.O_RDWR):
+                changes.append(name)
+            if len(changes) > number:
+                raise Killed
+            return function(*arguments, **options)
+
+        return changed
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in ((os, "open"), (os, "replace"), (os, "unlink"), (os, "pwrite"), (DigestingWriter, "write")):
+            patch.setattr(owner, name, counted(name, getattr(owner, name)))
+        with contextlib.suppress(Killed, RuntimeError):  # a worker that dies is an internal error
+            yield changes
+
+
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_continued_caches_are_completed_after_a_kill_at_any_change_of_the_disk(step):
+    indexed(**FIRST)
+    before = contents("first")
+    with killed_at(10**6) as changes:
+        indexed(**SECOND, workers=1)
+    expected = contents("second")
+    assert {*changes} >= {"open", "replace", "write"}
+    for number in range(0, len(changes), step):
+        shutil.rmtree("second")
+        with killed_at(number):
+            indexed(**SECOND, workers=1)
+        indexed(**SECOND, workers=1)
+        assert contents("second") == expected, (number, changes[number])
+    assert contents("first") == before

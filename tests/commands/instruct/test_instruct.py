@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 
 import msgspec
 import numpy as np
@@ -315,3 +316,25 @@ def test_tables_give_the_tokens_of_json_and_what_is_not_written_is_said(tmp_path
     assert "reasoning" not in cli([*words[:-1], f"{words[-1]}-dropped", "--reasoning", "drop"]).out
     refused = cli([*words[:-1], f"{words[-1]}-refused", "--unwritten", "refuse"], 1).err
     assert "reasoning_content: the template does not use it; see `unwritten` (not-written)" in refused
+
+
+def test_show_prints_the_records_that_a_build_would_train_on_and_writes_nothing(tmp_path, cli):
+    """The tokenizer's own template is used without CONFIG, and brackets hold exactly the text with mask 1."""
+    shutil.copytree(OWN.plain_tokenizer, tmp_path / "model")
+    settings = tmp_path / "model" / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"chat_template": CHATML}))
+    chats = [{"messages": [{"role": "user", "content": "2 + 3?"}, {"role": "assistant", "content": "It is\n5."}]}]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in [*chats, {"x": 1}, *chats]))
+    words = ["instruct", "--input", str(tmp_path / "chats.jsonl"), "--tokenizer-model", str(tmp_path / "model")]
+    before = sorted(tmp_path.rglob("*"))
+    shown = cli([*words, "--show", "2"]).out
+    assert "  no CONFIG: the tokenizer's own chat template is used\n" in shown
+    assert "\n    USER: 2 + 3?\n    ASSISTANT: [[It is⏎]]\n    [[5.<|endoftext|>]]\n" in shown
+    assert "chats.jsonl, line 2: bad record\n    no conversation" in shown
+    assert "line 3" not in shown
+    assert "chats.jsonl, line 3: " in cli([*words, "--dry-run"]).out
+    assert sorted(tmp_path.rglob("*")) == before
+    own = ["--output-prefix", str(tmp_path / "out"), "--on-bad-record", "quarantine"]
+    assert "note: no CONFIG: the tokenizer's own chat template is used" in cli([*words, *own]).err
+    tokens, mask = (IndexedDataset(str(tmp_path / f"out_{name}"))[0] for name in ("text_document", "loss_mask"))
+    assert f"line 1: {len(tokens)} tokens, {mask.sum()} trained on, " in shown

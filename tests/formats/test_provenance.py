@@ -1,4 +1,4 @@
-"""Arrow arrays that are made without pandas."""
+"""Provenance is written and read without pandas."""
 
 import subprocess
 import sys
