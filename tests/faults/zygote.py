@@ -48,7 +48,7 @@ LOADED = (
     ),
     *(f"dsindex.commands.{name}" for name in ("api", "build", "convert", "index", "instruct", "merge", "pack")),
     *("dsindex.commands.raw_index", "dsindex.text.encoders", "dsindex.text.engines", "dsindex.text.records"),
-    *("dsindex.runtime.estimate", "dsindex.runtime.preflight"),
+    "dsindex.runtime.preflight",
 )
 """Modules that commands load, which takes longer than a small command itself."""
 
