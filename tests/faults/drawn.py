@@ -149,13 +149,11 @@ OPTIONS = {
     ),
 }
 """Groups of words of each command, and how often they are taken."""
-OTHERS = {
-    "build": ("--append-eod", "shard size", "fewer inputs", "records", "prefix"),
-    "build with index": ("shard size", "fewer inputs", "records"),
-    "pack": ("shard size", "fewer inputs", "prefix"),
-    "instruct": ("shard size", "fewer inputs", "records"),
-    "merge": ("fewer inputs", "prefix"),
-}
+OTHERS = dict.fromkeys(SHARDING, ("fewer inputs", "unasked", "changed input", "shard size"))
+OTHERS["build"] += ("--append-eod", "records", "prefix")
+OTHERS["pack"] += ("prefix",)
+OTHERS["instruct"] += ("records",)
+OTHERS["merge"] = ("fewer inputs", "unasked", "prefix")
 """What the other run of a command has of its own: its files have the same names, or its work folder."""
 
 

@@ -207,20 +207,32 @@ class Trial:
 
     def run_other(self, event):
         """Run another job of the same output, perhaps until it is killed; the job then replaces what that one made."""
-        words = other_words(self.words, event.what)
-        replaced, self.replaces = self.replaces, self.replaces or event.replaces
-        kept, self.keeps = self.keeps, self.job.is_keeping
-        strike = (
-            Strike(at=int(event.share * len(self.calls[0]))) if event.share < 1 and event.what != "prefix" else None
-        )
-        ended = self.run(strike, words=words)
+        replaced, kept = self.replaces, self.keeps
+        self.replaces, self.keeps = (replaced or event.replaces) and event.what != "unasked", self.job.is_keeping
+        is_killed = event.share < 1 and event.what != "prefix"
+        strike = Strike(at=int(event.share * len(self.calls[0]))) if is_killed else None
+        with self.changed_input() if event.what == "changed input" else contextlib.nullcontext():
+            ended = self.run(strike, words=other_words(self.words, event.what))
         self.counts["Runs of another job", f"{event.what}{', replacing' if self.replaces else ''}"] += 1
         self.keeps, self.replaces = kept, replaced
         if event.what == "prefix":
             for path in self.out.glob("y*"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        else:
+        elif event.what != "unasked":
             self.replaces |= ended.code != 1
+
+    @contextlib.contextmanager
+    def changed_input(self):
+        """Let an input, or standard input, have other records while the block runs."""
+        paths = [*sorted((self.folder / "in").rglob("*.jsonl")), *self.folder.glob("in.stdin")]
+        data = (path := paths[-1]).read_bytes() if paths else b""
+        lines = data.splitlines(keepends=True)
+        if len(lines) < 2:
+            yield
+            return
+        path.write_bytes(b"".join(lines[1:] if self.job.seed % 2 else [lines[-1].rstrip(b"\n") + b"\n", *lines[:-1]]))
+        yield
+        path.write_bytes(data)
 
     def move(self, what):
         """Move the output folder or the work folder."""
@@ -239,7 +251,7 @@ class Trial:
         """Run the job, which must succeed; after damage it may fail once. No recorded shard is made again."""
         job = self.job
         is_plain = {"strike"} == {event.kind for event in job.events} and not job.varies_shards
-        is_plain &= not any(event.what in DAMAGES for event in job.events)
+        is_plain &= not any(event.what.split()[0] in DAMAGES for event in job.events)
         has_once = {piece.partition(" ")[0] for piece in job.inputs} <= {"plain", "tiny", "parquet", "arrow", *SUFFIXES}
         committed = committed_shards(self.work_dir) if is_plain and has_once else set()
         self.keeps = job.is_keeping
