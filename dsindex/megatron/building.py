@@ -75,18 +75,15 @@ def make_contents(cache: Cache, threads: int = 1) -> tuple[Sequence[Content], Ca
         if _is_current(cache, source):
             return None
         _require_same_order(cache)
-        arrays = _make_arrays(cache, lengths, threads)
+        how: dict[str, Any] = {"rule": cache.rule, "seed": cache.seed, "order": cache.order}
+        if cache.continued is None:
+            arrays = build_arrays(lengths, cache.epochs, begin=begin, threads=threads, **how)
+        else:
+            from dsindex.megatron.continuation import build_continued_arrays
+
+            arrays = build_continued_arrays(cache, cache.continued, lengths, threads=threads)
     record = CacheRecord(dsindex=__version__, numpy=np.__version__, settings=cache.settings, source=source)
     return (*arrays, description_text(cache.identifiers).encode()), record
-
-
-def _make_arrays(cache: GPTCache, lengths: NDArray[np.int32], threads: int) -> tuple[NDArray[Any], ...]:
-    if cache.continued is not None:
-        from dsindex.megatron.continuation import build_continued_arrays
-
-        return build_continued_arrays(cache, cache.continued, lengths, threads=threads)
-    how: dict[str, Any] = {"rule": cache.rule, "seed": cache.seed, "order": cache.order}
-    return build_arrays(lengths, cache.epochs, begin=cache.part.begin, threads=threads, **how)
 
 
 def _make_blend(cache: BlendedCache) -> tuple[NDArray[Any], ...]:
