@@ -82,8 +82,8 @@ class Strike:
     at: int | None = None
     """The call's number from 0; None: nothing happens, calls are only counted."""
     what: str = "kill"
-    """`kill`: SIGKILL before the call; `tear`: after half of what it writes; a signal's name; an errno's name, of a full
-    disk after half of it; `meet`: another driver with the same words runs to its end meanwhile; or something that is
+    """`kill`: SIGKILL before the call; `tear`: after half of what it writes; a signal; an errno, of a full disk after
+    half of what is written; `meet`: another driver with the same words runs to its end meanwhile; or something that is
     done to `target`."""
     place: str = ""
     """Only calls whose arguments name a path in which this regular expression is found are counted."""
