@@ -110,6 +110,8 @@ class Trial:
         check_said(said if ended.code != -9 else [])
         if ended.code not in {0, 1, -9, 130, 143} or (ended.code and ended.code != -9 and not said):
             raise Failed(f"exit code {ended.code}")
+        if "damaged since it was written" in ended.errors and not self.touched:
+            raise Failed("damage is reported, and there was none")
         self.was_killed |= ended.code == -9
         if (ended.code == 0 or not self.was_killed) and f"{self.out}/y" not in " ".join(words):
             left = [path for path in names_below(self.out) if path.endswith(".tmp") and path not in USERS]
@@ -174,6 +176,7 @@ class Trial:
     def strike(self, event):
         """Run the job with a strike; return whether it succeeded all the same."""
         strike = self.strike_of(event)
+        self.touched += f" {event.what}" if strike.what in DAMAGES else ""
         ended = self.run(strike)
         shown = f"{event.what}{' while publishing' if event.is_publishing and not strike.reads else ''}"
         self.counts["Interruptions" if ended.struck is not None else "Interruptions not reached", shown] += 1
@@ -200,7 +203,7 @@ class Trial:
         if done is None:
             self.counts["Damage between runs", "nothing was left to damage"] += 1
             return
-        self.touched += f"{', ' if self.touched else ''}{kind_of(done.replace(f'{self.folder}/', ''))}"
+        self.touched += f" {kind_of(done.replace(f'{self.folder}/', ''))}"
         self.log.append(f"# {done}")
         self.counts["Damage between runs", event.what] += 1
         self.counts["Files damaged between runs", file_kind(done)] += 1
@@ -258,7 +261,7 @@ class Trial:
         ended = self.run()
         if committed & set(ended.tokenized):
             raise Failed("a shard that was recorded is made again")
-        if ended.code and self.touched:
+        if ended.code and any(event.kind == "damage" for event in job.events):
             self.counts["Failed once after damage of", file_kind(self.touched)] += 1
             ended = self.run()
         if ended.code:
