@@ -68,7 +68,15 @@ VERDICTS = {
 def show(result: object, file: TextIO | None = None) -> None:
     """Print a result as its command does, with colours if the output is a terminal."""
     file = sys.stdout if file is None else file
-    console = Console(file=file, width=None if file.isatty() else UNBROKEN, markup=False, highlight=False, emoji=False)
+    console = Console(
+        file=file,
+        width=None if file.isatty() else UNBROKEN,
+        force_terminal=file.isatty(),
+        force_jupyter=False,  # it would write colours into the HTML of a result
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
     with console.capture() as laid_out:
         for line in describe(result):
             if isinstance(line, Table):
