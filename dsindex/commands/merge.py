@@ -29,7 +29,7 @@ from dsindex.store.urls import absolute, as_prefix, folder_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.options.merge import MergeConfig
+    from dsindex.options.datasets import MergeConfig
     from dsindex.runtime.progress import Reporter
 
 
