@@ -218,7 +218,7 @@ class EstimateResult:
     estimate: Estimate
     """Documents, each counted once for all keys together, and tokens of all keys, EOD included."""
     bad_records: tuple[BadRecords, ...]
-    """Those of the sample, by input and reason."""
+    """In the sample, by input and reason."""
     token_dtype: str
     engine: str
     """The library that encodes."""

@@ -64,12 +64,12 @@ def read_published(prefix: str) -> Manifest:
     """
     manifest = read_manifest(prefix)
     if manifest is None:
-        raise FormatError(f"{prefix}: expected the manifest of a dataset, found none; run the same command again")
+        raise FormatError(f"{prefix}: the manifest of this dataset is missing", hint="run the same command again")
     return manifest
 
 
 def pack_splits(config: InstructConfig, prefixes: Sequence[str]) -> list[MadePacking]:
-    """Make the packs of a job's splits that are missing, and remove those of earlier tokens.
+    """Make the missing packs of a job's splits, and remove packs of earlier tokens.
 
     Args:
         config: The options of the job; without --seq-length no packs are made.

@@ -181,7 +181,7 @@ def option(
     kw_only: bool = True,
     **settings: Any,  # noqa: ANN401 - of Option
 ) -> Any:  # noqa: ANN401 - stands for a value of the field's type
-    """Declare a field of a model; the arguments are those of Option, and the string under the field is its help."""
+    """Declare a field of a model; the arguments are fields of Option, and the string under the field is its help."""
     return Option(default=default, metavar=metavar, kw_only=kw_only, **settings)
 
 
