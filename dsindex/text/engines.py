@@ -372,9 +372,8 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
         ):
             if is_so:
                 raise Unsuitable(f"its added token {content!r} {what}")
-    late, raw = (
-        [token["content"] for token in added if bool(token.get("normalized")) is flag] for flag in (True, False)
-    )
+    late = [token["content"] for token in added if token.get("normalized")]
+    raw = [token["content"] for token in added if not token.get("normalized")]
     if late and raw and strips is not None:
         raise Unsuitable(f"its added token {strips!r} strips spaces, and other added tokens are looked for later")
     if late and raw and (pair := find_overlap(raw, late)) is not None:
