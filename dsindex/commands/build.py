@@ -13,10 +13,9 @@ from dsindex.errors import InputError, OutputError, UsageError
 from dsindex.formats.dtypes import dtype_for_vocabulary
 from dsindex.formats.quarantine import BadRecords, group_bad_records
 from dsindex.messages import format_size
-from dsindex.runtime.inputs import group_inputs
 from dsindex.runtime.job import open_job
 from dsindex.runtime.output import Output
-from dsindex.runtime.plan import make_plan
+from dsindex.runtime.plan import group_inputs, make_plan
 from dsindex.runtime.preflight import (
     IDX_BYTES,
     PROVENANCE_BYTES,
@@ -219,7 +218,7 @@ class EstimateResult:
     estimate: Estimate
     """Documents, each counted once for all keys together, and tokens of all keys, EOD included."""
     bad_records: tuple[BadRecords, ...]
-    """Those of the sample, by input and reason."""
+    """In the sample, by input and reason."""
     token_dtype: str
     engine: str
     """The library that encodes."""
@@ -252,7 +251,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     keys, tasks = len(config.output_names), source.tasks()
     eod = keys if source.eod_id is not None else 0
     estimate = extrapolate(counts, source.inputs, eod_per_document=eod)
-    estimate = estimate.scaled(config.share)
+    estimate = estimate.scaled(config.share if any(each.documents for each in counts) else 0)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     bin_bytes, idx_bytes = estimate.tokens * dtype.itemsize, estimate.documents * keys * IDX_BYTES
     provenance_bytes = 0.0 if config.no_provenance else estimate.documents * PROVENANCE_BYTES

@@ -103,10 +103,19 @@ def run_mix(config: MixConfig) -> MixResult:
     split = None if held or config.has_splits_of_their_own else config.split or DEFAULT_SPLIT
     matrix = (WHOLE, None, None) if split is None else split_matrix(parse_split(split))
     counts = _count(prefixes, matrix)
-    tokens, batch = _tokens_asked(config), config.global_batch_size
+    tokens, num_samples, batch = config.tokens, config.train_samples, config.global_batch_size
+    if config.train_iters is not None and batch is not None:
+        num_samples = config.train_iters * batch
+    if num_samples is not None:
+        tokens = num_samples * config.seq_length
     if amounts:
         tokens, shares = divide(amounts, [parts[0].tokens for parts in counts if parts[0]], tokens, names=prefixes)
-    num_samples = None if tokens is None else _whole_samples(tokens, config)
+    if tokens is not None:
+        per_iteration = config.seq_length * (batch or 1)
+        num_samples = tokens // per_iteration * (batch or 1)
+        if not num_samples:
+            what = f"one {'sample' if batch is None else 'iteration'} takes {per_iteration:,} tokens"
+            raise InputError(f"{tokens:,} tokens are too few: {what}", hint="raise the tokens of the run")
     if config.source:
         digits = max(5, len(str(num_samples)) + 1)  # enough to draw within one sample of the shares
         weights = tuple(f"{float(share):.{digits}g}" for share in shares)
@@ -118,15 +127,15 @@ def run_mix(config: MixConfig) -> MixResult:
         "valid": _words(held, weights) if held else config.valid_data_path,
         "test": config.test_data_path,
     }
-    if config.per_dataset_sequences_path is not None:
-        used = dict.fromkeys(prefix for words in blends.values() if words for prefix in parse_data_path(words).prefixes)
-        write_sequence_counts(config.per_dataset_sequences_path, {prefix: prefix for prefix in used})
     given = {name: tuple(words) for name, words in blends.items() if words}
+    parsed = {name: parse_data_path(words, flag=f"--{name}-data-path") for name, words in given.items()}
     flags = [f"--{name}-data-path {shlex.join(words)}" for name, words in given.items()]
     if split is not None:
         own_split = [f"--split {shlex.quote(split)}"] if config.split else []
         flags = [f"--data-path {shlex.join(data_path)}", *own_split]
     if config.per_dataset_sequences_path is not None:
+        used = {prefix: prefix for blend in parsed.values() for prefix in blend.prefixes}
+        write_sequence_counts(config.per_dataset_sequences_path, used)
         flags.append(f"--per-dataset-sequences-path {shlex.quote(config.per_dataset_sequences_path)}")
     return MixResult(
         datasets=datasets,
@@ -136,7 +145,7 @@ def run_mix(config: MixConfig) -> MixResult:
         num_iterations=None if batch is None else num_samples // batch,
         data_path=data_path,
         flags=tuple(flags),
-        warnings=tuple(_warnings(datasets, counts, given)),
+        warnings=tuple(_warnings(datasets, counts, parsed)),
     )
 
 
@@ -199,28 +208,6 @@ def _count(prefixes: Sequence[str], matrix: SplitMatrix) -> list[list[PartCounts
     return counts
 
 
-def _tokens_asked(config: MixConfig) -> int | None:
-    """Return the tokens of the run, if the options say them."""
-    samples = config.train_samples
-    if config.train_iters is not None and config.global_batch_size is not None:
-        samples = config.train_iters * config.global_batch_size
-    return config.tokens if samples is None else samples * config.seq_length
-
-
-def _whole_samples(tokens: int, config: MixConfig) -> int:
-    """Return the samples of a run, in whole iterations.
-
-    Raises:
-        InputError: If it is shorter than one.
-    """
-    batch = config.global_batch_size or 1
-    samples = tokens // config.seq_length // batch * batch
-    if not samples:
-        what = f"one {'sample' if batch == 1 else 'iteration'} takes {config.seq_length * batch:,} tokens"
-        raise InputError(f"{tokens:,} tokens are too few: {what}", hint="raise the tokens of the run")
-    return samples
-
-
 def _draw(
     prefixes: Sequence[str],
     counts: Sequence[Sequence[PartCounts | None]],
@@ -265,9 +252,7 @@ def _draw(
 
 
 def _warnings(
-    datasets: Sequence[MixedDataset],
-    counts: Sequence[Sequence[PartCounts | None]],
-    blends: dict[str, tuple[str, ...]],
+    datasets: Sequence[MixedDataset], counts: Sequence[Sequence[PartCounts | None]], blends: dict[str, Blend]
 ) -> Iterator[str]:
     """Yield sentences about datasets that are repeated often or too small, and about valid, test and weights.
 
@@ -280,11 +265,10 @@ def _warnings(
             yield f"{times}; repeating a dataset more than {MANY_EPOCHS} times gains little"
         if not each.num_samples:
             yield f"{each.prefix} gives no sample; raise its share or the budget, or leave it out"
-    parsed = {name: parse_data_path(words, flag=f"--{name}-data-path") for name, words in blends.items()}
-    yield from describe_sums(parsed)
+    yield from describe_sums(blends)
     trained = {os.path.realpath(f"{each.prefix}.idx") for each in datasets}
     for place, name in enumerate(SPLIT_NAMES[1:], start=1):
-        own = parsed[name].prefixes if name in parsed else ()
+        own = blends[name].prefixes if name in blends else ()
         _count(own, (WHOLE, None, None))
         for prefix in own:
             if os.path.realpath(f"{prefix}.idx") in trained:

@@ -34,7 +34,7 @@ from dsindex.messages import count
 from dsindex.runtime.dispatch import make_executor, run_in_order
 from dsindex.runtime.executors import Call
 from dsindex.runtime.input_paths import STANDARD_INPUT, FoundPath
-from dsindex.runtime.inputs import cut_inputs, look_at_inputs, plan_shards
+from dsindex.runtime.plan import cut_input, look_at_inputs, plan_shards
 from dsindex.runtime.tokenize import ShardSettings, tokenize_shard
 from dsindex.runtime.work_folder import write_marker
 from dsindex.store.local import DIGEST_BLOCK_BYTES, combine_digests
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from dsindex.formats.manifest import Manifest
     from dsindex.options.datasets import VerifyConfig
     from dsindex.runtime.executors import Executor
-    from dsindex.runtime.inputs import InputFile
+    from dsindex.runtime.plan import InputFile
     from dsindex.runtime.progress import Reporter
     from dsindex.runtime.tasks import ShardTask
     from dsindex.store.local import StoredFile
@@ -527,7 +527,8 @@ def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> lis
             require_confirmed(path, (prefix, *contact))
         form: Any = recorded.format or "jsonl"
         place = FoundPath(path=path, absolute_path=absolute(path))
-        [file] = cut_inputs(look_at_inputs([place], wanted=form), shard_size=SHARD_BYTES)
+        [seen] = look_at_inputs([place], wanted=form)
+        file = cut_input(seen, shard_size=SHARD_BYTES)
         if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
             what = f"it is not the input of {recorded.size_bytes} bytes that the dataset was made from"
             raise InputError(f"{path}: {what}", hint="restore the original")

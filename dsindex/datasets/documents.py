@@ -226,14 +226,14 @@ def permute(numbers: NDArray[np.integer[Any]], count: int, seed: int) -> NDArray
     while outside.any():  # an image beyond the range is mapped again, until it is inside
         left, right = images[outside] >> half, images[outside] & mask
         for number in range(ROUNDS):
-            left, right = right, left ^ (_mix(right, seed, number) & mask)
+            left, right = right, left ^ (splitmix64(right, seed, number) & mask)
         images[outside] = left << half | right
         outside = images >= np.uint64(count)
     return images.astype(np.int64)
 
 
-def _mix(words: NDArray[np.uint64], seed: int, number: int) -> NDArray[np.uint64]:
-    """Return a hash of words for a round. Source: splitmix64."""
+def splitmix64(words: NDArray[np.uint64], seed: int = 0, number: int = 0) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each word, which differs from round to round."""
     with np.errstate(over="ignore"):
         mixed = words + np.uint64(seed) + np.uint64(number + 1) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

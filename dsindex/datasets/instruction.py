@@ -27,7 +27,7 @@ from dsindex.datasets.samples import LocatedSample, SampleDataset, SamplePart
 from dsindex.errors import FormatError, InputError, RecordProblem
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.read import is_stored
-from dsindex.store.urls import absolute, located, refuse_address, with_suffix
+from dsindex.store.urls import absolute, located, refuse_address
 from dsindex.text.fields import parse_record
 from dsindex.text.jq import Patterns, name_patterns
 
@@ -174,7 +174,7 @@ class InstructionCollator:
             mask.append(np.full(len(ids), segment.trainable, dtype=np.uint8))
         assembled = np.concatenate(mask)
         if not assembled.any():
-            raise RecordProblem("nothing-learnt", "nothing is trained on: the mask is 0 for every token")
+            raise RecordProblem("no-trained-tokens", "nothing is trained on: the mask is 0 for every token")
         return np.concatenate(tokens), assembled
 
 
@@ -366,7 +366,7 @@ def open_masked(prefix: str) -> tuple[IndexedDataset, IndexedDataset]:
     Raises:
         FormatError: If a file is missing or damaged, or masks do not fit the tokens.
     """
-    texts, masks = (IndexedDataset(with_suffix(prefix, f"_{name}")) for name in ("text_document", "loss_mask"))
+    texts, masks = (IndexedDataset(f"{prefix}_{name}") for name in ("text_document", "loss_mask"))
     if masks.dtype != np.uint8 or not np.array_equal(texts.sequence_lengths, masks.sequence_lengths):
         what = f"not a uint8 mask for every token of {texts.prefix}.idx"
         raise FormatError(f"{masks.prefix}.idx: {what}", hint="build both again")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, SupportsIndex
 from dsindex.datasets.base import MapDataset, tensor_maker
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.formats.pickled_pairs import raw_index_path, read_raw_index
+from dsindex.store.errors import reading
 from dsindex.store.local import LocalFile, open_file
-from dsindex.text.line_index import find_lines
 from dsindex.text.tokenizer import Tokenizer, decode, load_tokenizer
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ class RawLines(MapDataset[bytes]):
         self.path = self.place = os.fspath(path)
         self.index_path = raw_index_path(self.path) if index_path is None else os.fspath(index_path)
         self._reopen = partial(RawLines, *map(os.path.abspath, (self.path, self.index_path)))
-        try:
+        with reading(self.path):
             status = os.stat(self.path)
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({error.strerror}); check the path") from error
         self._state = (status.st_size, str(status.st_mtime_ns))
         if not os.path.exists(self.index_path):
+            from dsindex.text.streams import find_lines  # readers of a finished index need no decompressor
+
             self._pairs, _ = find_lines(self.path)
             return
         self._pairs = read_raw_index(self.index_path, size_bytes=status.st_size)

@@ -18,8 +18,7 @@ from dsindex.formats.provenance import PROVENANCE_SUFFIX
 from dsindex.formats.quarantine import QUARANTINE_SUFFIX
 from dsindex.runtime.executors import Call
 from dsindex.runtime.merge import (
-    check_file,
-    check_range,
+    check_merged,
     make_index,
     make_provenance,
     make_quarantine,
@@ -52,43 +51,33 @@ class Assembly:
         self.job = job
         self.waiting: list[Work] = []
         """Work that failed for a damaged shard."""
+        self.completes = False
+        """Whether all shards are made, so that the stage counts merged bytes."""
         self._check_kept()
 
-    def _ranges(self, output: Output) -> dict[int, RangeMerged]:
-        return self.job.journal.ranges(self.job.plan.plan_id, output.name)
-
-    def _files(self, output: Output) -> dict[str, StoredFile]:
-        return self.job.journal.files(self.job.plan.plan_id, output.name)
+    def _merged(self, output: Output) -> dict[int | str, RangeMerged | FileComplete]:
+        return self.job.journal.merged(self.job.plan.plan_id, output.name)
 
     def _check_kept(self) -> None:
         """Forget the ranges and files of earlier runs that are not what was recorded."""
         calls: list[tuple[Work, Call]] = []
         for output in self.job.outputs:
-            for number, merged in self._ranges(output).items():
-                path, begin = output.token_path, begin_of(number)
-                arguments = (path, begin, begin + merged.size_bytes, merged.digest)
-                name = f"check[{output.name}.{output.token_suffix}:{number:05d}]"
-                call = Call(name=name, place=path, function=check_range, arguments=arguments)
-                calls.append(((output, number), call))
-            for suffix, file in self._files(output).items():
-                name, path = f"check[{output.name}.{suffix}]", output.partial(suffix)
-                calls.append(
-                    ((output, suffix), Call(name=name, place=path, function=check_file, arguments=(path, file)))
-                )
+            for what, line in self._merged(output).items():
+                path = output.token_path if isinstance(what, int) else output.partial(what)
+                arguments = (path, begin_of(what) if isinstance(what, int) else 0, line)
+                name = f"check[{output.name}:{what}]"
+                calls.append(((output, what), Call(name=name, place=path, function=check_merged, arguments=arguments)))
         with contextlib.closing(self.job.dispatch(calls).run()) as results:
             for (output, what), is_kept in results:
-                if not is_kept and isinstance(what, int):
-                    del self._ranges(output)[what]
-                elif not is_kept:
-                    del self._files(output)[str(what)]
+                if not is_kept:
+                    del self._merged(output)[what]
 
     # Calls.
 
     def range_calls(self, output: Output, numbers: Iterable[int]) -> Iterator[tuple[Key, Call]]:
         """Yield the calls that merge ranges of an output on a disk, but for those that are merged."""
-        merged = self._ranges(output)
         for number in () if output.in_bucket else numbers:
-            if number not in merged:
+            if number not in self._merged(output):
                 yield self._call(output, number)
 
     def _call(self, output: Output, what: int | str) -> tuple[Key, Call]:
@@ -109,21 +98,18 @@ class Assembly:
         name, arguments = f"{what.partition('.')[0]}[{output.name}]", (sources, output.partial(what))
         return (output, what), Call(name=name, place=output.final(what), function=function, arguments=arguments)
 
-    def run(self, calls: Calls, first: Calls = (), *, merges: bool = False) -> None:
+    def run(self, calls: Calls, first: Calls = ()) -> None:
         """Make calls, and those that follow from their answers.
 
         Args:
             calls: The calls, in the order of the job.
             first: Calls that follow from an earlier run.
-            merges: Whether the stage counts merged bytes.
         """
         dispatch = self.job.dispatch(calls)
         dispatch.release(first)
         with contextlib.closing(dispatch.run()) as results:
             for key, answer in results:
                 dispatch.release(self.take(key, answer))
-                if merges and not isinstance(key, int) and not isinstance(answer, Damaged):
-                    self._advance(*key)
 
     def take(self, key: Key, answer: Any) -> Calls:  # noqa: ANN401 - of the functions above
         """Record the answer of a call; return the calls that follow from it."""
@@ -133,20 +119,17 @@ class Assembly:
         if isinstance(answer, Damaged):
             self.waiting.append(key)
             return self.make_again(answer)
-        plan_id, journal = self.job.plan.plan_id, self.job.journal
+        journal, merged, num_bytes = self.job.journal, (self.job.plan.plan_id, output.name), 0
         if isinstance(what, int):
-            size_bytes = output.range_task(what).size_bytes
-            journal.record(RangeMerged(plan_id, output.name, what, size_bytes, answer))
+            num_bytes = output.range_task(what).size_bytes
+            journal.record(RangeMerged(*merged, what, num_bytes, answer))
             self._remove_used_up(output, what)
         else:
-            journal.record(FileComplete(plan_id, output.name, answer))
+            num_bytes = answer.size_bytes if what == output.token_suffix else 0
+            journal.record(FileComplete(*merged, answer))
+        if self.completes and num_bytes:
+            self.job.reporter.advance(num_bytes, tasks=int(isinstance(what, int)))
         return ()
-
-    def _advance(self, output: Output, what: int | str) -> None:
-        if isinstance(what, int):
-            self.job.reporter.advance(output.range_task(what).size_bytes)
-        elif what == output.token_suffix:
-            self.job.reporter.advance(output.size_bytes, tasks=0)
 
     def make_again(self, damaged: Damaged) -> Calls:
         """Return the calls that make the shard of a damaged file again. Only shards can be."""
@@ -161,7 +144,7 @@ class Assembly:
         """Remove the tokens of shards that no range needs any more, once the record of this one is synced."""
         if self.job.config.keep_shards:
             return
-        merged, used_up = self._ranges(output), []
+        merged, used_up = self._merged(output), []
         for source in output.sources_of(number):
             needed = ranges_of(*output.begins[source : source + 2])
             if output.sources[source].blocks is not None and all(map(merged.__contains__, needed)):
@@ -181,9 +164,9 @@ class Assembly:
         work, last = list[Work](), list[Work]()
         for output in outputs:
             if not output.in_bucket:
-                work += [(output, number) for number in output.ranges if number not in self._ranges(output)]
+                work += [(output, number) for number in output.ranges if number not in self._merged(output)]
             whole = [suffix for suffix in output.suffixes if output.in_bucket or suffix != output.token_suffix]
-            missing = [suffix for suffix in whole if suffix not in self._files(output)]
+            missing = [suffix for suffix in whole if suffix not in self._merged(output)]
             if output.in_bucket and output.suffixes[-1] in missing:
                 last.insert(0, (output, missing.pop()))
             work += [(output, suffix) for suffix in missing]
@@ -194,19 +177,27 @@ class Assembly:
             self.job.require_locks()
             present = [output.final(suffix) for output in outputs for suffix in output.suffixes]
             begin_in_bucket(outputs[0].artifact, [output.artifact for output, _ in last], present)
-        self.run((self._call(*each) for each in work), merges=True)
-        self.run((self._call(*each) for each in last), merges=True)
-        return [output.digests({**self._files(output), **self._token_file(output)}) for output in outputs]
+        self.completes = True
+        self.run(self._call(*each) for each in work)
+        self.run(self._call(*each) for each in last)
+        return [self._files(output) for output in outputs]
 
-    def _token_file(self, output: Output) -> dict[str, StoredFile]:
-        """Return the token file on a disk by its suffix, from the digests of its ranges."""
-        if output.in_bucket:
-            return {}
+    def _files(self, output: Output) -> dict[str, StoredFile]:
+        """Return the files of an output by suffix, sorted as manifests have them; a token file from its ranges."""
+        lines = self._merged(output).values()
+        files = {line.file.name: line.file for line in lines if isinstance(line, FileComplete)}
+        if not output.in_bucket:
+            files[output.token_suffix] = self._token_file(output)
+        return {suffix: files[suffix] for suffix in sorted(output.suffixes)}
+
+    def _token_file(self, output: Output) -> StoredFile:
         size_bytes, name = output.size_bytes, output.token_suffix
         status = find(output.token_path)
         if status is None and not size_bytes:
             replace_file(output.token_path, b"")
         elif status is not None and status.size_bytes > size_bytes:
             os.truncate(output.token_path, size_bytes)
-        digests = [bytes.fromhex(merged.digest) for _, merged in sorted(self._ranges(output).items())]
-        return {name: StoredFile(name=name, size_bytes=size_bytes, digest=combine_digests(digests))}
+        lines = self._merged(output).values()
+        ranges = sorted((line.number, line.digest) for line in lines if isinstance(line, RangeMerged))
+        digest = combine_digests([bytes.fromhex(digest) for _, digest in ranges])
+        return StoredFile(name=name, size_bytes=size_bytes, digest=digest)

@@ -25,6 +25,7 @@ from dsindex.formats.provenance import PROVENANCE_SUFFIX, ROW, write_provenance
 from dsindex.formats.quarantine import QUARANTINE_SUFFIX, write_quarantine
 from dsindex.runtime.tasks import Damaged
 from dsindex.runtime.tokenize import BLOCK_BYTES
+from dsindex.runtime.work_folder import RangeMerged
 from dsindex.store.json_text import encode_json
 from dsindex.store.local import InputStatus, holds_writes, start_writeback, write_at, writing
 from dsindex.store.protocol import find, open_output
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.runtime.tasks import MergeRange, Segment, SourceFile
+    from dsindex.runtime.work_folder import FileComplete
     from dsindex.store.local import StoredFile
 
 P = ParamSpec("P")
@@ -85,20 +87,24 @@ def merge_range(task: MergeRange) -> str:
     return digest.hexdigest()
 
 
-def check_range(path: str, begin: int, end: int, digest: str) -> bool:
-    """Tell whether the bytes [begin, end) of a token file, which an earlier run wrote, are still those it recorded."""
-    try:
-        return [block.hex() for block in digest_blocks(path, begin=begin, end=end)] == [digest]
-    except InputError:
-        return False
+def check_merged(path: str, begin: int, line: RangeMerged | FileComplete) -> bool:
+    """Tell whether bytes that an earlier run wrote are still those it recorded; of an object, whether its size is.
 
-
-def check_file(path: str, file: StoredFile) -> bool:
-    """Tell whether a file, which an earlier run wrote, is still what it recorded; of an object, whether its size is."""
+    Args:
+        path: A token file, and where the range begins in it, or another file.
+        begin: The range's first byte.
+        line: What was recorded.
+    """
+    if isinstance(line, RangeMerged):
+        try:
+            blocks = digest_blocks(path, begin=begin, end=begin + line.size_bytes)
+            return [block.hex() for block in blocks] == [line.digest]
+        except InputError:
+            return False
     status = find(path)
-    if status is None or status.size_bytes != file.size_bytes:
+    if status is None or status.size_bytes != line.file.size_bytes:
         return False
-    return holds_writes(path) or digest_file(path) == file.digest
+    return holds_writes(path) or digest_file(path) == line.file.digest
 
 
 @answering_damage

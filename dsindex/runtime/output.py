@@ -14,12 +14,10 @@ from dsindex.formats.quarantine import QUARANTINE_SUFFIX
 from dsindex.runtime.publish import Artifact
 from dsindex.runtime.tasks import MergeRange, Segment, SourceFile
 from dsindex.store.local import DIGEST_BLOCK_BYTES
-from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from dsindex.store.local import StoredFile
 
 RANGE_BYTES = DIGEST_BLOCK_BYTES
 """Size of the ranges of a token file, so that each has one digest."""
@@ -103,15 +101,11 @@ class Output:
 
     def final(self, suffix: str) -> str:
         """Return a file's published path, or an object's address."""
-        return with_suffix(self.prefix, f".{suffix}")
+        return f"{self.prefix}.{suffix}"
 
     def partial(self, suffix: str) -> str:
         """Return where a file is written: on a disk under its partial name, in a bucket under its final one."""
         return self.artifact.partial(self.final(suffix))
-
-    def digests(self, files: dict[str, StoredFile]) -> dict[str, StoredFile]:
-        """Return its files by suffix, sorted as manifests have them."""
-        return {suffix: files[suffix] for suffix in sorted(self.suffixes)}
 
     # The token file, by ranges.
 

@@ -19,7 +19,7 @@ from dsindex.errors import InputError, OutputError
 from dsindex.formats.quarantine import BadRecords, group_bad_records
 from dsindex.messages import format_size
 from dsindex.options.common import work_folder_path
-from dsindex.runtime.inputs import TEXT_PER_STORED_BYTE
+from dsindex.runtime.plan import TEXT_PER_STORED_BYTE
 from dsindex.runtime.work_folder import SHARDS_FOLDER
 from dsindex.store.local import free_bytes, holds_writes, nearest_folder
 from dsindex.store.urls import folder_of, joined
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from dsindex.options.common import WorkConfig
-    from dsindex.runtime.inputs import InputFile
+    from dsindex.runtime.plan import InputFile
     from dsindex.text.blocks import RecordBlock
     from dsindex.text.engines import Engine
     from dsindex.text.input_format import TextPart

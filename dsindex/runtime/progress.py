@@ -41,7 +41,7 @@ BAR_SECONDS = 0.2
 FILE_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Snapshot:
     """A stage at one moment."""
 
@@ -243,8 +243,8 @@ class Reporter:
         self._due: dict[Display, float] = {}
         """Display → time of its next snapshot."""
         self._stage: Snapshot | None = None
-        self._kept: Snapshot
-        """The stage at the end of an earlier run, which does not count for speeds."""
+        self._kept = (0, 0)
+        """Units and tokens of an earlier run, which do not count for speeds."""
         self._began = 0.0
         self._executor: Executor | None = None
 
@@ -274,9 +274,8 @@ class Reporter:
     def stage(self, name: str, *, total: int, unit: str, tasks: int = 0, task_name: str = "shards") -> None:
         """Begin a stage of `total` units, done in `tasks` tasks."""
         self.end_stage()
-        stage = Snapshot(stage=name, unit=unit, total=total, tasks=task_name, tasks_total=tasks)
-        self._stage = self._kept = stage
-        self._began = time.monotonic()
+        self._stage = Snapshot(stage=name, unit=unit, total=total, tasks=task_name, tasks_total=tasks)
+        self._kept, self._began = (0, 0), time.monotonic()
         self._due = {display: self._began + display.seconds for display in self._due}
 
     def advance(self, amount: int, *, tasks: int = 1, documents: int = 0, tokens: int = 0, fresh: bool = True) -> None:
@@ -289,15 +288,12 @@ class Reporter:
             tokens: Tokens.
             fresh: False for work of an earlier run, which is counted first.
         """
-        if self._stage is not None:
-            self._stage = replace(
-                self._stage,
-                done=self._stage.done + amount,
-                tasks_done=self._stage.tasks_done + tasks,
-                documents=self._stage.documents + documents,
-                tokens=self._stage.tokens + tokens,
-            )
-            self._kept = self._kept if fresh else self._stage
+        if (stage := self._stage) is not None:
+            stage.done += amount
+            stage.tasks_done += tasks
+            stage.documents += documents
+            stage.tokens += tokens
+            self._kept = self._kept if fresh else (stage.done, stage.tokens)
         self.tick()
 
     def tick(self) -> None:
@@ -325,20 +321,16 @@ class Reporter:
 
     def _snapshot(self, stage: Snapshot) -> Snapshot:
         """Return a stage with its speeds."""
-        kept, seconds = self._kept, max(1e-6, time.monotonic() - self._began)
-        speed, left = (stage.done - kept.done) / seconds, stage.total - stage.done
-        executor = self._executor
-        waiting = None if executor is None else executor.waiting
-        return replace(
-            stage,
-            seconds=round(seconds, 3),
-            speed=round(speed, 3),
-            tokens_per_second=round((stage.tokens - kept.tokens) / seconds, 3),
-            eta_seconds=round(left / speed, 3) if left > 0 and speed > 0 and waiting is None else None,
-            retries=0 if executor is None else executor.retries,
-            lost_workers=0 if executor is None else executor.lost_workers,
-            waiting=waiting,
-        )
+        seconds = max(1e-6, time.monotonic() - self._began)
+        speed, tokens_per_second = ((stage.done - self._kept[0]) / seconds, (stage.tokens - self._kept[1]) / seconds)
+        snapshot = replace(stage, seconds=round(seconds, 3), speed=round(speed, 3))
+        snapshot.tokens_per_second = round(tokens_per_second, 3)
+        if (executor := self._executor) is not None:
+            snapshot.waiting, snapshot.retries = executor.waiting, executor.retries
+            snapshot.lost_workers = executor.lost_workers
+        if stage.total > stage.done and speed > 0 and snapshot.waiting is None:
+            snapshot.eta_seconds = round((stage.total - stage.done) / speed, 3)
+        return snapshot
 
 
 def standard_display() -> Display:

@@ -5,6 +5,7 @@ Meanwhile, ranges of the outputs that finished shards fill are merged (dsindex.r
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
@@ -130,7 +131,7 @@ class Shards(Assembly):
         sizes = {each.path: each.size_bytes for each in store_of(folder).list(folder)}
         for place, output in enumerate(job.outputs):
             dataset, key = divmod(place, self._per_dataset)
-            merged, end = self._ranges(output), output.size_bytes
+            merged, end = self._merged(output), output.size_bytes
             for number in takewhile(known.__contains__, self._shards_of(dataset)):
                 tokens = known[number].keys[key].bin
                 begin, end = end, end + tokens.size_bytes
@@ -159,18 +160,21 @@ class Shards(Assembly):
         stored_bytes = self._tasks[number].stored_bytes
         self.job.reporter.advance(stored_bytes, documents=result.num_records, tokens=tokens, fresh=fresh)
         self._num_bad += sum(file.quarantined for file in result.files)
-        limit = self.source.config.max_bad_records or ""
-        if limit.isdigit():
-            self._refuse_more_bad(int(limit))
+        self._refuse_more_bad()
         calls: list[tuple[Key, Call]] = []
         while (following := self._results.get(len(self._lines))) is not None:
             task = self._tasks[len(self._lines)]
-            continues = task.shard > 0 and self._tasks[task.shard - 1].input == task.input
-            before = self._results[task.shard - 1].files[0].lines if continues else 0
-            self._lines.append(self._lines[-1] + before if continues else 1)
+            self._lines.append(self._find_line(task))
             for output, segment in self._segments(task, following):
                 calls += self.range_calls(output, output.append(segment))
         return calls
+
+    def _find_line(self, task: ShardTask) -> int:
+        """Return the 1-based number of a shard's first line in its input, once the shard before it is made."""
+        before = task.shard - 1
+        if before < 0 or self._tasks[before].input != task.input:
+            return 1
+        return self._lines[before] + self._results[before].files[0].lines
 
     def _segments(self, task: ShardTask, result: ShardResult) -> Iterator[tuple[Output, Segment]]:
         """Yield each output of a shard, and what the shard has for it."""
@@ -251,28 +255,30 @@ class Shards(Assembly):
 
         All shards before it are made.
         """
-        shard, line = error.part or (0, 0)
-        before = [other.shard for other in self._tasks[:shard] if other.input == self._tasks[shard].input]
-        line += sum(self._results[number].files[0].lines for number in before) + 1
+        shard, offset = error.part or (0, 0)
+        line = self._find_line(self._tasks[shard]) + offset
         reason = f"{error.reason}; {len(self._results):,} of {len(self._tasks):,} shards are kept"
         hint = "fix it and run the same command again, or leave bad records out with --on-bad-record quarantine"
         return BadRecordError(error.path, error.offset, reason, line, is_row=error.is_row, hint=hint)
 
     def _require_records(self) -> None:
         """Check that there are records, and not too many bad ones for a limit that is a share."""
-        limit = self.source.config.max_bad_records or ""
         files = [file for result in self._results.values() for file in result.files]
         bad, records = self._num_bad, sum(file.lines - file.blank for file in files)
-        if limit.endswith("%"):
-            self._refuse_more_bad(float(limit[:-1]) / 100 * records)
+        self._refuse_more_bad(records)
         if not any(result.num_records for result in self._results.values()):
             left = f"no record is left: of {records:,}, {bad:,} are bad and {records - bad:,} are left out"
             what = left if records else "the inputs have no record"
             raise InputError(f"{self._tasks[0].parts[0].path}: {what}", hint="check --input and the conditions")
 
-    def _refuse_more_bad(self, most: float) -> None:
+    def _refuse_more_bad(self, records: int | None = None) -> None:
+        """Refuse more bad records than are allowed; a limit that is a share needs the number of all records."""
+        limit = self.source.config.max_bad_records or "inf"
+        if limit.endswith("%"):
+            most = math.inf if records is None else float(limit[:-1]) / 100 * records
+        else:
+            most = float(limit)
         if self._num_bad > most:
-            limit = self.source.config.max_bad_records
             raise InputError(
                 f"{count(self._num_bad, 'bad record')} quarantined, more than the {limit} of --max-bad-records",
                 hint="look at the *.quarantine files in the work folder, then fix the input or raise the limit",

@@ -13,10 +13,10 @@ from dsindex.formats.manifest import RecordedOptions, RecordedTokenizer
 from dsindex.messages import show_name
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.input_paths import find_paths, piped_input
-from dsindex.runtime.inputs import (
+from dsindex.runtime.plan import (
     choose_shard_size,
     choose_smallest_shard,
-    cut_inputs,
+    cut_input,
     look_at_inputs,
     plan_shards,
 )
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dsindex.options.common import TextConfig
-    from dsindex.runtime.inputs import InputFile
+    from dsindex.runtime.plan import InputFile
     from dsindex.runtime.progress import Reporter
     from dsindex.runtime.tasks import ShardTask
     from dsindex.text.engines import Engine
@@ -234,10 +234,10 @@ def open_source(
             _store_standard_input(work_dir, stored, say=reporter.say)
             seen[number:number] = look([path])
     smallest = read_shard_size(work_dir) or choose_smallest_shard(sum(each.text_bytes for each in seen))
-    inputs = cut_inputs(seen, shard_size=config.shard_size, smallest=smallest, largest=config.largest_shard)
+    cut = partial(cut_input, shard_size=config.shard_size, smallest=smallest, largest=config.largest_shard)
     return TextSource(
         config=config,
-        inputs=tuple(inputs),
+        inputs=tuple(map(cut, seen)),
         tokenizer=tokenizer,
         engine=engine,
         eod_id=eod_id,

@@ -223,8 +223,7 @@ class Journal:
         """Whether it published everything."""
         self.shards: dict[str, ShardResult] = {}
         """Key of a shard → its receipt."""
-        self._ranges: defaultdict[tuple[str, str], dict[int, RangeMerged]] = defaultdict(dict)
-        self._files: defaultdict[tuple[str, str], dict[str, StoredFile]] = defaultdict(dict)
+        self._merged: defaultdict[tuple[str, str], dict[int | str, RangeMerged | FileComplete]] = defaultdict(dict)
         for line in self.log.read():
             with contextlib.suppress(ValueError):
                 self._take(_decode(line))
@@ -232,15 +231,11 @@ class Journal:
     @property
     def has_work(self) -> bool:
         """Whether anything is made."""
-        return bool(self.shards) or any(self._ranges.values()) or any(self._files.values())
+        return bool(self.shards) or any(self._merged.values())
 
-    def ranges(self, plan: str, output: str) -> dict[int, RangeMerged]:
-        """Return the merged ranges of a plan's output by number."""
-        return self._ranges[plan, output]
-
-    def files(self, plan: str, output: str) -> dict[str, StoredFile]:
-        """Return the complete files of a plan's output by suffix, but for tokens that are merged by ranges."""
-        return self._files[plan, output]
+    def merged(self, plan: str, output: str) -> dict[int | str, RangeMerged | FileComplete]:
+        """Return what is merged of a plan's output: ranges of a token file by number, other files by suffix."""
+        return self._merged[plan, output]
 
     def _take(self, line: Line) -> None:
         match line:
@@ -251,9 +246,9 @@ class Journal:
             case ShardMade(task, result):
                 self.shards[task] = result
             case RangeMerged(plan, output, number):
-                self._ranges[plan, output][number] = line
+                self._merged[plan, output][number] = line
             case FileComplete(plan, output, file):
-                self._files[plan, output][file.name] = file
+                self._merged[plan, output][file.name] = line
 
     def record(self, line: Line) -> None:
         """Append a line, then take it, so that no state exceeds what is on file.

@@ -141,7 +141,7 @@ SHARD = b'{"kind":"shard"'
 
 
 def test_shard_size_of_a_large_job_is_kept_when_inputs_are_added(monkeypatch, capsys):
-    monkeypatch.setattr("dsindex.runtime.inputs.JOB_SHARDS", 4)
+    monkeypatch.setattr("dsindex.runtime.plan.JOB_SHARDS", 4)
     monkeypatch.setattr("dsindex.options.common.TextConfig.largest_shard", 1 << 10)
     for name, lines in (("a", 60), ("b", 90)):
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[:lines] * 3))

@@ -127,7 +127,7 @@ def test_plan_of_a_blend_is_what_megatron_draws(case, monkeypatch, capsys):
     ("notes.txt", 1, "notes.txt: 'Some' is not a dataset\nhint: a list of datasets has weights and prefixes"),
     ("web=60% books=60%", 1, "the shares add up to 120%, more than 100%\nhint: make them smaller"),
     ("web linked", 1, "this dataset is given twice"),
-    ("chat", 1, "chat.idx: no such file; give the prefix of a .bin and .idx"),
+    ("chat", 1, "chat.idx: no such file\nhint: give the prefix of a .bin and .idx"),
     ("empty", 1, "empty.idx: there are no tokens in train"),
     ("--data-path 0.5 web books", 1, "0.5.idx: no such file"),
     ("--data-path 0 web 1 books", 1, "Megatron refuses the weight 0 of web"),

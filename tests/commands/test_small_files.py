@@ -52,7 +52,7 @@ def source(tmp_path_factory):
 def test_outputs_are_those_of_a_shard_for_each(options, executor, source, tmp_path, make_config, monkeypatch):
     result = build(make_config, source, tmp_path / "joined", executor=executor, **options)
     assert result.run.shards < NUM_FILES / 2
-    monkeypatch.setattr("dsindex.runtime.inputs.SMALL_PART", 1 << 60)
+    monkeypatch.setattr("dsindex.runtime.plan.SMALL_PART", 1 << 60)
     alone = build(make_config, source, tmp_path / "alone", **options)
     assert alone.run.shards == NUM_FILES
     files = published(tmp_path / "joined")

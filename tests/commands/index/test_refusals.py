@@ -14,10 +14,10 @@ from tests.support.datasets import write_dataset
 
 REFUSED = {
     "no-file": ({"data_path": ["nowhere"]}, InputError,
-     r"/nowhere.idx: no such file; give the prefix of a .bin and .idx"),
+     r"/nowhere.idx: no such file\nhint: give the prefix of a .bin and .idx"),
     "no-length": ({"epochs": None}, UsageError, "give one of --epochs, --num-samples"),
     "weight-alone": ({"data_path": ["0.5", "web", "books"]}, InputError,
-     r"/0.5.idx: no such file; give the prefix of a .bin and .idx, after each weight"),
+     r"/0.5.idx: no such file\nhint: give the prefix of a .bin and .idx, after each weight"),
     "empty-part": ({"split": "1000000,1,1", "epochs": None, "num_samples": "9,9,9"}, LimitError,
      r"web, split valid: 9 samples were requested, but the part has no tokens"),
     "weighted-none": ({"data_path": ["1", "web", "1", "books"]}, LimitError,
