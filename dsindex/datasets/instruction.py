@@ -221,7 +221,8 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         fields = name_patterns(jq_patterns)
         self._names = list(fields)
         if SPECIAL_TOKENS_KEY in self._names:
-            raise InputError(f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}; choose another name")
+            what = f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}"
+            raise InputError(what, hint="choose another name")
         self._patterns = Patterns(fields)
         self._tokenizer = tokenizer
         named = dict(special_tokens) if isinstance(special_tokens, Mapping) else {text: text for text in special_tokens}
