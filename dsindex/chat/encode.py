@@ -37,7 +37,6 @@ from dsindex.chat.tokens import (
     FastTexts,
     MarkedText,
     MaskedTokens,
-    as_reference,
     encode_with_reference,
     mask_between_markers,
     read_chat_files,
@@ -627,7 +626,7 @@ def make_recipe(
         chat_templates=tuple(sorted(chat_templates.items())),
     )
     reason = make_instruction_encoder(recipe).why_not_fast()
-    return recipe if reason is None else replace(recipe, engine=as_reference(engine, reason))
+    return recipe if reason is None else replace(recipe, engine=replace(engine, fast=None, reason=reason))
 
 
 @functools.lru_cache(maxsize=2)
@@ -643,6 +642,6 @@ def make_instruction_encoder(recipe: EncoderRecipe) -> InstructionEncoder:
         special_tokens=dict(recipe.special_tokens),
         chat_templates=dict(recipe.chat_templates),
     )
-    is_fast = recipe.engine.name != recipe.engine.reference
+    is_fast = recipe.engine.fast is not None
     fast = FastTexts(recipe.tokenizer, recipe.engine, tokenizer) if is_fast else None
     return InstructionEncoder(msgspec.json.decode(recipe.config, type=InstructionConfig), tokenizer, fast=fast)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import unicodedata
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,12 +25,11 @@ from dsindex.store.read import is_stored
 from dsindex.text.encoders import TokenBatch, encode_all, encode_by_reference, make_encoder
 from dsindex.text.engines import adds_prefix_space, differing_tokens
 from dsindex.text.tokenizer import (
-    LibraryError,
     Tokenizer,
-    library_errors,
     load_tokenizer,
     read_folder_config,
     read_tokenizer_bytes,
+    refused,
     shared_tokenizer,
     token_text,
 )
@@ -114,11 +113,8 @@ class ChatTokenizer:
         self.chat_templates = dict(chat_templates or {})
         exact = _with_exact_offsets(tokenizer_json).encode()
         self._data = Tokenizer(name="the tokenizer", content=exact, sha256="", vocabulary_size=0, special_tokens=())
-        try:
-            with library_errors():
-                self._tokenizer = shared_tokenizer(self._data)
-        except LibraryError as error:
-            raise TokenizerError(f"not the text of a tokenizer.json: {error}") from error
+        with refused("not the text of a tokenizer.json"):
+            self._tokenizer = shared_tokenizer(self._data)
 
     @classmethod
     def from_path(cls, path: Path) -> ChatTokenizer:
@@ -403,19 +399,6 @@ class FastTexts:
         for token in added:
             lengths[token["id"]] = len(token["content"].encode())
         return lengths
-
-
-def as_reference(engine: Engine, reason: str) -> Engine:
-    """Return the reference in place of an engine, with the reason why it is used."""
-    return replace(
-        engine,
-        name=engine.reference,
-        version=engine.reference_version,
-        prefix=(),
-        suffix=(),
-        differing=(),
-        reason=reason,
-    )
 
 
 def encode_with_reference(tokenizer: ChatTokenizer, text: MarkedText) -> MaskedTokens:
