@@ -73,7 +73,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
         if not job.already_complete:
             for note in source.first_notes():
                 reporter.say(f"note: {note}")
-            estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
+            estimate = examine_sample(source, selection)
             check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1)
             shared = ShardSettings(
                 tokenizer=source.tokenizer,
