@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
 from dsindex.errors import InputError, OutputError, UsageError
 from dsindex.formats.dtypes import dtype_for_vocabulary
-from dsindex.formats.quarantine import BadRecords
 from dsindex.messages import format_size
 from dsindex.runtime.job import open_job
 from dsindex.runtime.output import Output
@@ -26,6 +25,7 @@ from dsindex.text.streams import LARGEST_RECORD_BYTES
 if TYPE_CHECKING:
     from dsindex.commands.index import IndexResult
     from dsindex.formats.manifest import RecordedOptions
+    from dsindex.formats.quarantine import BadRecords
     from dsindex.options.build import BuildConfig
     from dsindex.runtime.preflight import Estimate
     from dsindex.runtime.progress import Reporter

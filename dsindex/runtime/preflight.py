@@ -248,10 +248,8 @@ def examine_sample(
     counts = list(map(encode, pieces[:1]))  # loads the tokenizers; tables without rows have no pieces
     with ThreadPoolExecutor(AUDITED_AT_ONCE if audits else available_cpus()) as pool:
         counts += pool.map(encode, pieces[1:])
-    documents, bad = (
-        sum(count.documents for count in counts),
-        group_bad_records(each for count in counts for each in count.bad),
-    )
+    documents = sum(count.documents for count in counts)
+    bad = group_bad_records(each for count in counts for each in count.bad)
     if not documents:
         return Estimate(tokens=total / 3, documents=total / 1000, bad=bad)
     tokens = sum(count.tokens for count in counts)
