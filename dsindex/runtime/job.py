@@ -61,9 +61,9 @@ if TYPE_CHECKING:
 
     from dsindex.formats.manifest import Content
     from dsindex.options.common import WorkConfig
+    from dsindex.runtime.assembly import Output
     from dsindex.runtime.dispatch import K
     from dsindex.runtime.executors import Call, Executor
-    from dsindex.runtime.output import Output
     from dsindex.runtime.progress import Reporter
     from dsindex.store.local import StoredFile
     from dsindex.store.lock import Lock
