@@ -71,10 +71,10 @@ class Output:
     """The header of a `.pbin`, which is written after all tokens are known; None for a `.bin` and an `.idx`."""
     list_path: str | None = None
     """A list of this and further datasets, which is published with it; the others are complete before."""
-    segments: list[Segment] = field(default_factory=list)
-    sources: list[SourceFile] = field(default_factory=list)
+    segments: list[Segment] = field(init=False, default_factory=list)
+    sources: list[SourceFile] = field(init=False, default_factory=list)
     """The files of which its token file consists: the header, the tokens of each segment, what follows them."""
-    begins: list[int] = field(default_factory=lambda: [0])
+    begins: list[int] = field(init=False, default_factory=lambda: [0])
     """Where each source begins in the token file, and where the last one ends."""
 
     def __post_init__(self) -> None:

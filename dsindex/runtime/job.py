@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -57,7 +57,7 @@ from dsindex.store.protocol import find, open_output, store_of
 from dsindex.store.urls import absolute, folder_of, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dsindex.formats.manifest import Content
     from dsindex.options.common import WorkConfig
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from dsindex.runtime.dispatch import K
     from dsindex.runtime.executors import Call, Executor
     from dsindex.runtime.progress import Reporter
+    from dsindex.runtime.publish import Artifact
     from dsindex.store.local import StoredFile
     from dsindex.store.lock import Lock
     from dsindex.text.engines import Engine
@@ -76,10 +77,14 @@ class Job:
 
     config: WorkConfig
     plan: Plan
+    prefix: str
+    """The absolute output prefix."""
     outputs: Sequence[Output]
+    work_dir: str
     journal: Journal
     reporter: Reporter
-    start_executor: Callable[[], Executor]
+    text_bytes: int
+    holds_gil: bool
     owned: contextlib.ExitStack
     locks: Sequence[Lock]
     """The locks of the work folder and of each output."""
@@ -94,12 +99,14 @@ class Job:
     @cached_property
     def executor(self) -> Executor:
         """The executor, which starts when it is needed; it ends with the job."""
-        return self.owned.enter_context(contextlib.closing(self.start_executor()))
+        text_bytes = 0 if self.already_complete else self.text_bytes
+        executor = make_executor(self.config, text_bytes=text_bytes, holds_gil=self.holds_gil)
+        return self.owned.enter_context(contextlib.closing(executor))
 
     @property
-    def work_dir(self) -> str:
-        """The work folder."""
-        return work_folder_path(self.config)
+    def artifacts(self) -> list[Artifact]:
+        """The files of each output."""
+        return [output.artifact for output in self.outputs]
 
     def dispatch(self, calls: Iterable[tuple[K, Call]]) -> Dispatch[K]:
         """Return what runs calls on the executor, with the job's budgets, counts and progress."""
@@ -117,7 +124,7 @@ class Job:
 
     def publish(
         self,
-        contents: Sequence[Content],
+        described: Sequence[Content],
         texts: Mapping[str, str],
         *,
         num_shards: int,
@@ -127,7 +134,7 @@ class Job:
         """Publish the outputs, which are assembled.
 
         Args:
-            contents: The content of each output's manifest, in order.
+            described: The content of each output's manifest, in order.
             texts: Content of the lists of datasets, by path.
             num_shards: Number of shards or datasets that each output was assembled from.
             engine: The engine, if the job encodes.
@@ -153,21 +160,20 @@ class Job:
             engine=msgspec.convert(engine, RecordedEngine | None, from_attributes=True),
             tokenizer_path=path if is_path else None,
         )
-        manifests = [Manifest(content=content, run=run) for content in contents]
+        manifests = [Manifest(content=content, run=run) for content in described]
         self.journal.log.sync()
         self.require_locks()
         written: dict[str, StoredFile | None] = {}
         for output, manifest in zip(reversed(self.outputs), reversed(manifests), strict=True):
-            final = manifest_path(output.prefix)
             written |= {output.final(suffix): file for suffix, file in manifest.content.digests.items()}
-            with open_output(output.artifact.partial(final)) as file:
-                file.write(manifest.encode())
-            written[final] = file.as_stored(final)
+            contents = {manifest_path(output.prefix): manifest.encode()}
             if output.list_path is not None:
-                with open_output(output.artifact.partial(output.list_path)) as file:
-                    file.write(os.fsencode(texts[output.list_path]))
-                written[output.list_path] = file.as_stored(output.list_path)
-        publish([output.artifact for output in self.outputs], written)
+                contents[output.list_path] = os.fsencode(texts[output.list_path])
+            for final, content in contents.items():
+                with open_output(output.artifact.partial(final)) as file:
+                    file.write(content)
+                written[final] = file.as_stored(final)
+        publish(self.artifacts, written)
         self.journal.record(Finished())
         self.manifests = manifests
 
@@ -209,33 +215,30 @@ def open_job(
         job = Job(
             config=config,
             plan=plan,
+            prefix=prefix,
             outputs=outputs,
+            work_dir=work_dir,
             journal=journal,
             reporter=reporter,
-            start_executor=partial(
-                make_executor, config, text_bytes=0 if finished else text_bytes, holds_gil=holds_gil
-            ),
+            text_bytes=text_bytes,
+            holds_gil=holds_gil,
             owned=owned,
             locks=locks,
             manifests=finished,
             already_complete=bool(finished),
         )
-        if not finished:
+        if finished:
+            yield job
+            conclude(prefix)
+        else:
             _take_over(job)
             with _working(job):
                 yield job
-        else:
-            yield job
-            conclude(prefix)
         journal = job.journal
+        began = journal.began
         if config.keep_shards:
             remove_unused(work_dir, (file.name for result in journal.shards.values() for file in result.stored_files))
-        elif (
-            config.work_dir is None
-            or journal.began is None
-            or journal.began.output_prefix == prefix
-            or not journal.has_work
-        ):
+        elif config.work_dir is None or began is None or began.output_prefix == prefix or not journal.has_work:
             remove_work_folder(work_dir)
         remove_leftovers(artifacts)
 
@@ -279,11 +282,10 @@ def _take_over(job: Job) -> None:
     Raises:
         PlanError: If it is the work of other settings or of another output, naming what differs.
     """
-    plan, journal, prefix = job.plan, job.journal, absolute(job.config.output_prefix)
-    began = journal.began
+    journal, began, prefix = job.journal, job.journal.began, job.prefix
     if began is None:
         return
-    settings, inputs = compare_plans(began.plan, plan)
+    settings, inputs = compare_plans(began.plan, job.plan)
     if journal.has_work and began.output_prefix != prefix and (settings or inputs):
         raise PlanError(
             f"{job.work_dir}: this work folder belongs to another build, of {began.output_prefix}",
@@ -295,8 +297,9 @@ def _take_over(job: Job) -> None:
             hint="use the same options as before to continue, or --replace to discard the work and start over",
         )
     if began.output_prefix != prefix:  # the job was moved, and its partial files may have stayed
-        moved = [replace(output, prefix=began.output_prefix + output.prefix[len(prefix) :]) for output in job.outputs]
-        remove_leftovers([output.artifact for output in moved])
+        for artifact in job.artifacts:
+            finals = (began.output_prefix + final[len(prefix) :] for final in artifact.finals)
+            remove_leftovers([replace(artifact, finals=tuple(finals))])
     if settings:
         remove_work(job.work_dir)
         job.journal = Journal(job.work_dir)
@@ -307,8 +310,7 @@ def _take_over(job: Job) -> None:
 @contextlib.contextmanager
 def _working(job: Job) -> Iterator[None]:
     """Give a job what it needs to work, and say what is kept if it is stopped."""
-    work_dir, journal, prefix = job.work_dir, job.journal, absolute(job.config.output_prefix)
-    artifacts, plan_id = [output.artifact for output in job.outputs], job.plan.plan_id
+    journal, prefix, artifacts, plan_id = job.journal, job.prefix, job.artifacts, job.plan.plan_id
     remove_leftovers(artifacts, keeps=plan_id, with_commits=False)
 
     def tidy() -> None:
@@ -316,22 +318,22 @@ def _working(job: Job) -> Iterator[None]:
         is_done = bool(job.manifests)
         remove_leftovers(artifacts, keeps=None if is_done or not journal.has_work else plan_id, with_commits=is_done)
         if not journal.has_work:
-            remove_work(work_dir)
+            remove_work(job.work_dir)
 
     job.owned.callback(tidy)  # once the executor has ended
     executor = job.executor
     journal.log.begin()
     try:
-        began = Began(plan=job.plan, output_prefix=str(prefix))
+        began = Began(plan=job.plan, output_prefix=prefix)
         if journal.began != began or journal.is_finished:
             journal.record(began)
         with job.reporter.showing(*([] if holds_writes(prefix) else [ProgressFile(prefix)])):
             job.reporter.follow(executor)
-            files = [joined(work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs if path != "-")]
+            files = [joined(job.work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs if path != "-")]
             executor.require_seen(files, [folder_of(prefix)])
             yield
     except BaseException as stop:
-        kept = f"{len(journal.shards):,} finished shards are kept in {work_dir}; " if journal.shards else ""
+        kept = f"{len(journal.shards):,} finished shards are kept in {job.work_dir}; " if journal.shards else ""
         kept += "run the same command again to continue"
         if isinstance(stop, ClusterLostError):
             raise ClusterLostError(f"{stop}; {kept} on a new cluster") from stop
