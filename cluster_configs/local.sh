@@ -177,7 +177,7 @@ status() {
 }
 
 count() { # VALUE: a number of workers
-    [[ "$1" =~ ^[1-9][0-9]?$ ]] || fail "expected a number of workers from 1 to 99, got $1"
+    [[ "$1" =~ ^[1-9][0-9]?$ ]] || fail "$1 is not a number of workers from 1 to 99"
     echo "$1"
 }
 

@@ -206,7 +206,7 @@ class RecordProblem(DsindexError):
     Args:
         kind: A short name for counting: `bad-json`, `bad-text`, `bad-field`, `missing-field`, `no-turns`,
             `unknown-role`, `pattern-error`, `pattern-no-match`, `marker-in-text`, `unbalanced-markers`,
-            `template-failed`, `not-encodable`, `nothing-learnt`, `too-long`, `too-large`.
+            `template-failed`, `not-encodable`, `no-trained-tokens`, `too-long`, `too-large`.
         reason: One sentence that says what is wrong.
     """
 

@@ -19,7 +19,7 @@ def main(path: str) -> int:
     dsindex.show(made)
     blocks = dsindex.open(made)
     mask = blocks[0].loss_mask
-    print(f"{len(blocks):,} blocks; {int(mask.sum())} of {len(mask)} tokens of the first are learnt")
+    print(f"{len(blocks):,} blocks; {int(mask.sum())} of {len(mask)} tokens of the first are trained on")
     checked = dsindex.verify(made)
     dsindex.show(checked)
     return 0 if checked else 1

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # The chat templates that dsindex has for the commonest families of models, by name.
 #
 # They are written for training: every reply is marked with `{% generation %}`, including what ends it. On the
-# conversations that they accept, their text is that of the family's published template.
+# conversations that they accept, their text equals the family's published template.
 
 _FOLDER = "templates"
 _SUFFIX = ".jinja"
@@ -45,7 +45,7 @@ def read_template(name: str) -> str:
     """Return the jinja2 text of a template.
 
     Raises:
-        ValueError: If there is none of this name.
+        ValueError: If no template has this name.
     """
     names = template_names()
     if name not in names:
@@ -69,11 +69,11 @@ def control_tokens(template: str | None) -> list[str]:
 
 
 MAX_TEMPLATE_BYTES = 1 << 20
-"""Largest file of a chat template; those of models take some KiB."""
+"""Largest file of a chat template; a model's takes some KiB."""
 
 
 def name_special_tokens(tokens: object) -> object:
-    """Return special tokens by name; those of a list are their own names.
+    """Return special tokens by name; tokens in a list are their own names.
 
     >>> name_special_tokens(["<s>", "</s>"]), name_special_tokens({"eos_token": "</s>"})
     ({'<s>': '<s>', '</s>': '</s>'}, {'eos_token': '</s>'})
@@ -107,8 +107,8 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Field of `message_construction` -> pattern of the spans of its text that are masked: pairs of the first and the
     last character, as in Fast-LLM."""
     optional_fields: tuple[str, ...] | None = None
-    """Fields that a record may lack. By default, those that are masked as a whole, as by `.role`: nothing would be
-    learnt from them."""
+    """Fields that a record may lack. By default, those that are masked as a whole, as by `.role`: they have
+    nothing to train on."""
     unmatched_patterns: Literal["refuse", "allow"] = "refuse"
     """Whether to refuse a record in which a masking pattern selects nothing although its field exists."""
     role_prefixes: dict[str, str] = {}
@@ -142,7 +142,7 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     e_include_to_loss_token: str | None = None
 
     turns_field: str | None = None
-    """A record's key for its list of turns, if it is none of the usual ones."""
+    """A record's key for its list of turns, if it has an unusual name."""
     role_mapping: dict[str, str] = {}
     """A record's role name -> the template's, added to the usual ones. A record with any other role is bad."""
     assistant_role: str = "assistant"
@@ -164,7 +164,7 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def roles(self) -> dict[str, str]:
-        """A record's role -> the template's: the usual ones, and those of `role_mapping`."""
+        """A record's role -> the template's: the usual ones, and `role_mapping`."""
         return {**DEFAULT_ROLES, **self.role_mapping}
 
     @property
@@ -297,12 +297,15 @@ def _read_file(path: Path) -> str:
 
 
 def _explain(problem: str) -> str:
-    """Return msgspec's message as one about an option: `Expected `str`, got `int` - at `$.separator``."""
+    """Name the option in msgspec's message, which ends in `- at `$.separator``."""
     message, _, place = problem.partition(" - at `$.")
     name = place.rstrip("`").replace("[...]", "")
     unknown = re.fullmatch(r"Object contains unknown field `(.*)`", message)
     if unknown is not None:
-        return f"{unknown[1]}: no such option; the options are {', '.join(InstructionConfig.__struct_fields__)}"
+        names = InstructionConfig.__struct_fields__
+        near = " or ".join(difflib.get_close_matches(unknown[1], names, n=1))
+        known = f"did you mean {near}?" if near else f"the options are {', '.join(names)}"
+        return f"{unknown[1]}: no such option; {known}"
     wrong = re.fullmatch(r"Invalid enum value '(.*)'", message)
     if wrong is not None:
         values = get_args(get_type_hints(InstructionConfig)[name])

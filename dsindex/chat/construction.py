@@ -199,7 +199,7 @@ class MessageConstruction:
             role=role,
             prefix=self._config.role_prefixes.get(role, ""),
             place=(name, index),
-            masked_spans=tuple(sorted(message_spans(message, index + 1, text))),
+            masked_spans=tuple(sorted(message_spans(message, index + 1, {"content": text}))),
         )
 
 

@@ -175,7 +175,7 @@ class ConversationReader:
             role, position = message["role"], len(messages)
             is_wanted = len(turn) == 2 or self._is_wanted(turn, role, number, notes)
             is_wanted = is_wanted and role != masked_role and number > num_prompt_turns
-            spans = message_spans(turn, number, content_text(message))
+            spans = message_spans(turn, number, message)
             if is_call and messages and messages[-1]["role"] == role:
                 # The model writes both in one step, which ends once.
                 if is_wanted != (position - 1 in trained):
@@ -189,7 +189,7 @@ class ConversationReader:
             if role == self.assistant_role and is_wanted:
                 trained.add(position)
         if read_flag(record, "") is False or any(record.get(key) is False for key in UNWANTED_KEYS):
-            raise RecordProblem("nothing-learnt", "a key of the record says that it is not to be trained on")
+            raise RecordProblem("no-trained-tokens", "a key of the record says that it is not to be trained on")
         for position, added in calls.items():
             _add_calls(messages[position], added, notes)
         trained = self._keep_wanted(messages, trained)
@@ -206,7 +206,7 @@ class ConversationReader:
         """Return whether no key of a turn says that it is not trained on."""
         flag = read_flag(turn, f"message {number}: ")
         if flag is False and role not in {self.assistant_role, *_NEVER_TRAINED}:
-            what = f"its role is {role!r}, not that of replies, {self.assistant_role!r}; set `assistant_role`"
+            what = f"its role {role!r} is not the role of replies, {self.assistant_role!r}; set `assistant_role`"
             raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
         if flag is True and role == "user":
             notes.add(TRAINED_QUESTION)
@@ -219,7 +219,7 @@ class ConversationReader:
             trained = {number for number in trained if number >= first}
             if not trained:
                 what = f"no message of the last turn has the role of replies, {self.assistant_role!r}"
-                raise RecordProblem("nothing-learnt", f"nothing is trained on: {what}; set `assistant_role`")
+                raise RecordProblem("no-trained-tokens", f"nothing is trained on: {what}; set `assistant_role`")
         if self.reasoning == "drop":  # an empty reply is what a dropped thought leaves
             trained = {n for n in trained if "tool_calls" in messages[n] or content_text(messages[n]).strip()}
         return trained
@@ -254,7 +254,7 @@ class ConversationReader:
         return [{"role": "system", "content": system}, *turns], num_prompt_turns + (num_prompt_turns > 0)
 
     def _read_message(self, turn: object, number: int, notes: set[str]) -> tuple[Message, bool]:
-        """Return the `number`-th message (from 1) as templates expect it, and whether its role is that of a call."""
+        """Return the `number`-th message (from 1) as templates expect it, and whether its role is a tool call's."""
         turn = require(turn, dict, where := f"message {number}")
         name = message_role(turn, number)
         is_call = name.lower() in CALL_ROLES
@@ -471,7 +471,7 @@ def _read_turns(value: object, key: str) -> list[Any]:
     turns: list[Any] = []
     system = None
     for turn in map(parse_json, require(value, list, f"`{key}`")):
-        pair = find_pair(turn) if isinstance(turn, dict) and not any(role in turn for role in ROLE_KEYS) else None
+        pair = find_pair(turn) if isinstance(turn, dict) and turn.keys().isdisjoint(ROLE_KEYS) else None
         if pair is None:
             turns.append(turn)
             continue
@@ -601,7 +601,7 @@ def _split_calls(text: str, begin: int) -> tuple[list[str], list[Any]]:
 
 
 def _decode_calls(text: str, begin: int) -> tuple[list[Any], int]:
-    """Return the JSON objects that a text has from a place on, those of lists included, and the place after them."""
+    """Return the JSON objects in a text from a place on, also from lists, and the place after them."""
     decoder, objects = json.JSONDecoder(), []
     position = _BETWEEN_CALLS.match(text, begin).end()  # type: ignore[union-attr]  # it matches any text
     while text.startswith(("{", "["), position):
@@ -632,13 +632,13 @@ def _read_call(call: object, where: str) -> dict[str, Any]:
     return {**extra, "type": "function", "function": described}
 
 
-def message_spans(turn: Mapping[str, Any], number: int, used: str) -> list[CharacterSpan]:
+def message_spans(turn: Mapping[str, Any], number: int, message: Message) -> list[CharacterSpan]:
     """Return the spans of a turn's text that it, or a part of its content, says are not trained on.
 
     Args:
         turn: The turn.
         number: Its number, from 1.
-        used: The text of its message, of which tool calls and dropped thoughts are no longer a part.
+        message: What was read of it, without tool calls and dropped thoughts.
 
     Raises:
         RecordProblem: If a span is not within the text, or the text has changed.
@@ -656,7 +656,7 @@ def message_spans(turn: Mapping[str, Any], number: int, used: str) -> list[Chara
         if read_flag(part, f"message {number}: ") is False and position < end:  # axolotl's flags of parts
             spans.append((position, end))
         position = end
-    if spans and text != used:
+    if spans and text != content_text(message):
         what = "spans cannot be masked in a text with tool calls or dropped thoughts"
         raise RecordProblem("bad-field", f"message {number}: {what}")
     return spans

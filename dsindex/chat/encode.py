@@ -215,7 +215,7 @@ class InstructionEncoder:
 
     def _finish(self, prompt: _Prompt, whole: MaskedTokens) -> EncodedConversation:
         if not whole.mask.any():
-            raise RecordProblem("nothing-learnt", "nothing is trained on: the mask is 0 for every token")
+            raise RecordProblem("no-trained-tokens", "nothing is trained on: the mask is 0 for every token")
         sequences, limit, cut = [whole], self.config.max_length, 0
         if limit is not None and len(whole.tokens) > limit:
             sequences, cut = self._shorten(prompt, whole, limit)
@@ -243,12 +243,12 @@ class InstructionEncoder:
         if self.config.too_long == "truncate":
             first = MaskedTokens(tokens=whole.tokens[:limit], mask=whole.mask[:limit])
             if not first.mask.any():
-                raise RecordProblem("nothing-learnt", f"nothing is trained on in the first {limit} tokens")
+                raise RecordProblem("no-trained-tokens", f"nothing is trained on in the first {limit} tokens")
             return [first], len(whole.tokens) - limit
         sequences = self._split(prompt, limit)
         kept = [sequence for sequence in sequences if sequence.mask.any()]
         if not kept:
-            raise RecordProblem("nothing-learnt", "nothing is trained on in any of the parts")
+            raise RecordProblem("no-trained-tokens", "nothing is trained on in any of the parts")
         return kept, sum(len(part.tokens) for part in sequences) - sum(len(part.tokens) for part in kept)
 
     def _split(self, prompt: _Prompt, limit: int) -> list[MaskedTokens]:
@@ -391,6 +391,7 @@ class _Chat:
     def _find_spans(self, rendered: Rendered, kept: Sequence[int]) -> Iterator[CharacterSpan]:
         """Yield the trainable spans: what is generated of the replies that are trained on, without masked spans."""
         conversation = self._conversation
+        empty_thought = self._encoder.empty_thought.search(rendered.text)
         for span in rendered.spans:
             number = None if span.message is None else kept[span.message]
             if number is None and (conversation.trained is not None or conversation.masked_spans):
@@ -403,7 +404,7 @@ class _Chat:
             holes = [] if number is None else [*self._find_masked(rendered.text, span.begin, span.end, number)]
             if self._encoder.config.reasoning == "mask":
                 holes += self._find_reasoning(rendered.text, span.begin, span.end, number)
-            elif number is not None:
+            elif number is not None and empty_thought and empty_thought.start() < span.end:
                 holes += self._find_empty(rendered.text, span.begin, span.end, number)
             begin = span.begin
             for hole_begin, hole_end in sorted(holes):
@@ -443,9 +444,11 @@ class _Chat:
 
     def _find_empty(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
         """Yield empty thoughts that the template writes by itself, which would teach a model not to think."""
-        message, pattern = self._conversation.messages[number], self._encoder.empty_thought
+        pattern = self._encoder.empty_thought
+        found = [match.span() for match in pattern.finditer(text, begin, end)]
+        message = self._conversation.messages[number] if found else {}
         if not any(message.get(key) for key in REASONING_KEYS) and not pattern.search(content_text(message)):
-            yield from (match.span() for match in pattern.finditer(text, begin, end))
+            yield from found
 
     def _find_notes(self, text: str, spans: Sequence[CharacterSpan]) -> Iterator[str]:
         """Yield what the template does not write of the conversation, each once, and whether it learns no end."""
@@ -454,8 +457,10 @@ class _Chat:
         texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))
         for holder in (*self._conversation.messages, {name: variables[name] for name in _DATA if name in variables}):
             for key, value in holder.items():
+                if key not in _WRITTEN:
+                    continue
                 name = REASONING_KEYS[0] if key in REASONING_KEYS else key
-                if key in _WRITTEN and name not in notes and not _WRITTEN[key](value, texts[name], holder):
+                if name not in notes and not _WRITTEN[key](value, texts[name], holder):
                     notes.add(name)
         yield from sorted(notes)
         if self._encoder.config.reasoning == "mask" and any(has_other_tags(text[begin:end]) for begin, end in spans):
@@ -527,7 +532,7 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
     """Return the chat template of a configuration or of its tokenizer.
 
     Raises:
-        InputError: If there is none, or it cannot be used.
+        InputError: If there is no template, or it cannot be used.
         TokenizerError: If it is a named one whose control tokens the tokenizer would split.
     """
     source, tool_source = config.chat_template, None

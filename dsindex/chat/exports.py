@@ -65,7 +65,7 @@ class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_export_manifest(folder: str) -> ExportManifest | None:
-    """Read the manifest in a folder; return None if there is none.
+    """Read the manifest in a folder; return None if it is absent.
 
     Raises:
         FormatError: If it cannot be read, or names a file outside of the folder.

@@ -27,7 +27,7 @@ class Block:
 
     tokens: NDArray[np.int64]
     targets: NDArray[np.int64]
-    """Next token of the same conversation; the pad id if there is none."""
+    """Next token of the same conversation; the pad id at its end."""
     loss_mask: NDArray[np.float32]
     """1 where the target is trainable."""
     position_ids: NDArray[np.int64]

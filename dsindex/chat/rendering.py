@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from jinja2 import TemplateError, Undefined, UndefinedError, meta, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
-from jinja2.runtime import LoopContext
+from jinja2.runtime import LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace, _PassArg, missing
 from jinja2.visitor import NodeTransformer
@@ -74,6 +74,9 @@ _MAX_NUMBER = 10_000
 """Largest number for a filter or a width."""
 _MAX_INDENT = 16
 """Characters of an indentation of JSON, and of a separator."""
+_REFUSED_METHODS = ("encode", "expandtabs", "format_map", "maketrans", "translate")
+_ENLARGING = {"center", "ljust", "rjust", "zfill", "replace", "join", "format", "indent"}
+"""Methods of a text, and filters, whose result may be much longer than it."""
 _SMALL = 4096
 """Characters of a sum that is not counted: steps bound how many there are."""
 _LARGE_WIDTH = {
@@ -246,9 +249,9 @@ class SearchedText:
 def has_content(message: Mapping[str, Any], text: SearchedText) -> bool:
     """Tell whether a text has the content of a message; always of a tool, which may be JSON, and of a thought."""
     content = message.get("content") or ""
-    parts = [content] if isinstance(content, str) else [part["text"] for part in content]
-    if len(parts) == 1 and parts[0].strip() in text:  # nearly always; quickly
+    if isinstance(content, str) and content.strip() in text:  # nearly always; quickly
         return True
+    parts = [content] if isinstance(content, str) else [part["text"] for part in content]
     return message["role"] in TOOL_ROLES or all(
         part.strip() in text or any(find_thoughts(part, (THINK,))) for part in parts
     )
@@ -334,16 +337,16 @@ def _explain_refusal(error: Exception) -> str:
 class _Budget:
     """What one rendering may still use."""
 
-    __slots__ = ("_largest", "_limit", "_record", "_steps", "left")
+    __slots__ = ("_limit", "_record", "largest", "left", "steps")
 
     def __init__(self, record: object) -> None:
         self._record: object = record
-        self._steps, self.left, self._limit, self._largest = MAX_STEPS, _MAX_CHARACTERS, _MAX_VALUE, 0
+        self.steps, self.left, self._limit, self.largest = MAX_STEPS, _MAX_CHARACTERS, _MAX_VALUE, 0
 
     def step(self) -> None:
         """Count a step; with large values about, one costs more, since it may copy them."""
-        self._steps -= 1 + (self._largest >> 14)
-        if self._steps < 0 and not (self._extend() and self._steps >= 0):
+        self.steps -= 1 + (self.largest >> 14)
+        if self.steps < 0 and not (self._extend() and self.steps >= 0):
             raise TemplateError(f"its loops and macros take more than {MAX_STEPS:,} steps; it may never end")
 
     def take(self, size: int) -> None:
@@ -351,14 +354,14 @@ class _Budget:
         self.left -= size
         if (self.left < 0 or size > self._limit) and not (self._extend() and self.left >= 0 and size <= self._limit):
             raise TemplateError(f"the texts that it makes are too large (one of {size:,} characters)")
-        self._largest = max(self._largest, size)
+        self.largest = max(self.largest, size)
 
     def weigh(self, *values: object) -> int:
         """Return the characters of values with all that is in them, at least 8 for each; stop far above the limit."""
         total, stack = 0, [*values]
         while stack and total <= self.left + _MAX_CHARACTERS:
             value = stack.pop()
-            if isinstance(value, (str, bytes)):
+            if isinstance(value, str):
                 total += len(value)
             elif isinstance(value, int):
                 total += value.bit_length() >> 3
@@ -374,7 +377,7 @@ class _Budget:
         if self._record is None:
             return False
         weight, self._record = self.weigh(self._record), None
-        self._steps += weight
+        self.steps += weight
         self.left += 16 * weight
         self._limit = max(self._limit, 4 * weight)
         return True
@@ -400,6 +403,11 @@ class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # as a
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if (type(obj) is str and attribute in _OF_TEXTS) or (type(obj) is LoopContext and attribute in _OF_LOOPS):
             return getattr(obj, attribute)
+        if type(obj) is _Namespace and not attribute.startswith("_"):
+            try:
+                return getattr(obj, attribute)
+            except AttributeError:
+                return self.undefined(obj=obj, name=attribute)
         return super().getattr(_items(obj) if attribute == "text" else obj, attribute)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - as above
@@ -414,16 +422,26 @@ class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # as a
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **names: Any) -> Any:  # noqa: ANN401 - as above
+        if type(__obj) is Macro:  # what it writes is counted when it is written
+            return __context.call(__obj, *args, **names)
         budget = __context.parent[_BUDGET]
         owner = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)
-        if isinstance(owner, (str, bytes)):
+        if not isinstance(owner, str):
+            return _counted(budget, super().call(__context, __obj, *args, **names))
+        for name in ("_loop_vars", "_block_vars"):  # jinja2's own, for functions that read the context
+            names.pop(name, None)
+        if __obj.__name__ in _REFUSED_METHODS:
+            raise SecurityError(f"a template cannot use the method {__obj.__name__!r} of a text")
+        if __obj.__name__ in _ENLARGING:
             args = tuple([*value] if __obj.__name__ == "join" else value for value in args)
             budget.take(_measure_text(budget, owner, __obj.__name__, [*args, *names.values()]))
-        return _counted(budget, super().call(__context, __obj, *args, **names))
+        return _counted(budget, __obj(*args, **names))
 
 
 def _counted(budget: _Budget, made: Any) -> Any:  # noqa: ANN401 - any value
-    if isinstance(made, (str, bytes, list, tuple, dict, AbstractSet, ValuesView)):
+    if isinstance(made, str):
+        budget.take(len(made) + 8)
+    elif type(made) is not bool and isinstance(made, (list, tuple, dict, AbstractSet, ValuesView)):
         budget.take(budget.weigh(made))
     return made
 
@@ -436,7 +454,7 @@ def _measure(budget: _Budget, operator: str, left: object, right: object) -> int
         return _measure_text(budget, left, "%", right if isinstance(right, tuple) else (right,))
     if operator == "*":
         repeated, times = (right, left) if isinstance(left, int) else (left, right)
-        if isinstance(times, int) and isinstance(repeated, (str, bytes, list, tuple)):
+        if isinstance(times, int) and isinstance(repeated, (str, list, tuple)):
             return budget.weigh(repeated) * max(times, 0)
     if operator == "+" and isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         # The longer one was counted when it was made; counted again, adding one item at a time would be quadratic.
@@ -444,7 +462,7 @@ def _measure(budget: _Budget, operator: str, left: object, right: object) -> int
     return 0
 
 
-def _measure_text(budget: _Budget, text: Any, name: str, values: Sequence[Any]) -> int:  # noqa: ANN401 - or bytes
+def _measure_text(budget: _Budget, text: str, name: str, values: Sequence[Any]) -> int:
     """Return at least the characters that a method or filter makes of a text, if they may be many more than its own."""
     match name, *values:
         case (("center" | "ljust" | "rjust" | "zfill"), int(width), *_):
@@ -461,8 +479,6 @@ def _measure_text(budget: _Budget, text: Any, name: str, values: Sequence[Any]) 
             if _LARGE_WIDTH[name].search(text) or (name == "%" and is_wide):
                 raise SecurityError("a width in a format is too large")
             return int(text.count("{" if name == "format" else "%")) * (budget.weigh(*values) + 999)
-        case (("encode" | "expandtabs" | "format_map" | "maketrans" | "translate"), *_):
-            raise SecurityError(f"a template cannot use the method {name!r} of a text")
     return 0
 
 
@@ -473,18 +489,20 @@ def _guard(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(context: Context, value: Any, *args: Any, **names: Any) -> Any:  # noqa: ANN401 - as above
         if name in _LIST_FILTERS:
             return make(context, _items(value), *args, **names)
-        budget, given = context.parent[_BUDGET], [*args, *names.values()]
-        if any(isinstance(number, int) and abs(number) > _MAX_NUMBER for number in given):
-            raise SecurityError(f"a number for the filter {name!r} is too large")
-        if name == "join":
-            value = [*value]
-            budget.take(sum(_measure_text(budget, str(text), "join", [value]) for text in given or [""]))
-        elif isinstance(value, str):
-            budget.take(_measure_text(budget, value, "%" if name == "format" else name, given))
-        parts = {_PassArg.context: context, _PassArg.eval_context: context.eval_ctx}
-        return _counted(
-            budget, make(*([parts.get(needed, context.environment)] if needed else []), value, *args, **names)
-        )
+        budget = context.parent[_BUDGET]
+        if args or names or name in _ENLARGING:
+            given = [*args, *names.values()]
+            if any(isinstance(number, int) and abs(number) > _MAX_NUMBER for number in given):
+                raise SecurityError(f"a number for the filter {name!r} is too large")
+            if name == "join":
+                value = [*value]
+                budget.take(sum(_measure_text(budget, str(text), "join", [value]) for text in given or [""]))
+            elif isinstance(value, str):
+                budget.take(_measure_text(budget, value, "%" if name == "format" else name, given))
+        if needed is not None:
+            parts = {_PassArg.context: context, _PassArg.eval_context: context.eval_ctx}
+            value, args = parts.get(needed, context.environment), (value, *args)
+        return _counted(budget, make(value, *args, **names))
 
     return pass_context(guarded)  # type: ignore[no-any-return]  # as above
 
@@ -499,7 +517,7 @@ def _concat(context: Context, *values: object) -> str:
     budget = context.parent[_BUDGET]
     budget.left -= len(text)
     if budget.left < 0 or len(text) > _SMALL:
-        budget.take(len(text))
+        budget.take(0 if budget.left < 0 else len(text))
     return text
 
 
@@ -530,7 +548,7 @@ class _CountCharacters(NodeTransformer):  # type: ignore[misc]  # as above
         super().generic_visit(node, *args, **names)
         if isinstance(node, nodes.Output) and self.is_buffer:
             texts = [nodes.Const(part.data) if isinstance(part, nodes.TemplateData) else part for part in node.nodes]
-            node.nodes = [_filtered(_CONCAT, text) for text in texts]
+            node.nodes = [text if _is_concat(text) else _filtered(_CONCAT, text) for text in texts]
         self.is_buffer = outer
         if isinstance(node, nodes.For):
             node.iter = node.iter if isinstance(node.iter, nodes.Const) else _filtered(_ITEMS, node.iter)
@@ -543,6 +561,10 @@ class _CountCharacters(NodeTransformer):  # type: ignore[misc]  # as above
         )
         is_constant = next(node.find_all((nodes.Name, nodes.Filter, nodes.Call)), None) is None
         return node if is_constant or not is_literal else _filtered(_COUNT, node)
+
+
+def _is_concat(node: nodes.Expr) -> bool:
+    return isinstance(node, nodes.Filter) and node.name == _CONCAT
 
 
 def _filtered(name: str, node: nodes.Expr, *args: nodes.Expr) -> nodes.Filter:
@@ -570,7 +592,10 @@ def _make_environment(date: datetime.date | None) -> ImmutableSandboxedEnvironme
 def _begin_generation(context: Context, *turns: object) -> str:
     """Return the mark that begins a block in loops over these turns, the innermost first."""
     positions = context.parent[_TURNS]
-    return f"{_BEGIN}{next((positions[id(turn)] for turn in turns if id(turn) in positions), -1)}"
+    for turn in turns:
+        if id(turn) in positions:
+            return f"{_BEGIN}{positions[id(turn)]}"
+    return f"{_BEGIN}-1"
 
 
 @pass_context

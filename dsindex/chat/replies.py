@@ -190,7 +190,7 @@ class ReplyFinder:
     def _tails(self, message: Message, header: str, prompt: str) -> list[str]:
         """Return what a template may write after a reply's own texts, if it is the last message and if it is not.
 
-        They are those of the first message that is alike: in what follows its last sentinel, and in the texts it has.
+        Messages share them if they have the same text after their last sentinel, and texts under the same keys.
         """
         key = (_rest(message), *(bool(message.get(name)) for name in ("tool_calls", *_TEXT_KEYS)))
         if key not in self._known_tails:

@@ -80,7 +80,7 @@ class InstructionStatistics:
     sequences: int = 0
     """Number of sequences: one per conversation, more if it was split."""
     tokens: int = 0
-    learnt: int = 0
+    trainable: int = 0
     """Number of trainable tokens (mask 1)."""
     cut: int = 0
     """Number of tokens that truncation or splitting removed."""

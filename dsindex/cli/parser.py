@@ -109,7 +109,7 @@ class Parser(argparse.ArgumentParser):
         options, rest = super().parse_known_args(words, namespace)
         if rest:
             word = rest[0].partition("=")[0]
-            if not word.startswith("-"):
+            if not word.startswith(("-", "–", "—")):  # dashes of a text that was pasted
                 is_input = rest[0] == words[0] and "--input" in self._option_string_actions
                 self.error(f"unexpected argument: {rest[0]}", f"did you mean --input {rest[0]}?" if is_input else "")
             near = " or ".join(difflib.get_close_matches(word, self._option_string_actions, n=2, cutoff=0.65))

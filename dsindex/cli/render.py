@@ -209,10 +209,10 @@ def _split(split: BuiltSplit) -> Iterator[str]:
     from dsindex.chat.statistics import explain_note  # only needed here
 
     own, whole = split.statistics, count(split.statistics.conversations, "conversation")
-    share = 100 * own.learnt / own.tokens if own.tokens else 0.0
+    share = 100 * own.trainable / own.tokens if own.tokens else 0.0
     shortened = f", {own.shortened:,} too long and truncated or split" if own.shortened else ""
     sizes = f"{whole}, {count(own.sequences, 'sequence')}, {count(own.tokens, 'token')}"
-    yield f"{split.prefix}: {sizes}, {own.learnt:,} trainable ({share:.1f} %), {own.cut:,} cut off{shortened}"
+    yield f"{split.prefix}: {sizes}, {own.trainable:,} trainable ({share:.1f} %), {own.cut:,} cut off{shortened}"
     for note, number in sorted(own.notes.items()):
         yield f"  note: {note} in {number:,} of {whole}: {explain_note(note)}"
     if (packing := split.packing) is not None:
@@ -385,10 +385,10 @@ def _tokens(excerpt: Excerpt) -> Iterator[str]:
     line, width, place = "", 0, 0
     columns = min(shutil.get_terminal_size((TOKEN_COLUMNS, 0)).columns, TOKEN_COLUMNS) - 4
     for piece in excerpt.pieces:
-        learnt = excerpt.mask is not None and any(excerpt.mask[place : place + len(piece.ids)])
+        is_trained = excerpt.mask is not None and any(excerpt.mask[place : place + len(piece.ids)])
         place += len(piece.ids)
         text = "+".join(map(str, piece.ids)) if piece.text is None else piece.text
-        shown = f"[{show_name(text)}]" if learnt else show_name(text)
+        shown = f"[{show_name(text)}]" if is_trained else show_name(text)
         if line and width + len(shown) + 1 > columns:
             yield line
             line, width = "", 0

@@ -17,6 +17,7 @@ import numpy as np
 from dsindex.commands.results import JobResult, MadeDataset
 from dsindex.datasets.documents import GATHERED_DOCUMENTS, Documents, ShuffledDocuments, documents_of
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.packed import PbinDocuments
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats.dtypes import cast_tokens
 from dsindex.formats.mmididx import IndexBuilder
@@ -24,7 +25,6 @@ from dsindex.formats.pbin import (
     CURRENT_VERSION,
     PBIN_VERSIONS,
     PbinHeader,
-    open_tokens,
     read_document_lengths,
     read_pbin_header,
     write_pbin_index,
@@ -250,8 +250,7 @@ def join_pbin_files(
 
 
 def _pbin_documents(path: str, header: PbinHeader) -> Documents:
-    ends = np.cumsum(read_document_lengths(path, header))
-    return Documents(path=path, tokens=open_tokens(path, header), num_documents=len(ends), ends_of=ends.__getitem__)
+    return documents_of(PbinDocuments(path, version=header.version))
 
 
 def _lengths(parts: Sequence[Documents], seed: int | None) -> NDArray[np.int64]:

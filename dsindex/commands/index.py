@@ -83,10 +83,7 @@ NO_IDENTIFIERS = (
     "a Megatron job looks for other names, which depend on its tokenizer: for a job, add --megatron-release and the "
     "flags of its tokenizer"
 )
-NO_FOLDER = (
-    "expected --data-cache-path with a dataset in an object store, got none; name a folder for the caches, which the "
-    "job is told, too"
-)
+NO_FOLDER = "caches of a dataset in an object store need --data-cache-path, here and in the job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,8 +244,8 @@ def _with_given_paths(config: IndexConfig) -> IndexConfig:
         try:
             words = msgspec.convert(content, PerSplitPaths)
         except msgspec.ValidationError as error:
-            what = "expected paths of train, valid and test, each as a list, a text or null"
-            raise InputError(f"{config.per_split_data_args_path}: {what}, got another value ({error})") from error
+            hint = "give the paths of train, valid and test, each as a list, a text or null"
+            raise InputError(f"{config.per_split_data_args_path}: {error}", hint=hint) from error
         paths = {f"{split}_data_path": here(_split_words(getattr(words, split))) for split in SPLIT_NAMES}
         return config.replaced(**paths, per_split_data_args_path=None)
     return config
@@ -325,8 +322,8 @@ def _cache_settings(config: IndexConfig) -> CacheSettings:
 def _read_identifiers(path: str) -> dict[str, Any]:
     identifiers = read_object(path)
     if identifiers.get("class") in {*GPT_CLASSES, BLENDED_CLASS}:
-        msg = f"{path}: expected the tokenizer's identifiers as a JSON object; for a whole description use --like"
-        raise InputError(msg)
+        hint = "use --like for a description"
+        raise InputError(f"{path}: this is a whole description, not the tokenizer's identifiers", hint=hint)
     return identifiers
 
 
@@ -375,15 +372,13 @@ def _check_blends(config: IndexConfig, settings: CacheSettings, blends: Sequence
     """
     prefixes = {prefix for blend in blends if blend is not None for prefix in blend.prefixes}
     if settings.order.digest is not None and len(prefixes) > 1:
-        raise InputError(
-            f"--document-order {config.document_order}: expected one dataset, whose documents the file lists, got "
-            f"{len(prefixes)}; leave the order to `packed`, or index each dataset by itself"
-        )
+        what = f"the file orders the documents of one dataset, not of {len(prefixes)}"
+        hint = "leave the order to `packed`, or index each dataset by itself"
+        raise InputError(f"--document-order {config.document_order}: {what}", hint=hint)
     if config.full_validation and settings.matrix is not None and any(blend and blend.weights for blend in blends):
-        raise LimitError(
-            "--full-validation: Megatron stops at a weighted --data-path, as one epoch of valid has no number of "
-            "samples; leave the weights out, or give valid a path of its own"
-        )
+        what = "Megatron stops at a weighted --data-path, as one epoch of valid has no number of samples"
+        hint = "leave the weights out, or give valid a path of its own"
+        raise LimitError(f"--full-validation: {what}", hint=hint)
 
 
 # The work.
@@ -431,10 +426,8 @@ def _build(caches: Sequence[Cache], executor: Executor, reporter: Reporter) -> l
     for cache in caches:
         if available is not None and cache.memory_bytes > available:
             wanted, there = format_size(cache.memory_bytes), format_size(available)
-            raise LimitError(
-                f"{cache.name}: the index takes {wanted} of memory and {there} are available; use a machine with more, "
-                "request fewer samples, or split the dataset and blend the parts"
-            )
+            hint = "use a machine with more, request fewer samples, or split the dataset and blend the parts"
+            raise LimitError(f"{cache.name}: the index takes {wanted} of memory and {there} are available", hint=hint)
         if available is not None and sum(each.memory_bytes for each in [*groups[-1], cache]) > available:
             groups.append([])
         groups[-1].append(cache)
@@ -442,8 +435,8 @@ def _build(caches: Sequence[Cache], executor: Executor, reporter: Reporter) -> l
     for folder, size_bytes in needed.items():
         if size_bytes > (free := free_bytes(folder)):
             wanted, there = format_size(size_bytes), format_size(free)
-            remedy = "make room, or choose another --data-cache-path"
-            raise OutputError(f"{folder}: the caches need {wanted}, but {there} are free; {remedy}")
+            hint = "make room, or choose another --data-cache-path"
+            raise OutputError(f"{folder}: the caches need {wanted}, but {there} are free", hint=hint)
     from dsindex.megatron.arrays import are_kernels_compiled  # numba is slow to import
 
     if caches and not are_kernels_compiled():
@@ -591,10 +584,8 @@ def _notes(
     yield from describe_sums(dict(zip(SPLIT_NAMES, _blends(config), strict=True)))
     for cache in datasets:
         if not cache.num_samples:
-            yield (
-                f"{cache.name}: expected at least one sample, got none, at which Megatron stops; shorten --seq-length, "
-                "or give it a larger share in --split"
-            )
+            remedy = "shorten --seq-length, or give it a larger share in --split"
+            yield f"{cache.name}: there is no sample, at which Megatron stops; {remedy}"
     valid = {prefix: own[1] for prefix, own in counts.items()} if settings.matrix is not None else dict.fromkeys(counts)
     yield from describe_data({name: None if part is None else (part.begin, part.end) for name, part in valid.items()})
     ordered = {cache.split: cache.settings for cache in datasets if any(cache.settings.order)}

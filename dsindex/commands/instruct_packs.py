@@ -69,7 +69,7 @@ def read_published(prefix: str) -> Manifest:
 
 
 def pack_splits(config: InstructConfig, prefixes: Sequence[str]) -> list[MadePacking]:
-    """Make the packs of a job's splits that are missing, and remove those of earlier tokens.
+    """Make the missing packs of a job's splits, and remove packs of earlier tokens.
 
     Args:
         config: The options of the job; without --seq-length no packs are made.

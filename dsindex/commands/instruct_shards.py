@@ -35,7 +35,7 @@ MASK_DTYPE = np.dtype(np.uint8)
 BLOCK_BYTES = 1 << 20
 """Text encoded before it is written; a longer line takes memory for its own size."""
 BAD = "bad."
-"""Beginning of the counts of bad records by kind in a shard's result; those of a split begin with its tokens' key."""
+"""Beginning of the counts of bad records by kind in a shard's result; a split's counts begin with its tokens' key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class _Split(GroupWriter):
             conversations=1,
             sequences=len(encoded.lengths),
             tokens=len(encoded.tokens),
-            learnt=int(np.count_nonzero(encoded.mask)),
+            trainable=int(np.count_nonzero(encoded.mask)),
             cut=encoded.cut,
             shortened=int(encoded.cut > 0 or len(encoded.lengths) > 1),
             special_in_text=int(encoded.special_in_text),

@@ -21,8 +21,9 @@ from dsindex.runtime.merge import check_segment
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.preflight import require_room
 from dsindex.runtime.tasks import Segment, SourceFile
+from dsindex.store.errors import reading
 from dsindex.store.read import input_status
-from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
+from dsindex.store.urls import absolute, as_prefix, folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,13 +104,10 @@ def open_segment(prefix: str) -> Segment:
     Raises:
         FormatError: If its index is damaged or its `.bin` missing.
     """
-    idx_path = with_suffix(prefix, ".idx")
+    idx_path = f"{prefix}.idx"
     header = read_header(idx_path)
-    try:
-        tokens = input_status(with_suffix(prefix, ".bin"))
-    except OSError as error:
-        msg = f"{prefix}.bin: cannot be read ({error.strerror}); a dataset is a .bin and an .idx"
-        raise FormatError(msg) from error
+    with reading(f"{prefix}.bin", FormatError, hint="a dataset is a .bin and an .idx"):
+        tokens = input_status(f"{prefix}.bin")
     bin_file = SourceFile(path=tokens.path, size_bytes=tokens.size_bytes)
     return Segment(bin=bin_file, idx=SourceFile(path=idx_path, size_bytes=header.size_bytes), header=header)
 

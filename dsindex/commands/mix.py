@@ -103,10 +103,19 @@ def run_mix(config: MixConfig) -> MixResult:
     split = None if held or config.has_splits_of_their_own else config.split or DEFAULT_SPLIT
     matrix = (WHOLE, None, None) if split is None else split_matrix(parse_split(split))
     counts = _count(prefixes, matrix)
-    tokens, batch = _tokens_asked(config), config.global_batch_size
+    tokens, num_samples, batch = config.tokens, config.train_samples, config.global_batch_size
+    if config.train_iters is not None and batch is not None:
+        num_samples = config.train_iters * batch
+    if num_samples is not None:
+        tokens = num_samples * config.seq_length
     if amounts:
         tokens, shares = divide(amounts, [parts[0].tokens for parts in counts if parts[0]], tokens, names=prefixes)
-    num_samples = None if tokens is None else _whole_samples(tokens, config)
+    if tokens is not None:
+        per_iteration = config.seq_length * (batch or 1)
+        num_samples = tokens // per_iteration * (batch or 1)
+        if not num_samples:
+            what = f"one {'sample' if batch is None else 'iteration'} takes {per_iteration:,} tokens"
+            raise InputError(f"{tokens:,} tokens are too few: {what}", hint="raise the tokens of the run")
     if config.source:
         digits = max(5, len(str(num_samples)) + 1)  # enough to draw within one sample of the shares
         weights = tuple(f"{float(share):.{digits}g}" for share in shares)
@@ -118,15 +127,15 @@ def run_mix(config: MixConfig) -> MixResult:
         "valid": _words(held, weights) if held else config.valid_data_path,
         "test": config.test_data_path,
     }
-    if config.per_dataset_sequences_path is not None:
-        used = dict.fromkeys(prefix for words in blends.values() if words for prefix in parse_data_path(words).prefixes)
-        write_sequence_counts(config.per_dataset_sequences_path, {prefix: prefix for prefix in used})
     given = {name: tuple(words) for name, words in blends.items() if words}
+    parsed = {name: parse_data_path(words, flag=f"--{name}-data-path") for name, words in given.items()}
     flags = [f"--{name}-data-path {shlex.join(words)}" for name, words in given.items()]
     if split is not None:
         own_split = [f"--split {shlex.quote(split)}"] if config.split else []
         flags = [f"--data-path {shlex.join(data_path)}", *own_split]
     if config.per_dataset_sequences_path is not None:
+        used = {prefix: prefix for blend in parsed.values() for prefix in blend.prefixes}
+        write_sequence_counts(config.per_dataset_sequences_path, used)
         flags.append(f"--per-dataset-sequences-path {shlex.quote(config.per_dataset_sequences_path)}")
     return MixResult(
         datasets=datasets,
@@ -136,7 +145,7 @@ def run_mix(config: MixConfig) -> MixResult:
         num_iterations=None if batch is None else num_samples // batch,
         data_path=data_path,
         flags=tuple(flags),
-        warnings=tuple(_warnings(datasets, counts, given)),
+        warnings=tuple(_warnings(datasets, counts, parsed)),
     )
 
 
@@ -195,30 +204,8 @@ def _count(prefixes: Sequence[str], matrix: SplitMatrix) -> list[list[PartCounts
         counts = list(threads.map(lambda prefix: count_parts(prefix, matrix), prefixes))
     for prefix, (train, *_) in zip(prefixes, counts, strict=True):
         if train is None or train.tokens <= 0:
-            raise InputError(f"{prefix}.idx: expected tokens to draw, got a dataset without any in train; leave it out")
+            raise InputError(f"{prefix}.idx: there are no tokens in train", hint="leave the dataset out")
     return counts
-
-
-def _tokens_asked(config: MixConfig) -> int | None:
-    """Return the tokens of the run, if the options say them."""
-    samples = config.train_samples
-    if config.train_iters is not None and config.global_batch_size is not None:
-        samples = config.train_iters * config.global_batch_size
-    return config.tokens if samples is None else samples * config.seq_length
-
-
-def _whole_samples(tokens: int, config: MixConfig) -> int:
-    """Return the samples of a run, in whole iterations.
-
-    Raises:
-        InputError: If it is shorter than one.
-    """
-    batch = config.global_batch_size or 1
-    samples = tokens // config.seq_length // batch * batch
-    if not samples:
-        what = "one sample" if batch == 1 else "one iteration"
-        raise InputError(f"expected a run of at least {what}, {config.seq_length * batch:,} tokens, got {tokens:,}")
-    return samples
 
 
 def _draw(
@@ -240,15 +227,12 @@ def _draw(
         settings=settings,
         counts=dict(zip(prefixes, counts, strict=True)),
     )
-    wanted = [Fraction(weight) for weight in blends[0].weights] if blends else [Fraction(1)]
-    total = sum(wanted)
-    shares = [weight / total for weight in wanted]
+    drawn_weights = tuple(blends[0].weights) if blends else (1.0,)
+    shares = Blend(prefixes=tuple(prefixes), weights=drawn_weights).shares("--data-path")
     size = num_samples or sum(cache.epochs.num_samples for cache in caches)
     if not size:
-        raise LimitError(
-            f"expected at least one sample of {settings.sequence_length + 1:,} tokens, got none; the datasets or the "
-            "budget are too small for --seq-length"
-        )
+        what = f"there are too few tokens for a sample of {settings.sequence_length + 1:,}"
+        raise LimitError(what, hint="shorten --seq-length, or raise the tokens of the run")
     datasets, typed = list[MixedDataset](), weights or (None,) * len(prefixes)
     for prefix, parts, weight, share, cache in zip(prefixes, counts, typed, shares, caches, strict=True):
         train, valid, test = (0 if part is None else part.tokens for part in parts)
@@ -268,9 +252,7 @@ def _draw(
 
 
 def _warnings(
-    datasets: Sequence[MixedDataset],
-    counts: Sequence[Sequence[PartCounts | None]],
-    blends: dict[str, tuple[str, ...]],
+    datasets: Sequence[MixedDataset], counts: Sequence[Sequence[PartCounts | None]], blends: dict[str, Blend]
 ) -> Iterator[str]:
     """Yield sentences about datasets that are repeated often or too small, and about valid, test and weights.
 
@@ -283,11 +265,10 @@ def _warnings(
             yield f"{times}; repeating a dataset more than {MANY_EPOCHS} times gains little"
         if not each.num_samples:
             yield f"{each.prefix} gives no sample; raise its share or the budget, or leave it out"
-    parsed = {name: parse_data_path(words, flag=f"--{name}-data-path") for name, words in blends.items()}
-    yield from describe_sums(parsed)
+    yield from describe_sums(blends)
     trained = {os.path.realpath(f"{each.prefix}.idx") for each in datasets}
     for place, name in enumerate(SPLIT_NAMES[1:], start=1):
-        own = parsed[name].prefixes if name in parsed else ()
+        own = blends[name].prefixes if name in blends else ()
         _count(own, (WHOLE, None, None))
         for prefix in own:
             if os.path.realpath(f"{prefix}.idx") in trained:
@@ -380,8 +361,8 @@ def parse_amount(text: str) -> Amount:
     kind, factor = _UNITS.get(unit, ("share", Fraction(0)))
     value = (number or 0) * factor
     if value == 0 or (kind == "share" and value > 1) or (not unit and value == 1):
-        expected = "40% of the tokens or 0.4, 2.5epochs, 10B tokens, rest, or a limit such as max2epochs"
-        raise ValueError(f"expected {expected}, got {text!r}")
+        amounts = "40% of the tokens or 0.4, 2.5epochs, 10B tokens, rest, or a limit such as max2epochs"
+        raise ValueError(f"{text!r} is not an amount such as {amounts}")
     return Amount(kind=kind, value=value, is_limit=text.startswith("max"))
 
 
@@ -409,7 +390,7 @@ def divide(
     """
     shares = sum(amount.value for amount in amounts if amount.kind == "share" and not amount.is_limit)
     if shares > 1 + TOLERANCE:
-        raise InputError(f"expected shares of at most 100% together, got {show_percent(shares)}; make them smaller")
+        raise InputError(f"the shares add up to {show_percent(shares)}, more than 100%", hint="make them smaller")
     if budget is None:
         budget = _follow_budget(amounts, available)
     wanted = [amount.tokens(num, budget) for amount, num in zip(amounts, available, strict=True)]
@@ -417,25 +398,24 @@ def divide(
     remaining = budget - sum(tokens)
     if remaining < -TOLERANCE * budget:
         largest, name = max(zip(tokens, names, strict=True))
-        raise InputError(
-            f"{name}: expected amounts of at most {budget:,} tokens together, got {int(budget - remaining):,}, "
-            f"{int(largest):,} of them of this dataset; raise the budget, or make them smaller"
-        )
+        what = f"the amounts add up to {int(budget - remaining):,} tokens, more than the {budget:,} of the run"
+        hint = "raise the tokens of the run, or make the amounts smaller"
+        raise InputError(f"{name}: {what}; {int(largest):,} are of this dataset", hint=hint)
     takers = [place for place, amount in enumerate(amounts) if amount.is_limit]
     if takers and remaining <= 0:
-        msg = f"{names[takers[0]]}: nothing remains for it, since the others take all {budget:,} tokens"
-        raise InputError(f"{msg}; make them smaller")
+        what = f"nothing remains for it, since the others take all {budget:,} tokens"
+        raise InputError(f"{names[takers[0]]}: {what}", hint="make their amounts smaller")
     takers.sort(key=lambda place: wanted[place] / available[place])  # those whose limits are reached first
     for number, place in enumerate(takers):
         part = remaining * Fraction(available[place], sum(available[other] for other in takers[number:]))
         tokens[place] = min(part, wanted[place])
         remaining -= tokens[place]
     if remaining > TOLERANCE * budget:
-        raise InputError(
-            f"expected amounts of {budget:,} tokens together, got {int(budget - remaining):,} "
-            f"({show_percent((budget - remaining) / budget)}); raise them or their limits, lower the budget, or write "
-            "one dataset without an amount to take the rest"
+        given = f"{int(budget - remaining):,} tokens, {show_percent((budget - remaining) / budget)} of the run"
+        hint = (
+            "raise them or their limits, lower the tokens of the run, or give one dataset no amount: it takes the rest"
         )
+        raise InputError(f"the amounts add up to {given}", hint=hint)
     total = sum(tokens)
     return budget, [each / total for each in tokens]
 
@@ -451,10 +431,8 @@ def _follow_budget(amounts: Sequence[Amount], available: Sequence[int]) -> int:
     if all(amount.kind == "share" and not amount.is_limit for amount in amounts):
         return max(1, int(min(num / amount.value for amount, num in pairs)))
     if shared >= 1:
-        raise InputError(
-            f"expected shares below 100% together, since others are in tokens or epochs, got {show_percent(shared)}; "
-            "make them smaller"
-        )
+        what = f"the shares add up to {show_percent(shared)}, and other amounts are in tokens or epochs"
+        raise InputError(what, hint="make the shares smaller")
     fixed = Fraction(0)
     for amount, num in pairs:
         if amount.is_limit:

@@ -9,7 +9,7 @@ from dsindex.runtime.plan import make_plan
 from dsindex.runtime.publish import new_files
 from dsindex.store.read import input_status
 from dsindex.store.urls import absolute
-from dsindex.text.line_index import find_lines
+from dsindex.text.streams import find_lines
 
 MAX_REPORTED = 10
 """Dropped lines that are reported by position; all of them are counted."""

@@ -71,13 +71,13 @@ class Section:
     """The part of the page about one dataset."""
 
     name: str
-    documents: int | None
-    """None if it could not be measured."""
-    tokens: int | None
-    repetitions: int
     findings: tuple[str, ...]
     notes: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
+    documents: int | None = None
+    """None if it could not be measured."""
+    tokens: int | None = None
+    repetitions: int = 0
     tiles: tuple[tuple[str, Cell], ...] = ()
     tables: tuple[Table, ...] = ()
     lengths: tuple[tuple[LengthBin, str | None], ...] = ()
@@ -201,18 +201,10 @@ def _describe(opened: TokenData, limits: set[int], *, is_shown: bool, advance: C
     facts = [("file", f"{path}, {format_size(size)}") for path, size in opened.sizes.items()]
     for name, value in origin.facts().items():
         facts.append((name, ", ".join(value) if isinstance(value, list) else str(value)))
-    section = Section(
-        name=opened.path,
-        documents=None,
-        tokens=None,
-        repetitions=0,
-        findings=opened.findings,
-        notes=tuple(origin.notes),
-        facts=tuple(facts),
-    )
+    findings = list(opened.findings)
+    section = Section(name=opened.path, findings=opened.findings, notes=tuple(origin.notes), facts=tuple(facts))
     if documents is None:
         return section
-    findings = list(opened.findings)
     if documents.tokens.dtype.kind not in "iu":
         what = f"{opened.files[0]}: the tokens are not integers, but {documents.tokens.dtype}"
         return replace(section, findings=(*findings, what))
@@ -227,13 +219,8 @@ def _describe(opened: TokenData, limits: set[int], *, is_shown: bool, advance: C
     if beyond:
         bound = "any vocabulary" if size is None else f"the tokenizer's vocabulary of {size:,}"
         findings.append(f"{opened.files[0]}: {count(beyond, 'token')} outside of {bound}")
-    section = replace(
-        section,
-        documents=found.documents,
-        tokens=found.tokens,
-        repetitions=found.repetitions,
-        findings=tuple(findings),
-    )
+    section = replace(section, findings=tuple(findings), documents=found.documents, tokens=found.tokens)
+    section = replace(section, repetitions=found.repetitions)
     if not is_shown:
         return section
     instruction = None if content is None else content.options.instruction
@@ -253,7 +240,7 @@ def _describe(opened: TokenData, limits: set[int], *, is_shown: bool, advance: C
 
 
 def _sources(prefix: str, documents: Documents, content: Content | None) -> Sources:
-    """Return the sources in provenance or manifest; if there are none, all documents have one source."""
+    """Return the sources in provenance or manifest; without them, all documents have one source."""
     inputs = content.inputs if content is not None else []
     names, path = [each.path for each in inputs], provenance_path(prefix)
     if names and is_stored(path):
@@ -300,32 +287,27 @@ def _show_sources(names: Sequence[str], found: Measurement, content: Content | N
     inputs = content.inputs if content is not None and len(content.inputs) == len(names) else []
     num_bytes = np.array([each.tokenized_bytes or 0 for each in inputs] or [0] * len(names))
     bad = np.array([each.quarantined or 0 for each in inputs] or [0] * len(names))
-    columns = np.column_stack([found.by_source, num_bytes, bad])
-    order = np.argsort(-found.by_source[:, 1], kind="stable")
-    amounts = [(names[place], columns[place].tolist()) for place in order[:SHOWN_SOURCES].tolist()]
-    if len(order) > SHOWN_SOURCES:
-        rest = columns[order[SHOWN_SOURCES:]].sum(axis=0).tolist()
-        amounts.append((count(len(order) - SHOWN_SOURCES, "smaller source"), rest))
-    has_bytes, has_bad = bool(num_bytes.any()), bool(bad.any())
-    rows = (
-        (
-            *(name, documents, tokens, _share(tokens, found.tokens)),
-            *([_share(learned, tokens)] if has_masks else []),
-            *([f"{size / max(1, tokens):.2f}"] if has_bytes else []),
-            *([quarantined] if has_bad else []),
-        )
-        for name, (documents, tokens, learned, size, quarantined) in amounts
+    amounts, order = (
+        np.column_stack([found.by_source, num_bytes, bad]),
+        np.argsort(-found.by_source[:, 1], kind="stable"),
     )
-    return Table(
-        caption="Documents and tokens by source",
-        head=(
-            *("source", "documents", "tokens", "share of tokens"),
-            *(["share trained on"] if has_masks else []),
-            *(["bytes per token"] if has_bytes else []),
-            *(["quarantined records"] if has_bad else []),
-        ),
-        rows=tuple(rows),
-    )
+    largest, others = np.split(order, [SHOWN_SOURCES])
+    shown, rows = [names[place] for place in largest.tolist()], amounts[largest]
+    if len(others):
+        shown, rows = [*shown, count(len(others), "smaller source")], np.vstack([rows, amounts[others].sum(axis=0)])
+    documents, tokens, learned, sizes, quarantined = rows.T.tolist()
+    columns: dict[str, Sequence[Cell]] = {"source": shown, "documents": documents, "tokens": tokens}
+    columns["share of tokens"] = [_share(number, found.tokens) for number in tokens]
+    if has_masks:
+        columns["share trained on"] = list(map(_share, learned, tokens))
+    if any(sizes):
+        columns["bytes per token"] = [
+            f"{size / max(1, number):.2f}" for size, number in zip(sizes, tokens, strict=True)
+        ]
+    if any(quarantined):
+        columns["quarantined records"] = quarantined
+    cells = tuple(zip(*columns.values(), strict=True))
+    return Table(caption="Documents and tokens by source", head=tuple(columns), rows=cells)
 
 
 def _show_lengths(found: Measurement) -> Table:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsindex.datasets.documents import splitmix64
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import read_index
 from dsindex.megatron.cache import (
@@ -234,8 +235,5 @@ def _chunks(array: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
 
 
 def _mixed_sum(items: NDArray[np.int64]) -> int:
-    """Return the sum of a 64-bit mix of each item, which does not depend on their order. Source: splitmix64."""
-    mixed = items.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))
+    """Return the sum of a 64-bit mix of each item, which does not depend on their order."""
+    return int(splitmix64(items.astype(np.uint64)).sum(dtype=np.uint64))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from dsindex.store.urls import as_prefix, located
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PBIN_SUFFIX = ".pbin"
 AnyPath: TypeAlias = str | os.PathLike[str]
@@ -48,7 +46,8 @@ def list_prefixes(value: AnyDataset | Iterable[AnyDataset]) -> tuple[str, ...]:
 
 
 def _names(value: AnyDataset | Caches | Iterable[AnyDataset]) -> tuple[str, ...]:
-    subjects = [value] if isinstance(value, str | os.PathLike | Result | Caches) else list(value)
+    is_one = isinstance(value, str | os.PathLike | Result | Caches)
+    subjects: list[Any] = list(value) if isinstance(value, Iterable) and not is_one else [value]
     names: list[str] = []
     for subject in subjects:
         if isinstance(subject, Caches):

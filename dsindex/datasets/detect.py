@@ -16,6 +16,7 @@ from dsindex.formats.pbin import read_pbin_header
 from dsindex.formats.pickled_pairs import raw_index_path
 from dsindex.megatron.cache import DESCRIPTION_SUFFIX, descriptions_in
 from dsindex.megatron.plan import read_list
+from dsindex.store.errors import reading
 from dsindex.store.listing import find_stored
 from dsindex.store.local import open_file, what_is_no_file
 from dsindex.store.read import is_stored
@@ -141,8 +142,5 @@ def read_head(path: str) -> bytes:
     Raises:
         FormatError: If it cannot be read.
     """
-    try:
-        with open_file(path) as file:
-            return file.read(64)
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
+    with reading(path, FormatError), open_file(path) as file:
+        return file.read(64)

@@ -36,7 +36,7 @@ class Documents:
     num_documents: int
     """Number of documents, including empty ones."""
     ends_of: Callable[[NDArray[np.integer[Any]]], NDArray[np.int64]]
-    """Returns where documents end in `tokens`, given their numbers."""
+    """Returns where documents end in `tokens`, given their numbers; 0 for -1, which ends before the first."""
 
     def ends(self, begin: int, end: int) -> NDArray[np.int64]:
         """Return where the documents [begin, end) end in `tokens`."""
@@ -44,20 +44,16 @@ class Documents:
 
     def spans(self, documents: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """Return rows [first token, one past the last] of documents."""
-        ends = self.ends_of(documents)
-        starts = np.zeros_like(ends)
-        starts[documents > 0] = self.ends_of(documents[documents > 0] - 1)
-        return np.stack([starts, ends], axis=1)
+        return np.stack([self.ends_of(documents - 1), self.ends_of(documents)], axis=1)
 
     def end(self, document: int) -> int:
         """Return where a document ends in `tokens`; 0 for -1, which ends before the first."""
-        return int(self.ends(document, document + 1)[0]) if document >= 0 else 0
+        return int(self.ends(document, document + 1)[0])
 
     def lengths(self) -> Iterator[NDArray[np.int64]]:
         """Yield the tokens of each document, in file order, a block at a time."""
         for begin in range(0, self.num_documents, BLOCK_DOCUMENTS):
-            ends = self.ends(begin, min(begin + BLOCK_DOCUMENTS, self.num_documents))
-            yield np.diff(ends, prepend=self.end(begin - 1))
+            yield np.diff(self.ends(begin - 1, min(begin + BLOCK_DOCUMENTS, self.num_documents)))
 
     def span(self, document: int) -> tuple[int, int]:
         """Return the first token of a document, and one past its last.
@@ -98,13 +94,8 @@ def open_documents(detected: DetectedDataset, *, check: bool = False) -> Documen
 def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
     """Return the documents of a dataset that is open."""
     if isinstance(dataset, PbinDocuments):
-        known = dataset.document_ends
-        return Documents(
-            path=dataset.path,
-            tokens=dataset.tokens,
-            num_documents=len(dataset),
-            ends_of=lambda documents: known[documents],
-        )
+        bounds, path, size = dataset.document_bounds, dataset.path, len(dataset)
+        return Documents(path=path, tokens=dataset.tokens, num_documents=size, ends_of=lambda last: bounds[last + 1])
     tokens, _, pointers, shift = dataset.token_columns()
     boundaries, num_sequences = dataset.document_indices, len(dataset)
 
@@ -235,14 +226,14 @@ def permute(numbers: NDArray[np.integer[Any]], count: int, seed: int) -> NDArray
     while outside.any():  # an image beyond the range is mapped again, until it is inside
         left, right = images[outside] >> half, images[outside] & mask
         for number in range(ROUNDS):
-            left, right = right, left ^ (_mix(right, seed, number) & mask)
+            left, right = right, left ^ (splitmix64(right, seed, number) & mask)
         images[outside] = left << half | right
         outside = images >= np.uint64(count)
     return images.astype(np.int64)
 
 
-def _mix(words: NDArray[np.uint64], seed: int, number: int) -> NDArray[np.uint64]:
-    """Return a hash of words for a round. Source: splitmix64."""
+def splitmix64(words: NDArray[np.uint64], seed: int = 0, number: int = 0) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each word, which differs from round to round."""
     with np.errstate(over="ignore"):
         mixed = words + np.uint64(seed) + np.uint64(number + 1) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

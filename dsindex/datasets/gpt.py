@@ -251,8 +251,8 @@ class GPTDataset(MegatronSamples):
         self.sample_index = open_array(sample_index, "sample_index")
         self.shuffle_index = open_array(shuffle_index, "shuffle_index", length=max(len(self.sample_index) - 1, 0))
         self._extra = int(add_extra_token)
-        tokens, *columns = dataset.token_columns()
-        self._columns: tuple[Any, ...] = (tokens, *columns, self.document_index, self.sample_index)
+        self._tokens, *columns = dataset.token_columns()
+        self._columns: tuple[Any, ...] = (*columns, self.document_index, self.sample_index)
         self._pad = _PADDING if options.pad_token is None else options.pad_token
         # Only then can a token of the data equal the padding.
         self._pad_may_occur = options.pad_token is not None or dataset.dtype.kind == "i"
@@ -354,7 +354,7 @@ class GPTDataset(MegatronSamples):
     def _copy_tokens(self, number: int, out: NDArray[np.int64]) -> None:
         """Copy the tokens of a sample to an array, as `tokens` returns them."""
         row = int(self.shuffle_index[number])
-        if not self._copy_sample(*self._columns, row, self._extra, self._pad, out):
+        if not self._copy_sample(self._tokens, self._columns, row, self._extra, self._pad, out):
             raise self._damaged(number)
 
     def locate(self, index: SupportsIndex) -> LocatedSample:
@@ -372,7 +372,7 @@ class GPTDataset(MegatronSamples):
         """The kernel; numba, which compiles it, is slow to import."""
         from dsindex.datasets.sample_assembly import copy_sample
 
-        is_mapped = isinstance(self._columns[0], np.ndarray)  # not in an object store
+        is_mapped = isinstance(self._tokens, np.ndarray)  # not in an object store
         kernel: Callable[..., bool] = copy_sample if is_mapped else getattr(copy_sample, "py_func", copy_sample)
         return kernel
 
@@ -380,7 +380,8 @@ class GPTDataset(MegatronSamples):
         """Return the parts of a sample as `find_part` returns them."""
         from dsindex.datasets.sample_assembly import list_parts
 
-        parts = list_parts(self._columns, int(self.shuffle_index[number]), self._extra, self.num_sample_tokens)
+        row = int(self.shuffle_index[number])
+        parts = list_parts(len(self._tokens), self._columns, row, self._extra, self.num_sample_tokens)
         if parts is None:
             raise self._damaged(number)
         return parts

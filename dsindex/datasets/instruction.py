@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
@@ -27,7 +27,7 @@ from dsindex.datasets.samples import LocatedSample, SampleDataset, SamplePart
 from dsindex.errors import FormatError, InputError, RecordProblem
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.read import is_stored
-from dsindex.store.urls import absolute, located, refuse_address, with_suffix
+from dsindex.store.urls import absolute, located, refuse_address
 from dsindex.text.fields import parse_record
 from dsindex.text.jq import Patterns, name_patterns
 
@@ -93,6 +93,7 @@ def tensors_of_same_type(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch ma
     return torch.from_numpy(array)
 
 
+@dataclass
 class InstructionCollator:
     """Assembles samples of an InstructionDataset by `message_construction` and the masking patterns.
 
@@ -110,31 +111,25 @@ class InstructionCollator:
         ValueError: If the layout is `packed` and there is no `sequence_length`.
     """
 
-    def __init__(
-        self,
-        config: InstructionConfig,
-        tokenizer: ChatTokenizer,
-        *,
-        layout: Literal["padded", "packed"] = "padded",
-        sequence_length: int | None = None,
-        pad_id: int | None = None,
-        as_torch: bool = False,
-    ) -> None:
-        if not config.message_construction:
+    config: InstructionConfig
+    tokenizer: ChatTokenizer
+    _: KW_ONLY
+    layout: Literal["padded", "packed"] = "padded"
+    sequence_length: int | None = None
+    pad_id: int | None = None
+    as_torch: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.config.message_construction:
             raise InputError("InstructionCollator: the configuration has no message_construction")
-        if layout == "packed" and sequence_length is None:
+        if self.layout == "packed" and self.sequence_length is None:
             raise ValueError("the packed layout needs a sequence_length")
-        special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
-        if pad_id is None:
-            pad_id = special_ids.get("pad_token", special_ids.get("eos_token"))
-        if pad_id is None:
+        special = {name: self.tokenizer.special_id(name, text) for name, text in self.config.special_tokens.items()}
+        if self.pad_id is None:
+            self.pad_id = special.get("pad_token", special.get("eos_token"))
+        if self.pad_id is None:
             raise InputError("InstructionCollator: set a pad_id, or a pad_token or eos_token in special_tokens")
-        self._construction = MessageConstruction(config, from_fields=True)
-        self._tokenizer = tokenizer
-        self._layout = layout
-        self._sequence_length = sequence_length
-        self._pad_id = pad_id
-        self._as_torch = as_torch
+        self._construction = MessageConstruction(self.config, from_fields=True)
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> DatasetBatch:
         """Return one batch.
@@ -147,15 +142,15 @@ class InstructionCollator:
         """
         conversations = [self.encode(sample) for sample in samples]
         lengths = [len(tokens) for tokens, _ in conversations]
-        limit = max(lengths) if self._sequence_length is None else self._sequence_length
+        limit = max(lengths) if self.sequence_length is None else self.sequence_length
         if max(lengths) > limit:
             raise RecordProblem("too-long", f"a sample of {max(lengths)} tokens is longer than {limit}")
         rows = [[conversation] for conversation in conversations]
-        if self._layout == "packed":
+        if self.layout == "packed":
             plan = lay_out_blocks(lengths, sequence_length=limit)
             rows = [[conversations[number] for number in plan.block(row)] for row in range(plan.num_blocks)]
-        blocks = [assemble_block(row, sequence_length=limit, pad_id=self._pad_id) for row in rows]
-        return stack_blocks(blocks, as_torch=self._as_torch)
+        blocks = [assemble_block(row, sequence_length=limit, pad_id=self.pad_id or 0) for row in rows]
+        return stack_blocks(blocks, as_torch=self.as_torch)
 
     def encode(self, sample: Mapping[str, Any]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
         """Return tokens and mask (1 = trainable) of one sample.
@@ -174,12 +169,12 @@ class InstructionCollator:
                 name, number = segment.place
                 ids = (sample[name] if number is None else sample[name][number])[TOKENS_KEY]
             else:
-                ids = self._tokenizer.encode(segment.text).ids
+                ids = self.tokenizer.encode(segment.text).ids
             tokens.append(ids)
             mask.append(np.full(len(ids), segment.trainable, dtype=np.uint8))
         assembled = np.concatenate(mask)
         if not assembled.any():
-            raise RecordProblem("nothing-learnt", "nothing is trained on: the mask is 0 for every token")
+            raise RecordProblem("no-trained-tokens", "nothing is trained on: the mask is 0 for every token")
         return np.concatenate(tokens), assembled
 
 
@@ -371,7 +366,7 @@ def open_masked(prefix: str) -> tuple[IndexedDataset, IndexedDataset]:
     Raises:
         FormatError: If a file is missing or damaged, or masks do not fit the tokens.
     """
-    texts, masks = (IndexedDataset(with_suffix(prefix, f"_{name}")) for name in ("text_document", "loss_mask"))
+    texts, masks = (IndexedDataset(f"{prefix}_{name}") for name in ("text_document", "loss_mask"))
     if masks.dtype != np.uint8 or not np.array_equal(texts.sequence_lengths, masks.sequence_lengths):
         what = f"not a uint8 mask for every token of {texts.prefix}.idx"
         raise FormatError(f"{masks.prefix}.idx: {what}", hint="build both again")

@@ -65,7 +65,7 @@ class _Parts(MapDataset["NDArray[Any]"]):
     """The one after its last."""
 
     def __init__(
-        self, path: str | os.PathLike[str], *options: object, version: PbinVersion | None, torch: bool
+        self, path: str | os.PathLike[str], *options: object, version: PbinVersion | None = None, torch: bool
     ) -> None:
         self.path = self.place = located(path)
         self._convert = tensor_maker(torch)
@@ -73,7 +73,7 @@ class _Parts(MapDataset["NDArray[Any]"]):
         self.num_tokens = self.header.num_tokens
         self.tokens: Items = open_tokens(self.path, self.header)
         """All tokens as they are stored: unsigned, in the file's byte order, shape [tokens]."""
-        self._reopen = partial(type(self), absolute(self.path), *options, version=self.header.version, torch=torch)
+        self._reopen = partial(type(self), absolute(self.path), *options, torch=torch)
 
     def __len__(self) -> int:
         """Return the number of blocks or documents, including empty ones."""
@@ -96,10 +96,8 @@ class _Parts(MapDataset["NDArray[Any]"]):
 class _Blocks(_Parts):
     """Blocks of `block_size` tokens."""
 
-    def __init__(
-        self, path: str | os.PathLike[str], block_size: int, *options: object, version: PbinVersion | None, torch: bool
-    ) -> None:
-        super().__init__(path, block_size, *options, version=version, torch=torch)
+    def __init__(self, path: str | os.PathLike[str], block_size: int, *options: object, torch: bool) -> None:
+        super().__init__(path, block_size, *options, torch=torch)
         self.block_size = block_size
         if not 2 <= block_size <= self.num_tokens:
             raise ValueError(f"{self.path}: block_size is {block_size}, not from 2 to its {self.num_tokens} tokens")
@@ -116,7 +114,6 @@ class PackedMemMapDatasetContinuous(_Blocks):
         path: The `.pbin`, or its address in an object store.
         block_size: Tokens per block.
         reuse_last_target: Overlap blocks by one token.
-        version: The version of the file; detected if None.
         torch: Return blocks as tensors of int64.
 
     Raises:
@@ -128,15 +125,9 @@ class PackedMemMapDatasetContinuous(_Blocks):
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        block_size: int,
-        reuse_last_target: bool = True,
-        *,
-        version: PbinVersion | None = None,
-        torch: bool = False,
+        self, path: str | os.PathLike[str], block_size: int, reuse_last_target: bool = True, *, torch: bool = False
     ) -> None:
-        super().__init__(path, block_size, reuse_last_target, version=version, torch=torch)
+        super().__init__(path, block_size, reuse_last_target, torch=torch)
         stride = block_size - 1 if reuse_last_target else block_size
         self._begins = range(0, self.num_tokens - block_size + 1, stride)
         self._ends = range(block_size, self.num_tokens + 1, stride)
@@ -161,7 +152,6 @@ class PackedMemMapDatasetMegatron(_Blocks):
     Args:
         path: The `.pbin`, or its address in an object store.
         block_size: Tokens per block.
-        version: The version of the file; detected if None.
         torch: Return blocks as tensors of int64.
 
     Raises:
@@ -170,10 +160,8 @@ class PackedMemMapDatasetMegatron(_Blocks):
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], block_size: int, *, version: PbinVersion | None = None, torch: bool = False
-    ) -> None:
-        super().__init__(path, block_size, version=version, torch=torch)
+    def __init__(self, path: str | os.PathLike[str], block_size: int, *, torch: bool = False) -> None:
+        super().__init__(path, block_size, torch=torch)
         self._begins = plan_document_blocks(read_document_lengths(self.path, self.header), block_size)
         self._ends = self._begins + block_size
 
@@ -197,6 +185,6 @@ class PbinDocuments(_Parts):
         self, path: str | os.PathLike[str], *, version: PbinVersion | None = None, torch: bool = False
     ) -> None:
         super().__init__(path, version=version, torch=torch)
-        bounds = starts_of(read_document_lengths(self.path, self.header))
-        self._begins, self.document_ends = bounds[:-1], bounds[1:]
-        self._ends = self.document_ends
+        self.document_bounds = starts_of(read_document_lengths(self.path, self.header))
+        """Where documents begin, and the end of the last; shape [documents + 1]."""
+        self._begins, self._ends = self.document_bounds[:-1], self.document_bounds[1:]

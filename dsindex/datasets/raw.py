@@ -5,13 +5,13 @@ from __future__ import annotations
 import codecs
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Literal, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 from dsindex.datasets.base import MapDataset, tensor_maker
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.formats.pickled_pairs import raw_index_path, read_raw_index
+from dsindex.store.errors import reading
 from dsindex.store.local import LocalFile, open_file
-from dsindex.text.line_index import find_lines
 from dsindex.text.tokenizer import Tokenizer, decode, load_tokenizer
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ class RawLines(MapDataset[bytes]):
         self.path = self.place = os.fspath(path)
         self.index_path = raw_index_path(self.path) if index_path is None else os.fspath(index_path)
         self._reopen = partial(RawLines, *map(os.path.abspath, (self.path, self.index_path)))
-        try:
+        with reading(self.path):
             status = os.stat(self.path)
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({error.strerror}); check the path") from error
         self._state = (status.st_size, str(status.st_mtime_ns))
         if not os.path.exists(self.index_path):
+            from dsindex.text.streams import find_lines  # readers of a finished index need no decompressor
+
             self._pairs, _ = find_lines(self.path)
             return
         self._pairs = read_raw_index(self.index_path, size_bytes=status.st_size)
@@ -99,7 +99,6 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
         tokenizer: A tokenizer, or the path of one.
         index_path: The raw index; `<stem>.idx` in the same folder if None. Built if it is missing.
         jq_pattern: Selects the text of a line.
-        engine: `auto` uses gigatoken if it returns the same ids, which pays off for long texts.
         add_special_tokens: Run the tokenizer's post-processor, as Modalities does.
         torch: Return token ids as tensors of int64.
 
@@ -120,7 +119,6 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
         tokenizer: Tokenizer | str | os.PathLike[str],
         index_path: str | os.PathLike[str] | None = None,
         jq_pattern: str = ".text",
-        engine: Literal["auto", "gigatoken", "reference", "tokenizers"] = "reference",
         add_special_tokens: bool = True,
         torch: bool = False,
     ) -> None:
@@ -130,7 +128,7 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
         self._convert = tensor_maker(torch)
         self.jq_pattern = jq_pattern
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(os.fspath(tokenizer))
-        self._engine = choose_engine(self.tokenizer, engine, add_special_tokens=add_special_tokens)
+        self._engine = choose_engine(self.tokenizer, "reference", add_special_tokens=add_special_tokens)
         self._selection = open_pattern(jq_pattern)
         self.lines = RawLines(path, index_path)
         self.place = self.lines.path
@@ -140,7 +138,6 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
             tokenizer=self.tokenizer,
             index_path=os.path.abspath(self.lines.index_path),
             jq_pattern=jq_pattern,
-            engine=engine,
             add_special_tokens=add_special_tokens,
             torch=torch,
         )

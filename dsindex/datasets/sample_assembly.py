@@ -5,7 +5,7 @@ Nothing is read outside the tokens, even if an index is damaged.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 try:
     from numba import njit
@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+Columns: TypeAlias = "tuple[NDArray[np.int32], NDArray[np.int64], int, NDArray[Any], NDArray[Any]]"
+"""Tokens of each sequence, byte position of each in the `.bin`, log2 of a token's bytes; the sequences in the order of
+training, and rows [position in this order, token offset], shape [samples + 1, 2]."""
+
+
 @njit(cache=True, nogil=True)
-def find_positions(
-    document_index: NDArray[np.signedinteger[Any]], sample_index: NDArray[np.signedinteger[Any]], row: int
-) -> tuple[int, int]:
+def find_positions(columns: Columns, row: int) -> tuple[int, int]:
     """Return the first of a sample's positions in the document index, and one past its last; -1 for a damaged index."""
+    _, _, _, document_index, sample_index = columns
     if 0 <= row < len(sample_index) - 1:
         first, last = int(sample_index[row, 0]), int(sample_index[row + 1, 0])
         if 0 <= first <= last < len(document_index):
@@ -34,26 +38,12 @@ def find_positions(
 
 
 @njit(cache=True, nogil=True)
-def find_part(
-    num_tokens: int,
-    lengths: NDArray[np.int32],
-    pointers: NDArray[np.int64],
-    item_shift: int,
-    document_index: NDArray[np.signedinteger[Any]],
-    sample_index: NDArray[np.signedinteger[Any]],
-    row: int,
-    extra: int,
-    position: int,
-) -> tuple[int, int, int, int]:
+def find_part(num_tokens: int, columns: Columns, row: int, extra: int, position: int) -> tuple[int, int, int, int]:
     """Find the part of a sample that is at a position of the document index.
 
     Args:
         num_tokens: Tokens in the `.bin`.
-        lengths: Number of tokens of each sequence.
-        pointers: Byte position of each sequence in the `.bin`.
-        item_shift: log2 of a token's bytes.
-        document_index: Sequence numbers in the order of training.
-        sample_index: Rows [position in document_index, token offset], shape [samples + 1, 2].
+        columns: Where sequences and samples are.
         row: Row of the sample index, as the shuffle index has it. The sample extends to the next.
         extra: Tokens that a sample shares with the next: 1 or 0.
         position: One of the sample's positions.
@@ -64,6 +54,7 @@ def find_part(
 
     Source: Megatron-core GPTDataset, _query_document_sample_shuffle_indices.
     """
+    lengths, pointers, item_shift, document_index, sample_index = columns
     sequence = int(document_index[position])
     if sequence < 0 or sequence >= len(lengths):
         return 0, 0, 0, -1
@@ -78,25 +69,12 @@ def find_part(
 
 
 @njit(cache=True, nogil=True)
-def copy_sample(
-    tokens: NDArray[Any],
-    lengths: NDArray[np.int32],
-    pointers: NDArray[np.int64],
-    item_shift: int,
-    document_index: NDArray[np.signedinteger[Any]],
-    sample_index: NDArray[np.signedinteger[Any]],
-    row: int,
-    extra: int,
-    pad: int,
-    out: NDArray[np.int64],
-) -> bool:
+def copy_sample(tokens: NDArray[Any], columns: Columns, row: int, extra: int, pad: int, out: NDArray[np.int64]) -> bool:
     """Copy the tokens of a sample to `out`, which `pad` fills up; tell whether the indices point into the data."""
-    filled, num_tokens = 0, len(tokens)
-    first, end = find_positions(document_index, sample_index, row)
+    filled = 0
+    first, end = find_positions(columns, row)
     for position in range(first, end):
-        _, _, begin, size = find_part(
-            num_tokens, lengths, pointers, item_shift, document_index, sample_index, row, extra, position
-        )
+        _, _, begin, size = find_part(len(tokens), columns, row, extra, position)
         if size < 0 or size > len(out) - filled:
             return False
         out[filled : filled + size] = tokens[begin : begin + size]
@@ -105,10 +83,11 @@ def copy_sample(
     return bool(end > 0)
 
 
-def list_parts(columns: tuple[Any, ...], row: int, extra: int, room: int) -> list[tuple[int, int, int, int]] | None:
+def list_parts(
+    num_tokens: int, columns: Columns, row: int, extra: int, room: int
+) -> list[tuple[int, int, int, int]] | None:
     """Return the parts of a sample of at most `room` tokens; None if the indices point outside the data."""
-    tokens, *others = columns
-    first, end = find_positions(*others[-2:], row)
-    parts = [find_part(len(tokens), *others, row, extra, position) for position in range(first, end)]
+    first, end = find_positions(columns, row)
+    parts = [find_part(num_tokens, columns, row, extra, position) for position in range(first, end)]
     is_damaged = any(size < 0 for *_, size in parts) or sum(size for *_, size in parts) > room
     return None if end < 0 or is_damaged else parts

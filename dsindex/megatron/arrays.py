@@ -19,7 +19,7 @@ import glob
 import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numba import njit
@@ -400,29 +400,27 @@ def blend_by_schedule(curve: WeightCurve, taken: Sequence[int]) -> tuple[NDArray
     pieces = np.diff(curve.starts)[:, np.newaxis]
     grown = curve.weights[:-1] * pieces + curve.slopes[:-1] * pieces * pieces / 2
     sums = np.concatenate([np.zeros((1, curve.weights.shape[1])), np.cumsum(grown, axis=0)])
-    _keep_dates(curve.starts, curve.weights, curve.slopes, sums, np.array(taken, np.int64), datasets, samples)
+    _keep_dates((curve.starts, curve.weights, curve.slopes, sums), np.array(taken, np.int64), datasets, samples)
     return datasets, samples
+
+
+_Curve: TypeAlias = "tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]"
+"""The arrays of a WeightCurve, and the integral of the weights at the begin of each piece."""
 
 
 @njit(cache=True, nogil=True)
 def _keep_dates(
-    starts: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    slopes: NDArray[np.float64],
-    sums: NDArray[np.float64],
-    taken: NDArray[np.int64],
-    datasets: NDArray[np.int16],
-    samples: NDArray[np.int64],
+    curve: _Curve, taken: NDArray[np.int64], datasets: NDArray[np.int16], samples: NDArray[np.int64]
 ) -> None:
-    count = weights.shape[1]
+    count = curve[1].shape[1]
     delta = 1.0 / max(2, 2 * count - 2)
     pieces = np.zeros(count, np.int64)
     drawn = np.zeros(count)
     released = np.empty(count)
     due = np.empty(count)
     for dataset in range(count):
-        released[dataset] = _reach(starts, weights, slopes, sums, dataset, delta, pieces)
-        due[dataset] = _reach(starts, weights, slopes, sums, dataset, 1.0 - delta, pieces)
+        released[dataset] = _reach(curve, dataset, delta, pieces)
+        due[dataset] = _reach(curve, dataset, 1.0 - delta, pieces)
     for sample in range(len(datasets)):
         best, first = -1, np.inf
         last_resort, first_due = 0, np.inf
@@ -437,21 +435,14 @@ def _keep_dates(
         samples[sample] = taken[best]
         taken[best] += 1
         drawn[best] += 1.0
-        released[best] = _reach(starts, weights, slopes, sums, best, drawn[best] + delta, pieces)
-        due[best] = _reach(starts, weights, slopes, sums, best, drawn[best] + 1.0 - delta, pieces)
+        released[best] = _reach(curve, best, drawn[best] + delta, pieces)
+        due[best] = _reach(curve, best, drawn[best] + 1.0 - delta, pieces)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _reach(
-    starts: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    slopes: NDArray[np.float64],
-    sums: NDArray[np.float64],
-    dataset: int,
-    target: float,
-    pieces: NDArray[np.int64],
-) -> float:
+def _reach(curve: _Curve, dataset: int, target: float, pieces: NDArray[np.int64]) -> float:
     """Return the sample at which the integral of a dataset's weight reaches a target, which grows from call to call."""
+    starts, weights, slopes, sums = curve
     piece = pieces[dataset]
     while piece + 1 < len(starts) and sums[piece + 1, dataset] < target:
         piece += 1

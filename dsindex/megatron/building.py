@@ -44,8 +44,8 @@ def count_parts(prefix: str, parts: Sequence[Part | None], of_documents: bool = 
         FormatError: If the `.idx` is damaged.
     """
     if not is_stored(f"{prefix}.idx"):
-        remedy = "give the prefix of a .bin and .idx, after each weight if there are any"
-        raise InputError(f"{prefix}.idx: no such file; {remedy}")
+        hint = "give the prefix of a .bin and .idx, after each weight if there are any"
+        raise InputError(f"{prefix}.idx: no such file", hint=hint)
     index = read_index(f"{prefix}.idx")
     bin_size_bytes = input_status(f"{prefix}.bin").size_bytes if is_stored(f"{prefix}.bin") else None
     check_index(f"{prefix}.idx", index, bin_size_bytes=bin_size_bytes)
@@ -75,18 +75,15 @@ def make_contents(cache: Cache, threads: int = 1) -> tuple[Sequence[Content], Ca
         if _is_current(cache, source):
             return None
         _require_same_order(cache)
-        arrays = _make_arrays(cache, lengths, threads)
+        how: dict[str, Any] = {"rule": cache.rule, "seed": cache.seed, "order": cache.order}
+        if cache.continued is None:
+            arrays = build_arrays(lengths, cache.epochs, begin=begin, threads=threads, **how)
+        else:
+            from dsindex.megatron.continuation import build_continued_arrays
+
+            arrays = build_continued_arrays(cache, cache.continued, lengths, threads=threads)
     record = CacheRecord(dsindex=__version__, numpy=np.__version__, settings=cache.settings, source=source)
     return (*arrays, description_text(cache.identifiers).encode()), record
-
-
-def _make_arrays(cache: GPTCache, lengths: NDArray[np.int32], threads: int) -> tuple[NDArray[Any], ...]:
-    if cache.continued is not None:
-        from dsindex.megatron.continuation import build_continued_arrays
-
-        return build_continued_arrays(cache, cache.continued, lengths, threads=threads)
-    how: dict[str, Any] = {"rule": cache.rule, "seed": cache.seed, "order": cache.order}
-    return build_arrays(lengths, cache.epochs, begin=cache.part.begin, threads=threads, **how)
 
 
 def _make_blend(cache: BlendedCache) -> tuple[NDArray[Any], ...]:

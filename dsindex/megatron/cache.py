@@ -34,7 +34,7 @@ from dsindex.formats.dtypes import DAMAGED_ARRAY_ERRORS
 from dsindex.formats.mmididx import read_index
 from dsindex.megatron.flags import FIM_CLASS
 from dsindex.megatron.maxtext import MAXTEXT_BLEND, MAXTEXT_CLASS, hashed_settings, with_megatron_names
-from dsindex.store.errors import unreadable
+from dsindex.store.errors import ABSENT, reading
 from dsindex.store.json_text import parse_json
 from dsindex.store.local import BlockDigester, is_there, open_file
 from dsindex.store.read import digest_file, input_status, version_number
@@ -88,13 +88,6 @@ def description_text(identifiers: Mapping[str, Any]) -> str:
     return json.dumps(own, indent=4)
 
 
-def description_hash(text: str) -> str:
-    """Return the hash that begins the names of a cache's files."""
-    import hashlib  # slow to import for readers
-
-    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
-
-
 class _Described(msgspec.Struct):
     """What is read of the description of a dataset."""
 
@@ -133,11 +126,10 @@ def read_description(path: str) -> dict[str, Any]:
         FormatError: If it cannot be read or is not the description of a GPTDataset or a blend of them.
     """
     wrong = f"{path} is not the description of a {GPT_CLASS} or {BLENDED_CLASS}"
+    hint = "give a …-description.txt of the job's cache folder"
     try:
-        with open_file(path) as file:
+        with reading(path, FormatError, hint=hint), open_file(path) as file:
             identifiers = parse_json(file.read())
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise FormatError(f"{wrong}: it is not JSON ({error})") from error
     try:
@@ -310,7 +302,9 @@ def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None
     >>> cache_files("cache", {"class": "GPTDataset", "index_split": "train"}).stem
     'cache/ea5bb378baa5a235645b597098926baf-GPTDataset-train'
     """
-    begin = description_hash(description_text(identifiers)) if name is None else name
+    import hashlib  # slow to import for readers
+
+    begin = name or hashlib.md5(description_text(identifiers).encode(), usedforsecurity=False).hexdigest()
     if is_maxtext(identifiers):
         return CacheFiles(os.path.join(folder, begin))
     return CacheFiles(os.path.join(folder, f"{begin}-{identifiers['class']}-{split_of(identifiers)}"))
@@ -327,12 +321,9 @@ def descriptions_in(folder: str, ending: str = "") -> list[str]:
     Raises:
         InputError: If the folder cannot be read.
     """
-    try:
+    names: list[str] = []
+    with reading(folder), contextlib.suppress(*ABSENT):
         names = os.listdir(folder or ".")
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise unreadable(folder, error) from error
     return sorted(os.path.join(folder, name) for name in names if name.endswith(f"{ending}{DESCRIPTION_SUFFIX}"))
 
 

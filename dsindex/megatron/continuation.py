@@ -41,7 +41,7 @@ from dsindex.megatron.cache import (
 )
 from dsindex.megatron.epochs import DOCUMENT_DTYPE, SPLIT_NAMES, EpochCounts, shuffle_dtype
 from dsindex.megatron.plan import ContinuedBlend, ContinuedIndex, WeightCurve
-from dsindex.messages import count, show_value
+from dsindex.messages import THOUSANDS, count, show_value
 from dsindex.store.read import digest_file
 
 if TYPE_CHECKING:
@@ -463,7 +463,6 @@ def build_continued_blend(plan: ContinuedBlend) -> tuple[NDArray[np.int16], NDAr
 # W[d](t) is the integral of the normalised weight of dataset d over the first t samples. `arrays.blend_by_schedule`
 # draws samples so that the samples taken from each dataset differ from W[d](t) by less than one at every t.
 
-_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _POSITION = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)([kmbt]?) ?(%|tokens?|samples?|)", flags=re.ASCII | re.IGNORECASE)
 _WEIGHT = re.compile(r"(\d{1,20}(\.\d{0,20})?|\.\d{1,20})(e-?\d{1,2})?", flags=re.ASCII | re.IGNORECASE)
 _EXAMPLE = "'0:90,10 50%:50,50'"
@@ -523,7 +522,7 @@ def _parse_point(word: str) -> Point:
         got = show_value(after)
         raise InputError(f"--blend-schedule: {got} at {position} are not weights above 0")
     unit = {"%": "share", "t": "tokens"}.get(found[3][:1].lower(), "samples")
-    return Point(number=Fraction(found[1]) * _FACTORS[found[2].lower()], unit=unit, weights=numbers)
+    return Point(number=Fraction(found[1]) * THOUSANDS[found[2].lower()], unit=unit, weights=numbers)
 
 
 def constant_curve(weights: Sequence[float], num_samples: int) -> WeightCurve:

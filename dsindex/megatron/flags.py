@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from dsindex.errors import InputError, UsageError
+from dsindex.messages import THOUSANDS
 from dsindex.text.tiktoken_files import MEGATRON_PATTERNS
 
 if TYPE_CHECKING:
@@ -40,14 +41,9 @@ FIM_CLASS = "GPTFIMDataset"
 """Class of the datasets of jobs with --fim-data: the same arrays under another name."""
 
 
-def is_since(release: str, first: str) -> bool:
-    """Tell whether a release is this one or a later one."""
-    return RELEASES.index(release) >= RELEASES.index(first)
-
-
 def is_before(release: str | None, first: str) -> bool:
     """Tell whether a release is known to be an earlier one."""
-    return release is not None and release in RELEASES and not is_since(release, first)
+    return release is not None and release in RELEASES and RELEASES.index(release) < RELEASES.index(first)
 
 
 BERT_TYPES = ("BertWordPieceLowerCase", "BertWordPieceCase")
@@ -102,13 +98,6 @@ class JobTokenizer:
     sft_tokenizer_prompt_format: str = "nemotron-h-aligned"
     legacy_tokenizer: bool = False
 
-    def special_tokens_of(self, release: str) -> list[str] | None:
-        """Return the special tokens, up to 0.17 under either name."""
-        special = self.tokenizer_special_tokens
-        if not special and is_before(release, "0.18"):
-            special = self.tiktoken_special_tokens
-        return None if special is None else list(special)
-
 
 def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
     """Return the `unique_identifiers` that the descriptions of a release's job have of its tokenizer.
@@ -142,13 +131,16 @@ def _check_tokenizer(tokenizer: JobTokenizer) -> None:
 
 def _options(tokenizer: JobTokenizer, release: str) -> tuple[str | None, dict[str, Any]]:
     """Return the path and the options of a tokenizer, in Megatron's order."""
-    kind, path = tokenizer.tokenizer_type, tokenizer.tokenizer_model
-    special = tokenizer.special_tokens_of(release)
-    chat = {"chat_template": tokenizer.chat_template} if is_since(release, "0.18") else {}
+    kind, path, is_old = tokenizer.tokenizer_type, tokenizer.tokenizer_model, is_before(release, "0.18")
+    given_special = tokenizer.tokenizer_special_tokens or (tokenizer.tiktoken_special_tokens if is_old else None)
+    special = None if given_special is None else list(given_special)
+    chat = {} if is_old else {"chat_template": tokenizer.chat_template}
     files = {"vocab_file": tokenizer.vocab_file, "merges_file": tokenizer.merge_file}
     match kind:
         case "NullTokenizer":
-            return None, {"vocab_size": tokenizer.vocab_size, **_null_ids(tokenizer, release)}
+            ids = {"eod_id": tokenizer.null_tokenizer_eod_id, "pad_id": tokenizer.null_tokenizer_pad_id}
+            ids = {name: each for name, each in ids.items() if each is not None and not is_old}
+            return None, {"vocab_size": tokenizer.vocab_size, **ids}
         case "SFTTokenizer":
             return path, {"prompt_format": tokenizer.sft_tokenizer_prompt_format}
         case "HuggingFaceTokenizer":
@@ -177,13 +169,6 @@ def _hugging_face(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
     return {**options, "use_gigatoken": tokenizer.use_gigatoken} if release == "main" else options
 
 
-def _null_ids(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
-    if is_before(release, "0.18"):
-        return {}
-    eod = tokenizer.null_tokenizer_eod_id
-    return {**({} if eod is None else {"eod_id": eod}), "pad_id": tokenizer.null_tokenizer_pad_id}
-
-
 def _class_name(tokenizer: JobTokenizer, release: str) -> str:
     metadata: Mapping[str, Any] = {}
     if tokenizer.tokenizer_metadata is not None and tokenizer.tokenizer_type != "NullTokenizer":
@@ -207,8 +192,6 @@ def _class_name(tokenizer: JobTokenizer, release: str) -> str:
 
 Sizes: TypeAlias = tuple[int | None, int | None, int | None]
 """Samples of train, valid and test; None for one epoch."""
-
-_SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,10 +289,10 @@ def _parse_steps(length: TrainingLength) -> list[tuple[int, int]]:
     text = length.step_batch_size_schedule or ""
     steps = []
     for entry in text.replace(",", " ").split():
-        threshold, _, size = (word.strip().upper() for word in entry.partition(":"))
-        numbers = [re.fullmatch(r"(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})([KMBT]?)", word) for word in (threshold, size)]
+        threshold, _, size = (word.strip().lower() for word in entry.partition(":"))
+        numbers = [re.fullmatch(r"(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})([kmbt]?)", word) for word in (threshold, size)]
         # In floating point, as in Megatron.
-        values = [int(float(found[1]) * _SUFFIXES.get(found[2], 1)) for found in numbers if found is not None]
+        values = [int(float(found[1]) * THOUSANDS[found[2]]) for found in numbers if found is not None]
         if len(values) < 2:
             hint = "write THRESHOLD:SIZE, as in '0:768 250B:1536'"
             raise UsageError(f"--step-batch-size-schedule: {entry!r} is not a step", hint=hint)

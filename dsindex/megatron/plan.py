@@ -97,8 +97,8 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
 
     >>> parse_data_path(["30", "web", "70", "books"])
     Blend(prefixes=('web', 'books'), weights=(30.0, 70.0))
-    >>> parse_data_path(["web", "books"]).weights is None
-    True
+    >>> parse_data_path(["web", "books"])
+    Blend(prefixes=('web', 'books'), weights=None)
     """
     blend = _parse_words(words, flag)
     members = [read_list(prefix) for prefix in blend.prefixes]

@@ -201,13 +201,14 @@ def _derive_batch_size(command: JobCommand, sizes: dict[str, int]) -> None:
 
 def merge_command(given: dict[str, Any], command: JobCommand) -> dict[str, Any]:
     """Add the options of a job's command to those that are given, which override them; a note says what was taken."""
-    options = dict(command.options)
+    overridden = set[str]()
     if any(name in given for name in (*PATHS, *FILES)):
-        options = {name: value for name, value in options.items() if name not in {*PATHS, *FILES}}
+        overridden |= {*PATHS, *FILES}
     if any(name in given for name in ("epochs", "num_samples")):
-        options = {name: value for name, value in options.items() if name not in LENGTHS}
+        overridden |= {*LENGTHS}
     if given.get("train_iters") is not None or given.get("train_samples") is not None:
-        options = {name: value for name, value in options.items() if name not in {"train_iters", "train_samples"}}
+        overridden |= {"train_iters", "train_samples"}
+    options = {name: value for name, value in command.options.items() if name not in overridden}
     taken = ", ".join(_flag(name) for name in options if name not in given)
     command.notes.append(f"from the command: {taken or 'nothing'}")
     if command.ignored:

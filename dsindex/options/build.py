@@ -109,7 +109,7 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
         if not names:
             raise ValueError("--json-keys is empty")
         if len(set(names)) < len(names):
-            raise UsageError(f"two outputs have the same name: {' '.join(names)}", hint="name them, as in NAME=KEY")
+            raise UsageError(f"two outputs have the same name: {' '.join(names)}", hint="name them, as in NAME=.KEY")
         if self.index_config(self.output_prefix) is not None:
             hint = "leave out the options of index caches, and run `dsindex index` afterwards"
             if self.max_dataset_size is not None:

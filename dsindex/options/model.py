@@ -181,7 +181,7 @@ def option(
     kw_only: bool = True,
     **settings: Any,  # noqa: ANN401 - of Option
 ) -> Any:  # noqa: ANN401 - stands for a value of the field's type
-    """Declare a field of a model; the arguments are those of Option, and the string under the field is its help."""
+    """Declare a field of a model; the arguments are fields of Option, and the string under the field is its help."""
     return Option(default=default, metavar=metavar, kw_only=kw_only, **settings)
 
 
@@ -309,4 +309,8 @@ def _by_name(model: type[Options], arguments: tuple[Any, ...], values: dict[str,
     by_position = [name for name, each in known.items() if not each.kw_only]
     if len(arguments) > len(by_position):
         raise UsageError(f"{len(arguments)} arguments have no name; at most {len(by_position)} may")
-    return dict(zip(by_position, arguments, strict=False)) | {names.get(name, name): values[name] for name in values}
+    placed = dict(zip(by_position, arguments, strict=False))
+    named = {names.get(name, name): value for name, value in values.items()}
+    if twice := placed.keys() & named.keys():
+        raise UsageError(f"{min(twice)} is given twice: by its name, and as the first argument")
+    return placed | named

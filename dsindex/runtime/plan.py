@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import xxhash
 
-from dsindex.errors import InputError
 from dsindex.formats.manifest import Plan
 from dsindex.messages import show_name, without_secrets
 from dsindex.runtime.tasks import ShardTask, name_in_plan
+from dsindex.store.errors import reading
 from dsindex.store.json_text import encode_json
 from dsindex.store.local import InputStatus
 from dsindex.store.protocol import store_of
@@ -101,12 +101,9 @@ def look_at_inputs(
 def _look_at(found: FoundPath, *, wanted: InputFormat, selection: Selection | None) -> InputFile:
     path, stored = found.path, found.absolute_path
     with found.errors_placed():
-        try:
-            with store_of(stored).open(stored, found.status) as file:
-                form = detect_form(file, shown_as=path, wanted=wanted)
-        except OSError as error:
-            hint = "check --input, which takes files, folders and patterns, and - for a pipe"
-            raise InputError(f"{path}: cannot be read ({error.strerror})", hint=hint) from error
+        hint = "check --input, which takes files, folders and patterns, and - for a pipe"
+        with reading(path, hint=hint), store_of(stored).open(stored, found.status) as file:
+            form = detect_form(file, shown_as=path, wanted=wanted)
         whole = TextPart.of(InputStatus(path=stored, size_bytes=file.size_bytes, version=file.version), form)
         if not form.is_table:
             text_bytes = whole.size_bytes * (1 if form.container == "plain" else TEXT_PER_STORED_BYTE)

@@ -27,7 +27,7 @@ from dsindex.store.read import digest_file
 from dsindex.store.urls import joined
 from dsindex.text.streams import LARGEST_RECORD_BYTES
 from dsindex.text.tiktoken_files import TokenizerOptions
-from dsindex.text.tokenizer import load_tokenizer, require_eod, shared_tokenizer
+from dsindex.text.tokenizer import load_tokenizer, require_eod, shared_tokenizer, tokens_around
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,9 +109,8 @@ class TextSource:
         """Return a note if documents of a build end without a special token, or with two EOD tokens."""
         last = None
         if self.tokenizer.library == "tokenizers" and self.engine.add_special_tokens:
-            ids = shared_tokenizer(self.tokenizer).encode("a text").ids
-            plain = shared_tokenizer(self.tokenizer).encode("a text", add_special_tokens=False).ids
-            last = ids[-1] if ids[-1:] != plain[-1:] else None
+            _, suffix = tokens_around(shared_tokenizer(self.tokenizer)) or ((), ())
+            last = suffix[-1] if suffix else None
         if self.eod_id is None and last is None and not getattr(self.config, "append_eod", True):
             return "documents run together, since no EOD token ends them; add --append-eod to separate them"
         if self.eod_id is None or last != self.eod_id:

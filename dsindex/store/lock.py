@@ -111,13 +111,6 @@ def _space() -> str:
     return ""
 
 
-def _has_ended(owner: dict[str, Any]) -> bool:
-    """Whether an owner was a process of this machine, and has ended."""
-    if not owner or (owner["host"], owner["space"]) != (socket.gethostname(), _space()):
-        return False
-    return not os.path.exists(f"/proc/{owner['pid']}")
-
-
 class _FileLock(Lock):
     """A file that the system locks."""
 
@@ -195,18 +188,16 @@ class _Lease(Lock):
         if self._write(None):
             return
         content, version = self._store.read(self.path) or (b"", "")
-        left = 0.0 if _has_ended(_owner(content)) else self._seconds_left()
+        owner, left = _owner(content), 0.0
+        is_of_here = owner and (owner["host"], owner["space"]) == (socket.gethostname(), _space())
+        if not is_of_here or os.path.exists(f"/proc/{owner['pid']}"):
+            with contextlib.suppress(MissingObjectError):  # by the time at which the store says that it was written
+                left = LEASE_SECONDS - time.time() + self._store.head(self.path).modified_ns / 1e9
         if left > 0 or not self._write(version):
             raise self._refusal(content, f"; if it no longer runs, its lock lapses in {left:.0f} s")
 
-    def _seconds_left(self) -> float:
-        """Return for how long a lease holds, by the time at which the store says that it was written."""
-        with contextlib.suppress(MissingObjectError):
-            return LEASE_SECONDS - time.time() + self._store.head(self.path).modified_ns / 1e9
-        return 0.0
-
     def _write(self, version: str | None) -> bool:
-        """Write the lease, if there is none, or in place of a version."""
+        """Write the lease if there is no lease, or in place of a version."""
         content, now = _self(), time.monotonic()
         if put := self._store.put_if(self.path, content, version):
             self._content, self._version, self._renewed = content, put, now

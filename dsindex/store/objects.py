@@ -313,7 +313,7 @@ class ObjectStore:
         self._put(path, data, "overwrite")
 
     def put_if(self, path: str, data: Bytes, version: str | None = None) -> str | None:
-        """Write an object if there is none, or replace a version of it; return the new version, or None."""
+        """Write an absent object, or replace a version of one; return the new version, or None if another is there."""
         modes: list[PutMode] = ["create"]
         if version is not None:
             e_tag, _, generation = version.partition(" ")

@@ -1,9 +1,9 @@
-"""The interface of a store: read, write, list and delete, each by a complete path or address."""
+"""The interface of the stores: read, write, list and delete, each by a complete path or address."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from dsindex.errors import MissingObjectError
 from dsindex.store.errors import ABSENT, reading
@@ -11,47 +11,24 @@ from dsindex.store.local import LOCAL
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from dsindex.store.local import Bytes, DigestingWriter, InputStatus, Readable
+    from dsindex.store.local import Bytes, DigestingWriter, InputStatus, LocalStore
+    from dsindex.store.objects import ObjectStore
 
 
-class Store(Protocol):
-    """A file system or object store. Reads raise InputError or OSError, writes raise OutputError."""
+Store: TypeAlias = "LocalStore | ObjectStore"
+"""A file system or object store. Reads raise InputError or OSError, writes raise OutputError.
 
-    def head(self, path: str) -> InputStatus:
-        """Return size and version; MissingObjectError or FileNotFoundError if there is nothing."""
-        ...
-
-    def open(self, path: str, known: InputStatus | None = None) -> Readable:
-        """Open for reading; `known` pins an object's version and saves the request for its status."""
-        ...
-
-    def read(self, path: str) -> tuple[bytes, str] | None:
-        """Return a small file's content, and an object's version; None if absent."""
-        ...
-
-    def put(self, path: str, data: Bytes) -> None:
-        """Write or replace at once."""
-        ...
-
-    def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
-        """Return what is in a folder, or below it, sorted by the bytes of the paths."""
-        ...
-
-    def delete(self, paths: Iterable[str]) -> Sequence[str]:
-        """Delete (idempotent); return those that are refused."""
-        ...
-
-    def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:
-        """Open for writing; it appears complete when the block ends, or not at all.
-
-        Args:
-            path: The final path.
-            size_bytes: Upper bound of the size; needed beyond 150 GB, where it determines the parts of an upload.
-        """
-        ...
+    head     size and version; MissingObjectError or FileNotFoundError if there is nothing
+    open     for reading; a known status pins an object's version and saves the request for it
+    read     a small file's content, and an object's version; None if absent
+    put      write or replace at once
+    list     the files in a folder, or below it, sorted by the bytes of the paths
+    delete   idempotent; returns the files that are left since that is refused
+    writer   for writing; the file appears complete when the block ends, or not at all. An upper bound of the size is
+             needed beyond 150 GB, where it determines the parts of an upload
+"""
 
 
 def store_of(path: str) -> Store:

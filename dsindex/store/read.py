@@ -269,7 +269,7 @@ def open_in_order(extents: Iterable[Extent]) -> Iterator[Readable]:
         while True:
             while len(opened) < AHEAD and opened_bytes < BYTES_AHEAD and (each := next(left, None)):
                 with reading(each.file.path):
-                    file = store_of(each.file.path).open(each.file.path, each.file)
+                    file: Readable = store_of(each.file.path).open(each.file.path, each.file)
                 opened.append((file, each.end - each.begin))
                 opened_bytes += each.end - each.begin
                 if each.begin < each.end:

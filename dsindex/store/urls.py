@@ -218,7 +218,7 @@ def refuse_url(path: str) -> str:
     Raises:
         ValueError: If it is an address, which would become a folder `s3:`.
     """
-    return refuse_address(path, "an address, where only a path of this machine works; copy finished files", ValueError)
+    return refuse_address(path, "this must be a path of this machine, not an address", ValueError)
 
 
 def absolute(path: str) -> str:
@@ -248,8 +248,3 @@ def as_prefix(path: str) -> str:
     """Return the prefix `x` of `x.bin` or `x.idx`, which is what a shell completes to."""
     suffix = os.path.splitext(path)[1]
     return path.removesuffix(suffix) if suffix in {".bin", ".idx"} else path
-
-
-def with_suffix(path: str, ending: str) -> str:
-    """Append a suffix to a path or an address."""
-    return f"{path}{ending}"

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 EngineName = Literal["gigatoken", "tokenizers", "sentencepiece", "tiktoken"]
 Separator: TypeAlias = tuple[str, int]
 """A special token and its id."""
-ASKED_FOR = "asked for"
-"""Why a reference encodes that was chosen by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +55,7 @@ class Engine:
     suffix: tuple[int, ...] = ()
     """Tokens added after every text; empty for a reference."""
     reason: str = ""
-    """Why gigatoken is not used; empty if it is."""
+    """Why gigatoken is not used; empty if it is, or if the reference was asked for."""
     reference_version: str
     """Version of the reference, which encodes the texts on which gigatoken can differ."""
     differing: tuple[tuple[int, int], ...] = ()
@@ -77,9 +75,8 @@ class Engine:
 
     def describe_fallback(self) -> str | None:
         """Return why the fast engine is not used and what that costs; None if it is used, or another was asked for."""
-        if self.name != self.reference or self.reason in {"", ASKED_FOR}:
-            return None
-        return f"{self.name} encodes, and not gigatoken, which is up to fifty times as fast: {self.reason}"
+        costs = f"{self.name} encodes, and not gigatoken, which is up to fifty times as fast"
+        return f"{costs}: {self.reason}" if self.reason else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,10 +213,13 @@ class Encoder:
         Raises:
             UnencodableError: If the library fails on some of them.
         """
+        return encode_all(self._encode, texts, self._tokenizer)
+
+    def _encode(self, texts: Sequence[str]) -> TokenBatch:
         encoded_texts = list(map(str.encode, texts))
         text_bytes = sum(map(len, encoded_texts))
         if self.engine.name == self.engine.reference:
-            rows = encode_by_reference(self._tokenizer, texts, add_special_tokens=self.engine.add_special_tokens)
+            rows = _call_library(self._tokenizer, texts, add_special_tokens=self.engine.add_special_tokens)
             return TokenBatch.of(rows, text_bytes=text_bytes)
         with refused(f"{self._tokenizer.name}: gigatoken cannot encode a text", "use --engine reference"):
             batch = self._encode_fast(encoded_texts)
@@ -263,12 +263,7 @@ class Encoder:
 
     def _with_reference(self, texts: Sequence[str], numbers: Sequence[int], batch: TokenBatch) -> TokenBatch:
         """Replace gigatoken's tokens of some texts with the reference's."""
-        try:
-            chosen = [texts[number] for number in numbers]
-            rows = encode_by_reference(self._tokenizer, chosen, add_special_tokens=False)
-        except UnencodableError as error:
-            reasons = {numbers[number]: reason for number, reason in error.reasons.items()}
-            raise UnencodableError(error.name, reasons) from error
+        rows = _call_library(self._tokenizer, [texts[number] for number in numbers], add_special_tokens=False)
         pieces = np.split(batch.spaced, batch.places[:-1] + 1)
         lengths = batch.lengths.copy()
         for number, row in zip(numbers, rows, strict=True):
@@ -467,20 +462,21 @@ def encode_by_reference(tokenizer: Tokenizer, texts: Sequence[str], *, add_speci
     Raises:
         UnencodableError: If the library fails on some of the texts.
     """
+    call = partial(_call_library, tokenizer, add_special_tokens=add_special_tokens)
+    return encode_all(call, texts, tokenizer)
 
-    def encode(some: Sequence[str]) -> list[Sequence[int]]:
-        if tokenizer.library == "sentencepiece":
-            rows: list[Sequence[int]] = open_library(tokenizer).encode(some, num_threads=1)
-            return rows
-        if tokenizer.library == "tiktoken":
-            encoding = open_library(tokenizer)
-            return [encoding.encode_to_numpy(text, allowed_special="all").tolist() for text in some]
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        call = partial(open_library(tokenizer).encode_batch_fast, add_special_tokens=add_special_tokens)
-        batches = (some[begin : begin + TEXTS_PER_CALL] for begin in range(0, len(some), TEXTS_PER_CALL))
-        return [each.ids for batch in batches for each in call(batch)]
 
-    return encode_all(encode, texts, tokenizer)
+def _call_library(tokenizer: Tokenizer, texts: Sequence[str], *, add_special_tokens: bool) -> list[Sequence[int]]:
+    loaded = open_library(tokenizer)
+    if tokenizer.library == "sentencepiece":
+        rows: list[Sequence[int]] = loaded.encode(texts, num_threads=1)
+        return rows
+    if tokenizer.library == "tiktoken":
+        return [loaded.encode_to_numpy(text, allowed_special="all").tolist() for text in texts]
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    batches = (texts[begin : begin + TEXTS_PER_CALL] for begin in range(0, len(texts), TEXTS_PER_CALL))
+    call = partial(loaded.encode_batch_fast, add_special_tokens=add_special_tokens)
+    return [encoding.ids for batch in batches for encoding in call(batch)]
 
 
 def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], tokenizer: Tokenizer) -> _T:

@@ -23,7 +23,6 @@ import numpy as np
 
 from dsindex.errors import TokenizerError
 from dsindex.text.encoders import (
-    ASKED_FOR,
     PREPEND_SPACE,
     REPLACE_SPACES,
     SPACE_MARK,
@@ -36,7 +35,7 @@ from dsindex.text.encoders import (
     require_dense,
 )
 from dsindex.text.tiktoken_files import PATTERNS, read_definition
-from dsindex.text.tokenizer import flat_steps, shared_tokenizer
+from dsindex.text.tokenizer import flat_steps, shared_tokenizer, tokens_around
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +76,6 @@ def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_
         name=library,
         version=version,
         add_special_tokens=add_special_tokens,
-        reason=ASKED_FOR,
         reference=library,
         reference_version=version,
     )
@@ -102,13 +100,15 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
     if version not in GIGATOKEN_VERSIONS or reference.version not in COMPARED_VERSIONS[library]:
         known = f"gigatoken {', '.join(GIGATOKEN_VERSIONS)} with {library} {', '.join(COMPARED_VERSIONS[library])}"
         raise Unsuitable(f"gigatoken {version} was not compared with {library} {reference.version} (what was: {known})")
-    engine = replace(reference, name="gigatoken", version=version, reason="")
+    engine = replace(reference, name="gigatoken", version=version)
     if library == "tokenizers":
         document = msgspec.json.decode(tokenizer.content)
         parts = compared_parts(document)
         check_added_tokens(document, shared_tokenizer(tokenizer))
-        prefix, suffix = _tokens_around(tokenizer) if reference.add_special_tokens else ((), ())
-        engine = replace(engine, prefix=prefix, suffix=suffix)
+        around = tokens_around(shared_tokenizer(tokenizer)) if reference.add_special_tokens else ((), ())
+        if around is None:
+            raise Unsuitable("its post-processor does more than to add tokens around a text")
+        engine = replace(engine, prefix=around[0], suffix=around[1])
     elif library == "sentencepiece":
         content, apart = convert_sentencepiece(tokenizer)
         document, parts, engine = msgspec.json.decode(content), ("sentencepiece",), replace(engine, apart=apart)
@@ -130,17 +130,6 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
     if different is not None:
         raise Unsuitable(f"gigatoken gives other ids than {library} for {different[:40]!r}")
     return engine
-
-
-def _tokens_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the fixed tokens that the post-processor adds around a text; that it does so with all is tried later."""
-    loaded = shared_tokenizer(tokenizer)
-    plain, whole = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
-    for begin in range(len(whole) - len(plain) + 1):
-        end = begin + len(plain)
-        if whole[begin:end] == plain:
-            return tuple(whole[:begin]), tuple(whole[end:])
-    raise Unsuitable("its post-processor does more than to add tokens around a text")
 
 
 def audit(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> None:
@@ -411,10 +400,8 @@ def find_overlap(raw: Sequence[str], late: Sequence[str]) -> tuple[str, str] | N
     if sum(len(content) ** 2 for content in (*raw, *late)) > _MOST_COMPARED:
         raise Unsuitable(f"its {len(raw) + len(late)} added tokens are too many to compare")
     for first, second in ((raw, late), (late, raw)):
-        whole, begins = (
-            set(second),
-            {content[:end]: content for content in second for end in range(1, len(content) + 1)},
-        )
+        whole = set(second)
+        begins = {content[:end]: content for content in second for end in range(1, len(content) + 1)}
         for content in first:
             for begin, end in itertools.combinations(range(len(content) + 1), 2):
                 piece = content[begin:end]

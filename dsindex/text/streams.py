@@ -9,16 +9,20 @@ Plain text is read as JSON lines, too: each line, or the whole file, becomes the
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from dsindex.errors import InputError
+from dsindex.errors import BadRecordError, InputError
 from dsindex.formats.dtypes import starts_of
+from dsindex.store.errors import reading
 from dsindex.store.json_text import encode_json
+from dsindex.store.read import input_status, opened_input
 from dsindex.text.compressed import PIECE_BYTES, decode
 from dsindex.text.fields import JSON_WHITESPACE
+from dsindex.text.input_format import TextPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.store.local import Readable
-    from dsindex.text.input_format import TextPart
 
 BOM = b"\xef\xbb\xbf"
 TEXT_KEY = "text"
@@ -259,3 +262,63 @@ def _as_object(text: bytes) -> bytes:
         return encode_json({TEXT_KEY: text.decode()})
     except UnicodeDecodeError:
         return text.replace(b"\n", b" ")
+
+
+# The lines that are JSON, for raw indices.
+
+_JSON_BLOCK_BYTES = 4 << 20
+
+
+def is_json(line: bytes) -> bool:
+    """Tell whether json.loads accepts a line, as Modalities asks.
+
+    msgspec is several times as fast and stricter: it refuses NaN, a BOM, UTF-16 and lone surrogates.
+
+    >>> is_json(b'{"a": NaN}'), is_json(b""), is_json(b"{'a': 1}")
+    (True, False, False)
+    """
+    import msgspec  # an environment that only reads datasets may lack it
+
+    try:
+        msgspec.json.decode(line)
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        try:
+            json.loads(line)
+        except (ValueError, RecursionError):
+            return False
+    return True
+
+
+def find_lines(path: str, *, drop_faulty_entries: bool = False) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+    """Find the lines of a file that are JSON; a blank line is not.
+
+    Args:
+        path: The file.
+        drop_faulty_entries: Leave other lines out; otherwise the first one is an error.
+
+    Returns:
+        (offset, length) in bytes of each line, shape [lines, 2], and (1-based line, offset) of those left out.
+
+    Raises:
+        InputError: If the file is empty, cannot be read or changes during the run.
+        BadRecordError: At the first faulty line.
+    """
+    with reading(path):
+        part = TextPart.of(input_status(path))
+    kept, num_lines = [np.empty((0, 2), np.int64)], 0
+    faulty: list[tuple[int, int]] = []
+    with opened_input(part) as file:
+        if part.size_bytes == 0 and not drop_faulty_entries:  # Modalities counts an empty file as one faulty line
+            raise InputError(f"{path}: the file is empty", hint="index it with --drop-faulty-entries")
+        for block in read_lines(part, file, block_bytes=_JSON_BLOCK_BYTES, max_line_bytes=part.size_bytes):
+            pairs = np.stack((block.offsets, block.sizes), axis=1)
+            # A BOM is part of its line: json.loads must judge it.
+            wrong = [number for number in range(len(pairs)) if not is_json(block.line(number))]
+            if wrong and not drop_faulty_entries:
+                what = "not JSON" if block.line(wrong[0]).strip(b"\r") else "a blank line"
+                reason = f"{what}; fix it, or leave such lines out with --drop-faulty-entries"
+                raise BadRecordError(path, int(pairs[wrong[0], 0]), reason, num_lines + wrong[0] + 1)
+            faulty += [(num_lines + number + 1, int(pairs[number, 0])) for number in wrong]
+            num_lines += len(pairs)
+            kept.append(np.delete(pairs, wrong, axis=0))
+    return np.concatenate(kept), faulty

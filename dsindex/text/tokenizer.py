@@ -179,10 +179,8 @@ def _token_id(tokenizer: Tokenizer, token: str) -> int | None:
     if tokenizer.library == "sentencepiece":
         number = int(loaded.piece_to_id(token))
         return number if loaded.id_to_piece(number) == token else None
-    try:
-        return int(loaded.encode_single_token(token))
-    except KeyError:
-        return None
+    ids: list[int] = loaded.encode(token, allowed_special="all")
+    return ids[0] if len(ids) == 1 else None
 
 
 def open_library(tokenizer: Tokenizer) -> Any:  # noqa: ANN401 - of three libraries
@@ -208,7 +206,8 @@ def _import_tokenizers() -> Any:  # noqa: ANN401 - a module
     import tokenizers
 
     if not hasattr(tokenizers.Tokenizer, "from_buffer"):
-        raise TokenizerError(f"tokenizers {tokenizers.__version__} has another API", hint="pip install 'tokenizers<1'")
+        what = f"tokenizers {tokenizers.__version__} has another API, and other tokens for some texts"
+        raise TokenizerError(what, hint="pip install 'tokenizers<1'")
     return tokenizers
 
 
@@ -564,27 +563,33 @@ def _added_by_transformers(config: dict[str, Any], document: _Document) -> dict[
     Raises:
         ValueError: If transformers would stop at a setting.
     """
-    known = {token["content"]: token for token in document.added_tokens or []}
-    config = {"pad_token": (document.padding or {}).get("pad_token"), **config}
+    added = document.added_tokens or []
+    known = {token["content"]: {name: token.get(name) for name in _TOKEN_FLAGS} for token in added}
     names = dict.fromkeys([*_NAMED_TOKENS, *(name for name in config if name.endswith("_token"))])
-    listed = [*map(config.get, names), *_list_tokens("extra_special_tokens", config)]
-    if not isinstance(config.get("extra_special_tokens") or {}, list):
-        listed += _list_tokens("additional_special_tokens", config)
-    different = {repr(token): token for token in listed}.values()  # the first of equal ones
+    extra = _list_tokens("extra_special_tokens", config)
+    has_names = bool(extra) and isinstance(config["extra_special_tokens"], dict)
+    unnamed = extra if extra and not has_names else _list_tokens("additional_special_tokens", config)
+    special = set(map(token_text, [*map(config.get, _NAMED_TOKENS), *([] if has_names else unnamed)]))
+    config = {"pad_token": (document.padding or {}).get("pad_token"), **config}
+    listed = [*map(config.get, names), *(extra if has_names else [])]
+    always_special = set(map(token_text, listed))
+    different = {repr(token): token for token in [*listed, *unnamed]}.values()  # the first of equal ones
     named = {text: token for token in different if (text := token_text(token))}  # the last of one text
     if "added_tokens_decoder" in config:
         decoder = _list_tokens("added_tokens_decoder", config)
-        tokens = {text: token for token in decoder if isinstance(token, dict) and (text := token_text(token))}
+        given = {text: _flags(token) for token in decoder if isinstance(token, dict) and (text := token_text(token))}
     else:
-        ids, added = {token["id"] for token in known.values()}, config.get("added_tokens.json", {})
-        if (fault := next((text for text, number in added.items() if not isinstance(number, int)), None)) is not None:
+        ids, numbers = {token["id"] for token in added}, config.get("added_tokens.json", {})
+        if (fault := next((text for text, number in numbers.items() if not isinstance(number, int)), None)) is not None:
             raise ValueError(f"added_tokens.json has no number for {show_value(fault)}")
-        tokens = {text: {"special": text in named} for text, number in added.items() if number not in ids}
+        given = {text: _flags({"special": text in special}) for text, number in numbers.items() if number not in ids}
+    tokens = {text: flags for text, flags in given.items() if flags != known.get(text)}
     for text, token in named.items():
         if text not in known:
-            tokens.setdefault(text, token if isinstance(token, dict) else {})["special"] = True
-    flags = {text: _flags(token) for text, token in tokens.items()}
-    return {text: own for text, own in flags.items() if own != {name: known.get(text, {}).get(name) for name in own}}
+            tokens.setdefault(text, _flags(token if isinstance(token, dict) else {"special": True}))
+        if text in tokens and text in always_special:
+            tokens[text]["special"] = True
+    return tokens
 
 
 def _list_tokens(name: str, config: dict[str, Any]) -> list[Any]:
@@ -614,13 +619,18 @@ def _require_same_ends(config: dict[str, Any], loaded: tokenizers.Tokenizer) -> 
         raise ValueError("split_special_tokens in tokenizer_config.json has special tokens split like other text")
     if "add_bos_token" in config or "add_eos_token" in config:
         ends = [(config.get(f"add_{end}_token"), token_text(config.get(f"{end}_token"))) for end in ("bos", "eos")]
-        bos, eos = ([loaded.token_to_id(token)] if wanted and token is not None else [] for wanted, token in ends)
-        plain, processed = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
-        if processed != [*bos, *plain, *eos]:
-            raise ValueError(
-                f"add_bos_token and add_eos_token turn a text into {[*bos, *plain, *eos]}, its post-processor into "
-                f"{processed}"
-            )
+        wanted = tuple((loaded.token_to_id(token),) if adds and token is not None else () for adds, token in ends)
+        if (around := tokens_around(loaded)) != wanted:
+            raise ValueError(f"add_bos_token and add_eos_token put {wanted} around a text, its post-processor {around}")
+
+
+def tokens_around(loaded: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the tokens that the post-processor adds before and after a text; None if it does something else."""
+    plain, whole = (loaded.encode("a text", add_special_tokens=flag).ids for flag in (False, True))
+    for begin in range(len(whole) - len(plain) + 1):
+        if whole[begin : begin + len(plain)] == plain:
+            return tuple(whole[:begin]), tuple(whole[begin + len(plain) :])
+    return None
 
 
 # What transformers makes of the class that tokenizer_config.json names; it was tried with transformers 5.23.

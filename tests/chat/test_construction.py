@@ -57,7 +57,7 @@ def test_spec_example_has_the_tokens_of_its_texts_and_learns_the_replies(kind):
     encoded = InstructionEncoder(parse_config(SPEC_YAML), tokenizer).encode(SPEC_RECORD)
     replies = [(turn["value"], turn["from"] == "gpt") for turn in SPEC_RECORD["conversations"]]
     texts = [(SPEC_RECORD["role"], 0), (SPEC_RECORD["instruction"], 0), *replies]
-    pairs = [(token, int(learnt)) for text, learnt in texts for token in tokenizer.encode(text).ids.tolist()]
+    pairs = [(token, int(trained)) for text, trained in texts for token in tokenizer.encode(text).ids.tolist()]
     assert list(zip(encoded.tokens.tolist(), encoded.mask.tolist(), strict=True)) == [(0, 0), *pairs, (1, 1)]
     assert (encoded.tokens.dtype, encoded.mask.dtype) == (np.uint32, np.uint8)
     assert encoded.lengths.tolist() == [len(encoded.tokens)]
@@ -77,7 +77,7 @@ def test_prefixes_separators_and_eos_after_each_reply():
     encoded = encoder.encode(conversation("up", "you", "up", "you"))
     expected = [("<s>", 0), ("Q:", 0), ("up", 0), ("\nA:", 0), ("you", 1), ("</s>", 1)]
     expected += [("\nQ:", 0), ("up", 0), ("\nA:", 0), ("you", 1), ("</s>", 1)]
-    pairs = [(token, learnt) for text, learnt in expected for token in tokenizer.encode(text).ids.tolist()]
+    pairs = [(token, trained) for text, trained in expected for token in tokenizer.encode(text).ids.tolist()]
     assert list(zip(encoded.tokens.tolist(), encoded.mask.tolist(), strict=True)) == pairs
 
 
@@ -89,7 +89,7 @@ def test_prefixes_separators_and_eos_after_each_reply():
     ({"role": "x", "conversations": [{"from": "bard", "value": "b"}]}, "unknown-role", "message 1: .*'bard'"),
     ({"role": "x", "conversations": [{"from": "human"}]}, "missing-field", "message 1: .*content"),
     ({"role": "x", "conversations": [{"from": "gpt", "value": "b"}]}, "pattern-no-match", "selects nothing"),
-    (conversation("a", role="x"), "nothing-learnt", "nothing is trained on"),
+    (conversation("a", role="x"), "no-trained-tokens", "nothing is trained on"),
     (conversation("a", "\ud800", role="x"), "bad-text", r"U\+D800"),
     (conversation("", "", role=""), "no-turns", "has no text"),
 ], ids=range(10))  # fmt: skip
@@ -130,7 +130,7 @@ def test_special_tokens_in_text_are_counted_or_refused():
         InstructionEncoder(config(HUMAN + "special_tokens_in_text: refuse"), train("bytes")).encode(record)
 
 
-def learnt_texts(yaml, record):
+def trained_texts(yaml, record):
     tokenizer = train("bytes")
     encoded = InstructionEncoder(parse_config(yaml), tokenizer).encode(record)
     borders = np.flatnonzero(np.diff(encoded.mask)) + 1
@@ -138,11 +138,11 @@ def learnt_texts(yaml, record):
     return [tokenizer.decode(ids) for ids, mask in runs if mask.any()]
 
 
-def test_records_may_lack_fields_from_which_nothing_is_learnt():
+def test_records_may_lack_fields_from_which_nothing_is_trained_on():
     record = {"conversations": SPEC_RECORD["conversations"], "instruction": None}
-    assert learnt_texts(SPEC_YAML, record) == learnt_texts(SPEC_YAML, SPEC_RECORD)
+    assert trained_texts(SPEC_YAML, record) == trained_texts(SPEC_YAML, SPEC_RECORD)
     with pytest.raises(RecordProblem, match=r"field 'role': .*to `optional_fields`"):
-        learnt_texts(SPEC_YAML + "optional_fields: []\n", record)
+        trained_texts(SPEC_YAML + "optional_fields: []\n", record)
 
 
 def test_special_tokens_of_a_list_are_checked_and_not_written():
@@ -158,8 +158,8 @@ def test_special_tokens_of_a_list_are_checked_and_not_written():
 def test_weights_and_last_turn_leave_replies_out():
     record = conversation("up", "one", "up", "two", "three")
     record["conversations"][-1]["from"] = "gpt"
-    assert learnt_texts(SPEC_YAML, record) == ["one", "twothree</s>"]
-    assert learnt_texts(SPEC_YAML + "learn: last_turn\n", record) == ["twothree</s>"]
+    assert trained_texts(SPEC_YAML, record) == ["one", "twothree</s>"]
+    assert trained_texts(SPEC_YAML + "learn: last_turn\n", record) == ["twothree</s>"]
     record["conversations"][3]["weight"] = 0
     record["conversations"][1]["train"] = False
-    assert learnt_texts(SPEC_YAML, record) == ["three</s>"]
+    assert trained_texts(SPEC_YAML, record) == ["three</s>"]

@@ -67,8 +67,8 @@ def test_nothing_of_a_turn_with_calls_is_lost(seed):
     replies = [message for message in conversation.messages if message["role"] == "assistant"]
     for step, reply in zip(steps, replies, strict=True):
         assert set(WORD.findall(json.dumps(step))) == set(WORD.findall(json.dumps(reply)))
-    learnt = conversation.trained if conversation.trained is not None else replies
-    assert len(learnt) == flags.count({True})
+    trained = conversation.trained if conversation.trained is not None else replies
+    assert len(trained) == flags.count({True})
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -61,7 +61,7 @@ def pieces(encoded, kind="bytes"):
     tokenizer, begin, found = train(kind), 0, []
     for length in encoded.lengths.tolist():
         chosen = list(zip(encoded.tokens[begin : begin + length], encoded.mask[begin : begin + length], strict=True))
-        texts = ["".join(tokenizer.token_text(int(t)) for t, m in chosen if m == learnt) for learnt in (0, 1)]
+        texts = ["".join(tokenizer.token_text(int(t)) for t, m in chosen if m == trained) for trained in (0, 1)]
         found.append((texts[0].replace("Ġ", " "), texts[1].replace("Ġ", " ")))
         begin += length
     assert begin == len(encoded.tokens) == len(encoded.mask)
@@ -167,7 +167,7 @@ def test_template_and_special_tokens_come_from_the_tokenizers_folder(tmp_path):
         ChatTokenizer.from_path(folder)
 
 
-def learnt_text(config, record, template=PLAIN):
+def trained_text(config, record, template=PLAIN):
     tokenizer = train("bytes")
     options = msgspec.structs.replace(parse_config(config), chat_template=template)
     encoded = InstructionEncoder(options, tokenizer).encode(record)
@@ -175,11 +175,11 @@ def learnt_text(config, record, template=PLAIN):
 
 
 @pytest.mark.parametrize(("more", "expected"), [("", "you</s>what</s>"), ("\nlearn: last_turn", "what</s>")])
-def test_only_wanted_replies_are_learnt_also_in_parts(more, expected):
+def test_only_wanted_replies_are_trained_on_also_in_parts(more, expected):
     record = chat("up", "you", "up", "no", "up", "what")
     record["messages"][3]["weight"] = 0
     config = f"special_tokens: {{eos_token: </s>}}\nmax_length: 24\ntoo_long: split{more}"
-    assert learnt_text(config, record).replace(" ", "") == expected
+    assert trained_text(config, record).replace(" ", "") == expected
 
 
 def test_markers_cannot_leave_a_reply_out():
@@ -187,7 +187,7 @@ def test_markers_cannot_leave_a_reply_out():
     record["messages"][1]["train"] = False
     with pytest.raises(RecordProblem, match="instead of markers"):
         InstructionEncoder(parse_config(MODALITIES + "assistant_role: Assistant"), train("bytes")).encode(record)
-    with pytest.raises(RecordProblem, match="not that of replies, 'assistant'; set `assistant_role`"):
+    with pytest.raises(RecordProblem, match="is not the role of replies, 'assistant'; set `assistant_role`"):
         InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(record)
 
 
@@ -212,9 +212,9 @@ THINKING = (
     ("learn", "<think>\nwho is up\n</think>\n\nyou</s>"), ("mask", "you</s>"), ("drop", "you</s>"),
 ])  # fmt: skip
 @pytest.mark.parametrize("reply", [THINKS, {"role": "assistant", "content": "<think>\nwho is up\n</think>\n\nyou"}])
-def test_reasoning_is_learnt_masked_or_dropped(reasoning, expected, reply):
+def test_reasoning_is_trained_masked_or_dropped(reasoning, expected, reply):
     record = {"messages": [{"role": "user", "content": "Hi"}, reply]}
-    assert learnt_text(f"reasoning: {reasoning}", record, THINKING) == expected
+    assert trained_text(f"reasoning: {reasoning}", record, THINKING) == expected
     whole = encoder(f"reasoning: {reasoning}", template=THINKING).encode(record)
     assert ("who is up" in train("bytes").decode(whole.tokens)) is (reasoning != "drop")
 
@@ -246,24 +246,24 @@ def test_what_a_template_does_not_write_is_noted_or_refused(note):
     assert caught.value.kind == "not-written"
 
 
-def test_spans_of_a_reply_are_not_learnt():
+def test_spans_of_a_reply_are_not_trained_on():
     record = chat("Hi", "who are you")
     record["messages"][1]["train_detail"] = [{"begin_offset": 3, "end_offset": 6, "train": False}]
-    assert learnt_text("special_tokens: {eos_token: </s>}", record) == "who you</s>"
+    assert trained_text("special_tokens: {eos_token: </s>}", record) == "who you</s>"
     with pytest.raises(RecordProblem, match="message 2: has masked spans, but the template changes its"):
-        learnt_text("{}", record, PLAIN.replace("m.content + eos_token", "m.content | upper"))
+        trained_text("{}", record, PLAIN.replace("m.content + eos_token", "m.content | upper"))
     record["messages"][1] |= {"content": None, "tool_calls": [{"function": {"name": "you", "arguments": {}}}]}
     record["messages"][1]["train_detail"] = [{"begin_offset": 0, "end_offset": -1, "train": False}]
-    assert learnt_text("{}", record, PLAIN.replace("m.content + eos_token", "m.tool_calls[0].function.name")) == "you"
+    assert trained_text("{}", record, PLAIN.replace("m.content + eos_token", "m.tool_calls[0].function.name")) == "you"
 
 
 def test_replies_that_share_a_block_cannot_be_left_out():
     template = "{% generation %}{{ messages | map(attribute='content') | join }}{% endgeneration %}"
     record = chat("Hi", "you", "Hi", "by")
-    assert learnt_text("{}", record, template) == "HiyouHiby"
+    assert trained_text("{}", record, template) == "HiyouHiby"
     record["messages"][1]["loss"] = False
     with pytest.raises(RecordProblem, match="in a loop over the messages") as caught:
-        learnt_text("{}", record, template)
+        trained_text("{}", record, template)
     assert caught.value.kind == "generation-not-found"
 
 

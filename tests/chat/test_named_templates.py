@@ -18,7 +18,7 @@ USER, REPLY = {"role": "user", "content": "U"}, {"role": "assistant", "content":
 
 
 def shown(name, messages, **variables):
-    """The text, with « and » around what is learnt."""
+    """The text, with « and » around what is trained on."""
     constants = {"bos_token": "<s>", "eos_token": "</s>"}
     template = ChatTemplate(read_template(name), constants=constants, date=DATE)
     text, spans = template.render(messages, **variables)

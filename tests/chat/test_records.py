@@ -114,22 +114,22 @@ def test_turn_of_a_call_is_a_call(form, role):
 
 
 @pytest.mark.parametrize("key", LEARN_KEYS)
-@pytest.mark.parametrize("spelt", [bool, int, float])
-def test_a_turn_that_says_that_it_is_not_learnt_is_not(key, spelt):
-    wrong, right = (spelt(is_learnt is LEARN_KEYS[key]) for is_learnt in (False, True))
+@pytest.mark.parametrize("make", [bool, int, float])
+def test_a_turn_that_says_that_it_is_not_trained_on_is_not(key, make):
+    wrong, right = (make(is_trained is LEARN_KEYS[key]) for is_trained in (False, True))
     turns = [{**USER, key: None}, {**REPLY, key: wrong}, USER, {**REPLY, key: right}]
     found = read({"messages": turns})
     assert (found.messages, found.trained) == ([USER, REPLY] * 2, {3})
     with pytest.raises(RecordProblem, match="a key of the record says") as caught:
         read({"messages": [USER, REPLY], key: wrong})
-    assert caught.value.kind == "nothing-learnt"
+    assert caught.value.kind == "no-trained-tokens"
     with pytest.raises(RecordProblem, match="a key of the record says"):
         read({"messages": [USER, {**REPLY, key: right}], "kto_tag": True, "label": False})
 
 
 @pytest.mark.parametrize("value", ["no", 0.5, 2, [0], {"a": 1}])
 @pytest.mark.parametrize("key", ["weight", "loss", "masked"])
-def test_a_key_that_steers_what_is_learnt_must_be_readable(key, value):
+def test_a_key_that_steers_what_is_trained_on_must_be_readable(key, value):
     for record in ({"messages": [{**REPLY, key: value}]}, {"messages": [REPLY], key: value}):
         with pytest.raises(RecordProblem, match=f"`{key}` is .*, not true, false, 1 or 0"):
             read(record)
@@ -142,7 +142,7 @@ def test_keys_that_are_ignored_are_noted():
     assert read({"messages": [SYSTEM, USER], "system": "other", "chosen": []}).notes == ("system",)
 
 
-def test_keys_must_agree_that_a_turn_is_learnt():
+def test_keys_must_agree_that_a_turn_is_trained_on():
     assert read({"messages": [{**USER, "train": True}, REPLY]}).notes == (TRAINED_QUESTION,)
     assert read_flag({"weight": 1, "train": False}, "") is False
     assert read_flag({"weight": 1.0, "masked": False, "loss": None}, "") is True
@@ -159,10 +159,10 @@ def test_a_record_may_mask_a_role_as_in_nemo():
             read({"mask": mask, "conversations": turns})
 
 
-def test_learnt_replies_need_the_role_of_replies():
+def test_trained_replies_need_the_role_of_replies():
     assert read({"prompt": [USER, REPLY, USER], "completion": [REPLY]}).trained == {3}
     bot, roles = {"role": "bot", "content": "x"}, {"user": "user", "bot": "Bot"}
-    with pytest.raises(RecordProblem, match=r"message 2: .* its role is 'Bot', not that of replies"):
+    with pytest.raises(RecordProblem, match=r"message 2: .* its role 'Bot' is not the role of replies"):
         read({"messages": [USER, {**bot, "weight": 0}]}, roles=roles)
     with pytest.raises(RecordProblem, match="no message of the last turn has the role of replies"):
         read({"messages": [USER, bot]}, roles=roles, learn="last_turn")
@@ -179,7 +179,7 @@ SPANS = {
 
 
 @pytest.mark.parametrize("form", SPANS)
-def test_spans_of_a_turn_are_not_learnt(form):
+def test_spans_of_a_turn_are_not_trained_on(form):
     found = read({"messages": [USER, {"role": "assistant", "content": "abcd", **SPANS[form]}]})
     assert found.masked_spans == {1: [(0, 2)]}
     assert found.messages[1].keys() == {"role", "content"}

@@ -34,8 +34,8 @@ def test_template_renders_and_marks_what_is_generated():
         "<|im_start|>assistant\nHello!<|im_end|>\n<|im_start|>user\n日本?<|im_end|>\n"
         "<|im_start|>assistant\n🎉<|im_end|>\n"
     )
-    learnt = [(text[begin:end], message) for begin, end, message in spans]
-    assert learnt == [("Hello!<|im_end|>", 2), ("🎉<|im_end|>", 4)]
+    trained = [(text[begin:end], message) for begin, end, message in spans]
+    assert trained == [("Hello!<|im_end|>", 2), ("🎉<|im_end|>", 4)]
 
 
 LANGUAGE = {

@@ -19,7 +19,7 @@ RESULT = {"role": "tool", "content": "f"}
 
 
 def marked(source, messages, **variables):
-    """The text, with « and » around what is learnt."""
+    """The text, with « and » around what is trained on."""
     text, spans = ChatTemplate(source, **VARIABLES).render(messages, **variables)
     for begin, end, _ in reversed(spans):
         text = f"{text[:begin]}«{text[begin:end]}»{text[end:]}"
@@ -27,10 +27,10 @@ def marked(source, messages, **variables):
 
 
 def are_equal(text, ours, theirs):
-    """Whether spans are equal but for white space and empty thoughts, which are not learnt in any case."""
-    learnt = [{at for begin, end, _ in spans for at in range(begin, end)} for spans in (ours, theirs)]
+    """Whether spans are equal but for white space and empty thoughts, which are not trained on in any case."""
+    trained = [{at for begin, end, _ in spans for at in range(begin, end)} for spans in (ours, theirs)]
     left = re.sub(r"<think>\s*</think>", lambda match: " " * len(match[0]), text)
-    return all(left[at].isspace() for at in learnt[0] ^ learnt[1])
+    return all(left[at].isspace() for at in trained[0] ^ trained[1])
 
 
 @pytest.mark.parametrize("name", template_names())
@@ -83,7 +83,7 @@ def test_a_reply_is_what_follows_the_header_up_to_its_end(source):
 WRITES = "{{ m.role[0] | upper }}:{{ m.content }}{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %};"
 
 
-def test_calls_are_found_and_their_results_are_not_learnt():
+def test_calls_are_found_and_their_results_are_not_trained_on():
     text = marked(LOOP + WRITES + END, [U, CALL, RESULT, R])
     assert text == 'U:Hello?;A:«{"function": {"name": "f", "arguments": {"n": 1}}};»T:f;A:«Hello;»'
 

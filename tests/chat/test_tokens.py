@@ -59,12 +59,12 @@ def record_of(chat):
 def reference_mask(kind, pieces):
     """Tokenize the whole, then ask every character of every token."""
     text = "".join(piece for piece, _ in pieces)
-    learnt = [is_learnt for piece, is_learnt in pieces for _ in piece]
+    trained = [is_trained for piece, is_trained in pieces for _ in piece]
     encoding = raw_tokenizer_of(kind).encode(text, add_special_tokens=False)
     mask = []
     for begin, end in exact_offsets(kind, text, encoding.tokens, encoding.offsets):
         places = range(begin, max(end, begin + 1))
-        mask.append(int(any(learnt[place] for place in places if place < len(text))))
+        mask.append(int(any(trained[place] for place in places if place < len(text))))
     return encoding.ids, mask
 
 
@@ -101,12 +101,12 @@ def test_mask_is_that_of_the_characters_and_never_changes_tokens(kind, chat):
 @pytest.mark.parametrize(("offsets", "spans", "expected"), [
     pytest.param([[0, 3], [3, 4]], [(2, 3)], [1, 0], id="straddles-begin"),
     pytest.param([[0, 1], [0, 1], [0, 1], [1, 2]], [(0, 1)], [1, 1, 1, 0], id="one-character-in-pieces"),
-    pytest.param([[0, 1], [1, 1], [1, 2]], [(1, 2)], [0, 1, 1], id="no-character-before-learnt"),
-    pytest.param([[0, 1], [1, 1]], [(0, 1)], [1, 0], id="no-character-after-learnt"),
+    pytest.param([[0, 1], [1, 1], [1, 2]], [(1, 2)], [0, 1, 1], id="no-character-before-trained"),
+    pytest.param([[0, 1], [1, 1]], [(0, 1)], [1, 0], id="no-character-after-trained"),
     pytest.param([[2, 2]], [(0, 2)], [0], id="at-the-end"),
     pytest.param([], [(0, 2)], [], id="no-tokens"),
 ])  # fmt: skip
-def test_mask_from_spans_marks_tokens_with_a_learnt_character(offsets, spans, expected):
+def test_mask_from_spans_marks_tokens_with_a_trained_character(offsets, spans, expected):
     characters = max([2, *(end for _, end in offsets)])
     mask = mask_from_spans(np.array(offsets, dtype=np.int64).reshape(-1, 2), spans, num_characters=characters)
     assert mask.tolist() == expected

@@ -78,6 +78,9 @@ GIVEN = {"tokenizer": "t", "output_prefix": "o"}
 
 @pytest.mark.parametrize(("name", "arguments", "options", "message"), [
     ("build", ["a"], {"output_prefix": "o"}, "^tokenizer is required"),
+    ("build", ["a"], {**GIVEN, "tokenizer": None}, "^tokenizer is required"),
+    ("build", ["a"], {**GIVEN, "append_eod": "maybe"}, "^append_eod: 'maybe' is not true or false"),
+    ("build", ["a"], {**GIVEN, "input": "b"}, "^input is given twice: by its name, and as the first argument"),
     ("build", ["a"], {**GIVEN, "shard_sise": 1}, "there is no option 'shard_sise'\nhint: did you mean 'shard_size'"),
     ("build", ["a"], {"tokeniser": "t", "output_prefix": "o"}, "'tokeniser'; .*\nhint: did you mean 'tokenizer'"),
     ("build", ["a"], {**GIVEN, "workers": True}, "workers: True is not an integer from 1 to 1048576"),
@@ -89,7 +92,7 @@ GIVEN = {"tokenizer": "t", "output_prefix": "o"}
     ("build", [], GIVEN, "^input is required"),
     ("merge", [[]], {"output_prefix": "o"}, "^input: no dataset was given"),
     ("merge", [["a", 3]], {"output_prefix": "o"}, "^input: expected str, bytes or os.PathLike object, not int"),
-    ("mix", [{"a": 3}], {}, "a: expected 40% of the tokens"),
+    ("mix", [{"a": 3}], {}, "a: '3' is not an amount such as 40% of the tokens"),
     ("trace", ["a"], {"sample": 1, "consumed": 1}, "sample and consumed cannot be combined"),
 ])  # fmt: skip
 def test_misuse_is_told_in_one_sentence(name, arguments, options, message):

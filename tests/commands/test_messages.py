@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 
 import pytest
 
@@ -51,52 +52,48 @@ def assert_nothing_published(folder):
     assert not [name for name in names if name.endswith((".bin", ".idx", "manifest.json", ".parquet"))]
 
 
-def case(message, *arguments, code=1):
-    return pytest.param(arguments, message, code)
+MISTAKES = {
+    "--input {tmp}/*.none TOKENIZER": r"\*\.none: nothing matches this pattern",
+    "--input {tmp}/notes TOKENIZER": "notes: no file with records .* it has no files",
+    "--input {tmp}/nots TOKENIZER": r"nots: cannot be read \(No such file .*hint: check --input, which takes",
+    "--input {tmp}/in.jsonl.gz TOKENIZER": "this is not gzip data, as its name says",
+    "--input {good} --tokenizer-model {tmp}/notes": "notes: the folder has no tokenizer.json, but nothing.hint: pass",
+    "--input {good} --tokenizer-model gpt9": "gpt9: neither a path nor a tokenizer in the .*Hub .*hint: check the name",
+    "--input {good} TOKENIZER --append-eod --eod-token <eod>": "'<eod>' is not in the vocabulary.hint: choose another",
+    "--input {good} TOKENIZER --exclude good.jsonl": "--exclude leaves no input",
+    "--input {csv} --input-format jsonl TOKENIZER": "line 1: not valid JSON: .*; --input-format lines reads plain text",
+    "--input {good} TOKENIZER --json-keys text,title": "no key 'text,title'; .*; write several keys as `text title`",
+    "--input {good} TOKENIZER --json-keys 'title + text'": "no key .*; .* a jq expression as `NAME=.a [+] .b`",
+    "--input {good} TOKENIZER --where '.x ='": "column 4$",
+    "--input {good} TOKENIZER --where 'score > 3'": "score/0 is not defined.*hint: for a key .*, write .score",
+    "--config {tmp}/build.yaml": r"build\.yaml: cannot be read .*hint: check the path",
+}
+MISUSES = {
+    "TOKENIZER": "--input is required",
+    "--input {good} TOKENIZER --json-keys ../x": "cannot be part of a file name",
+    "TOKENIZER --max-bad-records 200%": "is not a number such as 100 or a share",
+    "--input {good} TOKENIZER --max-bad-records 5": "--max-bad-records needs --on-bad-record",
+    "--input {good} TOKENIZER --hold-out 1": "--hold-out 1.0 leaves nothing to train on",
+    "--tok x": "--tok could be --tokenizer-model",
+    "--append-eod=yes": "--append-eod takes no value",
+    "--executor slurm": "--executor: 'slurm' is not one of 'auto', 'local'",
+    "—-input {good}": "there is no option —-input.hint: did you mean --input",
+}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message", "code"),
-    [
-        case(r"\*\.none: nothing matches this pattern", "--input", "{tmp}/*.none", *TOKENIZER),
-        case("notes: no file with records .* it has no files", "--input", "{tmp}/notes", *TOKENIZER),
-        case(r"this is not gzip data, as its name says", "--input", "{tmp}/in.jsonl.gz", *TOKENIZER),
-        case("tokenizer.json", "--input", "{good}", "--tokenizer-model", "{tmp}"),
-        case("<eod>", "--input", "{good}", *TOKENIZER, "--append-eod", "--eod-token", "<eod>"),
-        case("--input is required", *TOKENIZER, code=2),
-        case(
-            "cannot be part of a file name",
-            "--input",
-            "{good}",
-            *TOKENIZER,
-            "--json-keys",
-            "../x",
-            code=2,
-        ),
-        case(
-            "is not a number such as 100 or a share",
-            *TOKENIZER,
-            "--max-bad-records",
-            "200%",
-            code=2,
-        ),
-        case(r"build\.yaml: cannot be read .*hint: check the path", "--config", "{tmp}/build.yaml", code=1),
-        case("--tok could be --tokenizer-model", "--tok", "x", code=2),
-        case(r"column 4$", "--input", "{good}", *TOKENIZER, "--where", ".x ="),
-    ],
-)
-def test_wrong_options_and_places_are_named(tmp_path, cli, arguments, message, code):
+@pytest.mark.parametrize("words", [*MISTAKES, *MISUSES])
+def test_wrong_options_and_places_are_named(tmp_path, cli, monkeypatch, words):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: 1 / 0)
     places = {
         "tmp": str(tmp_path),
         "good": write(tmp_path / "good.jsonl", GOOD),
-        "bare": write(tmp_path / "tokenizer.json", (OWN.plain_tokenizer / "tokenizer.json").read_bytes()),
+        "csv": write(tmp_path / "table.csv", b"id,text\n"),
     }
     (tmp_path / "in.jsonl.gz").write_bytes(b"x")
     (tmp_path / "notes").mkdir()
-    if "{tmp}" in arguments and "--tokenizer-model" in arguments:
-        (tmp_path / "tokenizer.json").unlink()
-    filled = [argument.format(**places) for argument in arguments]
-    assert_one_sentence(cli(["build", *filled, "--output-prefix", str(tmp_path / "out" / "x")], code), message)
+    given = shlex.split(words.replace("TOKENIZER", shlex.join(TOKENIZER)).format(**places))
+    command = ["build", *given, "--output-prefix", str(tmp_path / "out" / "x")]
+    assert_one_sentence(cli(command, 1 if words in MISTAKES else 2), (MISTAKES | MISUSES)[words])
     assert_nothing_published(tmp_path / "out")
 
 

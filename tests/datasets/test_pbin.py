@@ -6,8 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.datasets.packed import PackedMemMapDatasetContinuous, PackedMemMapDatasetMegatron, plan_document_blocks
-from dsindex.errors import FormatError
-from dsindex.formats.pbin import PBIN_VERSIONS
 from tests.support.golden import MODALITIES
 from tests.support.pbin_files import VERSION_NAMES, write_pbin
 
@@ -45,8 +43,6 @@ def test_both_kinds_refuse_what_cannot_be(tmp_path, kind):
         with pytest.raises(ValueError, match=f"block_size is {block_size}, not from 2 to its 18 tokens"):
             kind(path, block_size)
     assert len(kind(path, 18)) == 1
-    with pytest.raises(FormatError, match="pbin of version current, not spec"):
-        kind(path, 4, version=PBIN_VERSIONS["spec"])
     dataset = kind(path, 5)
     for number in (len(dataset), -len(dataset) - 1):
         with pytest.raises(IndexError, match=f"there is no block {number}; it has {len(dataset)}"):

@@ -73,5 +73,15 @@ def test_reference_has_every_option():
         assert not missing, f"{command}: run .venv/bin/python .ci/reference.py"
 
 
+def test_messages_of_the_troubleshooting_page_exist():
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "dsindex").rglob("*.py"))
+    rows = re.findall(
+        r"^\| ([^|]+) \|", (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    messages = [message for row in rows for message in re.findall("`([^`]+)`", row)]
+    assert [message for message in messages if message not in source] == ["line N:"]
+    assert len(messages) > 25
+
+
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dsindex.commands.raw_index import create_raw_index
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.formats.pickled_pairs import read_raw_index
-from dsindex.text.line_index import is_json
+from dsindex.text.streams import is_json
 from tests.support.golden import MODALITIES
 
 
@@ -80,7 +80,7 @@ def test_lines_are_judged_as_json_loads_does(line):
 ])  # fmt: skip
 @pytest.mark.parametrize("block_bytes", [3, 4 << 20])
 def test_the_first_faulty_line_is_an_error_and_nothing_is_left(tmp_path, monkeypatch, data, message, block_bytes):
-    monkeypatch.setattr("dsindex.text.line_index.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("dsindex.text.streams._JSON_BLOCK_BYTES", block_bytes)
     with pytest.raises(BadRecordError, match=message):
         index_of(tmp_path, data)
     assert [file.name for file in tmp_path.iterdir()] == ["lines.jsonl"]

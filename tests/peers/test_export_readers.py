@@ -62,7 +62,7 @@ def tiny_model():
     return GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer()), n_positions=LENGTH, **size))
 
 
-def learnt(batches):
+def trained(batches):
     return sum(int((batch["labels"][:, 1:] != -100).sum()) for batch in batches)
 
 
@@ -85,12 +85,12 @@ def test_trl_trains_a_step_and_learns_the_trainable_tokens(made, tmp_path):
     args = trl.SFTConfig(output_dir=str(tmp_path / "out"), use_cpu=True, bf16=False, report_to=[], **short)
     rows = datasets_of(made, tmp_path)["train"]
     trainer = trl.SFTTrainer(model=tiny_model(), args=args, train_dataset=rows, processing_class=tokenizer())
-    assert learnt(trainer.get_train_dataloader()) == targets(made)
+    assert trained(trainer.get_train_dataloader()) == targets(made)
     assert np.isfinite(trainer.train().training_loss)
 
 
 def test_collator_of_trl_keeps_the_conversations_of_packs_apart(made):
-    """Its labels are those of the masks, and positions begin at 0 in each conversation, as attention without padding
+    """Its labels agree with the masks, and positions begin at 0 in each conversation, as attention without padding
     needs it."""
     trainer = pytest.importorskip("trl.trainer.sft_trainer")
     rows = rows_of(made / f"chat_parquet_{LENGTH}")
@@ -131,10 +131,10 @@ def test_megatron_reads_the_tokens_and_finds_masks_by_itself(tmp_path):
         for segment in segments:
             if segment["role"] == "assistant":
                 found[segment["start"] : segment["end"]] = 1
-        learnt = np.flatnonzero(found[:-1]) + 1  # as its __getitem__ pairs loss_mask[:-1] with tokens[1:]
+        trained = np.flatnonzero(found[:-1]) + 1  # as its __getitem__ pairs loss_mask[:-1] with tokens[1:]
         begins = np.flatnonzero(np.diff(mask.astype(int), prepend=0) == 1)
         ends = np.flatnonzero(np.diff(mask.astype(int), append=0) == -1)
-        assert learnt.tolist() == np.setdiff1d(np.flatnonzero(mask), [*begins, *ends]).tolist()
+        assert trained.tolist() == np.setdiff1d(np.flatnonzero(mask), [*begins, *ends]).tolist()
 
 
 def chat_tokenizer(folder):
@@ -219,7 +219,7 @@ def cut_for_rank(batch, ends, ranks, rank):
     return {name: batch[name][places] for name in ("tokens", "labels", "loss_mask")}
 
 
-def learnt_pairs(batch):
+def trained_pairs(batch):
     keep = batch["loss_mask"] != 0
     return sorted(zip(batch["tokens"][keep].tolist(), batch["labels"][keep].tolist(), strict=True))
 
@@ -255,7 +255,7 @@ def test_megatron_bridge_cuts_packs_for_context_parallelism(made, bridge, ranks)
         ends = [*physical, *([LENGTH] if physical[-1] < LENGTH else [])]
         parts = [cut_for_rank(row, ends, ranks, rank) for rank in range(ranks)]
         assert {len(part["tokens"]) for part in parts} == {LENGTH // ranks}
-        assert sorted(pair for part in parts for pair in learnt_pairs(part)) == learnt_pairs(row)
+        assert sorted(pair for part in parts for pair in trained_pairs(part)) == trained_pairs(row)
 
 
 def samples_of(rows):

@@ -1,4 +1,4 @@
-"""Masks of stock templates are those of TRL, which has templates with `{% generation %}` beside them.
+"""Masks of stock templates equal the masks of TRL, which has templates with `{% generation %}` next to them.
 
 A chat counts for a pair of templates if both write the same text. White space, empty thoughts and the header may
 differ: TRL trains on the header of some families, and on empty thoughts.
@@ -91,8 +91,8 @@ def draw_calls(rng):
     return [reply, *({**answer, "content": text(rng)} for _ in calls)]
 
 
-def learnt(rendered):
-    """Each character with whether it is learnt; those that may differ are left out."""
+def trained(rendered):
+    """Each character with whether it is trained on; those that may differ are left out."""
     places = {at for begin, end, _ in rendered.spans for at in range(begin, end)}
     free = {at for match in FREE.finditer(rendered.text) for at in range(*match.span())}
     return places - free
@@ -121,7 +121,7 @@ def test_replies_are_those_of_the_training_template(name):
             kinds["refused"] += 1
         else:
             assert found.text == expected.text
-            kinds["right" if learnt(found) == learnt(expected) else f"wrong: {seed}"] += 1
+            kinds["right" if trained(found) == trained(expected) else f"wrong: {seed}"] += 1
     print(name, dict(kinds))  # noqa: T201 - the table of the page
     assert not [kind for kind in kinds if kind.startswith("wrong")]
     assert name in MAY_REFUSE or kinds["refused"] <= kinds["right"] / 10

@@ -14,7 +14,7 @@ BAD = {
     b'{"role": "x", "instruction": "y", "conversations": []}': "no-turns",
     b'{"role": "x", "instruction": "y", "conversations": [{"from": "bot", "value": "z"}]}': "unknown-role",
     b'{"role": "x", "instruction": "y", "conversation": [{"from": "human", "value": "z"}]}': "missing-field",
-    b'{"role": "x", "instruction": "y", "conversations": [{"from": "human", "value": "z"}]}': "nothing-learnt",
+    b'{"role": "x", "instruction": "y", "conversations": [{"from": "human", "value": "z"}]}': "no-trained-tokens",
     b'{"role": "x", "instruction": "y", "conversations": [{"from": "gpt", "value": "z"}]}': "pattern-no-match",
     b'{"role": "\\ud800", "instruction": "y", "conversations": [{"from": "gpt", "value": "z"}]}': "bad-text",
 }

@@ -127,7 +127,7 @@ def test_auto_falls_back_with_a_reason(content, reason):
 
 def test_post_processor_is_tried_and_not_only_read(monkeypatch):
     tokenizer = trained.as_tokenizer(SUITABLE["bos"])
-    monkeypatch.setattr(engines, "_tokens_around", lambda _: ((), (1,)))
+    monkeypatch.setattr(engines, "tokens_around", lambda _: ((), (1,)))
     engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
     assert (engine.name, engine.reason) == ("tokenizers", "gigatoken gives other ids than tokenizers for ' '")
     assert choose_engine(tokenizer, "auto", add_special_tokens=False).name == "gigatoken"

@@ -195,14 +195,6 @@ def test_other_files_are_refused(tmp_path, vocabulary, merges, message):
         load_tokenizer("", options=options(tmp_path, vocabulary, merges))
 
 
-def test_folder_that_contradicts_itself_leads_to_its_tokenizer_json(tmp_path):
-    (tmp_path / "tokenizer.json").write_bytes(trained.byte_level())
-    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "<pad>"}')
-    with pytest.raises(TokenizerError, match=f"use --tokenizer-model {tmp_path}/tokenizer.json for the tokenizer.json"):
-        load_tokenizer(str(tmp_path))
-    assert load_tokenizer(f"{tmp_path}/tokenizer.json").content == trained.byte_level()
-
-
 def metaspace(prepend):
     """A tokenizer.json in the shape of Llama's, with or without a space before every text."""
     pieces = ["<unk>", "<s>", "</s>", "\u2581", "a", "t", "e", "x"]

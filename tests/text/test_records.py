@@ -28,12 +28,6 @@ def test_a_nasty_line_is_read_as_json_loads_reads_it(nasty, good):
         assert as_reading(parse(content)) == reference(content)
 
 
-def test_lines_of_later_blocks_have_their_numbers(tmp_path):
-    path = tmp_path / "lines.jsonl"
-    path.write_bytes(content := b"\n".join([GOOD] * 9))
-    assert read_ranges(path, [0, len(content)], block_bytes=3 * len(GOOD) + 3) == reference(content)
-
-
 @given(content=contents(), data=st.data())
 @settings(max_examples=150)
 def test_any_ranges_and_blocks_equal_json_loads(tmp_path_factory, content, data):

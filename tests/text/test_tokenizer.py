@@ -6,13 +6,16 @@ import struct
 
 import huggingface_hub.constants
 import pytest
+import tokenizers
 
 from dsindex.errors import TokenizerError
-from dsindex.text.encoders import make_encoder
+from dsindex.text.encoders import encode_by_reference, make_encoder
 from dsindex.text.engines import choose_engine
+from dsindex.text.tiktoken_files import TokenizerOptions
 from dsindex.text.tokenizer import load_tokenizer, require_eod, shared_tokenizer
 from tests.support import text_tokenizers as trained
-from tests.support.golden import TOKENIZERS
+from tests.support import tokenizer_folders
+from tests.support.golden import GOLDEN
 from tests.support.hub_cache import COMMIT, put_in_cache
 
 
@@ -24,19 +27,16 @@ def folder(path, content, **others):
     return str(path)
 
 
-CONFIG_EOS, MAP_EOS = {"tokenizer_config": {"eos_token": "<|eot|>"}}, {"special_tokens_map": {"eos_token": "<|bos|>"}}
-
-
-@pytest.mark.parametrize(("others", "argument", "expected"), [
-    ({}, None, (None, None)),
-    (CONFIG_EOS, None, (0, "<|eot|>")),
-    ({"tokenizer_config": {"eos_token": {"content": "<|bos|>", "special": True}}}, None, (1, "<|bos|>")),
-    ({**MAP_EOS, **CONFIG_EOS}, None, (1, "<|bos|>")),
-    (CONFIG_EOS, "<|bos|>", (1, "<|bos|>")),
-])  # fmt: skip
-def test_eod_is_the_argument_or_the_folders(tmp_path, others, argument, expected):
-    tokenizer = load_tokenizer(folder(tmp_path / "t", trained.byte_level(), **others), eod_token=argument)
-    assert (tokenizer.eod_id, tokenizer.eod_token) == expected
+def test_eod_is_the_argument_or_the_folders(tmp_path):
+    document = json.loads(trained.byte_level())
+    same = {token["id"]: token for token in document["added_tokens"]}
+    config, content = {"eos_token": "<|eot|>", "added_tokens_decoder": same}, json.dumps(document, indent=2).encode()
+    path = folder(tmp_path / "t", content, tokenizer_config=config)
+    wanted = {path: (0, "<|eot|>"), f"{path}/tokenizer.json": (None, None)}
+    loaded = {path: load_tokenizer(path) for path in wanted}
+    assert {path: (tokenizer.eod_id, tokenizer.eod_token) for path, tokenizer in loaded.items()} == wanted
+    assert {tokenizer.content for tokenizer in loaded.values()} == {content}
+    assert load_tokenizer(path, eod_token="<|bos|>").eod_id == 1
 
 
 def test_missing_eod_is_told_with_those_that_may_be_meant(tmp_path):
@@ -90,6 +90,17 @@ def test_input_given_as_tokenizer_is_not_read(tmp_path):
         load_tokenizer(str(tmp_path / "huge"))
 
 
+def test_other_api_of_tokenizers_is_refused_in_one_line(tmp_path, monkeypatch):
+    """As 1.0.0rc3 has it, whose tokens differ as well: for GPT-2's `\u0c5c's`, Llama 3's `'ſa`, and NFC."""
+    monkeypatch.setattr(tokenizers, "Tokenizer", object)
+    (tmp_path / "new.json").write_bytes(trained.byte_level_document(version="2.0"))
+    (tmp_path / "merges.txt").touch()
+    files = TokenizerOptions(vocab_file=str(tmp_path / "new.json"), merge_file=str(tmp_path / "merges.txt"))
+    for options in (None, files):
+        with pytest.raises(TokenizerError, match=r"^tokenizers [^\n]* has another API, [^\n]*\nhint: pip install"):
+            load_tokenizer(str(tmp_path / "new.json"), options=options)
+
+
 def part_of(name, **part):
     return trained.byte_level_document(**{name: part})
 
@@ -121,7 +132,6 @@ def test_parts_that_tokenizers_reads_leniently_mean_the_same(tmp_path, content, 
     assert make_encoder(tokenizer, engine).encode(["a text"]).tokens.tolist() == wanted
 
 
-OTHER = "0" * 40
 CONFIG = json.dumps({"eos_token": "<|eot|>"}).encode()
 
 
@@ -159,63 +169,19 @@ def test_only_files_of_tokenizers_are_fetched(home, monkeypatch):
     assert not [pattern for pattern in patterns if pattern.endswith((".py", ".bin", ".safetensors", "*"))]
 
 
-ADDED = ["<a>", "<b>", "<c>"]
-FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-AS_IT_IS = [15496, 220, 50257, 995, 220, 50257, 87, 220, 50259, 331]
-"""Ids of the text in tokenizer.json alone."""
-
-
-WITH_WORD = [39, 11109, *AS_IT_IS[1:]]
-"""The same with "ello" as an added token."""
-
-
-def decoder(**flags):
-    return {str(50257 + number): {"content": text, **FLAGS, **flags} for number, text in enumerate(ADDED)}
-
-
-@pytest.mark.parametrize(("config", "tokens", "expected"), [
-    # Honoured: ids of transformers 4.57.1 and 5.24.0.
-    ({"added_tokens_decoder": decoder(lstrip=True, rstrip=True)}, {}, [15496, 50257, 6894, 50257, 87, 50259, 88]),
-    (
-        {"added_tokens_decoder": decoder(single_word=True)}, {},
-        [15496, 220, 50257, 995, 1279, 64, 29, 87, 220, 50259, 331],
-    ),
-    ({"eos_token": "<a>"}, {"eos_token": "<b>"}, "<b>"),
-    ({"eos_token": "<a>", "added_tokens_decoder": decoder()}, {"eos_token": "<b>"}, "<a>"),
-    ({"eos_token": {"content": "<c>", "lstrip": True}}, {}, "<c>"),
-    # Words of the vocabulary become added tokens; ids of transformers 5.24.0.
-    ({"pad_token": "ello"}, {}, WITH_WORD),
-    ({"unk_token": "ello", "added_tokens_decoder": decoder()}, {}, WITH_WORD),
-    ({"extra_special_tokens": ["ello"], "additional_special_tokens": ["<new>"]}, {}, WITH_WORD),
-    # Refused.
-    ({"split_special_tokens": True}, {}, "split_special_tokens in tokenizer_config.json"),
-    ({"add_bos_token": True, "bos_token": "<a>"}, {}, "add_bos_token and add_eos_token turn"),
-    ({"add_eos_token": True, "eos_token": "<a>"}, {}, "add_bos_token and add_eos_token turn"),
-    ({"additional_special_tokens": ["<new>"]}, {}, "'<new>' is missing"),
-    ({"additional_special_tokens": 5}, {}, "additional_special_tokens is 5, not a list of tokens"),
-    ({"extra_special_tokens": {"image_token": "<new>"}}, {}, "'<new>' is missing"),
-    ({}, {"pad_token": "<new>"}, "'<new>' is missing"),
-    # Without effect.
-    ({"additional_special_tokens": ["<a>", "<b>"], "extra_special_tokens": ["<a>"]}, {}, AS_IT_IS),
-    ({"clean_up_tokenization_spaces": True, "add_prefix_space": True, "legacy": False}, {}, AS_IT_IS),
-    ({"model_max_length": 2, "padding_side": "left", "truncation_side": "left"}, {}, AS_IT_IS),
-    ({"split_special_tokens": False, "add_bos_token": False}, {}, AS_IT_IS),
+@pytest.mark.parametrize(("config", "message"), [
+    ({"split_special_tokens": True}, "split_special_tokens in tokenizer_config.json"),
+    ({"add_bos_token": True, "bos_token": "<|bos|>"}, "add_bos_token and add_eos_token put"),
+    ({"add_eos_token": True, "eos_token": "<|eot|>"}, "add_bos_token and add_eos_token put"),
+    ({"additional_special_tokens": ["<new>"]}, "'<new>' is missing"),
+    ({"additional_special_tokens": 5}, "additional_special_tokens is 5, not a list of tokens"),
+    ({"extra_special_tokens": {"image_token": "<new>"}}, "'<new>' is missing"),
 ])  # fmt: skip
-def test_settings_of_a_folder_are_honoured_refused_or_without_effect(config, tokens, expected, tmp_path):
-    """The table of docs/tokenizers.md, row by row, with GPT-2 and three added tokens."""
-    document = json.loads((TOKENIZERS["gpt2"] / "tokenizer.json").read_bytes())
-    document["added_tokens"] += [{"id": 50257 + number, "content": text, **FLAGS} for number, text in enumerate(ADDED)]
-    path = folder(tmp_path / "t", json.dumps(document).encode(), tokenizer_config=config, special_tokens_map=tokens)
-    if isinstance(expected, list):
-        tokenizer = load_tokenizer(path)
-        engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
-        batch = make_encoder(tokenizer, engine).encode(["Hello <a> world <a>x <c> y"])
-        assert batch.tokens.tolist() == expected
-    elif expected in ADDED:
-        assert load_tokenizer(path).eod_token == expected
-    else:
-        with pytest.raises(TokenizerError, match=expected):
-            load_tokenizer(path)
+def test_settings_that_change_every_text_are_refused(config, message, tmp_path):
+    path = folder(tmp_path / "t", trained.byte_level(), tokenizer_config=config)
+    with pytest.raises(TokenizerError, match=f"disagree with .*{message}.*\nhint: use --tokenizer-model .*json for"):
+        load_tokenizer(path)
+    assert load_tokenizer(f"{path}/tokenizer.json").content == trained.byte_level()
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model", "tokenizer_config.json"])
@@ -225,3 +191,20 @@ def test_git_lfs_pointers_are_named(name, tmp_path):
     place = tmp_path / name if name.endswith(".model") else tmp_path
     with pytest.raises(TokenizerError, match=f"{name}: not a tokenizer's file, but a Git LFS pointer"):
         load_tokenizer(str(place))
+
+
+def test_drawn_folders_are_the_tokenizer_of_transformers(tmp_path):
+    """The digests are of transformers 5.24: tests/peers/test_tokenizer_folders.py."""
+    wanted = json.loads((GOLDEN / "tokenizers" / "folders.json").read_text())
+    made = []
+    for number in range(tokenizer_folders.FOLDERS):
+        try:
+            tokenizer = load_tokenizer(str(tokenizer_folders.write(tmp_path, number)))
+        except TokenizerError:
+            made.append(None)
+            continue
+        rows = encode_by_reference(tokenizer, tokenizer_folders.TEXTS, add_special_tokens=True)
+        facts = (tokenizer.vocabulary_size, tokenizer.eod_token, tokenizer.special_tokens)
+        made.append(tokenizer_folders.digest(rows, *facts))
+    assert made == wanted
+    assert wanted.count(None) < len(wanted) * 0.3

@@ -92,7 +92,7 @@ def test_orders_of_files_are_read_in_their_order():
 
 
 @pytest.mark.parametrize(("changes", "said"), [
-    ({"document_order": "sorted"}, "expected shuffled, packed, length, or a file .npy or .parquet, got 'sorted'"),
+    ({"document_order": "sorted"}, "'sorted' is not shuffled, packed, length, or a .npy"),
     ({"document_order": "s3://b/order.npy"}, "s3://b/order.npy"),
     ({"document_order": "o.npy", "document_order_splits": ["train", "valid"]}, "orders the documents of one split"),
     ({"document_order": "packed", "fim_data": True}, "--fim-data and --document-order cannot be combined"),
@@ -198,7 +198,7 @@ SCHEDULE = {**FIRST, "num_samples": "201", "blend_schedule": "0:90,10 50%:50,50"
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"consumed_samples": 100}, "expected a multiple of --global-batch-size 24"),
+    ({"consumed_samples": 100}, "100 is not a multiple of --global-batch-size 24"),
     ({"seq_length": 60}, r"samples have 30 tokens in .*, not 60"),
     ({"continue_from": "elsewhere"}, "elsewhere: "),
     ({"consumed_samples": 9600}, "9600"),

@@ -14,10 +14,10 @@ from tests.support.datasets import write_dataset
 
 REFUSED = {
     "no-file": ({"data_path": ["nowhere"]}, InputError,
-     r"/nowhere.idx: no such file; give the prefix of a .bin and .idx"),
+     r"/nowhere.idx: no such file\nhint: give the prefix of a .bin and .idx"),
     "no-length": ({"epochs": None}, UsageError, "give one of --epochs, --num-samples"),
     "weight-alone": ({"data_path": ["0.5", "web", "books"]}, InputError,
-     r"/0.5.idx: no such file; give the prefix of a .bin and .idx, after each weight"),
+     r"/0.5.idx: no such file\nhint: give the prefix of a .bin and .idx, after each weight"),
     "empty-part": ({"split": "1000000,1,1", "epochs": None, "num_samples": "9,9,9"}, LimitError,
      r"web, split valid: 9 samples were requested, but the part has no tokens"),
     "weighted-none": ({"data_path": ["1", "web", "1", "books"]}, LimitError,
@@ -27,7 +27,7 @@ REFUSED = {
     "no-sample": ({"data_path": ["web", "books"], "epochs": None, "num_samples": "none", "split": "998,1,1"},
      LimitError, "web, split valid has no sample, at which Megatron stops"),
     "memory": ({"epochs": None, "num_samples": str(10**11)}, LimitError,
-     r"web, split train: the index takes \d+\.\d TB of memory and .* are available; use a machine"),
+     r"web, split train: the index takes \d+\.\d TB of memory and .* are available\nhint: use a machine"),
     "split": ({"split": "no"}, InputError, "--split: 'no' is not one to three shares"),
     "paths": ({"dataset_path_as": ["a"]}, InputError, "--dataset-path-as: a has no equals sign"),
     "not-json": ({"tokenizer_identifiers": "web.idx"}, InputError,
@@ -47,7 +47,9 @@ def test_refusal(folder, changes, error, message):
 
 def test_caches_that_do_not_fit_on_the_disk_are_refused(folder, monkeypatch):
     monkeypatch.setattr("dsindex.commands.index.free_bytes", lambda _: 1000)
-    with pytest.raises(OutputError, match=r"cache: the caches need .* kB, but 1.0 kB are free; make room, or choose"):
+    with pytest.raises(
+        OutputError, match=r"cache: the caches need .* kB, but 1.0 kB are free\nhint: make room, or choose"
+    ):
         indexed()
     assert not (folder / "cache").exists()
 

@@ -154,7 +154,7 @@ def test_datasets_are_what_the_encoder_gives(tmp_path):
         blocks = PackedInstructionDataset(split.prefix, sequence_length=768, pad_id=0)
         statistics = split.statistics
         # A first token is nobody's target, and the BOS is never trained on: nothing is lost between mask and loss mask.
-        assert sum(int(block.loss_mask.sum()) for block in blocks) == statistics.learnt  # type: ignore[attr-defined]
+        assert sum(int(block.loss_mask.sum()) for block in blocks) == statistics.trainable  # type: ignore[attr-defined]
         assert len(blocks) == split.packing.blocks  # type: ignore[union-attr]
         assert blocks.plan.num_padding == split.packing.padding  # type: ignore[union-attr]
         assert sorted(blocks.plan.conversations.tolist()) == list(range(statistics.sequences))
@@ -214,7 +214,7 @@ def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path,
     """Also after a crash between their files; somebody else's file is never replaced."""
     instruction = check_config({**SPEC, "max_length": 768, "too_long": "truncate"}, source="test")
     config = job(tmp_path / "chat", split=None, on_bad_record="fail", shard_size=None)
-    learnt = run_config(config, instruction).splits[0].statistics.learnt
+    trainable = run_config(config, instruction).splits[0].statistics.trainable
     before = published(tmp_path)
     monkeypatch.setattr(instruct, "encode_shard", None)
     padded = config.replaced(seq_length=1024, pad_to_multiple=16)
@@ -229,7 +229,7 @@ def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path,
     dataset = dsindex.open(tmp_path / "chat", sequence_length=1024, pad_to_multiple=16)
     lengths = IndexedDataset(tmp_path / "chat_text_document").sequence_lengths
     assert len(dataset) == report.splits[0].packing.blocks
-    assert sum(int(block.loss_mask.sum()) for block in dataset) == learnt
+    assert sum(int(block.loss_mask.sum()) for block in dataset) == trainable
     for number, block in enumerate(dataset):
         own = lengths[dataset.plan.block(number)]
         assert np.diff(block.cu_seqlens_unpadded)[: len(own)].tolist() == own.tolist()
