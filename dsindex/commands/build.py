@@ -207,11 +207,7 @@ class EstimateResult:
     estimate: Estimate
     """Documents, each counted once for all keys together, and tokens of all keys, EOD included."""
     bad_records: tuple[BadRecords, ...]
-<<<<<<< HEAD
     """Bad records of the sample, by input and reason."""
-=======
-    """In the sample, by input and reason."""
->>>>>>> main
     token_dtype: str
     engine: str
     """The library that encodes."""
@@ -240,12 +236,6 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
         max_record_bytes=config.max_record_size or LARGEST_RECORD_BYTES,
     ).scaled(config.share)
     keys, tasks = len(config.output_names), source.tasks()
-<<<<<<< HEAD
-=======
-    eod = keys if source.eod_id is not None else 0
-    estimate = extrapolate(counts, source.inputs, eod_per_document=eod)
-    estimate = estimate.scaled(config.share if any(each.documents for each in counts) else 0)
->>>>>>> main
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     bin_bytes, idx_bytes = estimate.tokens * dtype.itemsize, estimate.documents * keys * IDX_BYTES
     provenance_bytes = 0.0 if config.no_provenance else estimate.documents * PROVENANCE_BYTES

@@ -34,7 +34,6 @@ from dsindex.runtime.tasks import Damaged, MergeRange, Segment, SourceFile
 from dsindex.runtime.work_folder import FileComplete, RangeMerged
 from dsindex.store.local import DIGEST_BLOCK_BYTES, StoredFile, combine_digests
 from dsindex.store.protocol import find, replace_file
-from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -120,7 +119,7 @@ class Output:
 
     def final(self, suffix: str) -> str:
         """Return a file's published path, or an object's address."""
-        return with_suffix(self.prefix, f".{suffix}")
+        return f"{self.prefix}.{suffix}"
 
     def partial(self, suffix: str) -> str:
         """Return where a file is written: on a disk under its partial name, in a bucket under its final one."""

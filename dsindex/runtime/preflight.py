@@ -251,7 +251,8 @@ def examine_sample(
     documents = sum(count.documents for count in counts)
     bad = group_bad_records(each for count in counts for each in count.bad)
     if not documents:
-        return Estimate(tokens=total / 3, documents=total / 1000, bad=bad)
+        guessed = total if audits else 0
+        return Estimate(tokens=guessed / 3, documents=guessed / 1000, bad=bad)
     tokens = sum(count.tokens for count in counts)
     tokens += documents * len(selection.outputs) if source.eod_id is not None else 0
     covered = min(1.0, sum(count.range_bytes for count in counts) / total)

@@ -93,7 +93,8 @@ def main():
         with tempfile.TemporaryDirectory(prefix="dsindex-scale-") as folder:
             main_thread, cpu, seconds, memory, resume = simulate(executor, options.shards, folder)
         print(  # noqa: T201 - the report
-            f"{executor}: {cpu * 1e3:.3f} ms of CPU ({main_thread * 1e3:.3f} of the main thread) and {memory / 1e3:.1f} kB for each shard, "
+            f"{executor}: {cpu * 1e3:.3f} ms of CPU for each shard, {main_thread * 1e3:.3f} in the main thread, "
+            f"{memory / 1e3:.1f} kB of memory, "
             f"{1 / seconds:,.0f} shards/s, resume {resume * 1e6:.0f} us"
         )
         for name, (files, size) in JOBS.items():
