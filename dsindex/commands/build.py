@@ -10,8 +10,7 @@ from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
 from dsindex.errors import InputError, OutputError, UsageError
 from dsindex.formats.dtypes import dtype_for_vocabulary
 from dsindex.messages import format_size
-from dsindex.runtime.assembly import Output
-from dsindex.runtime.job import open_job
+from dsindex.runtime.job import Output, open_job
 from dsindex.runtime.plan import group_inputs, make_plan
 from dsindex.runtime.preflight import IDX_BYTES, PROVENANCE_BYTES, check_room, examine_sample
 from dsindex.runtime.shards import Shards

@@ -13,9 +13,8 @@ from dsindex.errors import TokenizerError
 from dsindex.formats.mmididx import LENGTH
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.options.common import work_folder_path
-from dsindex.runtime.assembly import Output
 from dsindex.runtime.executors import Call
-from dsindex.runtime.job import open_job
+from dsindex.runtime.job import Output, open_job
 from dsindex.runtime.merge import answering_damage, read_sections
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.preflight import check_room, examine_sample

@@ -14,8 +14,9 @@ from dsindex.errors import BadRecordError, InputError, OutputError
 from dsindex.formats.manifest import Content, RecordCounts, RecordedInput
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.messages import count
-from dsindex.runtime.assembly import Assembly, ranges_of
+from dsindex.runtime.assembly import Assembly
 from dsindex.runtime.executors import Call
+from dsindex.runtime.job import ranges_of
 from dsindex.runtime.tasks import Damaged, Segment, SourceFile
 from dsindex.runtime.tokenize import tokenize_shard
 from dsindex.runtime.work_folder import SHARDS_FOLDER, ShardMade, keep_shard_size
@@ -25,8 +26,8 @@ from dsindex.store.urls import joined
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from dsindex.runtime.assembly import Calls, Key, Output
-    from dsindex.runtime.job import Job
+    from dsindex.runtime.assembly import Calls, Key
+    from dsindex.runtime.job import Job, Output
     from dsindex.runtime.source import TextSource
     from dsindex.runtime.tasks import ShardFile, ShardResult, ShardTask
     from dsindex.store.local import StoredFile

@@ -19,8 +19,7 @@ from unittest import mock
 from dsindex.formats.dtypes import dtype_for_vocabulary
 from dsindex.options.build import BuildConfig
 from dsindex.runtime import assembly
-from dsindex.runtime.assembly import Output
-from dsindex.runtime.job import open_job
+from dsindex.runtime.job import Output, open_job
 from dsindex.runtime.plan import InputFile, choose_smallest_shard, make_plan
 from dsindex.runtime.progress import Reporter
 from dsindex.runtime.shards import Shards

@@ -231,11 +231,11 @@ def run_child(folder, arguments, strike, waiting, stdin):
 
 def use_small_ranges():
     """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own."""
-    from dsindex.runtime import assembly
+    from dsindex.runtime import job
     from dsindex.store import local
 
-    assert assembly.RANGE_BYTES == local.DIGEST_BLOCK_BYTES  # setting what nothing reads would do nothing
-    assembly.RANGE_BYTES = local.DIGEST_BLOCK_BYTES = SMALL_RANGE_BYTES
+    assert job.RANGE_BYTES == local.DIGEST_BLOCK_BYTES  # setting what nothing reads would do nothing
+    job.RANGE_BYTES = local.DIGEST_BLOCK_BYTES = SMALL_RANGE_BYTES
 
 
 def record_tokenizing(path):
