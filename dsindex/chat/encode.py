@@ -106,7 +106,7 @@ class _Prompt(Protocol):
 
 
 class InstructionEncoder:
-    """Encodes records by message construction or by a chat template. Picklable and thread-safe.
+    """Encodes records by message construction or by a chat template. Thread-safe.
 
     Args:
         config: The form of the records, and what is trainable.
@@ -135,9 +135,6 @@ class InstructionEncoder:
         blocks = (rf"{re.escape(opening)}\s*{re.escape(closing)}\s*" for opening, closing in self.tag_pairs)
         self.empty_thought = re.compile("|".join(blocks))
         self._reader = replace(config.reader, tag_pairs=self.tag_pairs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return functools.partial(InstructionEncoder, fast=self._fast), (self.config, self._tokenizer)
 
     def why_not_fast(self) -> str | None:
         """Return why the fast engine cannot make the masks of this configuration; None if it can, or is not used."""
