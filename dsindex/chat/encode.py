@@ -8,6 +8,7 @@ puts as many as fit into each sequence, and repeats the whole prompt in each (te
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -22,11 +23,13 @@ from dsindex.chat.config import InstructionConfig, control_tokens
 from dsindex.chat.construction import MessageConstruction, group_exchanges
 from dsindex.chat.conversations import (
     OTHER_THOUGHTS,
+    QUOTED_ARGUMENTS,
     REASONING_KEYS,
     TOOL_ROLES,
     UNTRAINED_END,
     check_text,
     content_text,
+    function_of,
     strings_in,
 )
 from dsindex.chat.rendering import ChatTemplate, SearchedText, has_content
@@ -460,6 +463,8 @@ class _Chat:
                 if name not in notes and not _WRITTEN[key](value, texts[name], holder):
                     notes.add(name)
         yield from sorted(notes)
+        if _has_quoted_arguments(self._conversation.messages, SearchedText(text)):
+            yield QUOTED_ARGUMENTS
         if self._encoder.config.reasoning == "mask" and any(has_other_tags(text[begin:end]) for begin, end in spans):
             yield OTHER_THOUGHTS
         pattern = self._encoder.special_pattern
@@ -472,13 +477,20 @@ class _Chat:
                 yield UNTRAINED_END
 
 
-def _has_reasoning(thought: str, text: SearchedText, _message: Mapping[str, Any]) -> bool:
-    return thought.strip() in text
+def _has_text(value: object, text: SearchedText, _message: Mapping[str, Any]) -> bool:
+    """Tell whether a text has a value, by the longest text in it."""
+    return max(strings_in(value), key=len, default="").strip() in text
 
 
-def _has_names(items: Sequence[Mapping[str, Any]], text: SearchedText, _message: Mapping[str, Any]) -> bool:
-    described = [item.get("function", item) for item in items]
-    return all(str(own.get("name", "")) in text for own in described if isinstance(own, dict))
+def _has_names(items: Sequence[dict[str, Any]], text: SearchedText, _message: Mapping[str, Any]) -> bool:
+    return all(str(function_of(item).get("name", "")) in text for item in items)
+
+
+def _has_quoted_arguments(messages: Sequence[Message], text: SearchedText) -> bool:
+    """Tell whether a text has the arguments of a call, which are JSON in a text, as JSON's form of that text."""
+    calls = chain.from_iterable(message.get("tool_calls", ()) for message in messages)
+    given = (function_of(call).get("arguments") for call in calls)
+    return any(json.dumps(own, ensure_ascii=False) in text for own in given if isinstance(own, str) and '"' in own)
 
 
 def _has_documents(documents: Sequence[Mapping[str, Any]], text: SearchedText, _message: Mapping[str, Any]) -> bool:
@@ -492,7 +504,7 @@ _DATA = ("tools", "documents")
 """Variables whose values a template has to write."""
 _WRITTEN: dict[str, Callable[[Any, SearchedText, Mapping[str, Any]], bool]] = {
     "content": lambda _, text, message: has_content(message, text),
-    **dict.fromkeys(REASONING_KEYS, _has_reasoning),
+    **dict.fromkeys((*REASONING_KEYS, "reasoning_details", "refusal"), _has_text),
     "tool_calls": _has_names,
     "tools": _has_names,
     "documents": _has_documents,

@@ -28,7 +28,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace, _PassArg, missing
 from jinja2.visitor import NodeTransformer
 
-from dsindex.chat.conversations import TOOL_ROLES, parse_json
+from dsindex.chat.conversations import TOOL_ROLES, function_of, parse_json
 from dsindex.chat.replies import Rendered, ReplyFinder, Span
 from dsindex.chat.thoughts import THINK, find_thoughts
 from dsindex.errors import InputError, RecordProblem
@@ -254,7 +254,7 @@ def _as_text(content: Any) -> Any:  # noqa: ANN401 - as above
 
 def _other_arguments(call: dict[str, Any]) -> dict[str, Any]:
     """Return a call with its arguments as an object if they are JSON in a text, or the other way round."""
-    own = call["function"] if isinstance(call.get("function"), dict) else call
+    own = function_of(call)
     given = own.get("arguments")
     other = {**own, "arguments": parse_json(given) if isinstance(given, str) else _tojson(given)}
     return {**call, "function": other} if own is not call else other
