@@ -64,6 +64,9 @@ DEFAULT_ROLES: Mapping[str, str] = {
 TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 """Roles of messages that do not end a turn: the model continues after them."""
 
+MESSAGE_KEYS = ("tools", "functions", "function_calls", "documents", "reasoning_details", "refusal")
+"""Keys of a message that few templates write; the counts of notes name those that a template does not mention."""
+
 LEARN_KEYS: Mapping[str, bool] = {
     **dict.fromkeys(("weight", "train", "training", "trainable", "loss", "loss_weight", "loss_scale"), True),
     **dict.fromkeys(("loss_mask", "train_on_turn", "learn"), True),
