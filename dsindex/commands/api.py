@@ -19,6 +19,7 @@ from dsindex.options.common import ExecutorConfig
 from dsindex.options.datasets import (
     ConvertCommand,
     InspectConfig,
+    MergeConfig,
     RawIndexConfig,
     ReportConfig,
     TraceConfig,
@@ -26,7 +27,6 @@ from dsindex.options.datasets import (
 )
 from dsindex.options.index import IndexConfig
 from dsindex.options.instruct import InstructConfig
-from dsindex.options.merge import MergeConfig
 from dsindex.options.mix import MixConfig
 from dsindex.options.model import Option, Options, options_of
 from dsindex.options.pack import JoinConfig, PackConfig

@@ -355,7 +355,7 @@ def _requested_sizes(config: IndexConfig, settings: CacheSettings, train_tokens:
     if config.epochs is not None:
         has_train = any(config.train_data_path or ()) if settings.matrix is None else settings.matrix[0] is not None
         if not has_train:
-            raise InputError("--epochs counts epochs of train, which has no data; use --num-samples")
+            raise InputError("--epochs counts epochs of train, which has no data", hint="use --num-samples")
         return [(samples_for_epochs(config.epochs, train_tokens, rule=settings.rule(0)), None, None)]
     flags: dict[str, Any] = {field.name: getattr(config, field.name, None) for field in fields(TrainingLength)}
     flags |= {"sequence_length": settings.sequence_length, "release": config.megatron_release}

@@ -38,7 +38,6 @@ from dsindex.runtime.publish import Artifact, publish, writing_artifacts
 from dsindex.store.local import StoredFile, atomic_writer, is_there, make_folder
 from dsindex.store.protocol import replace_file
 from dsindex.store.read import digest_file
-from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,7 +117,7 @@ def make_exports(
     import pyarrow as pa
 
     keys = [key for split in prefixes for key in keys_of(split)]
-    contents = {key: read_published(with_suffix(config.output_prefix, f"_{key}")).content for key in keys}
+    contents = {key: read_published(f"{config.output_prefix}_{key}").content for key in keys}
     plan = {
         "format": FORMAT,
         "sources": {key: {end: own.digests[end].digest for end in ("bin", "idx")} for key, own in contents.items()},
@@ -194,7 +193,7 @@ def _write_files(
             layout = lay_out_bridge_packs(lengths, sequence_length=length, multiple=multiple, drop_longer=drops)
             described.append(describe_packs(lengths, layout, multiple))
         else:
-            packs = with_suffix(prefix, packing_prefix("", length, multiple))
+            packs = f"{prefix}{packing_prefix('', length, multiple)}"
             layout = read_layout(packs, lengths, sequence_length=length, pad_to_multiple=multiple)
         path = os.path.join(folder, SPLIT_NAMES[split])
         tasks += plan_files(form, prefix, lengths, layout, multiple=multiple, pad_id=pad_id, path=path)
@@ -222,7 +221,7 @@ def write_file(task: ExportFile) -> Counter[str]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    texts, masks = (IndexedDataset(with_suffix(task.prefix, f"_{key}"), check=False) for key in keys_of(None))
+    texts, masks = (IndexedDataset(f"{task.prefix}_{key}", check=False) for key in keys_of(None))
     counts = Counter(rows=0, sequences=0, tokens=0, trainable=0, targets=0)
     options = {"compression": "zstd", "store_schema": False}
     with atomic_writer(task.path) as file:

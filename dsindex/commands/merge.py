@@ -24,12 +24,12 @@ from dsindex.runtime.preflight import require_room
 from dsindex.runtime.tasks import Segment, SourceFile
 from dsindex.store.errors import reading
 from dsindex.store.read import input_status
-from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
+from dsindex.store.urls import absolute, as_prefix, folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.options.merge import MergeConfig
+    from dsindex.options.datasets import MergeConfig
     from dsindex.runtime.progress import Reporter
 
 
@@ -72,8 +72,8 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
             [files] = Assembly(job).complete()
             for file in inputs:
                 if input_status(file.path) != file:
-                    what = "changed while it was merged; leave inputs alone, and run the same command again"
-                    raise InputError(f"{file.path}: {what}")
+                    hint = "rerun the command, and change no input until it ends"
+                    raise InputError(f"{file.path}: changed while it was merged", hint=hint)
             shared = _shared_tokenizer(prefixes, segments)
             content = Content(
                 inputs=[
@@ -105,10 +105,10 @@ def open_segment(prefix: str) -> Segment:
     Raises:
         FormatError: If its index is damaged or its `.bin` missing.
     """
-    idx_path = with_suffix(prefix, ".idx")
+    idx_path = f"{prefix}.idx"
     header = read_header(idx_path)
     with reading(f"{prefix}.bin", FormatError, hint="a dataset is a .bin and an .idx"):
-        tokens = input_status(with_suffix(prefix, ".bin"))
+        tokens = input_status(f"{prefix}.bin")
     bin_file = SourceFile(path=tokens.path, size_bytes=tokens.size_bytes)
     return Segment(bin=bin_file, idx=SourceFile(path=idx_path, size_bytes=header.size_bytes), header=header)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import operator
 from abc import ABC, abstractmethod
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeVar
 
 import numpy as np
 
-from dsindex.errors import MissingPackageError, install_command
+from dsindex.errors import DsindexError, MissingPackageError, install_command
 from dsindex.messages import count
 
 if TYPE_CHECKING:
@@ -57,6 +58,16 @@ class MapDataset(ABC, Generic[Item]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.place!r}: {count(len(self), self.item)})"
+
+    def _repr_html_(self) -> str:
+        """Return the repr and the beginning of the first items' texts, if they can be decoded, for a notebook."""
+        import html
+
+        lines, decode = [repr(self)], getattr(self, "decode", None)
+        if decode is not None:
+            with contextlib.suppress(DsindexError):
+                lines.extend(f"{self.item} {number}: {decode(number)[:200]!r}" for number in range(min(3, len(self))))
+        return f"<pre>{html.escape(chr(10).join(lines))}</pre>"
 
     def _read(self, number: int) -> Item:
         """Return the item of a number from 0, unless a dataset has a `__getitem__` of its own."""

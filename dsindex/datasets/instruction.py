@@ -27,7 +27,7 @@ from dsindex.datasets.samples import LocatedSample, SampleDataset, SamplePart
 from dsindex.errors import FormatError, InputError, RecordProblem
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.read import is_stored
-from dsindex.store.urls import absolute, located, refuse_address, with_suffix
+from dsindex.store.urls import absolute, located, refuse_address
 from dsindex.text.fields import parse_record
 from dsindex.text.jq import Patterns, name_patterns
 
@@ -221,7 +221,8 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         fields = name_patterns(jq_patterns)
         self._names = list(fields)
         if SPECIAL_TOKENS_KEY in self._names:
-            raise InputError(f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}; choose another name")
+            what = f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}"
+            raise InputError(what, hint="choose another name")
         self._patterns = Patterns(fields)
         self._tokenizer = tokenizer
         named = dict(special_tokens) if isinstance(special_tokens, Mapping) else {text: text for text in special_tokens}
@@ -366,7 +367,7 @@ def open_masked(prefix: str) -> tuple[IndexedDataset, IndexedDataset]:
     Raises:
         FormatError: If a file is missing or damaged, or masks do not fit the tokens.
     """
-    texts, masks = (IndexedDataset(with_suffix(prefix, f"_{name}")) for name in ("text_document", "loss_mask"))
+    texts, masks = (IndexedDataset(f"{prefix}_{name}") for name in ("text_document", "loss_mask"))
     if masks.dtype != np.uint8 or not np.array_equal(texts.sequence_lengths, masks.sequence_lengths):
         what = f"not a uint8 mask for every token of {texts.prefix}.idx"
         raise FormatError(f"{masks.prefix}.idx: {what}", hint="build both again")

@@ -122,7 +122,7 @@ def _open(detected: DetectedDataset, given: dict[str, Any], *, check: bool, torc
         raise InputError(f"{path}: this is {kind}, which dsindex does not open", hint=what)
     foreign = next((name for name in given if name not in _OPTIONS[kind]), None)
     if foreign is not None:
-        raise InputError(f"{path}: this is {kind}, which does not take the option {foreign}; omit it")
+        raise InputError(f"{path}: this is {kind}, which does not take the option {foreign}", hint="omit it")
     if kind == "index cache":
         given.setdefault("descriptions", dict.fromkeys(descriptions_in(path) or [path]))
         return _open_cache(path, check=check, torch=torch, **given)

@@ -20,7 +20,6 @@ from dsindex.store.json_text import decode_json, encode_json
 from dsindex.store.local import StoredFile  # noqa: TC001 - msgspec reads the annotations
 from dsindex.store.protocol import find
 from dsindex.store.read import open_readable
-from dsindex.store.urls import with_suffix
 
 MANIFEST_SUFFIX = "manifest.json"
 MANIFEST_FORMAT = "dsindex manifest 1"
@@ -250,7 +249,7 @@ class Manifest(_Part, frozen=True, kw_only=True):
 
 def manifest_path(prefix: str) -> str:
     """Return the path of a dataset's manifest."""
-    return with_suffix(prefix, f".{MANIFEST_SUFFIX}")
+    return f"{prefix}.{MANIFEST_SUFFIX}"
 
 
 def read_manifest(prefix: str) -> Manifest | None:
@@ -282,5 +281,5 @@ def read_manifest(prefix: str) -> Manifest | None:
 
 def files_have_recorded_sizes(prefix: str, manifest: Manifest) -> bool:
     """Tell whether the published files exist with their recorded sizes; only `dsindex verify` reads their content."""
-    found = ((find(with_suffix(prefix, f".{suffix}")), file) for suffix, file in manifest.content.digests.items())
+    found = ((find(f"{prefix}.{suffix}"), file) for suffix, file in manifest.content.digests.items())
     return all(status is not None and status.size_bytes == file.size_bytes for status, file in found)

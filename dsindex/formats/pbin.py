@@ -37,8 +37,8 @@ class PbinVersion:
     """A layout that Modalities has written."""
 
     name: str
-    byte_order: Literal["<", ">"]
-    """`<` or `>`, for the header and the tokens."""
+    byte_order: Literal["little", "big"]
+    """Of the header and the tokens."""
     header_bytes: int
     first_offset: int
     """Offset of the first token in the index."""
@@ -49,14 +49,14 @@ class PbinVersion:
         return self.header_bytes > DATA_LENGTH_BYTES
 
 
-CURRENT_VERSION = PbinVersion(name="current", byte_order="<", header_bytes=12, first_offset=0)
+CURRENT_VERSION = PbinVersion(name="current", byte_order="little", header_bytes=12, first_offset=0)
 PbinEra = Literal["spec", "2024-01-30", "2024-04", "current"]
 PBIN_VERSIONS = {
     version.name: version
     for version in (
-        PbinVersion(name="spec", byte_order=">", header_bytes=8, first_offset=8),
-        PbinVersion(name="2024-01-30", byte_order=">", header_bytes=12, first_offset=12),
-        PbinVersion(name="2024-04", byte_order="<", header_bytes=12, first_offset=12),
+        PbinVersion(name="spec", byte_order="big", header_bytes=8, first_offset=8),
+        PbinVersion(name="2024-01-30", byte_order="big", header_bytes=12, first_offset=12),
+        PbinVersion(name="2024-04", byte_order="little", header_bytes=12, first_offset=12),
         CURRENT_VERSION,
     )
 }
@@ -79,7 +79,7 @@ class PbinHeader:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The stored token type: unsigned, in the version's byte order."""
-        return np.dtype(f"{self.version.byte_order}u{self.token_bytes}")
+        return np.dtype(f"u{self.token_bytes}").newbyteorder(self.version.byte_order)
 
     @property
     def index_offset(self) -> int:
@@ -96,10 +96,9 @@ class PbinHeader:
             sizes = "1, 2 or 4" if self.version.names_token_size else "4"
             found = f"tokens of {self.token_bytes} bytes"
             raise LimitError(f"a .pbin of version {self.version.name} has tokens of {sizes} bytes, not {found}")
-        order: Literal["little", "big"] = "little" if self.version.byte_order == "<" else "big"
-        head = self.data_bytes.to_bytes(DATA_LENGTH_BYTES, order)
+        head = self.data_bytes.to_bytes(DATA_LENGTH_BYTES, self.version.byte_order)
         if self.version.names_token_size:
-            head += self.token_bytes.to_bytes(TOKEN_SIZE_BYTES, order)
+            head += self.token_bytes.to_bytes(TOKEN_SIZE_BYTES, self.version.byte_order)
         return head
 
 
@@ -230,10 +229,9 @@ def _header_as(file: BufferedReader, version: PbinVersion) -> PbinHeader | None:
     head = file.read(version.header_bytes)
     if len(head) < version.header_bytes:
         return None
-    data_bytes = int(np.frombuffer(head, dtype=f"{version.byte_order}u8", count=1)[0])
-    token_bytes = TOKEN_SIZE_BYTES
-    if version.names_token_size:
-        token_bytes = int(np.frombuffer(head, dtype=f"{version.byte_order}u4", count=1, offset=DATA_LENGTH_BYTES)[0])
+    data_bytes = int.from_bytes(head[:DATA_LENGTH_BYTES], version.byte_order)
+    size = int.from_bytes(head[DATA_LENGTH_BYTES:], version.byte_order)
+    token_bytes = size if version.names_token_size else TOKEN_SIZE_BYTES
     header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=data_bytes)
     if token_bytes not in TOKEN_SIZES or data_bytes % token_bytes or header.index_offset >= size_bytes:
         return None

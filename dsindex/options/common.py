@@ -21,7 +21,7 @@ from dsindex.errors import UsageError
 from dsindex.messages import show_value, split_unit
 from dsindex.options.model import Options, Parsed, option
 from dsindex.options.numbers import parse_share, parse_size
-from dsindex.store.urls import absolute, locate, locate_output, refuse_url, with_suffix
+from dsindex.store.urls import absolute, locate, locate_output, refuse_url
 
 if TYPE_CHECKING:
     import tokenizers
@@ -120,7 +120,7 @@ class WorkConfig(ExecutorConfig):
 
 def work_folder_path(config: WorkConfig) -> str:
     """Return the absolute path of a job's work folder."""
-    return absolute(config.work_dir or with_suffix(config.output_prefix, ".build"))
+    return absolute(config.work_dir or f"{config.output_prefix}.build")
 
 
 def _number_or_share(value: object) -> str:

@@ -310,7 +310,7 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
             if self.is_over_time:
                 raise ValueError("--document-order: a file does not work with --continue-from and --blend-schedule")
             if len(self.document_order_splits) != 1:
-                raise ValueError("--document-order-splits: a file orders the documents of one split; name one")
+                raise UsageError("--document-order-splits: a file orders the documents of one split", hint="name one")
         batch, varies = self.global_batch_size, (self.rampup_batch_size or self.step_batch_size_schedule) is not None
         if self.consumed_samples is not None and not varies and (batch is None or self.consumed_samples % batch):
             what = f"{self.consumed_samples} is not a multiple of --global-batch-size {batch}, as a job counts them"

@@ -14,7 +14,6 @@ from dsindex.formats.quarantine import QUARANTINE_SUFFIX
 from dsindex.runtime.publish import Artifact
 from dsindex.runtime.tasks import MergeRange, Segment, SourceFile
 from dsindex.store.local import DIGEST_BLOCK_BYTES
-from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,7 +101,7 @@ class Output:
 
     def final(self, suffix: str) -> str:
         """Return a file's published path, or an object's address."""
-        return with_suffix(self.prefix, f".{suffix}")
+        return f"{self.prefix}.{suffix}"
 
     def partial(self, suffix: str) -> str:
         """Return where a file is written: on a disk under its partial name, in a bucket under its final one."""

@@ -36,7 +36,7 @@ from dsindex.store.local import LOCAL, StoredFile, holds_writes, is_there, requi
 from dsindex.store.lock import hold_lock
 from dsindex.store.protocol import find, open_output, replace_file, store_of
 from dsindex.store.read import digest_file
-from dsindex.store.urls import absolute, folder_of, joined, with_suffix
+from dsindex.store.urls import absolute, folder_of, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -96,7 +96,7 @@ def hold_output(path: str, *, waits: bool = False) -> contextlib.AbstractContext
         PlanError: If another driver holds it.
         OutputError: If it cannot be written.
     """
-    return hold_lock(with_suffix(absolute(path), LOCK_SUFFIX), what=f"the output {path}", waits=waits)
+    return hold_lock(f"{absolute(path)}{LOCK_SUFFIX}", what=f"the output {path}", waits=waits)
 
 
 def refuse_inputs(artifacts: Sequence[Artifact], inputs: Sequence[str]) -> None:

@@ -25,12 +25,8 @@ _BETWEEN_VALUES = (b"\n", b",", b"[", b"{", b"- ", b": ")
 # Read JSON files from users that have one object.
 
 
-def read_object(path: str, *, what: str = "a JSON object") -> dict[str, Any]:
+def read_object(path: str) -> dict[str, Any]:
     """Read a JSON object.
-
-    Args:
-        path: The file.
-        what: What it is, for messages.
 
     Raises:
         InputError: If the file cannot be read, or has something else.
@@ -39,9 +35,9 @@ def read_object(path: str, *, what: str = "a JSON object") -> dict[str, Any]:
         with reading(path), open_file(path) as file:
             content = json.load(file)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid JSON, where {what} is needed: {error}") from error
+        raise InputError(f"{path}: not valid JSON, where a JSON object is needed: {error}") from error
     if not isinstance(content, dict):
-        raise InputError(f"{path}: this is not {what}")
+        raise InputError(f"{path}: this is not a JSON object")
     return content
 
 

@@ -20,12 +20,10 @@ def available_cpus() -> int:
     """Return the number of CPUs that this process may use, by its affinity and the quotas of its control groups."""
     count = len(os.sched_getaffinity(0))
     for folder in _control_groups("cpu"):
-        with contextlib.suppress(OSError, ValueError):  # a quota of "max" or none is no limit
-            quota, period = _read(folder / "cpu.max").split()
-            count = min(count, max(1, int(quota) // int(period)))
-        with contextlib.suppress(OSError, ValueError):
-            quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-            count = min(count, max(1, int(quota) // int(period))) if int(quota) > 0 else count
+        for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+            with contextlib.suppress(OSError, ValueError):  # "max" and -1 are no limits
+                quota, period = (int(number) for file in files for number in _read(folder / file).split())
+                count = min(count, max(1, quota // period)) if quota > 0 else count
     return count
 
 

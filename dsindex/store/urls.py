@@ -248,8 +248,3 @@ def as_prefix(path: str) -> str:
     """Return the prefix `x` of `x.bin` or `x.idx`, which is what a shell completes to."""
     suffix = os.path.splitext(path)[1]
     return path.removesuffix(suffix) if suffix in {".bin", ".idx"} else path
-
-
-def with_suffix(path: str, ending: str) -> str:
-    """Append a suffix to a path or an address."""
-    return f"{path}{ending}"
