@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import glob
 import os
+import posixpath
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from dsindex.errors import InputError
 from dsindex.store.errors import PASSING_ERRORS, unreadable
 from dsindex.store.huggingface import pin
 from dsindex.store.local import retried, walk
 from dsindex.store.protocol import store_of
-from dsindex.store.urls import MAGIC, folder_of, has_magic, is_url, names_folder
+from dsindex.store.urls import MAGIC, has_magic, is_url, joined, names_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.store.local import InputStatus
 
+Answer = TypeVar("Answer")
 Listed: TypeAlias = "tuple[str, InputStatus | None]"
 """The path of a file, or the address of an object and its status from a listing."""
 
@@ -104,12 +105,14 @@ def find_stored(beginning: str) -> list[str]:
     """Return the files or objects of one folder whose paths begin with a text.
 
     Raises:
-        InputError: If a bucket cannot be listed.
+        InputError: If the folder cannot be read, or a bucket cannot be listed.
     """
-    if not is_url(beginning):
-        return sorted(glob.glob(f"{glob.escape(beginning)}*"))
-    found = store_of(beginning).list(folder_of(beginning), recursive=False)
-    return [each.path for each in found if each.path.startswith(beginning)]
+    folder = posixpath.dirname(beginning)
+    if is_url(beginning):
+        found = [each.path for each in store_of(beginning).list(folder, recursive=False)]
+    else:
+        found = [joined(folder, os.path.basename(path)) for path in walk(folder or ".", recursive=False)]
+    return sorted(path for path in found if path.startswith(beginning))
 
 
 def _matching_paths(folder: str, wanted: Sequence[str], around: Sequence[tuple[int, int]] = ()) -> Iterator[str]:
@@ -130,10 +133,10 @@ def _matching_paths(folder: str, wanted: Sequence[str], around: Sequence[tuple[i
         path = os.path.join(folder, part)
         if rest:
             yield from _matching_paths(path, rest, around)
-        elif os.path.lexists(path):
+        elif _unless_refused(lambda: os.lstat(path), path, None):
             yield path
         return
-    entries = _entries(folder or ".")
+    entries: Sequence[os.DirEntry[str]] = _unless_refused(lambda: _scan(folder or "."), folder, [])
     if part == "**" and entries:
         status = os.stat(folder or ".")
         if (status.st_dev, status.st_ino) in around:
@@ -143,18 +146,28 @@ def _matching_paths(folder: str, wanted: Sequence[str], around: Sequence[tuple[i
         yield from _matching_paths(folder, rest or ["*"])
     for entry in entries:
         path, is_hidden = os.path.join(folder, entry.name), entry.name.startswith(".")
-        if part == "**":
-            if not is_hidden and entry.is_dir():
-                yield from _matching_paths(path, wanted, around)
-        elif fnmatchcase(entry.name, part) and (not is_hidden or part.startswith(".")):
-            yield from _matching_paths(path, rest, around) if rest and entry.is_dir() else [] if rest else [path]
+        if is_hidden and not part.startswith("."):
+            continue
+        if part != "**" and not rest:
+            yield from [path] if fnmatchcase(entry.name, part) else []
+        elif (part == "**" or fnmatchcase(entry.name, part)) and _unless_refused(entry.is_dir, path, False):
+            yield from _matching_paths(path, wanted if part == "**" else rest, around)
 
 
-def _entries(folder: str) -> Sequence[os.DirEntry[str]]:
+def _scan(folder: str) -> Sequence[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return list(entries)
+
+
+def _unless_refused(ask: Callable[[], Answer], path: str, otherwise: Answer) -> Answer:
+    """Return what a function finds out about a path, or something else if the system refuses, as for a link to itself.
+
+    Raises:
+        InputError: If its disk returned an error.
+    """
     try:
-        with retried(lambda: os.scandir(folder)) as entries:
-            return list(entries)
+        return retried(ask)
     except OSError as error:
         if error.errno in PASSING_ERRORS:
-            raise unreadable(folder, error) from error
-        return []
+            raise unreadable(path, error) from error
+        return otherwise

@@ -173,21 +173,25 @@ def test_values_of_folders_are_those_of_their_records(cli):
             assert Path(f"out/in_{name}").read_bytes() == Path(f"out/whole.jsonl_{name}").read_bytes(), keys
 
 
-def test_pattern_does_not_leave_out_a_folder_whose_disk_returns_an_error(monkeypatch):
-    """glob takes such a folder for an empty one: its files would be missing in the output."""
+@pytest.mark.parametrize(("call", "place", "pattern"), [
+    ("scandir", "in/b", "in/*/*.jsonl"), ("lstat", "in/b/x.jsonl", "in/*/x.jsonl"),
+])  # fmt: skip
+def test_pattern_leaves_out_nothing_whose_disk_returns_an_error(monkeypatch, call, place, pattern):
+    """glob takes such a folder for an empty one, and such a file for absent: it would be missing in the output."""
     write("in/a/x.jsonl", "in/b/x.jsonl")
-    scandir, left = os.scandir, [1]
+    os.symlink("loop", "in/loop")  # matches nothing
+    real, left = getattr(os, call), [1]
 
     def failing(path):
-        if str(path).endswith("in/b") and left.append(left.pop() - 1) is None and left[0] >= 0:
+        if str(path).endswith(place) and left.append(left.pop() - 1) is None and left[0] >= 0:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return scandir(path)
+        return real(path)
 
-    monkeypatch.setattr(os, "scandir", failing)
+    monkeypatch.setattr(os, call, failing)
     monkeypatch.setattr("dsindex.store.local.READ_PAUSES", (0.0, 0.0, 0.0))
-    assert found("in/*/*.jsonl") == ["in/a/x.jsonl", "in/b/x.jsonl"]
+    assert found(pattern) == ["in/a/x.jsonl", "in/b/x.jsonl"]
     left[0] = 4
-    assert "in/b: cannot be read (Input/output error)" in refusal("in/*/*.jsonl")
+    assert f"{place}: cannot be read (Input/output error)" in refusal(pattern)
 
 
 def test_file_in_two_formats_is_refused():

@@ -118,4 +118,8 @@ def test_notebook_gets_bars_and_results_as_html(monkeypatch, clock):
         clock.now += 2
         reporter.advance(100)
     assert shown[-1].startswith('&lt;b&gt;<br>tokenize <progress value="0.25"></progress> 25%, 1 of 2 shards')
-    assert dsindex.verify(str(GOLDEN / "merged"))._repr_html_().startswith("<pre>")
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    verified = dsindex.verify(str(GOLDEN / "missing"))._repr_html_()
+    assert "MISSING" in verified
+    assert "\x1b" not in verified
+    assert dsindex.open(GOLDEN / "merged")._repr_html_().startswith("<pre>IndexedDataset(&#x27;")

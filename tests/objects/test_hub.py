@@ -96,30 +96,21 @@ def test_a_later_job_of_the_same_process_sees_later_commits(hub, files):
     assert len(before) == 1
 
 
+CREDENTIALS = "the store does not accept the credentials of this node"
 FAULTS = {
     "busy": ({"faults": [("hub /api", 429), ("storage", 503)]}, {}, "/de/*", None),
     "wrong token": (
         {},
         {"HF_TOKEN": "hf_PlantedOther"},
         "/en/*",
-        "the store does not accept the credentials of this node) hint: renew them (on the Hub by HF_TOKEN",
+        f"{CREDENTIALS}) hint: renew them (on the Hub by HF_T",
     ),
-    "private": (
-        {"private": True},
-        {},
-        "/en/*",
-        "there is no such dataset, or it is private) hint: check its name, or set HF_TOKEN",
-    ),
+    "private": ({"private": True}, {}, "/en/*", "or it is private) hint: check its name, or set HF_TOKEN"),
     "no network": ({}, {"HF_ENDPOINT": "http://127.0.0.1:1"}, "/en/*", "the store cannot be reached"),
     "no such branch": ({}, {}, "@v9/en/*", "the dataset has no such revision) hint: check the name"),
-    "no such file": (
-        {},
-        {},
-        "/en/none.jsonl",
-        "no such file in this commit of the dataset hint: check the path",
-    ),
+    "no such file": ({}, {}, "/en/none.jsonl", "no such file in this commit of the dataset hint: check the path"),
     "no match": ({}, {}, "/en/*.txt", "nothing matches this pattern"),
-    "gated": ({"gated": True}, {}, "/en/*", "the store does not accept the credentials of this node"),
+    "gated": ({"gated": True}, {}, "/en/*", CREDENTIALS),
     "signature refused": ({"faults": [("storage", 403)] * 99}, {}, "/de/*", "the store does not allow it"),
 }
 """Attributes of the Hub, variables, path, and what is said if the build does not go on."""

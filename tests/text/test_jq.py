@@ -4,12 +4,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.text.jq import (
-    Patterns,
-    name_patterns,
-    parse_mask_pattern,
-)
+from dsindex.text.jq import Patterns, name_patterns, parse_mask_pattern
 
+WHOLE_LISTS = [
+    f".conversations | {rest}"
+    for rest in ("map(.from) | .[0]", "first", ".[0]", ".[] | .from", ".[:2] | .from", "sort_by(.from)")
+]
 TURNS = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]
 
 
@@ -105,9 +105,12 @@ def test_filter_of_a_mask_has_to_be_jq_by_itself(pattern):
         Patterns({"a": ".a"}, [mask])
 
 
-@pytest.mark.parametrize("pattern", ["select(.x)", ".a.b | .c", ".a[0] | .b"])
-def test_mask_pattern_has_to_begin_with_one_field(pattern):
-    with pytest.raises(InputError, match="it does not begin with the name of one field"):
+@pytest.mark.parametrize("pattern", ["select(.x)", ".a.b | .c", ".a[0] | .b", *WHOLE_LISTS])
+def test_mask_pattern_has_one_field_and_a_filter_of_each_message(pattern):
+    said = "it does not begin with the name of one field"
+    if pattern in WHOLE_LISTS:
+        said = r"(?s)is for a whole list, .* as in `\.conversations \| select\(\.from"
+    with pytest.raises(InputError, match=said):
         parse_mask_pattern(pattern)
 
 
@@ -152,11 +155,3 @@ def test_threads_and_forks_have_processes_of_their_own():
 
 def _read_numbers(lines):
     return [answer.value("x") for answer in Patterns({"x": ".n"}).read_lines(lines)]
-
-
-@pytest.mark.parametrize("rest", [
-    "map(.from) | .[0]", "first", ".[0]", ".[] | .from", ".[:2] | .from", "sort_by(.from)",
-])  # fmt: skip
-def test_mask_pattern_for_a_whole_list_is_refused_with_the_form_that_works(rest):
-    with pytest.raises(InputError, match=r"(?s)is for a whole list, .* as in `\.conversations \| select\(\.from"):
-        parse_mask_pattern(f".conversations | {rest}")

@@ -3,6 +3,8 @@
 import base64
 import datetime
 import decimal
+import errno
+import gzip
 import json
 import os
 import random
@@ -297,6 +299,33 @@ def test_encryption_is_named(plain_footer, tmp_path):
         measure(path, "parquet", TEXT)
     if plain_footer:
         assert len(measure(path, "parquet", {"kind": ("kind",)})) == 1
+
+
+@pytest.mark.parametrize("format", [*STORED, "plain", "gzip"])
+def test_an_input_is_read_again_after_three_errors_of_its_disk(format, tmp_path, monkeypatch):
+    """Of pyarrow and of decompressors, too: the fourth error is the disk's, not a damaged file."""
+    lines = b'{"text": "a"}\n' * 40
+    path = tmp_path / "input"
+    if format in STORED:
+        part = table_part(write_table(path, TABLE, format), format)
+    else:
+        path.write_bytes(gzip.compress(lines) if format == "gzip" else lines)
+        part = part_of(path, form=InputForm(container=format))
+    preadv, left = os.preadv, [3]
+
+    def failing(*arguments):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return preadv(*arguments)
+
+    monkeypatch.setattr("dsindex.store.local.READ_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(os, "preadv", failing)
+    assert sum(len(block.offsets) for block in read_part(part, open_selection(["text"]))) == 40
+    left[0] = 4
+    with pytest.raises(InputError, match=r"input: cannot be read \(Input/output error\)") as caught:
+        list(read_part(part, open_selection(["text"])))
+    assert caught.value.transient
 
 
 def test_columns_of_one_name_are_refused_if_all_are_read(tmp_path):
