@@ -63,24 +63,6 @@ def test_other_inputs_are_another_plan(before, now, reason, is_kept, capsys):
     assert datasets("out/x") == datasets("other/x")
 
 
-def test_publishing_of_another_plan_goes_on_where_it_was(monkeypatch):
-    """Also in a work folder in which a plan was finished before."""
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    assert build("a", options=["--keep-shards"]) == 0
-    for path in Path("out").glob("x_text_document.*"):
-        path.unlink()
-    with monkeypatch.context() as patch:
-        patch.setattr("dsindex.formats.manifest.Manifest.encode", stop)  # the manifest is what comes last
-        assert build("a b", options=["--keep-shards"]) == 130
-    assert datasets("out/x")
-    assert build("a b") == 0
-    assert build("a b", "other/x") == 0
-    assert datasets("out/x") == datasets("other/x")
-
-
 def interrupt(*_):
     raise KeyboardInterrupt
 

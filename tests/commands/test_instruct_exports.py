@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import re
 
 import numpy as np
@@ -16,7 +15,7 @@ from dsindex.cli.main import main
 from dsindex.commands import instruct
 from dsindex.commands import instruct_exports as exports
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.errors import InputError, OutputError
+from dsindex.errors import OutputError
 from tests.commands.instruct import instruct_jobs
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
@@ -148,40 +147,6 @@ def test_exports_are_added_to_a_finished_job_without_doing_it_again(tmp_path, ch
     (tmp_path / "chat_parquet_768" / "notes.txt").write_text("mine")
     with pytest.raises(OutputError, match=r"notes\.txt: expected an export of dsindex and nothing else"):
         run_config(job(tmp_path, chats, replace=True, split_seed=5), CONFIG)
-
-
-def test_an_export_that_was_cut_off_is_made_again(tmp_path, chats, monkeypatch):
-    """While its files are written; and when the earlier folder is moved aside, and the new one is not there yet."""
-    run_config(job(tmp_path, chats), CONFIG)
-    before = exported(tmp_path)
-    config = job(tmp_path, CONVERSATIONS, replace=True, workers=1)
-    write, rename = exports.write_file, os.rename
-
-    def fail_to_write(task):
-        if "train-00001" in task.path:
-            raise InputError("the storage went away")
-        return write(task)
-
-    def fail(source, target):
-        if target.endswith("chat_bridge_768"):
-            raise KeyboardInterrupt
-        rename(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(exports, "write_file", fail_to_write)
-        with pytest.raises(InputError, match="the storage went away"):
-            run_config(config, CONFIG)
-        assert exported(tmp_path) == before
-        patch.setattr(exports, "write_file", write)
-        patch.setattr(exports.os, "rename", fail)
-        with pytest.raises(KeyboardInterrupt):
-            run_config(config, CONFIG)
-    assert not (tmp_path / "chat_bridge_768").exists()
-    run_config(config, CONFIG)
-    (tmp_path / "whole").mkdir()
-    run_config(job(tmp_path / "whole", CONVERSATIONS), CONFIG)
-    assert exported(tmp_path) == exported(tmp_path / "whole")
-    assert set(FOLDERS) == folders_in(tmp_path) - {"whole"}
 
 
 @pytest.mark.parametrize("name", ["chat_parquet_768", "chat_parquet_768/train-00000-of-00001.parquet"])

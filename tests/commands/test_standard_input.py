@@ -1,15 +1,12 @@
 """Standard input as an input: the same bytes as a file, resumed without being read again, and never half stored."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dsindex.cli.main import main
 from tests.support.golden import OWN
-from tests.support.processes import wait_until
 from tests.support.published import published
 
 ROOT = Path(__file__).parents[2]
@@ -93,18 +90,3 @@ def test_nothing_is_read_before_the_options_are_known_to_be_right(pipe):
     assert main([*WORDS, "--input", "missing.jsonl"]) == 1
     assert piped.tell() == 0
     assert os.listdir() == []
-
-
-def test_kill_while_reading_leaves_nothing_that_is_taken_for_the_whole(pipe):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "dsindex", *WORDS]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as running:
-        assert running.stdin is not None
-        running.stdin.write(TEXT * 30)
-        running.stdin.flush()
-        wait_until(lambda: bool(list(STORED.parent.glob("stdin.*.tmp"))), "the input is being stored")
-        running.kill()
-    assert not STORED.exists()
-    pipe(TEXT)
-    assert main([*WORDS, "--keep-shards"]) == 0
-    assert os.listdir(STORED.parent) == ["stdin"]

@@ -1,8 +1,10 @@
 import subprocess
+import tempfile
 
 import pytest
 
 from tests.faults.corpus import command, write_corpus
+from tests.faults.drawn import MEMORY
 from tests.faults.zygote import Zygote
 from tests.support.published import published
 
@@ -21,6 +23,13 @@ def zygote():
     """A warm process that forks a `dsindex` command per call, so that a hundred of them cost a hundred builds only."""
     with Zygote() as running:
         yield running
+
+
+@pytest.fixture
+def memory():
+    """A folder in memory, where no sync takes time."""
+    with tempfile.TemporaryDirectory(prefix="drawn", dir=MEMORY) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

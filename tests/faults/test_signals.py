@@ -9,38 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.corpus import command, committed_shards
-from tests.faults.zygote import Strike
 from tests.support.processes import PATIENCE_SECONDS, is_running, wait_until
 from tests.support.published import published
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize(
-    ("name", "code", "said", "at"),
-    [("SIGINT", 130, "interrupted", 3), ("SIGINT", 130, "interrupted", 90), ("SIGTERM", 143, "terminated", 40)],
-)
-def test_signal_stops_cleanly_and_the_same_command_continues(name, code, said, at, corpus, expected, zygote, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    stopped = zygote.run(tmp_path / "run", command(corpus, out), Strike(at=at, what=name))
-    assert stopped.code == code, stopped.errors
-    last = stopped.errors.strip().splitlines()[-1]
-    assert last.startswith(f"{said}: ")
-    assert "to continue" in last
-    assert "Traceback" not in stopped.errors
-    assert "stopping; a second signal stops it at once" in stopped.errors
-    assert not [path.name for path in out.glob("*.idx")]
-    assert at == 3 or not (out / "x.build" / "owner.json").exists()  # while it is being taken, it may be left
-    committed = committed_shards(out / "x.build")
-    if at == 90:
-        assert f"{len(committed)} finished shards are kept" in last
-        assert committed
-    again = zygote.run(tmp_path / "run", command(corpus, out))
-    assert again.code == 0, again.errors
-    assert published(out) == expected
-    assert not committed & set(again.tokenized)
 
 
 SLOW_CALLS = """\

@@ -1,8 +1,9 @@
-"""What Ray's workers run where a test wants to meet a shard under way; they import it by name."""
+"""What workers run in tests, in processes of their own: they import it by name."""
 
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 FREE_SHARDS = 2
@@ -30,3 +31,31 @@ def install(folder):
         return start(executor, call, **options)
 
     RayExecutor.start = started  # type: ignore[method-assign]
+
+
+def set_block_sizes(range_bytes):
+    """Set the size of ranges and of all blocks that have a digest."""
+    from dsindex.runtime import merge, output, tokenize
+    from dsindex.store import local
+
+    # Setting what nothing reads would do nothing.
+    if output.RANGE_BYTES != local.DIGEST_BLOCK_BYTES or merge.BLOCK_BYTES != tokenize.BLOCK_BYTES:
+        raise AssertionError("the sizes of blocks are somewhere else")
+    output.RANGE_BYTES = local.DIGEST_BLOCK_BYTES = merge.BLOCK_BYTES = tokenize.BLOCK_BYTES = range_bytes
+
+
+def in_small_ranges(range_bytes, function, *arguments):
+    """Call a function in a worker."""
+    set_block_sizes(range_bytes)
+    return function(*arguments)
+
+
+def starting_in_small_ranges(start, range_bytes):
+    """Return an executor's method that starts calls, with small blocks in its workers."""
+
+    def started(executor, call, **options):
+        if executor.kind != "local":
+            call = replace(call, function=partial(in_small_ranges, range_bytes, call.function))
+        return start(executor, call, **options)
+
+    return started

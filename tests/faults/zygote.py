@@ -10,11 +10,14 @@ from __future__ import annotations
 import builtins
 import errno
 import faulthandler
+import importlib
 import io
 import itertools
 import json
 import os
+import random
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -24,11 +27,30 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tests.faults.waiting import install
+from tests.faults.damage import DAMAGES, damage_one, paths_below
+from tests.faults.waiting import install, set_block_sizes, starting_in_small_ranges
 
 ROOT = Path(__file__).parents[2]
 
 SMALL_RANGE_BYTES = 8 << 10
+CPU_SECONDS = 15
+"""A command that computes for longer is in an endless loop; the longest takes two."""
+
+LOADED = (
+    *(
+        "gigatoken",
+        "pyarrow.json",
+        "pyarrow.parquet",
+        "tokenizers",
+        "dsindex.cli.render",
+        "dsindex.cli.main",
+        "dsindex.megatron.building",
+    ),
+    *(f"dsindex.commands.{name}" for name in ("api", "build", "convert", "index", "instruct", "merge", "pack")),
+    *("dsindex.commands.raw_index", "dsindex.text.encoders", "dsindex.text.engines", "dsindex.text.records"),
+    "dsindex.runtime.preflight",
+)
+"""Modules that commands load, which takes longer than a small command itself."""
 
 SEAMS = (
     "replace",
@@ -60,8 +82,9 @@ class Strike:
     at: int | None = None
     """The call's number from 0; None: nothing happens, calls are only counted."""
     what: str = "kill"
-    """`kill`: SIGKILL before the call; `tear`: after half of what it writes; a signal's name; an errno's name; or
-    something that is done to `target`."""
+    """`kill`: SIGKILL before the call; `tear`: after half of what it writes; a signal; an errno, of a full disk after
+    half of what is written; `meet`: another driver with the same words runs to its end meanwhile; or something that is
+    done to `target`."""
     place: str = ""
     """Only calls whose arguments name a path in which this regular expression is found are counted."""
     name: str = ""
@@ -71,7 +94,16 @@ class Strike:
     reads: bool = False
     """Calls that read are counted, not those that change something."""
     target: str = ""
-    """What `vanish` removes, `grow` adds a record to, and `cut` takes the last bytes from."""
+    """What `vanish` removes, `grow` adds a record to, and `cut` takes the last bytes from; for a kind of damage, a
+    folder, `::` and a regular expression of the files there of which one is damaged, as soon as there is one."""
+    seed: int = 0
+    """Draws the damage."""
+
+    def counts(self, name, path):
+        """Return whether a call is counted."""
+        if self.what in {"ENOSPC", "EDQUOT"} and name in {"unlink", "rmdir"}:
+            return False
+        return self.name in {"", name} and (not self.place or bool(re.search(self.place, path)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +115,11 @@ class Ended:
     output: str
     errors: str
     calls: list[str]
-    """Names of the counted calls, where nothing struck."""
+    """Names of the counted calls and their paths, where nothing struck."""
     tokenized: list[str]
     """Shards that were begun: path and first byte."""
-    struck: bool
-    """Whether the strike happened."""
+    struck: str | None
+    """What was damaged, or how the other driver ended; None if nothing struck."""
 
 
 class Zygote:
@@ -109,14 +141,15 @@ class Zygote:
         self._process.stdout.close()  # type: ignore[union-attr]
         self._process.wait(30)
 
-    def run(self, folder, arguments, strike=None, *, waiting=None, stdin=os.devnull):
-        """Run one command to its end; `folder` gets its output; see tests.faults.waiting."""
+    def run(self, folder, arguments, strike=None, *, waiting=None, stdin=os.devnull, range_bytes=SMALL_RANGE_BYTES):
+        """Run one command to its end; `folder` gets its output; see tests.faults.waiting for `waiting`."""
         order = {
             "folder": str(folder),
             "arguments": [*map(str, arguments)],
             "strike": asdict(strike or Strike()),
             "waiting": None if waiting is None else str(waiting),
             "stdin": str(stdin),
+            "range_bytes": range_bytes,
         }
         self._process.stdin.write(json.dumps(order) + "\n")  # type: ignore[union-attr]
         self._process.stdin.flush()  # type: ignore[union-attr]
@@ -127,7 +160,7 @@ class Zygote:
             errors=(folder / "stderr").read_text(),
             calls=_lines(folder / "calls"),
             tokenized=_lines(folder / "tokenized"),
-            struck=(folder / "struck").exists(),
+            struck=(folder / "struck").read_text() if (folder / "struck").exists() else None,
         )
 
 
@@ -142,8 +175,8 @@ def serve():
         order = json.loads(line)
         child = os.fork()
         if child == 0:
-            strike = Strike(**order["strike"])
-            run_child(Path(order["folder"]), order["arguments"], strike, order["waiting"], order["stdin"])
+            order["folder"], order["strike"] = Path(order["folder"]), Strike(**order["strike"])
+            run_child(**order)
         sys.stdout.write(json.dumps(wait_for_child(child)) + "\n")
         sys.stdout.flush()
 
@@ -163,23 +196,11 @@ def wait_for_child(child):
 
 def import_everything():
     """Load what a build loads, and start nothing: a fork has one thread only."""
-    import gigatoken
-    import pyarrow.json
-    import pyarrow.parquet
-    import tokenizers
-
-    import dsindex.cli.main
-    import dsindex.commands.api
-    import dsindex.megatron.building
-    import dsindex.text.encoders
-    import dsindex.text.engines
-    import dsindex.text.records
-
+    for name in LOADED:
+        importlib.import_module(name)
     warm_up_loops()
-    dsindex.cli.main.make_parser("build").format_usage()
-    loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.engines, dsindex.text.records)
-    loaded += (dsindex.text.encoders, dsindex.cli.main, dsindex.commands.api, dsindex.megatron.building)
-    if threading.active_count() != 1 or not all(loaded):
+    sys.modules["dsindex.cli.parser"].make_parser("build").format_usage()
+    if threading.active_count() != 1:
         sys.exit("expected one thread after the imports")
 
 
@@ -195,10 +216,11 @@ def warm_up_loops():
     build_arrays(lengths, count_epochs(130, 9, rule=rule, place=""), begin=0, rule=rule, seed=1)
 
 
-def run_child(folder, arguments, strike, waiting, stdin):
+def run_child(folder, arguments, strike, waiting, stdin, range_bytes):
     """Be the command; never returns."""
     from dsindex.cli.main import main
 
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("calls", "tokenized", "struck"):
         (folder / name).unlink(missing_ok=True)
@@ -213,14 +235,14 @@ def run_child(folder, arguments, strike, waiting, stdin):
     faulthandler.register(signal.SIGUSR1)
     code = 99
     try:
-        use_small_ranges()
+        use_small_ranges(range_bytes)
         record_tokenizing(folder / "tokenized")
         if waiting is not None:
             install(waiting)
-        counter = Counter(strike, folder / "struck")
+        counter = Counter(strike, folder / "struck", [str(range_bytes), *arguments])
         counter.install()
         code = main(arguments)
-        (folder / "calls").write_text("".join(f"{name}\n" for name in counter.calls))
+        (folder / "calls").write_text("".join(f"{call}\n" for call in counter.calls))
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 98
     finally:
@@ -229,13 +251,12 @@ def run_child(folder, arguments, strike, waiting, stdin):
         os._exit(code)
 
 
-def use_small_ranges():
-    """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own."""
-    from dsindex.runtime import output
-    from dsindex.store import local
+def use_small_ranges(range_bytes):
+    """Cut outputs into small ranges, so that a small build has many; each is then a digest block of its own."""
+    from dsindex.runtime.executors import Executor
 
-    assert output.RANGE_BYTES == local.DIGEST_BLOCK_BYTES  # setting what nothing reads would do nothing
-    output.RANGE_BYTES = local.DIGEST_BLOCK_BYTES = SMALL_RANGE_BYTES
+    set_block_sizes(range_bytes)
+    Executor.start = starting_in_small_ranges(Executor.start, range_bytes)  # type: ignore[method-assign]
 
 
 def record_tokenizing(path):
@@ -258,9 +279,10 @@ def record_tokenizing(path):
 class Counter:
     """Counts the calls and strikes at one of them."""
 
-    def __init__(self, strike, mark):
-        self._strike, self._mark = strike, mark
+    def __init__(self, strike, mark, words):
+        self._strike, self._mark, self._words = strike, mark, words
         self._numbers = itertools.count()
+        self._is_acting = False
         self.calls = []
 
     def install(self):
@@ -290,34 +312,53 @@ class Counter:
         return counted
 
     def _meet(self, name, arguments, function=None):
-        strike = self._strike
-        if strike.what in {"ENOSPC", "EDQUOT"} and name in {"unlink", "rmdir"}:
-            return
-        if strike.name not in {"", name} or (strike.place and not re.search(strike.place, _path_of(arguments))):
+        strike, path = self._strike, _path_of(arguments)
+        if self._is_acting or not strike.counts(name, path):
             return
         number = next(self._numbers)
         if strike.at is None:
-            self.calls.append(name)
-        elif number == strike.at or (strike.lasts and number > strike.at):
+            self.calls.append(f"{name} {path}")
+        elif number == strike.at or (number > strike.at and (strike.lasts or self._is_waiting())):
             self._act(name, arguments, function)
+
+    def _is_waiting(self):
+        """Whether there was no file to damage until now."""
+        return self._strike.what in DAMAGES and not self._mark.exists()
 
     def _act(self, name, arguments, function):
         what = self._strike.what
-        os.close(self._open(self._mark, os.O_CREAT | os.O_WRONLY))
+        self._is_acting = True  # calls of this function are not counted
+        try:
+            said = self._disturb(what)
+            if said is not None:
+                self._mark.write_text(said)
+        finally:
+            self._is_acting = False
+        if what in {"tear", "ENOSPC", "EDQUOT"} and name in {"write", "pwrite"} and function is not None:
+            data = memoryview(arguments[1]).cast("B")
+            function(arguments[0], data[: len(data) // 2], *arguments[2:])
         if what.startswith("E"):
             code = getattr(errno, what)
             raise OSError(code, os.strerror(code))
         if what.startswith("SIG"):
             os.kill(os.getpid(), getattr(signal, what))
-            return
+        if what in {"kill", "tear"}:
+            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+
+    def _disturb(self, what):
+        """Do something else than this process; return what, or None if there is nothing yet to do it to."""
+        strike = self._strike
+        if what in DAMAGES:
+            return damage_one(what, paths_below(*strike.target.split("::")), random.Random(strike.seed))
+        if what == "meet":
+            words = [sys.executable, "-m", "tests.faults.zygote", *self._words]
+            with open(strike.target, "rb") as stdin:
+                met = subprocess.run(words, stdin=stdin, capture_output=True, text=True, cwd=ROOT, timeout=100)
+            return f"{met.returncode}\n{met.stderr}"
         if what in {"vanish", "grow", "cut"}:
-            strike_file(what, Path(self._strike.target))
-            return
-        if what == "tear" and name in {"write", "pwrite"} and function is not None:
-            data = memoryview(arguments[1]).cast("B")
-            function(arguments[0], data[: len(data) // 2], *arguments[2:])
-        os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(60)
+            strike_file(what, Path(strike.target))
+        return what
 
 
 def strike_file(what, path):
@@ -340,5 +381,13 @@ def _path_of(arguments):
     return " ".join(os.fspath(argument) for argument in arguments if isinstance(argument, (str, os.PathLike)))
 
 
+def run_other_driver(range_bytes, *arguments):
+    """Run a command in this process, in ranges as small as those of the first driver."""
+    from dsindex.cli.main import main
+
+    use_small_ranges(int(range_bytes))
+    return main(arguments)
+
+
 if __name__ == "__main__":
-    serve()
+    sys.exit(run_other_driver(*sys.argv[1:]) if sys.argv[1:] else serve())

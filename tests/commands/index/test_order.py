@@ -1,9 +1,6 @@
 """`--document-order`, `--continue-from` and `--blend-schedule`: what is read, and in which order."""
 
-import contextlib
 import hashlib
-import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +13,6 @@ from dsindex.cli.render import describe
 from dsindex.datasets import BlendedDataset
 from dsindex.errors import DsindexError, OutputError, UsageError
 from dsindex.options.index import IndexConfig
-from dsindex.store.local import DigestingWriter
 from tests.commands.index.index_jobs import indexed, options
 from tests.support.datasets import write_dataset
 
@@ -224,46 +220,3 @@ def test_planned_caches_do_not_depend_on_workers_or_executors(job):
     indexed(**{**job, "workers": 1, "data_cache_path": "this"})
     indexed(**{**job, "executor": "processes", "data_cache_path": "that"})
     assert arrays("this") == arrays("that") != {}
-
-
-class Killed(BaseException):
-    """The driver is gone."""
-
-
-@contextlib.contextmanager
-def killed_at(number):
-    """Let the job in the block end at a change of the disk, after which it changes nothing; gives their names."""
-    changes = []
-
-    def counted(name, function):
-        def changed(*arguments, **options):
-            if name != "open" or arguments[1] & (os.O_WRONLY | os.O_RDWR):
-                changes.append(name)
-            if len(changes) > number:
-                raise Killed
-            return function(*arguments, **options)
-
-        return changed
-
-    with pytest.MonkeyPatch.context() as patch:
-        for owner, name in ((os, "open"), (os, "replace"), (os, "unlink"), (os, "pwrite"), (DigestingWriter, "write")):
-            patch.setattr(owner, name, counted(name, getattr(owner, name)))
-        with contextlib.suppress(Killed, RuntimeError):  # a worker that dies is an internal error
-            yield changes
-
-
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_continued_caches_are_completed_after_a_kill_at_any_change_of_the_disk(step):
-    indexed(**FIRST)
-    before = contents("first")
-    with killed_at(10**6) as changes:
-        indexed(**SECOND, workers=1)
-    expected = contents("second")
-    assert {*changes} >= {"open", "replace", "write"}
-    for number in range(0, len(changes), step):
-        shutil.rmtree("second")
-        with killed_at(number):
-            indexed(**SECOND, workers=1)
-        indexed(**SECOND, workers=1)
-        assert contents("second") == expected, (number, changes[number])
-    assert contents("first") == before

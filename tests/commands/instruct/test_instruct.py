@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import shutil
 
@@ -23,16 +22,14 @@ from dsindex.cli.render import describe
 from dsindex.commands import instruct
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
-from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, RecordProblem
+from dsindex.errors import BadRecordError, OutputError, PlanError, RecordProblem
 from dsindex.formats.provenance import read_rows
-from dsindex.runtime import publish as publishing
 from dsindex.text.fields import parse_record
 from tests.commands.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
 from tests.support.chat_tokenizers import train
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, SPEC_YAML
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
-from tests.support.killed import run_until_killed
 
 WITH_VARIABLE = {"chat_template": "{{ greeting }}" + CHATML, "max_length": 150, "too_long": "split"}
 """A template that writes a variable of the record."""
@@ -96,43 +93,6 @@ def test_same_bytes_for_any_shard_size_and_executor(tmp_path, expected, name, wa
     run_config(job(tmp_path / "chat", input=(str(source),), **way), instruction)
     assert published(tmp_path) == files
     assert len(files) == 3 * (3 * 3 + 2)  # per split three datasets, provenance and quarantine
-
-
-def test_same_bytes_after_publishing_was_cut_off(tmp_path, broken, expected, monkeypatch):
-    """Tokens go last: where their .idx stands, the mask is whole. Blocks are made of what is published."""
-    config = job(tmp_path / "chat", input=(str(broken),))
-    rename, calls = publishing._rename, []
-
-    def fail_second(partial, final):
-        if final.endswith(".idx"):
-            calls.append(os.path.basename(final))
-        if len(calls) == 2:
-            raise InputError("the storage went away")
-        rename(partial, final)
-
-    monkeypatch.setattr(publishing, "_rename", fail_second)
-    with pytest.raises(InputError, match="the storage went away"):
-        run_config(config, SPLIT_IN_PARTS)
-    assert calls == ["chat_test_loss_mask.idx", "chat_test_text_document.idx"]
-    assert not (tmp_path / "chat_test_text_document.idx").exists()
-    monkeypatch.setattr(publishing, "_rename", rename)
-    run_config(config, SPLIT_IN_PARTS)
-    assert published(tmp_path) == expected["construction"][2]
-
-
-def test_same_bytes_after_a_kill(tmp_path, broken, expected):
-    """The command, killed once some shards are committed; the same command again."""
-    out = tmp_path / "out"
-    config = tmp_path / "chat.yaml"
-    config.write_text(yaml.safe_dump({**SPEC, "max_length": 768, "too_long": "split"}))
-    command = ["instruct", str(config), "--input", str(broken)]
-    command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(out / "chat")]
-    command += ["--seq-length", "768", "--split", "8,1,1", "--on-bad-record", "quarantine"]
-    command += ["--shard-size", "1KiB", "--executor", "local", "--workers", "1"]
-    run_until_killed(command, num_shards=3)
-    assert published(out) == {}
-    assert main(command) == 0
-    assert published(out) == expected["construction"][2]
 
 
 def test_datasets_are_what_the_encoder_gives(tmp_path):

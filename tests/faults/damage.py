@@ -1,0 +1,61 @@
+"""Damage to files that a run left or has just written: what a disk, a cut of power or a careless hand does to them."""
+
+import os
+import re
+from collections import defaultdict
+from pathlib import Path
+
+DAMAGES = ("flip", "flip", "flips", "flips", "zeros", "truncate", "lengthen", "empty", "remove")
+"""How a file is damaged; those that come twice are more likely."""
+
+
+def paths_below(folder, pattern=""):
+    """Return the paths of the files below a folder in whose path there a regular expression is found."""
+    names = (os.path.join(top, name) for top, _, names in os.walk(folder) for name in names)
+    return sorted(path for path in names if re.search(pattern, path[len(str(folder)) :]))
+
+
+def damage_one(what, paths, rng):
+    """Damage one of some files; all files of a kind are as likely as the one file of another.
+
+    Returns:
+        What was done to which file; None if there is none.
+    """
+    groups = defaultdict(list)
+    for path in paths:
+        groups[re.sub(r"[0-9a-f]{16,}|\d+", "*", path)].append(path)
+    if not groups:
+        return None
+    path = Path(rng.choice(groups[rng.choice(sorted(groups))]))
+    if what == "flips" and not re.search(r"journal|/shards/|\.partial", str(path)):
+        what = "flip"  # what names the owner of a folder may not lose its name
+    try:
+        damage_file(path, what, rng)
+    except FileNotFoundError:  # removed meanwhile
+        return None
+    return f"{what} {path}"
+
+
+def damage_file(path, what, rng):
+    """Damage a file; its time stays in half of the cases, as when a disk rots."""
+    status, data = path.stat(), bytearray(path.read_bytes())
+    if what == "remove":
+        path.unlink()
+        return
+    at = rng.randrange(len(data)) if data else 0
+    if what in {"flip", "flips"} and data:
+        for _ in range(1 if what == "flip" else rng.choice((4, 20, 60))):
+            data[at] ^= 1 << rng.randrange(8)
+            at = rng.randrange(len(data))
+    elif what == "zeros":
+        end = at + rng.choice((1, 8, 600))
+        data[at:end] = bytes(len(data[at:end]))
+    elif what in {"truncate", "empty"}:
+        del data[at if what == "truncate" else 0 :]
+    elif what == "lengthen":
+        data += rng.choice((rng.randbytes(rng.choice((1, 8, 100))), bytes(data[-at:])))
+    with path.open("r+b") as file:
+        file.write(data)
+        file.truncate()
+    if rng.random() < 0.5:
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
