@@ -136,7 +136,7 @@ def convert_to_indexed(
         path: The `.pbin`.
         prefix: Path of the new dataset without `.bin` or `.idx`, neither of which may exist.
         version: Version of the `.pbin`; detected if None.
-        dtype: The token type; None for that of TYPE_OF_SIZE.
+        dtype: The token type; None for the type in TYPE_OF_SIZE.
         seed: Of a random order of the documents; None to keep their order.
 
     Raises:
@@ -279,7 +279,7 @@ def _copy_tokens(file: DigestingWriter, parts: Sequence[Documents], dtype: np.dt
         try:
             cast = cast_tokens(chunk.astype(chunk.dtype.newbyteorder("="), copy=False), dtype.newbyteorder("="))
         except OverflowError as error:
-            raise FormatError(f"{parts[0].path}: {error}; choose a larger token type") from error
+            raise FormatError(f"{parts[0].path}: {error}", hint="choose a larger token type") from error
         file.write(np.ascontiguousarray(cast.astype(dtype, copy=False)).view(np.uint8).data)
 
 

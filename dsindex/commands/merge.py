@@ -16,9 +16,8 @@ from dsindex.formats.mmididx import read_header
 from dsindex.runtime.assembly import Assembly
 from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
-from dsindex.runtime.job import open_job
+from dsindex.runtime.job import Output, open_job
 from dsindex.runtime.merge import check_segment
-from dsindex.runtime.output import Output
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.preflight import require_room
 from dsindex.runtime.tasks import Segment, SourceFile
@@ -29,7 +28,7 @@ from dsindex.store.urls import absolute, as_prefix, folder_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.options.merge import MergeConfig
+    from dsindex.options.datasets import MergeConfig
     from dsindex.runtime.progress import Reporter
 
 
@@ -72,8 +71,8 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
             [files] = Assembly(job).complete()
             for file in inputs:
                 if input_status(file.path) != file:
-                    what = "changed while it was merged; leave inputs alone, and run the same command again"
-                    raise InputError(f"{file.path}: {what}")
+                    hint = "rerun the command, and change no input until it ends"
+                    raise InputError(f"{file.path}: changed while it was merged", hint=hint)
             shared = _shared_tokenizer(prefixes, segments)
             content = Content(
                 inputs=[

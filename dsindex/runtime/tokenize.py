@@ -165,7 +165,7 @@ class Attempt(contextlib.ExitStack):
         return tuple(map(FileCounts, *columns))
 
     def quarantine(self) -> ShardFile | None:
-        """Return the file of bad records; None if there are none."""
+        """Return the file of bad records, if there are any."""
         return self.stored("quarantine") if self.bad.any() else None
 
 
