@@ -138,7 +138,8 @@ def load_tokenizer(
         file = _find_file(place, wants_model=options.tokenizer_type in _TYPES["SentencePiece"])
         tokenizer = _read_file(place, file, options)
     eod = tokenizer.eod_token if eod_token is None else eod_token
-    eod_id = None if eod is None else _token_id(tokenizer, eod)
+    with refused(f"{file}: the EOD token {show_value(eod)} is not a text", "choose another with --eod-token"):
+        eod_id = None if eod is None else _token_id(tokenizer, eod)
     if eod is not None and eod_id is None:
         near = difflib.get_close_matches(eod, tokenizer.special_tokens) or tokenizer.special_tokens[:3]
         shown = f", such as {' or '.join(map(repr, near))}" if near else ""
