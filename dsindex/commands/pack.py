@@ -14,9 +14,8 @@ from dsindex.formats.mmididx import LENGTH
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.executors import Call
-from dsindex.runtime.job import open_job
+from dsindex.runtime.job import Output, open_job
 from dsindex.runtime.merge import answering_damage, read_sections
-from dsindex.runtime.output import Output
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.preflight import check_room, examine_sample
 from dsindex.runtime.shards import Shards
@@ -73,7 +72,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
         if not job.already_complete:
             for note in source.first_notes():
                 reporter.say(f"note: {note}")
-            estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
+            estimate = examine_sample(source, selection)
             check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1)
             shared = ShardSettings(
                 tokenizer=source.tokenizer,

@@ -67,7 +67,7 @@ class InstructConfig(RecordsConfig):
     split: Parsed[str | Sequence[float] | None, tuple[float, float, float] | None] = option(
         "A,B,C", default=None, separator=","
     )
-    """Shares of train, valid and test; a hash of its content assigns each conversation."""
+    """Shares of train, valid and test. A hash of its content decides the split of each conversation."""
     split_seed: int = option("N", default=1234)
     """Seed of the split (default: 1234)."""
     export: Parsed[ExportKind | Sequence[ExportKind], tuple[ExportKind, ...]] = option("KIND", default=())

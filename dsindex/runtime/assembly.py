@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dsindex.formats.provenance import PROVENANCE_SUFFIX
 from dsindex.formats.quarantine import QUARANTINE_SUFFIX
 from dsindex.runtime.executors import Call
+from dsindex.runtime.job import Output, begin_of, ranges_of
 from dsindex.runtime.merge import (
     check_merged,
     make_index,
@@ -25,7 +26,6 @@ from dsindex.runtime.merge import (
     merge_range,
     merge_whole,
 )
-from dsindex.runtime.output import Output, begin_of, ranges_of
 from dsindex.runtime.publish import begin_in_bucket
 from dsindex.runtime.tasks import Damaged
 from dsindex.runtime.work_folder import FileComplete, RangeMerged

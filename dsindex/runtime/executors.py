@@ -341,7 +341,7 @@ class ProcessExecutor(Executor):
             return Worker(handle=pool), pool.submit(begin_worker)
 
     def end(self, worker: Worker) -> None:
-        """Kill a process; one that has not begun ends by itself as soon as it has."""
+        """Kill a process; one that is still starting ends by itself afterwards."""
         if worker.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGKILL)
@@ -384,8 +384,8 @@ def _spawning() -> Iterator[None]:
 def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, Exception | None]:
     """Return a function's value, or an error that can be sent to the driver and raised there.
 
-    A panic of a library in Rust is no `Exception`, and a SystemExit would end the driver without a word. The error has
-    its traceback, which cannot be pickled, as a note.
+    A panic of a library in Rust is no `Exception`, and a SystemExit would end the driver silently. The error has its
+    traceback, which cannot be pickled, as a note.
     """
     try:
         return function(*(each.take() if isinstance(each, Shared) else each for each in arguments)), None
