@@ -43,14 +43,7 @@ from dsindex.megatron.epochs import (
 )
 from dsindex.megatron.explain import MISSED_ORDER, Finding, explain_cache
 from dsindex.megatron.flags import FIM_CLASS, TrainingLength, find_identifiers, samples_for_training
-from dsindex.megatron.plan import (
-    BlendedCache,
-    CacheSettings,
-    GPTCache,
-    find_needed_caches,
-    parse_data_path,
-    read_words,
-)
+from dsindex.megatron.plan import BlendedCache, CacheSettings, GPTCache, find_needed_caches, parse_data_path, read_words
 from dsindex.megatron.pretrain_command import job_path, local_path, parse_replacements
 from dsindex.messages import count, format_size
 from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
