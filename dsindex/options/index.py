@@ -15,9 +15,7 @@ from dsindex.megatron.flags import MID_LEVEL_SURPLUS, JobTokenizer, Release
 from dsindex.megatron.pretrain_command import (
     TOKENIZER_NAMES,
     JobCommand,
-    local_path,
     merge_command,
-    parse_replacements,
     take_command,
 )
 from dsindex.messages import show_value, split_unit
@@ -271,12 +269,8 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
         """Take the command of a job, and the flags of its tokenizer."""
         values = dict(values)
         if values.get("command"):
-            replacements = parse_replacements(values.get("dataset_path_as") or ())
-            command = take_command(
-                values["command"],
-                release=values.get("megatron_release"),
-                local_path=lambda path: local_path(path, replacements),
-            )
+            release, path_as = values.get("megatron_release"), values.get("dataset_path_as") or ()
+            command = take_command(values["command"], release=release, dataset_path_as=path_as)
             values = merge_command({name: each for name, each in values.items() if name != "command"}, command)
             values["command"] = command
         _place_tokenizer(values)

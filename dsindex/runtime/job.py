@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dsindex._version import __version__
-from dsindex.errors import PlanError
+from dsindex.errors import FormatError, PlanError
 from dsindex.formats.manifest import (
     Manifest,
     Plan,
@@ -401,7 +401,13 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
     """
     finished: list[Manifest] = []
     for output in outputs:
-        manifest, foreign = read_manifest(output.prefix), ""
+        foreign = ""
+        try:
+            manifest = read_manifest(output.prefix)
+        except FormatError:
+            if not replaces:
+                raise
+            manifest = None
         if manifest is not None:
             settings, inputs = compare_plans(manifest.run.plan, plan)
             foreign = "; ".join([*settings, *inputs])
