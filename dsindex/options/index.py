@@ -15,9 +15,7 @@ from dsindex.megatron.flags import MID_LEVEL_SURPLUS, JobTokenizer, Release
 from dsindex.megatron.pretrain_command import (
     TOKENIZER_NAMES,
     JobCommand,
-    local_path,
     merge_command,
-    parse_replacements,
     take_command,
 )
 from dsindex.messages import show_value, split_unit
@@ -207,7 +205,7 @@ class OverTime(Options):
     group: ClassVar = "over time"
     continue_from: OptionalLocalPath = option("CACHE", default=None, needs=("consumed_samples", "data_cache_path"))
     """Cache folder of the first job, or its description. The new caches begin with the samples that the first job has
-    read; then come samples that it has not read, by this job's weights, datasets and number of samples."""
+    read; then come its unread samples, by this job's weights, datasets and number of samples."""
     consumed_samples: int | None = option("N", default=None, needs=("continue_from",))
     """How many samples the first job has read: `consumed samples` in its log, a multiple of --global-batch-size."""
     blend_schedule: str | None = option("'P:W,W P:W,W'", default=None, needs=("data_cache_path",))
@@ -271,12 +269,8 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
         """Take the command of a job, and the flags of its tokenizer."""
         values = dict(values)
         if values.get("command"):
-            replacements = parse_replacements(values.get("dataset_path_as") or ())
-            command = take_command(
-                values["command"],
-                release=values.get("megatron_release"),
-                local_path=lambda path: local_path(path, replacements),
-            )
+            release, path_as = values.get("megatron_release"), values.get("dataset_path_as") or ()
+            command = take_command(values["command"], release=release, dataset_path_as=path_as)
             values = merge_command({name: each for name, each in values.items() if name != "command"}, command)
             values["command"] = command
         _place_tokenizer(values)

@@ -11,9 +11,6 @@ from dsindex.options.index import Words
 from dsindex.options.model import Parsed, option
 from dsindex.options.numbers import MEGATRON_COUNT, parse_tokens
 
-DEFAULT_SEQ_LENGTH = 4096
-
-
 Sources: TypeAlias = AnyDataset | Iterable[AnyDataset] | Mapping[Any, str | None]
 
 
@@ -53,7 +50,7 @@ class MixConfig(TrainingLength):
         "N", default=None, ge=1, excludes=("train_samples", "train_iters")
     )
     """Tokens to draw, such as 300B."""
-    seq_length: int = option("L", default=DEFAULT_SEQ_LENGTH, ge=2, le=MEGATRON_COUNT - 1, group="the job")
+    seq_length: int = option("L", default=4096, ge=2, le=MEGATRON_COUNT - 1, group="the job")
     """Tokens per sample (default: 4096)."""
     split: str | None = option("S", default=None, group="the job", excludes=("valid_data_path", "test_data_path"))
     """Shares of train, valid and test in every dataset (default: '969, 30, 1')."""

@@ -273,8 +273,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
             hashes = hash_records(kept)
             for sample, group in zip(settings.samples, groups, strict=True):
                 own = sample.holds(hashes)
-                places = np.flatnonzero(own)
-                group.add_block(keep_records(kept, own), {key: each.take(places) for key, each in encoded.items()})
+                group.add_block(keep_records(kept, own), {key: each.keep(own) for key, each in encoded.items()})
         counted = [[group.kept for group in groups]]
         if settings.selection.vocabulary_size is None:
             counted += [[sizes for group in groups for sizes in group.text_bytes]]

@@ -21,7 +21,6 @@ import msgspec
 import numpy as np
 
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.formats.dtypes import starts_of
 from dsindex.store.machine import available_memory
 from dsindex.text.blocks import mark_bad
 from dsindex.text.tiktoken_files import CL100K_PATTERN, PATTERNS, R50K_PATTERN, TiktokenEncoding, read_definition
@@ -138,21 +137,15 @@ class TokenBatch:
         sizes = self.lengths.tolist()
         return [self.spaced[end - size : end] for end, size in zip(self.places.tolist(), sizes, strict=True)]
 
-    def take(self, records: NDArray[np.int64]) -> TokenBatch:
-        """Return the tokens of some records, given by their numbers in any order."""
+    def keep(self, kept: NDArray[np.bool_]) -> TokenBatch:
+        """Return the tokens of some of the records."""
         counts = self.texts_per_record
-        texts = records if counts is None else _indices_of(counts, records)
+        texts = kept if counts is None else np.repeat(kept, counts)
         return TokenBatch(
-            spaced=self.spaced[_indices_of(self.lengths + 1, texts)],
+            spaced=self.spaced[np.repeat(texts, self.lengths + 1)],
             lengths=self.lengths[texts],
-            texts_per_record=None if counts is None else counts[records],
+            texts_per_record=None if counts is None else counts[kept],
         )
-
-
-def _indices_of(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the indices of the items of some ranges, given the sizes of all ranges, which follow each other."""
-    own = sizes[order]
-    return np.repeat(starts_of(sizes)[order] - starts_of(own)[:-1], own) + np.arange(own.sum())
 
 
 def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tuple[RecordBlock, dict[str, TokenBatch]]:
