@@ -296,7 +296,10 @@ def _cache_settings(config: IndexConfig) -> CacheSettings:
         matrix = None if split is None else maxtext.parse_shares(split)
     tokenizer = like.get("tokenizer")
     if config.tokenizer_identifiers is not None:
-        tokenizer = _read_identifiers(config.tokenizer_identifiers)
+        tokenizer = read_object(config.tokenizer_identifiers)
+        if tokenizer.get("class") in {*GPT_CLASSES, BLENDED_CLASS}:
+            what = "this is a whole description, not the tokenizer's identifiers"
+            raise InputError(f"{config.tokenizer_identifiers}: {what}", hint="use --like for a description")
     elif config.megatron_release is not None and config.job_tokenizer is not None:
         tokenizer = find_identifiers(config.job_tokenizer, config.megatron_release)
     default_seed = maxtext.DEFAULT_SEED if config.reader == "maxtext" else 1234
@@ -316,14 +319,6 @@ def _cache_settings(config: IndexConfig) -> CacheSettings:
         folder=config.data_cache_path,
         is_maxtext=config.reader == "maxtext",
     )
-
-
-def _read_identifiers(path: str) -> dict[str, Any]:
-    identifiers = read_object(path)
-    if identifiers.get("class") in {*GPT_CLASSES, BLENDED_CLASS}:
-        hint = "use --like for a description"
-        raise InputError(f"{path}: this is a whole description, not the tokenizer's identifiers", hint=hint)
-    return identifiers
 
 
 def _document_order(config: IndexConfig) -> DocumentOrder:
@@ -447,7 +442,7 @@ def _build(caches: Sequence[Cache], executor: Executor, reporter: Reporter) -> l
             Call(name=f"index[{number:05}]", place=cache.name, function=build_cache, arguments=(cache, threads))
             for number, cache in enumerate(group, len(results))
         )
-        for result in run_in_order(executor, calls, on_idle=reporter.tick):
+        for result in run_in_order(executor, calls):
             results.append(result)
             reporter.advance(1)
     return results

@@ -255,20 +255,17 @@ def cut_pieces(tokenizer: Tokenizer, ids: Sequence[int], *, before: Sequence[int
     before = tuple(token for token in before if 0 <= token < tokenizer.vocabulary_size)
     group: tuple[int, ...] = ()
     for number, token in enumerate(ids):
-        if not 0 <= token < tokenizer.vocabulary_size:
-            if group:
-                pieces.append(Piece(ids=group, text=_text_after(tokenizer, before, group)))
-            pieces.append(Piece(ids=(token,), text=None))
-            before = group = ()
+        is_known = 0 <= token < tokenizer.vocabulary_size
+        group = (*group, token) if is_known else group
+        text = _text_after(tokenizer, before, group) if group else ""
+        if is_known and text.endswith(_REPLACEMENT) and len(group) < LONGEST_GROUP and number + 1 < len(ids):
             continue
-        group = (*group, token)
-        text = _text_after(tokenizer, before, group)
-        if text.endswith(_REPLACEMENT) and len(group) < LONGEST_GROUP and number + 1 < len(ids):
-            continue
-        pieces.append(Piece(ids=group, text=text))
+        if group:
+            pieces.append(Piece(ids=group, text=text))
         before, group = group, ()
-    if group:
-        pieces.append(Piece(ids=group, text=_text_after(tokenizer, before, group)))
+        if not is_known:
+            pieces.append(Piece(ids=(token,), text=None))
+            before = ()
     return pieces
 
 

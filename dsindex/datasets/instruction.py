@@ -93,7 +93,7 @@ def tensors_of_same_type(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch ma
     return torch.from_numpy(array)
 
 
-@dataclass
+@dataclass(eq=False)
 class InstructionCollator:
     """Assembles samples of an InstructionDataset by `message_construction` and the masking patterns.
 
