@@ -427,7 +427,7 @@ def _build(caches: Sequence[Cache], executor: Executor, reporter: Reporter) -> l
             Call(name=f"index[{number:05}]", place=cache.name, function=build_cache, arguments=(cache, threads))
             for number, cache in enumerate(group, len(results))
         )
-        for result in run_in_order(executor, calls, on_idle=reporter.tick):
+        for result in run_in_order(executor, calls):
             results.append(result)
             reporter.advance(1)
     return results

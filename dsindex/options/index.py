@@ -205,7 +205,7 @@ class OverTime(Options):
     group: ClassVar = "over time"
     continue_from: OptionalLocalPath = option("CACHE", default=None, needs=("consumed_samples", "data_cache_path"))
     """Cache folder of the first job, or its description. The new caches begin with the samples that the first job has
-    read; then come samples that it has not read, by this job's weights, datasets and number of samples."""
+    read; then come its unread samples, by this job's weights, datasets and number of samples."""
     consumed_samples: int | None = option("N", default=None, needs=("continue_from",))
     """How many samples the first job has read: `consumed samples` in its log, a multiple of --global-batch-size."""
     blend_schedule: str | None = option("'P:W,W P:W,W'", default=None, needs=("data_cache_path",))

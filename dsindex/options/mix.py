@@ -25,8 +25,8 @@ def _sources(value: Sources) -> tuple[str, ...]:
 class MixConfig(TrainingLength):
     r"""Plan a blend from token counts, or see what its weights mean.
 
-    From the tokens that the datasets really have come Megatron's --data-path with weights, and the tokens and epochs
-    that it draws of each dataset. With --data-path, show what the weights of a job mean.
+    Computes the weights of Megatron's --data-path from the tokens that the datasets really have, and shows the tokens
+    and epochs that it draws of each dataset. With --data-path, shows what the weights of a job mean.
 
     A sample has tokens of one dataset only, so a weight is the dataset's share of the tokens that are drawn, whatever
     its size. Only .idx files are read, and no cluster is joined.

@@ -126,6 +126,8 @@ class Executor(ABC):
     """Calls that were tried again so far."""
     lost_workers = 0
     """Workers that died, were lost or ended at a deadline so far."""
+    deadline_seconds = 3600.0
+    """Longest duration of a call's first attempt, after which its worker is ended; it doubles with each retry."""
 
     def __init__(self, workers: int) -> None:
         self.slots = workers
@@ -133,6 +135,8 @@ class Executor(ABC):
         self.backlog = workers
         """Number of calls to start beyond `slots`, so that no slot waits for the driver."""
         self.most_workers = workers
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called at least every half second while calls run, for progress displays."""
         self._queue: deque[tuple[int, Call, float]] = deque()
         """Attempts that wait for a worker, and their deadlines."""
         self._workers: dict[Worker, None] = {}

@@ -32,7 +32,7 @@ from dsindex.formats.manifest import (
 from dsindex.formats.provenance import PROVENANCE_SUFFIX
 from dsindex.formats.quarantine import QUARANTINE_SUFFIX
 from dsindex.options.common import work_folder_path
-from dsindex.runtime.dispatch import Dispatch, make_executor
+from dsindex.runtime.dispatch import make_executor
 from dsindex.runtime.executors import ClusterLostError
 from dsindex.runtime.interrupts import raise_missed_stop
 from dsindex.runtime.plan import compare_plans
@@ -62,14 +62,13 @@ from dsindex.store.protocol import find, open_output, store_of
 from dsindex.store.urls import absolute, folder_of, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
 
     from dsindex.formats.manifest import Content
     from dsindex.options.common import WorkConfig
-    from dsindex.runtime.dispatch import K
-    from dsindex.runtime.executors import Call, Executor
+    from dsindex.runtime.executors import Executor
     from dsindex.runtime.progress import Reporter
     from dsindex.store.local import StoredFile
     from dsindex.store.lock import Lock
@@ -242,17 +241,13 @@ class Job:
         """The executor, which starts when it is needed; it ends with the job."""
         text_bytes = 0 if self.already_complete else self.text_bytes
         executor = make_executor(self.config, text_bytes=text_bytes, holds_gil=self.holds_gil)
+        executor.deadline_seconds, executor.on_idle = self.config.shard_deadline, self.reporter.tick
         return self.owned.enter_context(contextlib.closing(executor))
 
     @property
     def artifacts(self) -> list[Artifact]:
         """The files of each output."""
         return [output.artifact for output in self.outputs]
-
-    def dispatch(self, calls: Iterable[tuple[K, Call]]) -> Dispatch[K]:
-        """Return what runs calls on the executor, with the job's budgets, counts and progress."""
-        deadline, tick = self.config.shard_deadline, self.reporter.tick
-        return Dispatch(self.executor, calls, deadline_seconds=deadline, on_idle=tick)
 
     def require_locks(self) -> None:
         """Refuse to publish if another driver may have taken this job over.

@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from dsindex.runtime.plan import InputFile
     from dsindex.runtime.source import TextSource
     from dsindex.text.blocks import RecordBlock
-    from dsindex.text.engines import Engine
     from dsindex.text.input_format import TextPart
     from dsindex.text.selection import Selection
-    from dsindex.text.tokenizer import Tokenizer
 
 AUDIT_SHARE = 4000
 """One part in this many of the input is audited before a build, up to AUDIT_MAX_BYTES."""
@@ -130,21 +128,14 @@ def spread_pieces(inputs: Sequence[InputFile], *, num_pieces: int, piece_bytes: 
 
 
 def encode_piece(
-    part: TextPart,
-    selection: Selection,
-    tokenizer: Tokenizer,
-    engine: Engine,
-    *,
-    max_record_bytes: int,
-    audits: bool = False,
+    part: TextPart, source: TextSource, selection: Selection, *, max_record_bytes: int, audits: bool
 ) -> PieceCounts:
     """Read and encode the records of a piece. Bad records are only counted; making their shard reports them.
 
     Args:
         part: The piece of one of the inputs.
+        source: Has the tokenizer and the engine.
         selection: The records to keep and the values to read.
-        tokenizer: The tokenizer of the texts.
-        engine: The engine that encodes them.
         max_record_bytes: Size above which a record is bad.
         audits: Compare the engine with the reference, on texts that are cut short; the lost tokens are estimated.
 
@@ -172,8 +163,8 @@ def encode_piece(
                 continue
             if audits:
                 texts = clip_texts(texts, most=AUDITED_TEXT_BYTES, total=AUDIT_MAX_BYTES)
-                audit(tokenizer, engine, texts)
-            batch, encoded = encode_leniently(make_encoder(tokenizer, engine), texts)
+                audit(source.tokenizer, source.engine, texts)
+            batch, encoded = encode_leniently(make_encoder(source.tokenizer, source.engine), texts)
             unencodable = BadRecords(file=part.path, reason="the tokenizer's library fails on the text", line=0)
             bad += [unencodable] * (len(texts) - len(encoded))
             tokens += len(batch.tokens) * sum(map(len, column.items)) // max(1, sum(map(len, texts)))
@@ -236,14 +227,7 @@ def examine_sample(
     audits, total, inputs = num_pieces is None, source.total_bytes, source.inputs
     if num_pieces is None:
         num_pieces = max(1, -(-min(total // AUDIT_SHARE, AUDIT_MAX_BYTES) // AUDIT_PIECE_BYTES))
-    encode = partial(
-        encode_piece,
-        selection=selection,
-        tokenizer=source.tokenizer,
-        engine=source.engine,
-        max_record_bytes=max_record_bytes,
-        audits=audits,
-    )
+    encode = partial(encode_piece, source=source, selection=selection, max_record_bytes=max_record_bytes, audits=audits)
     pieces = spread_pieces(inputs, num_pieces=num_pieces, piece_bytes=piece_bytes)
     counts = list(map(encode, pieces[:1]))  # loads the tokenizers; tables without rows have no pieces
     with ThreadPoolExecutor(AUDITED_AT_ONCE if audits else available_cpus()) as pool:

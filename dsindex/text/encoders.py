@@ -405,7 +405,8 @@ def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]
         The tokenizer.json, and the strings whose texts are left to the reference.
 
     Raises:
-        Unsuitable: If gigatoken cannot encode as sentencepiece does.
+        Unsuitable: If gigatoken would not encode as sentencepiece does.
+        TokenizerError: If gigatoken cannot convert the model.
     """
     from gigatoken._load.sentencepiece import sentencepiece_to_tokenizer_json
 
@@ -414,11 +415,8 @@ def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]
     pieces: list[str] = [processor.id_to_piece(number) for number in numbers]
     if sum(len(piece) ** 2 for piece in pieces) > _MOST_COMPARED or len(set(pieces)) < len(pieces):
         raise Unsuitable("its pieces are too long, or repeated")
-    try:
-        with library_errors():
-            document = msgspec.json.decode(sentencepiece_to_tokenizer_json(tokenizer.content))
-    except LibraryError as error:
-        raise Unsuitable(f"gigatoken says: {error}") from error
+    with refused(f"{tokenizer.name}: gigatoken cannot convert the model"):
+        document = msgspec.json.decode(sentencepiece_to_tokenizer_json(tokenizer.content))
     steps = flat_steps(document["normalizer"])
     if steps not in ([REPLACE_SPACES], [PREPEND_SPACE, REPLACE_SPACES]):
         raise Unsuitable(f"its normalizer was not compared ({', '.join(step['type'] for step in steps)})")

@@ -33,7 +33,7 @@ from dsindex.text.tiktoken_files import (
     END_OF_TEXT,
     MEGATRON_SPECIAL_TOKENS,
     TokenizerOptions,
-    make_tiktoken,
+    read_definition,
     read_megatron_ranks,
     read_rank_file,
 )
@@ -196,7 +196,11 @@ def _open_library(library: LibraryName, content: bytes) -> Any:  # noqa: ANN401 
 
         return sentencepiece.SentencePieceProcessor(model_proto=content)
     if library == "tiktoken":
-        return make_tiktoken(content)
+        import tiktoken
+
+        encoding = read_definition(content)
+        ranks, special = encoding.ranks, encoding.special_tokens
+        return tiktoken.Encoding("dsindex", pat_str=encoding.pattern, mergeable_ranks=ranks, special_tokens=special)
     loaded = _import_tokenizers().Tokenizer.from_buffer(content)
     loaded.no_truncation()  # as in Megatron
     loaded.no_padding()
