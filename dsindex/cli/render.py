@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.commands import api, build, convert, findings, index, instruct, merge, mix, pack, report, results
-    from dsindex.datasets.documents import LengthSummary
+    from dsindex.commands.token_data import LengthSummary
     from dsindex.datasets.lineage import DocumentOrigin
     from dsindex.datasets.samples import TracedPart
     from dsindex.runtime.preflight import Estimate

@@ -31,26 +31,10 @@ from dsindex.megatron.cache import (
     write_content,
 )
 from dsindex.megatron.continuation import plan_over_time
-from dsindex.megatron.epochs import (
-    SPLIT_NAMES,
-    WHOLE,
-    DocumentOrder,
-    Part,
-    SplitMatrix,
-    parse_split,
-    samples_for_epochs,
-    split_matrix,
-)
+from dsindex.megatron.epochs import SPLIT_NAMES, WHOLE, DocumentOrder, parse_split, samples_for_epochs, split_matrix
 from dsindex.megatron.explain import MISSED_ORDER, Finding, explain_cache
 from dsindex.megatron.flags import FIM_CLASS, TrainingLength, find_identifiers, samples_for_training
-from dsindex.megatron.plan import (
-    BlendedCache,
-    CacheSettings,
-    GPTCache,
-    find_needed_caches,
-    parse_data_path,
-    read_words,
-)
+from dsindex.megatron.plan import BlendedCache, CacheSettings, GPTCache, find_needed_caches, parse_data_path, read_words
 from dsindex.megatron.pretrain_command import job_path, local_path, parse_replacements
 from dsindex.messages import count, format_size
 from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
@@ -70,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from dsindex.megatron.cache import CacheFiles, CacheRecord, Content
+    from dsindex.megatron.epochs import Part, SplitMatrix
     from dsindex.megatron.flags import Sizes
     from dsindex.megatron.plan import Blend, Cache, Counts
     from dsindex.options.index import IndexConfig

@@ -9,14 +9,7 @@ import numpy as np
 from dsindex._version import __version__
 from dsindex.errors import InputError, LimitError, OutputError
 from dsindex.formats.mmididx import check_index, read_index
-from dsindex.megatron.cache import (
-    CacheRecord,
-    Fingerprint,
-    count_tokens,
-    description_text,
-    fingerprint,
-    read_lengths,
-)
+from dsindex.megatron.cache import CacheRecord, Fingerprint, count_tokens, description_text, fingerprint, read_lengths
 from dsindex.megatron.epochs import STOCK_ORDER, DocumentOrder, shuffle_dtype, split_bounds
 from dsindex.megatron.plan import BlendedCache, PartCounts
 from dsindex.store.read import digest_file, input_status, is_stored
