@@ -290,10 +290,9 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
         ways = ("data_path", "data_args_path", *SPLIT_PATHS)
         if not any(getattr(self, name) for name in ways) and not (self.explain and self.like is not None):
             raise ValueError("give --data-path (or --train-data-path and the like)")
-        has_names = self.plain_names or (self.tokenizer_identifiers or self.megatron_release or self.like) is not None
-        has_names |= self.reader == "maxtext"
-        is_job = (self.train_iters or self.train_samples) is not None
-        if is_job and not (has_names or self.dry_run or self.explain):
+        is_job = self.reader == "megatron" and (self.train_iters or self.train_samples) is not None
+        named = ("plain_names", "tokenizer_identifiers", "megatron_release", "like", "dry_run", "explain")
+        if is_job and not any(getattr(self, name) for name in named):
             raise UsageError(
                 "--train-iters and --train-samples describe a job, which finds its caches by its tokenizer",
                 hint="add --megatron-release, --tokenizer-type and the other flags of the job's tokenizer, or --like; "
