@@ -149,7 +149,7 @@ OPTIONS = {
     ),
 }
 """Groups of words of each command, and how often they are taken."""
-OTHERS = dict.fromkeys(SHARDING, ("fewer inputs", "unasked", "changed input", "shard size"))
+OTHERS = dict.fromkeys(SHARDING, ("fewer inputs", "unasked", "changed input", "nothing piped", "shard size"))
 OTHERS["build"] += ("--append-eod", "records", "prefix")
 OTHERS["pack"] += ("prefix",)
 OTHERS["instruct"] += ("records",)

@@ -89,12 +89,12 @@ class Trial:
             if ended.code:
                 self.counts["Before the job", "older output refused"] += 1
 
-    def run(self, strike=None, *, words=None):
+    def run(self, strike=None, *, words=None, stdin=None):
         """Run the job, or another one, once; check how it ends."""
         words = [word.replace("OUT", str(self.out)) for word in words or self.words]
         words += self.run_options()
         self.number += 1
-        stdin = self.stdin or os.devnull
+        stdin = stdin or self.stdin or os.devnull
         began = time.monotonic()
         ended = self.zygote.run(self.folder / "run", words, strike, stdin=stdin, range_bytes=self.job.range_bytes)
         shown = f"dsindex {shlex.join(words)}" + (f" < {stdin}" if stdin != os.devnull else "")
@@ -215,13 +215,14 @@ class Trial:
         is_killed = event.share < 1 and event.what != "prefix"
         strike = Strike(at=int(event.share * len(self.calls[0]))) if is_killed else None
         with self.changed_input() if event.what == "changed input" else contextlib.nullcontext():
-            ended = self.run(strike, words=other_words(self.words, event.what))
+            stdin = os.devnull if event.what == "nothing piped" else None
+            ended = self.run(strike, words=other_words(self.words, event.what), stdin=stdin)
         self.counts["Runs of another job", f"{event.what}{', replacing' if self.replaces else ''}"] += 1
         self.keeps, self.replaces = kept, replaced
         if event.what == "prefix":
             for path in self.out.glob("y*"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        elif event.what != "unasked":
+        elif event.what not in {"unasked", "nothing piped"}:  # which may finish this job, and no other
             self.replaces |= ended.code != 1
 
     @contextlib.contextmanager
