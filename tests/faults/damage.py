@@ -44,7 +44,7 @@ def damage_file(path, what, rng):
         return
     at = rng.randrange(len(data)) if data else 0
     if what in {"flip", "flips"} and data:
-        for _ in range(1 if what == "flip" else rng.choice((4, 20, 60))):
+        for _ in range(1 if what == "flip" else rng.choice((4, 20, len(data) // 50))):
             data[at] ^= 1 << rng.randrange(8)
             at = rng.randrange(len(data))
     elif what == "zeros":
