@@ -1,6 +1,5 @@
 """Some dozens of drawn jobs, of which `make faults` draws thousands, and damage to each file that a kill leaves."""
 
-import itertools
 from collections import Counter
 
 import pytest
@@ -17,18 +16,29 @@ def test_drawn_jobs_end_as_if_nothing_had_disturbed_them(first, zygote, memory):
     assert not failures, "\n\n".join(failures)
 
 
-LEFT = {
-    "work-folder.json": 0.3, "owner.json": 0.3, "-lock": 0.3, "journal": 0.6, "shard-size": 0.4, "inputs/stdin": 0.3,
-    "/shards/": 0.5, r"\.bin\..*partial": 0.7, r"\.idx\..*partial": 0.6, "commit": 0.6, r"x_text_document\.bin$": 0.9,
-}  # fmt: skip
-"""Files that a killed build leaves, and after what share of its calls each is there; see Event.is_publishing."""
-PUBLISHING = {r"\.idx\..*partial", "commit", r"x_text_document\.bin$"}
+LEFT = [  # a file that a kill leaves, the share of the calls after which it is there, and damage that is done in any run
+    ("work-folder.json", 0.3, False, {"flip", "remove"}),
+    ("owner.json", 0.3, False, {"truncate"}),
+    ("-lock", 0.3, False, {"zeros"}),
+    ("journal", 0.6, False, {"digits", "flips", "truncate"}),
+    ("shard-size", 0.4, False, {"digits"}),
+    ("inputs/stdin", 0.3, False, {"flip"}),
+    ("/shards/", 0.5, False, {"flips", "remove"}),
+    (r"\.bin\..*partial", 0.7, False, {"flips", "lengthen", "remove"}),
+    (r"\.idx\..*partial", 0.6, True, {"flip"}),
+    ("commit", 0.6, True, {"empty", "flip"}),
+    (r"x_text_document\.bin$", 0.9, True, {"flip", "lengthen"}),
+]
+CASES = [
+    pytest.param(file, share, is_publishing, how, marks=[] if how in always else [pytest.mark.exhaustive])
+    for file, share, is_publishing, always in LEFT
+    for how in dict.fromkeys(DAMAGES)
+]
 
 
-@pytest.mark.quick(20)
-@pytest.mark.parametrize(("file", "how"), [*itertools.product(LEFT, dict.fromkeys(DAMAGES))])
-def test_any_file_that_is_left_may_be_damaged(file, how, zygote, memory):
-    kill = Event(kind="strike", what="kill", share=LEFT[file], is_publishing=file in PUBLISHING)
+@pytest.mark.parametrize(("file", "share", "is_publishing", "how"), CASES)
+def test_any_file_that_is_left_may_be_damaged(file, share, is_publishing, how, zygote, memory):
+    kill = Event(kind="strike", what="kill", share=share, is_publishing=is_publishing)
     events = (kill, Event(kind="damage", what=how, file=file))
     job, counts = Job(seed=5, command="build", inputs=("stdin 0", "long 1"), options=(), events=events), Counter()
     failure = try_job(job, zygote, memory, counts)
