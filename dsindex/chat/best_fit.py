@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @njit(cache=True, nogil=True)
 def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], int, NDArray[np.int32]]:
-    """Place conversations into blocks: O(n) copies, and O(log capacity) of search for each block and length.
+    """Place conversations into blocks: O(n) copies, and O(sqrt(capacity)) of search for each block and length.
 
     Conversations of equal length are placed together: the fullest block with room for one of them takes as many as fit,
     since it remains the fullest. `newest[r]` is the most recently filled block with r free places, and `older` links it
-    to the one before. The tree has a leaf for each r, and a node is 1 iff a leaf under it has a block.
+    to the one before. `num_used[s]` counts the r of a stretch that have a block: a search steps over empty ones.
 
     Args:
         sizes: Places of each conversation, each at least 1; those above `capacity` are left out. At most 2**31 - 1.
@@ -28,10 +28,8 @@ def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32
         longest first. Blocks are numbered in the order in which they were begun.
     """
     order, ends = _longest_first(sizes, capacity)
-    width = 1
-    while width < capacity + 1:
-        width *= 2
-    tree = np.zeros(2 * width, np.uint8)
+    stretch = int(np.sqrt(capacity)) + 1
+    num_used = np.zeros(capacity // stretch + 1, np.int32)
     newest = np.full(capacity + 1, -1, np.int32)
     older = np.empty(order.size, np.int32)  # as many as blocks are used
     blocks = np.full(sizes.size, -1, np.int32)
@@ -41,24 +39,24 @@ def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32
         size = sizes[order[at]]
         end = ends[size]
         while at < end:
-            leaf = _find_room(tree, width + size)
-            if leaf == 0:
+            free = size
+            while free <= capacity and newest[free] == -1:
+                free += stretch if free % stretch == 0 and num_used[free // stretch] == 0 else 1
+            if free > capacity:
                 free, block = capacity, num_blocks
                 num_blocks += 1
             else:
-                free = leaf - width
                 block = newest[free]
                 newest[free] = older[block]
-                if newest[free] == -1:
-                    _clear(tree, leaf)
+                num_used[free // stretch] -= newest[free] == -1
             last = min(at + free // size, end)
             free -= (last - at) * size
             while at < last:
                 blocks[order[at]] = block
                 at += 1
+            num_used[free // stretch] += newest[free] == -1
             older[block] = newest[free]
             newest[free] = block
-            _set(tree, width + free)
     return blocks, num_blocks, order
 
 
@@ -109,34 +107,3 @@ def arrange(
             conversations[nexts[number]] = conversation
             nexts[number] += 1
     return starts
-
-
-@njit(cache=True, nogil=True)
-def _find_room(tree: NDArray[np.uint8], leaf: int) -> int:
-    """Return the first set leaf from `leaf` on, or 0: go up to a used right neighbour, then down its left side."""
-    if tree[leaf]:
-        return leaf
-    while leaf > 1 and (leaf % 2 == 1 or tree[leaf + 1] == 0):
-        leaf //= 2
-    if leaf <= 1:
-        return 0
-    leaf += 1
-    while 2 * leaf < tree.size:
-        leaf = 2 * leaf if tree[2 * leaf] else 2 * leaf + 1
-    return leaf
-
-
-@njit(cache=True, nogil=True)
-def _set(tree: NDArray[np.uint8], leaf: int) -> None:
-    while leaf >= 1 and tree[leaf] == 0:
-        tree[leaf] = 1
-        leaf //= 2
-
-
-@njit(cache=True, nogil=True)
-def _clear(tree: NDArray[np.uint8], leaf: int) -> None:
-    tree[leaf] = 0
-    leaf //= 2
-    while leaf >= 1 and tree[2 * leaf] == 0 and tree[2 * leaf + 1] == 0:
-        tree[leaf] = 0
-        leaf //= 2

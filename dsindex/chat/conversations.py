@@ -64,6 +64,9 @@ DEFAULT_ROLES: Mapping[str, str] = {
 TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 """Roles of messages that do not end a turn: the model continues after them."""
 
+MESSAGE_KEYS = ("tools", "functions", "function_calls", "documents", "reasoning_details", "refusal")
+"""Keys of a message that few templates write; the counts of notes name those that a template does not mention."""
+
 LEARN_KEYS: Mapping[str, bool] = {
     **dict.fromkeys(("weight", "train", "training", "trainable", "loss", "loss_weight", "loss_scale"), True),
     **dict.fromkeys(("loss_mask", "train_on_turn", "learn"), True),
@@ -90,6 +93,7 @@ UNTRAINED_END = "an untrained end of the last reply"
 """The template writes the token that ends a reply outside of `{% generation %}`."""
 REORDERED_REPLY = "text or a thought after a tool call"
 OTHER_THOUGHTS = "a thought in unknown tags"
+QUOTED_ARGUMENTS = "arguments of a tool call as a quoted string"
 
 _T = TypeVar("_T")
 _KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object", bool: "true or false"}
@@ -542,6 +546,12 @@ def content_text(message: Message) -> str:
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
+def function_of(call: dict[str, Any]) -> dict[str, Any]:
+    """Return what has the name of a tool or a call, and its arguments: its `function`, or itself."""
+    function = call.get("function")
+    return function if isinstance(function, dict) else call
+
+
 def _add_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> None:
     """Add the turns of tool calls that follow a reply to it, with their texts and thoughts."""
     before = content_text(reply)
@@ -623,7 +633,7 @@ def _unquote_arguments(text: str) -> str:
 def _read_call(call: object, where: str) -> dict[str, Any]:
     """Return a call in OpenAI's form, with its arguments as an object if they are one in a text."""
     outer: dict[str, Any] = call if isinstance(call, dict) else {}
-    function: dict[str, Any] = outer["function"] if isinstance(outer.get("function"), dict) else outer
+    function = function_of(outer)
     if not isinstance(function.get("name"), str):
         raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {show_value(call)}")
     arguments: object = next((function[key] for key in ARGUMENT_KEYS if function.get(key) is not None), {})

@@ -8,6 +8,7 @@ puts as many as fit into each sequence, and repeats the whole prompt in each (te
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -21,12 +22,15 @@ import numpy as np
 from dsindex.chat.config import InstructionConfig, control_tokens
 from dsindex.chat.construction import MessageConstruction, group_exchanges
 from dsindex.chat.conversations import (
+    MESSAGE_KEYS,
     OTHER_THOUGHTS,
+    QUOTED_ARGUMENTS,
     REASONING_KEYS,
     TOOL_ROLES,
     UNTRAINED_END,
     check_text,
     content_text,
+    function_of,
     strings_in,
 )
 from dsindex.chat.rendering import ChatTemplate, SearchedText, has_content
@@ -37,7 +41,6 @@ from dsindex.chat.tokens import (
     FastTexts,
     MarkedText,
     MaskedTokens,
-    as_reference,
     encode_with_reference,
     mask_between_markers,
     read_chat_files,
@@ -106,7 +109,7 @@ class _Prompt(Protocol):
 
 
 class InstructionEncoder:
-    """Encodes records by message construction or by a chat template. Picklable and thread-safe.
+    """Encodes records by message construction or by a chat template. Thread-safe.
 
     Args:
         config: The form of the records, and what is trainable.
@@ -132,12 +135,12 @@ class InstructionEncoder:
         sources = self._template.sources if self._template else ()
         self.tag_pairs = find_tag_pairs("\n".join([*sources, *tokenizer.special_contents()]))
         """Tags of the thoughts in replies."""
+        own_keys = () if self._template is None else MESSAGE_KEYS
+        self.unread_keys = {key for key in own_keys if not any(key in source for source in sources)}
+        """Keys of messages whose values the template leaves out."""
         blocks = (rf"{re.escape(opening)}\s*{re.escape(closing)}\s*" for opening, closing in self.tag_pairs)
         self.empty_thought = re.compile("|".join(blocks))
         self._reader = replace(config.reader, tag_pairs=self.tag_pairs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return functools.partial(InstructionEncoder, fast=self._fast), (self.config, self._tokenizer)
 
     def why_not_fast(self) -> str | None:
         """Return why the fast engine cannot make the masks of this configuration; None if it can, or is not used."""
@@ -455,52 +458,59 @@ class _Chat:
         variables = self._conversation.variables
         notes = {name for name in variables if name not in _DATA and not self._encoder.reads_variable(name)}
         texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))
-        for holder in (*self._conversation.messages, {name: variables[name] for name in _DATA if name in variables}):
-            for key, value in holder.items():
-                if key not in _WRITTEN:
-                    continue
+        for message in self._conversation.messages:
+            for key, value in message.items():
                 name = REASONING_KEYS[0] if key in REASONING_KEYS else key
-                if name not in notes and not _WRITTEN[key](value, texts[name], holder):
+                if key not in _WRITTEN:
+                    notes.update([key] if key in self._encoder.unread_keys and value else ())
+                elif name not in notes and not _WRITTEN[key](value, texts[name], message):
                     notes.add(name)
+        for name, is_written in _DATA.items():
+            if name in variables and not is_written(variables[name], texts[name]):
+                notes.add(name)
         yield from sorted(notes)
+        if _has_quoted_arguments(self._conversation.messages, SearchedText(text)):
+            yield QUOTED_ARGUMENTS
         if self._encoder.config.reasoning == "mask" and any(has_other_tags(text[begin:end]) for begin, end in spans):
             yield OTHER_THOUGHTS
+        if spans and not self._encoder.config.markers and self._is_end_untrained(text, *spans[-1]):
+            yield UNTRAINED_END
+
+    def _is_end_untrained(self, text: str, begin: int, end: int) -> bool:
+        """Tell whether a special token follows the last trained span, which does not end with one."""
         pattern = self._encoder.special_pattern
-        if spans and pattern is not None and not self._encoder.config.markers:
-            begin, end = spans[-1]
-            after = text[end : end + 64].lstrip()
-            ends = [match.end() for match in pattern.finditer(text, max(begin, end - 64), end)]
-            is_ended = bool(ends) and not text[ends[-1] : end].strip()
-            if not is_ended and pattern.match(after):
-                yield UNTRAINED_END
+        if pattern is None or not pattern.match(text[end : end + 64].lstrip()):
+            return False
+        ends = [match.end() for match in pattern.finditer(text, max(begin, end - 64), end)]
+        return not ends or bool(text[ends[-1] : end].strip())
 
 
-def _has_reasoning(thought: str, text: SearchedText, _message: Mapping[str, Any]) -> bool:
-    return thought.strip() in text
+def _has_names(items: Sequence[dict[str, Any]], text: SearchedText) -> bool:
+    return all(str(function_of(item).get("name", "")) in text for item in items)
 
 
-def _has_names(items: Sequence[Mapping[str, Any]], text: SearchedText, _message: Mapping[str, Any]) -> bool:
-    described = [item.get("function", item) for item in items]
-    return all(str(own.get("name", "")) in text for own in described if isinstance(own, dict))
+def _has_quoted_arguments(messages: Sequence[Message], text: SearchedText) -> bool:
+    """Tell whether a text has the arguments of a call, which are JSON in a text, as JSON's form of that text."""
+    calls = chain.from_iterable(message.get("tool_calls", ()) for message in messages)
+    given = (function_of(call).get("arguments") for call in calls)
+    return any(json.dumps(own, ensure_ascii=False) in text for own in given if isinstance(own, str) and '"' in own)
 
 
-def _has_documents(documents: Sequence[Mapping[str, Any]], text: SearchedText, _message: Mapping[str, Any]) -> bool:
+def _has_documents(documents: Sequence[Mapping[str, Any]], text: SearchedText) -> bool:
     values = [[own for own in document.values() if isinstance(own, str)] for document in documents[:_CHECKED_DOCUMENTS]]
     return all(any(own.strip() in text for own in texts) for texts in values)
 
 
 _CHECKED_DOCUMENTS = 100
 """A field that the template does not write is looked for in the whole text, once for each document."""
-_DATA = ("tools", "documents")
-"""Variables whose values a template has to write."""
+_DATA: dict[str, Callable[[Any, SearchedText], bool]] = {"tools": _has_names, "documents": _has_documents}
+"""Variable of a record -> whether a text has its value."""
 _WRITTEN: dict[str, Callable[[Any, SearchedText, Mapping[str, Any]], bool]] = {
     "content": lambda _, text, message: has_content(message, text),
-    **dict.fromkeys(REASONING_KEYS, _has_reasoning),
-    "tool_calls": _has_names,
-    "tools": _has_names,
-    "documents": _has_documents,
+    **dict.fromkeys(REASONING_KEYS, lambda thought, text, _: thought.strip() in text),
+    "tool_calls": lambda calls, text, _: _has_names(calls, text),
 }
-"""Key of a message or a record -> whether a text has its value."""
+"""Key of a message -> whether a text has its value."""
 
 
 class _Constructed:
@@ -627,7 +637,7 @@ def make_recipe(
         chat_templates=tuple(sorted(chat_templates.items())),
     )
     reason = make_instruction_encoder(recipe).why_not_fast()
-    return recipe if reason is None else replace(recipe, engine=as_reference(engine, reason))
+    return recipe if reason is None else replace(recipe, engine=replace(engine, fast=None, reason=reason))
 
 
 @functools.lru_cache(maxsize=2)
@@ -643,6 +653,6 @@ def make_instruction_encoder(recipe: EncoderRecipe) -> InstructionEncoder:
         special_tokens=dict(recipe.special_tokens),
         chat_templates=dict(recipe.chat_templates),
     )
-    is_fast = recipe.engine.name != recipe.engine.reference
+    is_fast = recipe.engine.fast is not None
     fast = FastTexts(recipe.tokenizer, recipe.engine, tokenizer) if is_fast else None
     return InstructionEncoder(msgspec.json.decode(recipe.config, type=InstructionConfig), tokenizer, fast=fast)

@@ -17,7 +17,6 @@ import json
 import re
 from collections.abc import KeysView, ValuesView
 from collections.abc import Set as AbstractSet
-from functools import partial
 from itertools import product
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -29,7 +28,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.utils import Namespace, _PassArg, missing
 from jinja2.visitor import NodeTransformer
 
-from dsindex.chat.conversations import TOOL_ROLES, parse_json
+from dsindex.chat.conversations import TOOL_ROLES, function_of, parse_json
 from dsindex.chat.replies import Rendered, ReplyFinder, Span
 from dsindex.chat.thoughts import THINK, find_thoughts
 from dsindex.errors import InputError, RecordProblem
@@ -87,7 +86,7 @@ _LARGE_WIDTH = {
 
 
 class ChatTemplate:
-    """A compiled template. Picklable and thread-safe.
+    """A compiled template. Thread-safe.
 
     Args:
         source: jinja2 text.
@@ -112,15 +111,6 @@ class ChatTemplate:
         join_lines: bool = False,
         reply_role: str | None = "assistant",
     ) -> None:
-        self._remake = partial(
-            ChatTemplate,
-            source,
-            tool_source=tool_source,
-            constants=constants,
-            date=date,
-            join_lines=join_lines,
-            reply_role=reply_role,
-        )
         self._reply_role = reply_role
         # None rather than missing, as in transformers: templates test `tools is not none`.
         self._constants = {"tools": None, "documents": None, **(constants or {}), "add_generation_prompt": False}
@@ -131,9 +121,6 @@ class ChatTemplate:
         self.sources = tuple(filter(None, [source, tool_source]))
         self.names = self._main.names | self._for_tools.names
         """Names of variables that the template reads or sets."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._remake, ()
 
     def render(self, messages: Sequence[dict[str, Any]], **variables: object) -> Rendered:
         """Render one conversation.
@@ -267,7 +254,7 @@ def _as_text(content: Any) -> Any:  # noqa: ANN401 - as above
 
 def _other_arguments(call: dict[str, Any]) -> dict[str, Any]:
     """Return a call with its arguments as an object if they are JSON in a text, or the other way round."""
-    own = call["function"] if isinstance(call.get("function"), dict) else call
+    own = function_of(call)
     given = own.get("arguments")
     other = {**own, "arguments": parse_json(given) if isinstance(given, str) else _tojson(given)}
     return {**call, "function": other} if own is not call else other

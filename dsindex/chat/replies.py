@@ -18,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsindex.chat.conversations import last_turn
+from dsindex.chat.conversations import function_of, last_turn
 from dsindex.chat.thoughts import TAG_PAIRS
 from dsindex.errors import RecordProblem
 
@@ -264,7 +264,7 @@ def _mark(message: Message, number: int) -> Message:
 
 
 def _mark_call(call: dict[str, Any], mark: Callable[[Any], Any], sentinel: str) -> dict[str, Any]:
-    own = call.get("function", call)
+    own = function_of(call)
     arguments = own.get("arguments")
     if isinstance(arguments, str):
         # Inside of the braces: templates ask whether it begins with one.
@@ -273,7 +273,7 @@ def _mark_call(call: dict[str, Any], mark: Callable[[Any], Any], sentinel: str) 
         marked = {**own, "arguments": mark(arguments)}
         if marked == own:
             marked["name"] = mark(own.get("name"))
-    return {**call, "function": marked} if "function" in call else marked
+    return marked if own is call else {**call, "function": marked}
 
 
 def _show(text: str) -> str:

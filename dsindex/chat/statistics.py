@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from dsindex.chat.conversations import OTHER_THOUGHTS, REORDERED_REPLY, TRAINED_QUESTION, UNTRAINED_END
+from dsindex.chat.conversations import (
+    OTHER_THOUGHTS,
+    QUOTED_ARGUMENTS,
+    REORDERED_REPLY,
+    TRAINED_QUESTION,
+    UNTRAINED_END,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,6 +69,7 @@ _MEANINGS = {
     TRAINED_QUESTION: "only replies are trained on",
     REORDERED_REPLY: "templates write thoughts first, then text, then tool calls",
     OTHER_THOUGHTS: "it is kept and trained on like text",
+    QUOTED_ARGUMENTS: "the template writes JSON text in quotes; store arguments as objects",
 }
 
 

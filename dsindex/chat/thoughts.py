@@ -39,7 +39,8 @@ _NOT_QUOTED = "(?<![`'\"])"
 _TAG_NAME = re.compile(r"<([\w:.-]{0,16}(?:think|thought|reason)[\w:.-]{0,16})>", re.IGNORECASE)
 _OPENING_TAGS = "|".join(re.escape(opening) for opening, _ in TAG_PAIRS)
 _LIKE_A_TAG = re.compile(
-    rf"{_NOT_QUOTED}(?:<[^\s<>]{{0,16}}(?:think|thought|reason)[^<>\n]{{0,24}}>|{_OPENING_TAGS})", re.IGNORECASE
+    rf"{_NOT_QUOTED}(?:<[^\s<>]{{0,16}}(?:think|thought|reason|scratchpad|reflect)[^<>\n]{{0,24}}>|{_OPENING_TAGS})",
+    re.IGNORECASE,
 )
 _BLANKS = re.compile(r"\s*")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import unicodedata
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,12 +25,11 @@ from dsindex.store.read import is_stored
 from dsindex.text.encoders import TokenBatch, encode_all, encode_by_reference, make_encoder
 from dsindex.text.engines import adds_prefix_space, differing_tokens
 from dsindex.text.tokenizer import (
-    LibraryError,
     Tokenizer,
-    library_errors,
     load_tokenizer,
     read_folder_config,
     read_tokenizer_bytes,
+    refused,
     shared_tokenizer,
     token_text,
 )
@@ -114,11 +113,8 @@ class ChatTokenizer:
         self.chat_templates = dict(chat_templates or {})
         exact = _with_exact_offsets(tokenizer_json).encode()
         self._data = Tokenizer(name="the tokenizer", content=exact, sha256="", vocabulary_size=0, special_tokens=())
-        try:
-            with library_errors():
-                self._tokenizer = shared_tokenizer(self._data)
-        except LibraryError as error:
-            raise TokenizerError(f"not the text of a tokenizer.json: {error}") from error
+        with refused("not the text of a tokenizer.json"):
+            self._tokenizer = shared_tokenizer(self._data)
 
     @classmethod
     def from_path(cls, path: Path) -> ChatTokenizer:
@@ -223,31 +219,26 @@ def read_chat_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     return {name: text for name, text in tokens.items() if text is not None}, templates
 
 
-def mask_from_spans(
-    offsets: NDArray[np.int64], spans: Sequence[CharacterSpan], *, num_characters: int
-) -> NDArray[np.uint8]:
-    """Return a mask of the tokens that cover at least one trainable character.
+def mask_from_spans(begins: NDArray[np.int64], ends: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Return a mask of the tokens that cover at least one trainable character, or byte.
 
     Args:
-        offsets: Shape [tokens, 2], characters covered by each token, end exclusive; tokens may overlap.
-        spans: Trainable characters, end exclusive, in any order.
-        num_characters: Length of the text.
+        begins: First character of each token, ascending; tokens may overlap.
+        ends: One past the last, ascending; same shape. A token without characters counts as covering the one at its
+            position.
+        spans: Trainable characters: begin and end of spans that are not empty, shape [spans, 2].
 
     Returns:
         1 for trainable, 0 for masked; shape [tokens].
 
-    >>> mask_from_spans(np.array([[0, 2], [2, 5], [5, 6]]), [(3, 5)], num_characters=6)
+    >>> mask_from_spans(np.array([0, 2, 5]), np.array([2, 5, 6]), np.array([[3, 5]]))
     array([0, 1, 0], dtype=uint8)
     """
-    trainable = np.zeros(num_characters + 1, dtype=bool)
-    for begin, end in spans:
-        trainable[begin:end] = True
-    # Trainable characters before each position.
-    before = np.zeros(num_characters + 2, dtype=np.int64)
-    np.cumsum(trainable, out=before[1:])
-    begins, ends = offsets[:, 0], offsets[:, 1]
-    # A token without characters counts as covering the one at its position; the end of the text is never trainable.
-    mask: NDArray[np.uint8] = (before[np.maximum(ends, begins + 1)] > before[begins]).astype(np.uint8)
+    first = np.searchsorted(np.maximum(ends, begins + 1), spans[:, 0], side="right")
+    after = np.searchsorted(begins, spans[:, 1])
+    mask = np.zeros(len(ends), np.uint8)
+    for begin, end in zip(first.tolist(), after.tolist(), strict=True):
+        mask[begin:end] = 1
     return mask
 
 
@@ -310,7 +301,7 @@ AUDITED_BYTES = 64 << 10
 
 
 class FastTexts:
-    """The fast engine for instruction data. Picklable; threads may share it.
+    """The fast engine for instruction data. Threads may share it.
 
     Args:
         tokenizer: The tokenizer.
@@ -321,9 +312,6 @@ class FastTexts:
     def __init__(self, tokenizer: Tokenizer, engine: Engine, reference: ChatTokenizer) -> None:
         self._tokenizer, self._engine, self._reference = tokenizer, engine, reference
         self._encoder = make_encoder(tokenizer, engine)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FastTexts, (self._tokenizer, self._engine, self._reference)
 
     def encode_ids(self, texts: Sequence[str]) -> TokenBatch:
         """Tokenize texts, each on its own.
@@ -347,10 +335,11 @@ class FastTexts:
             TokenizerError: If the engine and the reference return other tokens or masks for an audited text.
         """
         batch = self._encoder.encode([text.text for text in texts])
-        ends = np.cumsum(self._lengths.take(batch.tokens), dtype=np.int64)
+        sizes = self._lengths.take(batch.tokens)
+        ends = np.cumsum(sizes, dtype=np.int64)
         # Where each text begins, in bytes of tokens.
         bases = np.concatenate([[0], ends])[starts_of(batch.lengths)]
-        mask = _mask_tokens(ends, _places_of_spans(texts, bases))
+        mask = mask_from_spans(ends - sizes, ends, _places_of_spans(texts, bases))
         found = [
             MaskedTokens(tokens=tokens, mask=mask[begin:end])
             for tokens, (begin, end) in zip(batch.split(), pairwise(starts_of(batch.lengths).tolist()), strict=True)
@@ -405,24 +394,12 @@ class FastTexts:
         return lengths
 
 
-def as_reference(engine: Engine, reason: str) -> Engine:
-    """Return the reference in place of an engine, with the reason why it is used."""
-    return replace(
-        engine,
-        name=engine.reference,
-        version=engine.reference_version,
-        prefix=(),
-        suffix=(),
-        differing=(),
-        reason=reason,
-    )
-
-
 def encode_with_reference(tokenizer: ChatTokenizer, text: MarkedText) -> MaskedTokens:
     """Tokenize a text and mask the tokens without a trainable character, by the offsets of the reference."""
     encoded = tokenizer.encode(text.text)
-    mask = mask_from_spans(encoded.offsets, text.spans, num_characters=len(text.text))
-    return MaskedTokens(tokens=encoded.ids, mask=mask)
+    spans = np.array([span for span in text.spans if span[0] < span[1]], np.int64).reshape(-1, 2)
+    begins, ends = encoded.offsets.T
+    return MaskedTokens(tokens=encoded.ids, mask=mask_from_spans(begins, ends, spans))
 
 
 def _places_of_spans(texts: Sequence[MarkedText], bases: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -436,19 +413,6 @@ def _places_of_spans(texts: Sequence[MarkedText], bases: NDArray[np.int64]) -> N
     after = np.repeat(bases[1:], counts)[::2]
     spans[:, 1] = np.minimum(spans[:, 1], after)
     return spans[spans[:, 0] < spans[:, 1]]
-
-
-def _mask_tokens(ends: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Mark the tokens that have a byte in a span.
-
-    For tokens of 2, 3 and 1 bytes, `ends` is [2, 5, 6]; the span (1, 3) has the first two.
-    """
-    first = np.searchsorted(ends, spans[:, 0], side="right")
-    after = np.searchsorted(ends, spans[:, 1], side="left") + 1
-    mask = np.zeros(len(ends), np.uint8)
-    for begin, end in zip(first.tolist(), after.tolist(), strict=True):
-        mask[begin:end] = 1
-    return mask
 
 
 def _is_audited(encoded: bytes) -> bool:

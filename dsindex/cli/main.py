@@ -57,13 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 hint = f"did you mean `{near[0]}`?" if near else "`dsindex --help` lists the commands"
                 raise UsageError(f"there is no command {given[0]!r}", hint=hint)
             parser = make_parser(command, is_brief="-h" in given)
-            words, job = _split_words(command, given)
-            options = parser.parse_args(words)
+            end = given.index("--") if command == "index" and "--" in given else len(given)
+            options = parser.parse_args(given[:end])
             if command is None:
                 return _answer_without_command(options, parser)
             raise_missed_stop()
             if ignored := getattr(options, "ignored", None):
                 _say("note", f"these flags have no effect here: {', '.join(ignored)}")
+            job = {"command": given[end + 1 :]} if end < len(given) else {}  # the words after --
             result = run(command, read_values(options) | job)
             if options.as_json:
                 sys.stdout.write(encode_json(as_plain(result), newline=True, ascii_only=True).decode())
@@ -111,12 +112,6 @@ def as_plain(value: object) -> object:
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
     return value if value is None or isinstance(value, str | float | bool) else str(value)
-
-
-def _split_words(command: str | None, given: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Split off the words after `--`, which are the command of a training job."""
-    place = given.index("--") if command == "index" and "--" in given else len(given)
-    return given[:place], {"command": given[place + 1 :]} if place < len(given) else {}
 
 
 def _answer_without_command(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

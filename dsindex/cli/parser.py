@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "build": "build.BuildFlags",
-    "merge": "merge.MergeConfig",
+    "merge": "datasets.MergeConfig",
     "index": "index.IndexFlags",
     "mix": "mix.MixConfig",
     "verify": "datasets.VerifyConfig",

@@ -22,30 +22,15 @@ from dsindex.runtime.dispatch import WORKER_MEMORY_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from dsindex.commands.api import JoinResult, RawIndexResult
-    from dsindex.commands.build import BuildResult, EstimateResult
-    from dsindex.commands.convert import ConvertResult
-    from dsindex.commands.findings import (
-        ConsumedTokens,
-        Excerpt,
-        InspectResult,
-        TracedSamples,
-        VerifyReport,
-        VerifyResult,
-    )
-    from dsindex.commands.index import IndexResult
-    from dsindex.commands.instruct import BuiltSplit, InstructResult
-    from dsindex.commands.merge import MergeResult
-    from dsindex.commands.mix import MixResult
-    from dsindex.commands.pack import PackResult
-    from dsindex.commands.report import ReportResult
-    from dsindex.commands.results import MadeDataset, TextResult
+    from dsindex.commands import api, build, convert, findings, index, instruct, merge, mix, pack, report, results
     from dsindex.datasets.documents import LengthSummary
     from dsindex.datasets.lineage import DocumentOrigin
     from dsindex.datasets.samples import TracedPart
     from dsindex.runtime.preflight import Estimate
 
 Line: TypeAlias = str | Table
+UNCHANGED: dict[str, Any] = {"markup": False, "highlight": False, "emoji": False, "force_jupyter": False}
+"""Settings of a console that shows text as it is, also in the HTML of a notebook."""
 UNBROKEN = 10_000
 """Columns without a terminal: lines are not broken, so that grep finds them."""
 STYLES = {"green": "intact", "yellow": "note|warning|sound", "red": "(?i:damaged|missing|different)|FAILED|FOUND"}
@@ -68,15 +53,8 @@ VERDICTS = {
 def show(result: object, file: TextIO | None = None) -> None:
     """Print a result as its command does, with colours if the output is a terminal."""
     file = sys.stdout if file is None else file
-    console = Console(
-        file=file,
-        width=None if file.isatty() else UNBROKEN,
-        force_terminal=file.isatty(),
-        force_jupyter=False,  # it would write colours into the HTML of a result
-        markup=False,
-        highlight=False,
-        emoji=False,
-    )
+    is_terminal = file.isatty()
+    console = Console(file=file, width=None if is_terminal else UNBROKEN, force_terminal=is_terminal, **UNCHANGED)
     with console.capture() as laid_out:
         for line in describe(result):
             if isinstance(line, Table):
@@ -124,7 +102,7 @@ def _table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *, num
 # Commands that write datasets and caches.
 
 
-def _text_job(result: TextResult, *, only: str = "", engine: str = "") -> Iterator[str]:
+def _text_job(result: results.TextResult, *, only: str = "", engine: str = "") -> Iterator[str]:
     """Yield how much was read, how fast, and how many records were kept."""
     run, counts = result.run, result.counts
     if result.already_complete:
@@ -153,7 +131,7 @@ def _text_job(result: TextResult, *, only: str = "", engine: str = "") -> Iterat
         yield from _noted(result.notes)
 
 
-def _dataset(dataset: MadeDataset) -> Iterator[str]:
+def _dataset(dataset: results.MadeDataset) -> Iterator[str]:
     """Yield sizes, and the digests by which two people can compare their datasets."""
     sizes = f"{count(dataset.num_documents, 'document')}, {count(dataset.num_sequences, 'sequence')}"
     yield f"{dataset.prefix}: {sizes}, {count(dataset.num_tokens, 'token')}"
@@ -162,19 +140,19 @@ def _dataset(dataset: MadeDataset) -> Iterator[str]:
             yield f"  .{suffix:4} {dataset.files[suffix].digest}"
 
 
-def _built(result: BuildResult) -> Iterator[Line]:
+def _built(result: build.BuildResult) -> Iterator[Line]:
     yield from _packed(result)
     yield from chain.from_iterable(map(_indexed, result.indices))
 
 
-def _merged(result: MergeResult) -> Iterator[Line]:
+def _merged(result: merge.MergeResult) -> Iterator[Line]:
     if result.already_complete:
         yield "already complete"
     yield from chain.from_iterable(map(_dataset, result.datasets))
     yield from _noted(result.notes)
 
 
-def _indexed(result: IndexResult) -> Iterator[Line]:
+def _indexed(result: index.IndexResult) -> Iterator[Line]:
     for each in result.results:
         epochs = ""
         if each.num_epochs is not None and each.tokens_per_epoch is not None:
@@ -192,14 +170,14 @@ def _indexed(result: IndexResult) -> Iterator[Line]:
     yield result.verdict
 
 
-def _packed(result: PackResult | BuildResult) -> Iterator[Line]:
+def _packed(result: pack.PackResult | build.BuildResult) -> Iterator[Line]:
     yield from _text_job(result, engine=result.engine)
     if result.counts.empty_documents:
         yield f"{count(result.counts.empty_documents, 'text')} without tokens"
     yield from chain.from_iterable(map(_dataset, result.datasets))
 
 
-def _instructed(result: InstructResult) -> Iterator[Line]:
+def _instructed(result: instruct.InstructResult) -> Iterator[Line]:
     exported = not all(export.already_complete for export in result.exports)
     made = [*(["packs"] if result.packed else []), *(["exports"] if exported else [])]
     only = f": only {' and '.join(made)} were made" if made else ""
@@ -213,7 +191,7 @@ def _instructed(result: InstructResult) -> Iterator[Line]:
             yield f"  {name}: {count(own['rows'], 'row')}, {own['tokens']:,} tokens, {own['targets']:,} targets"
 
 
-def _split(split: BuiltSplit) -> Iterator[str]:
+def _split(split: instruct.BuiltSplit) -> Iterator[str]:
     from dsindex.chat.statistics import explain_note  # only needed here
 
     own, whole = split.statistics, count(split.statistics.conversations, "conversation")
@@ -232,11 +210,11 @@ def _split(split: BuiltSplit) -> Iterator[str]:
             yield f"  {count(packing.dropped, 'longer sequence')} with {tokens} left out of the blocks"
 
 
-def _converted(result: ConvertResult) -> Iterator[Line]:
+def _converted(result: convert.ConvertResult) -> Iterator[Line]:
     return chain.from_iterable(map(_dataset, result.datasets))
 
 
-def _raw_indexed(result: RawIndexResult) -> Iterator[Line]:
+def _raw_indexed(result: api.RawIndexResult) -> Iterator[Line]:
     entries, dropped = result.account.num_entries, result.account.num_dropped
     yield f"{result.account.index_path}: {count(entries, 'line')}, {dropped:,} faulty left out"
     yield from (f"  left out: {result.file}, line {line} (byte {byte})" for line, byte in result.account.dropped)
@@ -244,7 +222,7 @@ def _raw_indexed(result: RawIndexResult) -> Iterator[Line]:
         yield f"  and {dropped - len(result.account.dropped):,} more"
 
 
-def _joined(result: JoinResult) -> Iterator[Line]:
+def _joined(result: api.JoinResult) -> Iterator[Line]:
     tokens = f"{count(result.header.num_tokens, 'token')} of {count(result.header.token_bytes, 'byte')}"
     yield f"{result.path}: {tokens}, from {count(result.num_files, 'file')}"
 
@@ -256,7 +234,7 @@ def _noted(notes: Iterable[str]) -> Iterator[str]:
 # Commands that read.
 
 
-def _estimated(result: EstimateResult) -> Iterator[Line]:
+def _estimated(result: build.EstimateResult) -> Iterator[Line]:
     size, outputs = format_size(result.bin_bytes + result.idx_bytes), format_size(result.bin_bytes)
     known = result.estimate
     documents, tokens = (_rounded(known, each) for each in (known.documents, known.tokens))
@@ -283,7 +261,7 @@ def _rounded(estimate: Estimate, value: float) -> str:
     return f"{value if estimate.is_exact else float(f'{value:.2g}'):,.0f}"
 
 
-def _mixed(result: MixResult) -> Iterator[Line]:
+def _mixed(result: mix.MixResult) -> Iterator[Line]:
     total = sum(each.tokens for each in result.datasets)
     amount: Callable[[int], int | str] = short_number if max(total, result.tokens) >= 10**7 else int
     others = [name for name in ("valid", "test") if any(getattr(each, f"{name}_tokens") for each in result.datasets)]
@@ -305,7 +283,7 @@ def _mixed(result: MixResult) -> Iterator[Line]:
     yield from result.flags
 
 
-def _first_to_run_out(result: MixResult) -> Iterator[str]:
+def _first_to_run_out(result: mix.MixResult) -> Iterator[str]:
     each = result.first_to_run_out
     after = int(result.tokens / each.epochs) if each.epochs else result.tokens
     if each.tokens_drawn <= each.tokens + result.sequence_length:
@@ -321,7 +299,7 @@ def _first_to_run_out(result: MixResult) -> Iterator[str]:
         yield f"  its {together}, so some tokens repeat before the first epoch ends"
 
 
-def _verified(result: VerifyResult) -> Iterator[Line]:
+def _verified(result: findings.VerifyResult) -> Iterator[Line]:
     if len(result.reports) == 1:
         [report] = result.reports
         yield from _verified_one(report)
@@ -339,7 +317,7 @@ def _verified(result: VerifyResult) -> Iterator[Line]:
             yield from ("", f"{report.path}: {VERDICTS[report.verdict]}", *_failures(report))
 
 
-def _verified_one(report: VerifyReport) -> Iterator[str]:
+def _verified_one(report: findings.VerifyReport) -> Iterator[str]:
     yield f"{report.path}: {VERDICTS[report.verdict]}"
     if report.counts is not None:
         documents = f"{count(report.counts.documents, 'document')} ({report.counts.empty_documents:,} empty)"
@@ -351,12 +329,12 @@ def _verified_one(report: VerifyReport) -> Iterator[str]:
     yield from _failures(report)
 
 
-def _failures(report: VerifyReport) -> Iterator[str]:
+def _failures(report: findings.VerifyReport) -> Iterator[str]:
     yield from (f"  FAILED: {check.name}" for check in report.checks if check.findings)
     yield from (f"  FOUND: {finding}" for finding in report.findings)
 
 
-def _inspected(result: InspectResult) -> Iterator[Line]:
+def _inspected(result: findings.InspectResult) -> Iterator[Line]:
     yield f"{result.path}: {result.kind}"
     for name, value in result.facts.items():
         yield from _fact(name, value)
@@ -388,7 +366,7 @@ def _lengths(what: str, summary: LengthSummary) -> Iterator[str]:
         yield "    " + "  ".join(f"{share}%: {value:,}" for share, value in summary.quantiles.items())
 
 
-def _tokens(excerpt: Excerpt) -> Iterator[str]:
+def _tokens(excerpt: findings.Excerpt) -> Iterator[str]:
     """Yield lines of tokens; those that are trained on are in brackets. A token with a newline ends its line."""
     line, width, place = "", 0, 0
     columns = min(shutil.get_terminal_size((TOKEN_COLUMNS, 0)).columns, TOKEN_COLUMNS) - 4
@@ -413,7 +391,7 @@ def _tokens(excerpt: Excerpt) -> Iterator[str]:
         yield line + more
 
 
-def _traced(result: TracedSamples) -> Iterator[Line]:
+def _traced(result: findings.TracedSamples) -> Iterator[Line]:
     if len(result.samples) > 1:
         total = max(1, sum(each.num_tokens for each in result.datasets))
         yield f"{count(len(result.samples), 'sample')}, {count(total, 'token')}"
@@ -449,7 +427,7 @@ def _origin(origin: DocumentOrigin | None) -> str:
     return part if origin.source is None else f"{part}, from {origin.source.path}, line {origin.source.line:,}"
 
 
-def _consumed(result: ConsumedTokens) -> Iterator[Line]:
+def _consumed(result: findings.ConsumedTokens) -> Iterator[Line]:
     yield f"after {result.consumed:,} of {count(result.num_samples, 'sample')}:"
     rows = [
         (each.prefix, each.num_samples, times, tokens, show_percent(tokens / max(1, sum(each.tokens_by_times))))
@@ -460,7 +438,7 @@ def _consumed(result: ConsumedTokens) -> Iterator[Line]:
     yield _table(rows, ("dataset", "samples", "times read", "tokens", "of its tokens"))
 
 
-def _reported(result: ReportResult) -> Iterator[Line]:
+def _reported(result: report.ReportResult) -> Iterator[Line]:
     yield f"{result.output}: {count(len(result.datasets), 'dataset')}, {format_size(result.size_bytes)}"
     for each in result.datasets:
         told = "not read"
@@ -474,7 +452,7 @@ def _reported(result: ReportResult) -> Iterator[Line]:
 
 
 VIEWS: dict[str, Callable[[Any], Iterator[Line]]] = {
-    view.__annotations__["result"].split(" | ")[0]: view
+    view.__annotations__["result"].split(" | ")[0].partition(".")[2]: view
     for view in (
         *(_built, _consumed, _converted, _estimated, _indexed, _inspected, _instructed, _joined, _merged, _mixed),
         *(_packed, _raw_indexed, _reported, _traced, _verified),

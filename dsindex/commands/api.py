@@ -19,6 +19,7 @@ from dsindex.options.common import ExecutorConfig
 from dsindex.options.datasets import (
     ConvertCommand,
     InspectConfig,
+    MergeConfig,
     RawIndexConfig,
     ReportConfig,
     TraceConfig,
@@ -26,7 +27,6 @@ from dsindex.options.datasets import (
 )
 from dsindex.options.index import IndexConfig
 from dsindex.options.instruct import InstructConfig
-from dsindex.options.merge import MergeConfig
 from dsindex.options.mix import MixConfig
 from dsindex.options.model import Option, Options, options_of
 from dsindex.options.pack import JoinConfig, PackConfig
@@ -117,14 +117,21 @@ def _signature(run: Callable[..., object], model: type[Options]) -> inspection.S
         for name, each in options_of(model).items()
     ]
     parameters.sort(key=lambda parameter: (parameter.kind, parameter.default is not inspection.Parameter.empty))
-    return inspection.Signature(parameters, return_annotation=run.__annotations__["return"])
+    return inspection.Signature(parameters, return_annotation=_Annotation(run.__annotations__["return"]))
+
+
+class _Annotation(str):
+    """The text of a type, which `help` shows without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 def _type_of(option: Option) -> str:
     """Return the type of an option's value, for `help`."""
     is_plain = isinstance(option.kind, type) and not get_args(option.kind)
     name = option.kind.__name__ if is_plain else str(option.kind).replace("typing.", "")
-    return f"{name} | None" if option.default is None else name
+    return _Annotation(f"{name} | None" if option.default is None else name)
 
 
 def _document(text: str, model: type[Options]) -> str:

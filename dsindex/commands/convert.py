@@ -279,7 +279,7 @@ def _copy_tokens(file: DigestingWriter, parts: Sequence[Documents], dtype: np.dt
         try:
             cast = cast_tokens(chunk.astype(chunk.dtype.newbyteorder("="), copy=False), dtype.newbyteorder("="))
         except OverflowError as error:
-            raise FormatError(f"{parts[0].path}: {error}; choose a larger token type") from error
+            raise FormatError(f"{parts[0].path}: {error}", hint="choose a larger token type") from error
         file.write(np.ascontiguousarray(cast.astype(dtype, copy=False)).view(np.uint8).data)
 
 

@@ -24,9 +24,8 @@ from dsindex.megatron.cache import (
     BLENDED_CLASS,
     GPT_CLASSES,
     cache_files,
-    check_cache,
     dataset_parts,
-    encode_record,
+    find_unwritten,
     is_maxtext,
     read_description,
     write_content,
@@ -355,7 +354,7 @@ def _requested_sizes(config: IndexConfig, settings: CacheSettings, train_tokens:
     if config.epochs is not None:
         has_train = any(config.train_data_path or ()) if settings.matrix is None else settings.matrix[0] is not None
         if not has_train:
-            raise InputError("--epochs counts epochs of train, which has no data; use --num-samples")
+            raise InputError("--epochs counts epochs of train, which has no data", hint="use --num-samples")
         return [(samples_for_epochs(config.epochs, train_tokens, rule=settings.rule(0)), None, None)]
     flags: dict[str, Any] = {field.name: getattr(config, field.name, None) for field in fields(TrainingLength)}
     flags |= {"sequence_length": settings.sequence_length, "release": config.megatron_release}
@@ -489,24 +488,16 @@ def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRec
     Raises:
         OutputError: If a file exists that differs and that dsindex did not write, or a file cannot be written.
     """
-    complete = check_cache(files, contents, record)
-    if complete is None:
-        return True
-    is_there = files.exist() and not files.changed(complete)
-    artifact = _artifact(files)
-    *finals, record_path = artifact.finals
-    written: list[tuple[str, Content]] = [(record_path, encode_record(complete))]
-    if is_there:
-        artifact = replace(artifact, finals=(record_path,))
-    else:
-        written = [*zip(finals, contents, strict=True), *written]
+    unwritten = find_unwritten(files, contents, record)
     stored: dict[str, StoredFile | None] = {}
-    for final, content in written:
+    artifact = replace(_artifact(files), finals=tuple(absolute(path) for path, _ in unwritten))
+    for final, (_, content) in zip(artifact.finals, unwritten, strict=True):
         with open_output(artifact.partial(final)) as file:
             write_content(file, content)
         stored[final] = file.as_stored(final)
-    publish([artifact], stored)
-    return is_there
+    if stored:
+        publish([artifact], stored)
+    return len(stored) <= 1
 
 
 def write_sequence_counts(path: str, prefixes: Mapping[str, str]) -> None:

@@ -186,7 +186,7 @@ def _look_at_list(seen: InspectResult, _: InspectConfig) -> None:
 def _look_at_export(seen: InspectResult, _: InspectConfig) -> None:
     manifest = read_export_manifest(seen.path)
     if manifest is None:
-        raise FormatError(f"{seen.path}: the manifest of the export is gone; export it again")
+        raise FormatError(f"{seen.path}: the manifest of the export is gone", hint="export it again")
     files = {os.path.join(seen.path, name): file.size_bytes for name, file in manifest.digests.items()}
     seen.facts |= {"export": manifest.kind, "files": (found := file_sizes(files))}
     for name, of in manifest.splits.items():

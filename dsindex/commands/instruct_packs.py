@@ -64,7 +64,7 @@ def read_published(prefix: str) -> Manifest:
     """
     manifest = read_manifest(prefix)
     if manifest is None:
-        raise FormatError(f"{prefix}: expected the manifest of a dataset, found none; run the same command again")
+        raise FormatError(f"{prefix}: the manifest of this dataset is missing", hint="run the same command again")
     return manifest
 
 

@@ -29,7 +29,7 @@ from dsindex.store.urls import absolute, as_prefix, folder_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.options.merge import MergeConfig
+    from dsindex.options.datasets import MergeConfig
     from dsindex.runtime.progress import Reporter
 
 
@@ -72,8 +72,8 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
             [files] = Assembly(job).complete()
             for file in inputs:
                 if input_status(file.path) != file:
-                    what = "changed while it was merged; leave inputs alone, and run the same command again"
-                    raise InputError(f"{file.path}: {what}")
+                    hint = "rerun the command, and change no input until it ends"
+                    raise InputError(f"{file.path}: changed while it was merged", hint=hint)
             shared = _shared_tokenizer(prefixes, segments)
             content = Content(
                 inputs=[

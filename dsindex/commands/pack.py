@@ -108,7 +108,7 @@ def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
     try:
         token_bytes = token_bytes_for_vocabulary(vocabulary_size) if version.names_token_size else 4
     except ValueError as error:
-        raise TokenizerError(f"{tokenizer.name}: {error}; choose another tokenizer") from error
+        raise TokenizerError(f"{tokenizer.name}: {error}", hint="choose another tokenizer") from error
     token, largest = max(loaded.get_vocab(with_added_tokens=True).items(), key=lambda item: (item[1], item[0]))
     if largest >= 1 << 8 * token_bytes:
         raise TokenizerError(

@@ -11,12 +11,11 @@ from dsindex.datasets.decoding import load_like, load_recorded
 from dsindex.datasets.detect import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.documents import documents_of
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.lineage import find_document_origins
+from dsindex.datasets.lineage import find_document_origins, input_path
 from dsindex.datasets.packed import PbinDocuments
 from dsindex.errors import DsindexError, FormatError, InputError, MissingObjectError, TokenizerError
 from dsindex.formats.manifest import read_manifest
 from dsindex.store.read import fingerprint_input, input_status, is_stored
-from dsindex.store.urls import require_confirmed
 from dsindex.text.tokenizer import decode, load_tokenizer
 
 if TYPE_CHECKING:
@@ -151,15 +150,11 @@ def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None)
 
 def input_problem(manifest: Manifest, number: int, *, given: Iterable[str]) -> str | None:
     """Return what became of an input since the build; None if it is as it was. Only given addresses are contacted."""
-    recorded, absolute = manifest.content.inputs[number], manifest.run.plan.inputs
-    path = recorded.path
+    recorded = manifest.content.inputs[number]
     try:
-        require_confirmed(path, given)
-        if not is_stored(path) and number < len(absolute):
-            path = absolute[number][0]
-            require_confirmed(path, given)
+        path = input_path(manifest, number, given=given)
     except InputError as error:
-        return f"was {error.sentence.removeprefix(f'{path}: ')}"
+        return f"was {error.sentence.removeprefix(f'{recorded.path}: ')}"
     try:
         status = input_status(path)
         if recorded.size_bytes not in {None, status.size_bytes}:

@@ -42,7 +42,7 @@ def run_trace(config: TraceConfig) -> TracedSamples | ConsumedTokens:
     """
     samples, batch = open_samples(config.cache, split=config.split, prefixes=config.prefix), config.global_batch_size
     if isinstance(samples, Packs) and (config.consumed is not None or batch is not None):
-        raise InputError(f"{config.cache}: packs have no steps, as trainers shuffle them; give --sample")
+        raise InputError(f"{config.cache}: packs have no steps, as trainers shuffle them", hint="give --sample")
     if config.consumed is not None:
         return _count_consumed(samples, config.consumed)
     numbers: Sequence[int] = config.sample or ()
@@ -107,7 +107,7 @@ def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None
     match = PACKING.fullmatch(detected.path)
     if detected.kind == "packs" and match is not None:
         if split is not None:
-            raise InputError(f"{path}: these packs are of one split; leave out --split")
+            raise InputError(f"{path}: these packs are of one split", hint="leave out --split")
         dataset = IndexedDataset(f"{match[1]}{TEXT_SUFFIX}" if prefixes is None else prefixes[0], check=False)
         length, multiple = int(match[2]), int(match[3] or 1)
         layout = read_layout(detected.path, dataset.sequence_lengths, sequence_length=length, pad_to_multiple=multiple)

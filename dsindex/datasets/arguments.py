@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from dsindex.errors import UsageError
 from dsindex.store.urls import as_prefix, located
 
 PBIN_SUFFIX = ".pbin"
@@ -51,7 +52,7 @@ def _names(value: AnyDataset | Caches | Iterable[AnyDataset]) -> tuple[str, ...]
     names: list[str] = []
     for subject in subjects:
         if isinstance(subject, Caches):
-            raise ValueError("these are index caches; pass the dataset that they were built for")
+            raise UsageError("these are index caches", hint="pass the dataset that they were built for")
         names += subject.prefixes if isinstance(subject, Result) else [os.fspath(subject)]
     if not names:
         raise ValueError("no dataset was given")
@@ -62,7 +63,7 @@ def one_prefix(value: AnyDataset | Iterable[AnyDataset]) -> str:
     """Return the prefix of a single dataset."""
     found = _names(value)
     if len(found) > 1:
-        raise ValueError(f"{len(found)} datasets were given ({', '.join(found)}); choose one")
+        raise UsageError(f"{len(found)} datasets were given ({', '.join(found)})", hint="choose one")
     return found[0]
 
 
@@ -73,7 +74,7 @@ def list_text_prefixes(value: AnyDataset | Iterable[AnyDataset]) -> tuple[str, .
     found = _names(value)
     packed = next((prefix for prefix in found if prefix.endswith(PBIN_SUFFIX)), None)
     if packed is not None:
-        raise ValueError(f"{packed} is not a .bin and .idx; convert it: dsindex convert")
+        raise UsageError(f"{packed} is not a .bin and .idx", hint="convert it: dsindex convert")
     return tuple(as_prefix(prefix) for prefix in found)
 
 
@@ -83,7 +84,7 @@ def cache_folder(value: AnyDataset | Caches) -> str:
         return one_prefix(value)
     if len(value.folders) != 1:
         folders = ", ".join(value.folders) or "no folder"
-        raise ValueError(f"the result has caches in {folders}; pass one folder")
+        raise UsageError(f"the result has caches in {folders}", hint="pass one folder")
     return value.folders[0]
 
 
@@ -98,7 +99,7 @@ def tokenizer_path(value: Any) -> Any:  # noqa: ANN401 - anything the caller pas
     library = sys.modules.get("tokenizers")
     if library is None or not isinstance(value, library.Tokenizer):
         if hasattr(value, "backend_tokenizer"):
-            raise ValueError("this is not a tokenizers.Tokenizer; pass its backend_tokenizer")
+            raise UsageError("this is not a tokenizers.Tokenizer", hint="pass its backend_tokenizer")
         return value
     import tempfile
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import operator
+import os
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeVar, cast, overload
 
 import numpy as np
 
 from dsindex.errors import DsindexError, MissingPackageError, install_command
 from dsindex.messages import count
+from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Item = TypeVar("Item")
+PATHS = frozenset({"path", "prefix", "jsonl_path", "index_path", "document_index", "sample_index", "shuffle_index"})
+PATHS |= {"dataset_index", "dataset_sample_index"}
+"""Arguments of datasets that may be paths."""
 
 
 class MapDataset(ABC, Generic[Item]):
@@ -28,8 +34,8 @@ class MapDataset(ABC, Generic[Item]):
     """What an item is called."""
     place: str
     """The dataset's path in messages."""
-    _reopen: Callable[[], Any]
-    """Opens the dataset again, also in another process and folder."""
+    _arguments: dict[str, Any]
+    """The arguments by which it is opened again, also in another process and folder."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -53,8 +59,14 @@ class MapDataset(ABC, Generic[Item]):
         """Return many items, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
 
+    def _keep_arguments(self, given: Mapping[str, Any]) -> None:
+        """Keep the arguments of `__init__`, which are its `locals()` at its begin; paths become absolute."""
+        own = {name: value for name, value in given.items() if name not in {"self", "__class__"}}
+        paths = {name: absolute(os.fspath(own[name])) for name in PATHS & own.keys() if _is_path(own[name])}
+        self._arguments = own | paths
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._reopen, ()
+        return partial(type(self), **self._arguments), ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.place!r}: {count(len(self), self.item)})"
@@ -83,6 +95,10 @@ class MapDataset(ABC, Generic[Item]):
         if not -size <= number < size:
             raise IndexError(f"{self.place}: there is no {self.item} {number}; it has {size}")
         return number + size if number < 0 else number
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str | os.PathLike)
 
 
 # Tensors instead of arrays, for datasets with `torch=True`. torch is an optional package, imported on first use.

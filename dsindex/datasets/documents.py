@@ -38,22 +38,19 @@ class Documents:
     ends_of: Callable[[NDArray[np.integer[Any]]], NDArray[np.int64]]
     """Returns where documents end in `tokens`, given their numbers; 0 for -1, which ends before the first."""
 
-    def ends(self, begin: int, end: int) -> NDArray[np.int64]:
-        """Return where the documents [begin, end) end in `tokens`."""
-        return self.ends_of(np.arange(begin, end))
-
     def spans(self, documents: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """Return rows [first token, one past the last] of documents."""
         return np.stack([self.ends_of(documents - 1), self.ends_of(documents)], axis=1)
 
     def end(self, document: int) -> int:
         """Return where a document ends in `tokens`; 0 for -1, which ends before the first."""
-        return int(self.ends(document, document + 1)[0])
+        return int(self.ends_of(np.array([document]))[0])
 
     def lengths(self) -> Iterator[NDArray[np.int64]]:
         """Yield the tokens of each document, in file order, a block at a time."""
         for begin in range(0, self.num_documents, BLOCK_DOCUMENTS):
-            yield np.diff(self.ends(begin - 1, min(begin + BLOCK_DOCUMENTS, self.num_documents)))
+            numbers = np.arange(begin - 1, min(begin + BLOCK_DOCUMENTS, self.num_documents))
+            yield np.diff(self.ends_of(numbers))
 
     def span(self, document: int) -> tuple[int, int]:
         """Return the first token of a document, and one past its last.

@@ -27,7 +27,7 @@ from dsindex.datasets.samples import LocatedSample, SampleDataset, SamplePart
 from dsindex.errors import FormatError, InputError, RecordProblem
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.read import is_stored
-from dsindex.store.urls import absolute, located, refuse_address
+from dsindex.store.urls import located, refuse_address
 from dsindex.text.fields import parse_record
 from dsindex.text.jq import Patterns, name_patterns
 
@@ -218,10 +218,12 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         jq_patterns: Mapping[str, str] | Sequence[str],
         special_tokens: Mapping[str, str] | Sequence[str],
     ) -> None:
+        self._keep_arguments(locals())
         fields = name_patterns(jq_patterns)
         self._names = list(fields)
         if SPECIAL_TOKENS_KEY in self._names:
-            raise InputError(f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}; choose another name")
+            what = f"jq_patterns: a field cannot be called {SPECIAL_TOKENS_KEY!r}"
+            raise InputError(what, hint="choose another name")
         self._patterns = Patterns(fields)
         self._tokenizer = tokenizer
         named = dict(special_tokens) if isinstance(special_tokens, Mapping) else {text: text for text in special_tokens}
@@ -230,14 +232,6 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         path = refuse_address(os.fspath(jsonl_path), "expected a file on this machine, as lines are read one by one")
         self.lines = RawLines(path, index_path)
         self.place = self.lines.path
-        self._reopen = partial(
-            InstructionDataset,
-            os.path.abspath(path),
-            None if index_path is None else os.path.abspath(index_path),
-            tokenizer=tokenizer,
-            jq_patterns=jq_patterns,
-            special_tokens=special_tokens,
-        )
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -331,11 +325,11 @@ class PackedInstructionDataset(Packs):
         pad_to_multiple: int = 1,
         torch: bool = False,
     ) -> None:
+        self._keep_arguments(locals())
         self.prefix = located(prefix)
         self._convert = tensor_maker(torch)
         self.sequence_length = sequence_length
         self._shape = {"sequence_length": sequence_length, "pad_id": pad_id, "pad_to_multiple": pad_to_multiple}
-        self._reopen = partial(PackedInstructionDataset, absolute(self.prefix), **self._shape, torch=torch)
         dataset, self._mask = open_masked(self.prefix)
         lengths = dataset.sequence_lengths
         path = packing_prefix(self.prefix, sequence_length, pad_to_multiple)

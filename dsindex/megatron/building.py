@@ -164,7 +164,7 @@ def build_arrays(
         from dsindex.megatron.document_order import build_ordered_document_index
 
         if order.digest is not None and digest_file(order.documents) != order.digest:
-            raise InputError(f"{order.documents}: changed while its cache was built; start again")
+            raise InputError(f"{order.documents}: changed while its cache was built", hint="start again")
         documents = build_ordered_document_index(
             lengths, epochs.num_epochs, begin=begin, sequence_length=rule.sequence_length, order=order, rng=rng
         )

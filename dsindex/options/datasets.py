@@ -1,4 +1,4 @@
-"""The options of commands that read datasets: convert, verify, inspect, report, trace, raw-index."""
+"""The options of commands that read datasets: merge, convert, verify, inspect, report, trace, raw-index."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from dsindex.options.common import (
     OptionalLocalFolder,
     OptionalPath,
     OptionalTokenizer,
+    Output,
     Path,
     Reported,
     Share,
+    TextDatasets,
+    WorkConfig,
 )
 from dsindex.options.model import Options, Parsed, option
 from dsindex.options.numbers import parse_steps
@@ -41,6 +44,27 @@ class Decoded(Options):
     """Tokenizer to use if the recorded one has moved, or if the files name no tokenizer."""
     contact: tuple[str, ...] = option("ADDRESS", default=(), group="")
     """Buckets and servers (s3://BUCKET, https://HOST) to contact although only a manifest names them."""
+
+
+class MergeConfig(WorkConfig):
+    r"""Merge datasets into one.
+
+    Merges .bin/.idx datasets of any program in the order given. (Megatron's merge_datasets.py takes the names in a
+    folder in lexicographic order, _10 before _2.) Sequence modes and all documents are kept, empty ones included.
+    Datasets with different token types cannot be merged, nor datasets with and without modes.
+
+    Examples:
+        dsindex merge --input out/a_text_document out/b_text_document \
+          --output-prefix out/all_text_document
+    """
+
+    group: ClassVar = ""
+    input: TextDatasets = option("PREFIX", kw_only=False)
+    """Datasets in the order of the output: paths without .bin and .idx, on a disk or in object stores."""
+    output_prefix: Output = option("P")
+    """Writes P.bin and P.idx, on a disk or in a bucket (s3://, gs://)."""
+    shuffle_documents: int | None = option("SEED", default=None, excludes=("replace", "keep_shards"))
+    """Write the documents in a random order, for readers that keep the order; P is on a disk and gets no manifest."""
 
 
 class ConvertCommand(Options):
@@ -174,6 +198,10 @@ class InspectConfig(Decoded):
     """Datasets of the index cache, if they have moved."""
 
 
+Samples: TypeAlias = Parsed[int | Sequence[int] | None, tuple[int, ...] | None]
+Steps: TypeAlias = Annotated[Parsed[int | str | None, tuple[int, int] | None], parse_steps]
+
+
 class TraceConfig(Decoded):
     """Show which documents a training sample or step consists of.
 
@@ -198,16 +226,10 @@ class TraceConfig(Decoded):
     """train, valid or test (default: train)."""
     prefix: OptionalDatasets = option("P", default=None, group="")
     """Datasets in the order of the blend, if they have moved; on a disk or in an object store."""
-    sample: Parsed[int | Sequence[int] | None, tuple[int, ...] | None] = option(
-        "K", default=None, group="what to trace, one of", excludes=("step", "consumed")
-    )
+    sample: Samples = option("K", default=None, group="what to trace, one of", excludes=("step", "consumed"))
     """Show these samples, counted from 0."""
-    step: Annotated[Parsed[int | str | None, tuple[int, int] | None], parse_steps] = option(
-        "S",
-        default=None,
-        group="what to trace, one of",
-        needs=("global_batch_size",),
-        excludes=("consumed",),
+    step: Steps = option(
+        "S", default=None, group="what to trace, one of", needs=("global_batch_size",), excludes=("consumed",)
     )
     """Show all samples of a step, or of steps such as 10-19; needs --global-batch-size."""
     consumed: int | None = option("N", default=None, group="what to trace, one of")

@@ -67,7 +67,7 @@ class InstructConfig(RecordsConfig):
     split: Parsed[str | Sequence[float] | None, tuple[float, float, float] | None] = option(
         "A,B,C", default=None, separator=","
     )
-    """Shares of train, valid and test; a hash of its content assigns each conversation."""
+    """Shares of train, valid and test. A hash of its content decides the split of each conversation."""
     split_seed: int = option("N", default=1234)
     """Seed of the split (default: 1234)."""
     export: Parsed[ExportKind | Sequence[ExportKind], tuple[ExportKind, ...]] = option("KIND", default=())
@@ -94,7 +94,7 @@ class InstructConfig(RecordsConfig):
         if self.export:
             refuse_address(self.output_prefix, "--export writes folders, so it needs an output on a disk", ValueError)
         if self.split is not None and not any(self.split):
-            raise ValueError("--split: all shares are 0; give shares of train, valid and test such as 98,1,1")
+            raise UsageError("--split: all shares are 0", hint="give shares of train, valid and test such as 98,1,1")
         if "bridge" in self.export and self.seq_length is None:
             raise ValueError("--export bridge needs --seq-length, the size of a pack")
         if self.seq_length is not None and self.seq_length % self.pad_to_multiple:

@@ -383,8 +383,7 @@ def _configured_files(folder: str, wanted: str | None) -> list[tuple[str | None,
     try:
         configurations = [msgspec.convert(each, _Configuration) for each in described_configurations(folder)]
     except msgspec.ValidationError as error:
-        msg = f"{folder}README.md: {error}; name the files by a pattern instead"
-        raise InputError(msg) from error
+        raise InputError(f"{folder}README.md: {error}", hint="name the files by a pattern instead") from error
     if not configurations and wanted is None:
         return None
     defaults = [each for each in configurations if each.default or each.config_name == "default"] or configurations

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dsindex.chat.config import parse_config
-from dsindex.chat.encode import UNTRAINED_END, InstructionEncoder
+from dsindex.chat.encode import QUOTED_ARGUMENTS, UNTRAINED_END, InstructionEncoder
 from dsindex.chat.tokens import ChatTokenizer
 from dsindex.errors import InputError, RecordProblem, TokenizerError
 from tests.support.chat_tokenizers import train
@@ -228,6 +228,18 @@ NOTES = {
         ("documents", "tool_calls", "tools"),
     ),
     "content": (PLAIN.replace("{{ m.content }}", ""), {}, ("content",)),
+    "other texts": (
+        PLAIN,
+        {"messages": [{"role": "user", "content": "Hi"},
+            {**THINKS, "refusal": "No", "reasoning_details": [{"text": "go"}]}]},
+        ("reasoning_content", "reasoning_details", "refusal"),
+    ),
+    "quoted arguments": (
+        PLAIN.replace("m.content + eos_token", "m.tool_calls[0].function | tojson"),
+        {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [
+            {"function": {"name": "f", "arguments": '{"n": 1}'}}]}]},
+        (QUOTED_ARGUMENTS,),
+    ),
     "a variable": (PLAIN, {"enable_thinking": True}, ("enable_thinking",)),
     "end": (PLAIN.replace("m.content + eos_token", "m.content").replace("{% endgeneration %}",
             "{% endgeneration %}{{ eos_token }}"), {}, (UNTRAINED_END,)),

@@ -2,7 +2,6 @@
 
 import datetime
 import functools
-import pickle
 
 import pytest
 
@@ -27,8 +26,7 @@ CHATML = (
 
 
 def test_template_renders_and_marks_what_is_generated():
-    template = pickle.loads(pickle.dumps(ChatTemplate(CHATML)))  # noqa: S301
-    text, spans = template.render(MESSAGES)
+    text, spans = ChatTemplate(CHATML).render(MESSAGES)
     assert text == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
         "<|im_start|>assistant\nHello!<|im_end|>\n<|im_start|>user\n日本?<|im_end|>\n"

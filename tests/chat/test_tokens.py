@@ -107,8 +107,8 @@ def test_mask_is_that_of_the_characters_and_never_changes_tokens(kind, chat):
     pytest.param([], [(0, 2)], [], id="no-tokens"),
 ])  # fmt: skip
 def test_mask_from_spans_marks_tokens_with_a_trained_character(offsets, spans, expected):
-    characters = max([2, *(end for _, end in offsets)])
-    mask = mask_from_spans(np.array(offsets, dtype=np.int64).reshape(-1, 2), spans, num_characters=characters)
+    begins, ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
+    mask = mask_from_spans(begins, ends, np.array(spans, dtype=np.int64).reshape(-1, 2))
     assert mask.tolist() == expected
 
 

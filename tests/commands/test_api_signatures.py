@@ -9,10 +9,9 @@ import pytest
 import dsindex
 from dsindex.cli.render import VIEWS
 from dsindex.options.build import BuildConfig
-from dsindex.options.datasets import ConvertCommand, InspectConfig, TraceConfig, VerifyConfig
+from dsindex.options.datasets import ConvertCommand, InspectConfig, MergeConfig, TraceConfig, VerifyConfig
 from dsindex.options.index import IndexConfig
 from dsindex.options.instruct import InstructConfig
-from dsindex.options.merge import MergeConfig
 from dsindex.options.mix import MixConfig
 from dsindex.options.model import options_of
 from dsindex.options.pack import PackConfig

@@ -35,14 +35,10 @@ CASES = {
     "no-command": ("frobnicate", {"dsindex --help": ""}),
     "flag": (TEXT.replace("--input", "--inptu"), {"--input": "docs.jsonl", "--inptu": None}),
     "no-flag": (TEXT + " --frobnicate", {"dsindex build -h": ""}),
-    "positional": (
-        "build docs.jsonl --tokenizer-model tok --output-prefix NEW",
-        {"--input": PRINTED, "docs.jsonl": None},
-    ),
-    "pack-output": (
-        "pack --input docs.jsonl --tokenizer-model tok --output-prefix x",
-        {"--output": "NEW.pbin", "--output-prefix": None},
-    ),
+    "positional": ("build docs.jsonl --tokenizer-model tok --output-prefix NEW",
+        {"--input": PRINTED, "docs.jsonl": None}),
+    "pack-output": ("pack --input docs.jsonl --tokenizer-model tok --output-prefix x",
+        {"--output": "NEW.pbin", "--output-prefix": None}),
     # Options of build.
     "unit": (TEXT + " --shard-size 64", {"64MiB": "--shard-size"}),
     "two-names": (TEXT + " --json-keys text text", {"NAME=.KEY": "--json-keys text again=.text"}),
@@ -64,31 +60,21 @@ CASES = {
     "copies": (TEXT.replace("docs.jsonl", "copies"), {"--exclude": "a.jsonl.gz"}),
     "list": (TEXT.replace("--input ", "--input-list "), {"--input": "docs.jsonl", "--input-list": None}),
     "column": (TEXT.replace("docs.jsonl", "t.parquet"), {"--json-keys": "body"}),
-    "vocabulary": (
-        TEXT.replace("tok ", "vocab "),
-        {"--vocab-file": "vocab/vocab.json", "--merge-file": "vocab/merges.txt"},
-    ),
+    "vocabulary": (TEXT.replace("tok ", "vocab "),
+        {"--vocab-file": "vocab/vocab.json", "--merge-file": "vocab/merges.txt"}),
     "encoding": (TEXT.replace("tok ", "b.tiktoken "), {"--tiktoken-encoding": "gpt2"}),
     "engine": (TEXT.replace("tok ", "word.json ") + " --engine gigatoken", {"--engine": PRINTED}),
     "ray": (TEXT + " --address localhost:1", {"--executor": PRINTED, "--address": None}),
     # Other commands.
-    "join-shuffled": (
-        "pack --input docs.jsonl --tokenizer-model tok --output x.pbin --shuffle-documents 3",
-        {"dsindex convert FILE.pbin OTHER.pbin --shuffle-documents SEED": "convert made.pbin NEW.pbin"},
-    ),
+    "join-shuffled": ("pack --input docs.jsonl --tokenizer-model tok --output x.pbin --shuffle-documents 3",
+        {"dsindex convert FILE.pbin OTHER.pbin --shuffle-documents SEED": "convert made.pbin NEW.pbin"}),
     "pbin-era": ("convert made.pbin NEW --pbin-era spec", {"--pbin-era": None}),
     "build-it": ("inspect docs.jsonl", {"dsindex build": TEXT}),
     "index-it": ("inspect docs.jsonl", {"dsindex raw-index": "raw-index docs.jsonl --output NEW.idx"}),
     "empty-index": ("raw-index empty.jsonl --output NEW", {"--drop-faulty-entries": ""}),
     "report": ("report A --output docs.jsonl", {"--output": "NEW.html"}),
-    "no-caches": (
-        "verify A --cache none",
-        {"dsindex index": INDEX.replace("NEW", "none") + " --epochs 1"},
-    ),
-    "no-source": (
-        "verify plain_text_document --against-source",
-        {"--same-as": "A", "--against-source": None},
-    ),
+    "no-caches": ("verify A --cache none", {"dsindex index": INDEX.replace("NEW", "none") + " --epochs 1"}),
+    "no-source": ("verify plain_text_document --against-source", {"--same-as": "A", "--against-source": None}),
     "longer": (CHAT.replace("chat.yaml", "long.yaml") + " --seq-length 64", {"--longer-than-pack": PRINTED}),
     "multiple": (CHAT + " --seq-length 250 --pad-to-multiple 64", {"--seq-length": PRINTED}),
     "other-format": (CHAT.replace("tok ", "gpt2.tiktoken "), {"dsindex build": TEXT.replace("tok ", "gpt2.tiktoken ")}),
@@ -96,24 +82,14 @@ CASES = {
     "job": (INDEX + " --train-iters 3 --global-batch-size 2", {"--num-samples": "6", "--train-iters": None}),
     "blend": (BLEND + " --epochs 1", {"--num-samples": "6,1,1", "--epochs": None}),
     "no-samples": (INDEX + " --num-samples 9,9,9 --split 9999,1,0", {"none": "--num-samples 9,none,none"}),
-    "maxtext": (
-        INDEX + " --reader maxtext --train-iters 6 --split 100,0",
-        {"--num-samples": "6", "--train-iters": None},
-    ),
-    "plain-list": (
-        BLEND.replace("0.5 ", "") + " --blend-schedule '0:50,50' --num-samples 6,1,1 --plain-names",
-        {"--data-path": "1 A 1 B"},
-    ),
-    "amount": (
-        "mix A 0.5 B 0.3",
-        {
-            **dict.fromkeys(["A", "0.5", "B", "0.3"]),
-            "--data-path": "1 A",
-        },
-    ),
+    "maxtext": (INDEX + " --reader maxtext --train-iters 6 --split 100,0",
+        {"--num-samples": "6", "--train-iters": None}),
+    "plain-list": (BLEND.replace("0.5 ", "") + " --blend-schedule '0:50,50' --num-samples 6,1,1 --plain-names",
+        {"--data-path": "1 A 1 B"}),
+    "amount": ("mix A 0.5 B 0.3", {**dict.fromkeys(["A", "0.5", "B", "0.3"]), "--data-path": "1 A"}),
     "mistyped": (JOB.replace("seq-length", "seq-lenght"), {"--seq-length": "16", "--seq-lenght": None}),
     "repeats": (BLEND + " --num-samples 99999,1,1 --blend-schedule '0:50,50' --plain-names", {"--max-epochs": "999"}),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

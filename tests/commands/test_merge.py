@@ -11,7 +11,7 @@ import dsindex
 from dsindex.datasets import IndexedDataset
 from dsindex.errors import FormatError, PlanError
 from dsindex.formats.manifest import read_manifest
-from dsindex.options.merge import MergeConfig
+from dsindex.options.datasets import MergeConfig
 from tests.support.golden import GOLDEN_SETS, OWN
 from tests.support.jobs import run_config
 

@@ -172,7 +172,7 @@ def test_documents_that_run_together_are_noted(tmp_path, cli):
 def test_too_little_room_is_said_before_work_starts(tmp_path, cli, monkeypatch):
     monkeypatch.setattr("dsindex.runtime.preflight.free_bytes", lambda _folder: 10)
     shown = cli(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")], 1)
-    assert_one_sentence(shown, r"kB are needed for shards and output, 10 B are free; make room")
+    assert_one_sentence(shown, r"kB are needed for shards and output, 10 B are free.hint: make room")
     assert not (tmp_path / "out" / "x.build").exists()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dsindex.errors import BadRecordError, InputError, TaskError
 from dsindex.options.common import ExecutorConfig
-from dsindex.options.merge import MergeConfig
+from dsindex.options.datasets import MergeConfig
 from dsindex.runtime.dispatch import JOB_VARIABLE, cluster_address, wants_ray
 from dsindex.runtime.executors import ClusterLostError
 from tests.commands.test_executors import Large, call, die, fail, hang_once, place_of, process_id, run

@@ -7,8 +7,8 @@ from dsindex.commands.instruct import run_instruct
 from dsindex.commands.merge import run_merge
 from dsindex.commands.pack import run_pack
 from dsindex.options.build import BuildConfig
+from dsindex.options.datasets import MergeConfig
 from dsindex.options.instruct import InstructConfig
-from dsindex.options.merge import MergeConfig
 from dsindex.options.pack import PackConfig
 from dsindex.runtime.progress import Reporter
 from tests.support.golden import OWN

@@ -207,7 +207,7 @@ WRONG = [
     ("out/docs", {}, InputError, "choose one of out/docs_text_document"),
     ("out", {}, InputError, "out: there is no dataset: only a folder"),
     ("cache", {"split": "dev"}, InputError, "0 index caches of the split dev\nhint: choose one of test, train, valid"),
-    ("out/docs_text_document", {"block_size": 8}, InputError, "does not take the option block_size; omit it"),
+    ("out/docs_text_document", {"block_size": 8}, InputError, "does not take the option block_size\nhint: omit it"),
     ("/dev/null", {}, InputError, "/dev/null: a device is not a dataset"),
     ("no-index.jsonl", {}, InputError, "text, and no raw index no-index.idx next to it"),
     ("cut.idx", {}, FormatError, "cut.idx: cut off: it has"),
