@@ -16,7 +16,7 @@ def test_drawn_jobs_end_as_if_nothing_had_disturbed_them(first, zygote, memory):
     assert not failures, "\n\n".join(failures)
 
 
-LEFT = [  # a file that a kill leaves, the share of the calls after which it is there, and damage that is done in any run
+LEFT = [  # a file, the share of calls after which it is there, whether of those that publish, and damage of quick runs
     ("work-folder.json", 0.3, False, {"flip", "remove"}),
     ("owner.json", 0.3, False, {"truncate"}),
     ("-lock", 0.3, False, {"zeros"}),
