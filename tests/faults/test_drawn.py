@@ -16,6 +16,26 @@ def test_drawn_jobs_end_as_if_nothing_had_disturbed_them(first, zygote, memory):
     assert not failures, "\n\n".join(failures)
 
 
+ALWAYS = {  # what few seeds draw
+    "a run of another plan in between": ("long 0", Event(kind="other", what="--append-eod", share=0.6, replaces=True)),
+    "a partial file that grows": ("long 0", Event(kind="strike", what="lengthen partial")),
+    "a partial file that shrinks": ("long 0", Event(kind="strike", what="truncate partial")),
+    "a shard that is damaged in the run": ("long 0", Event(kind="strike", what="flips", share=0.1)),
+    "a file twice": ("twice 0", Event(kind="strike", what="kill", share=0.5)),
+    "another driver": ("plain 0", Event(kind="strike", what="meet", share=0.5)),
+}
+
+
+@pytest.mark.parametrize("what", ALWAYS)
+def test_jobs_that_are_seldom_drawn(what, zygote, memory):
+    kind, event = ALWAYS[what]
+    events = (event, Event(kind="strike", what="kill", share=0.7))
+    job = Job(seed=2, command="build", inputs=(kind,), options=(), events=events, range_bytes=512)
+    failure = try_job(job, zygote, memory, counts := Counter())
+    assert failure is None, describe(job, failure)
+    assert {group for group, _ in counts} & {"Interruptions", "Runs of another job"}
+
+
 LEFT = [  # a file, the share of calls after which it is there, whether of those that publish, and damage of quick runs
     ("work-folder.json", 0.3, False, {"flip", "remove"}),
     ("owner.json", 0.3, False, {"truncate"}),
