@@ -30,7 +30,7 @@ ALWAYS = {  # what few seeds draw
 def test_jobs_that_are_seldom_drawn(what, zygote, memory):
     kind, event = ALWAYS[what]
     events = (event, Event(kind="strike", what="kill", share=0.7))
-    job = Job(seed=2, command="build", inputs=(kind,), options=(), events=events, range_bytes=512)
+    job = Job(seed=2, command="build", inputs=(kind,), options=(), events=events, range_bytes=512, is_keeping=True)
     failure = try_job(job, zygote, memory, counts := Counter())
     assert failure is None, describe(job, failure)
     assert {group for group, _ in counts} & {"Interruptions", "Runs of another job"}

@@ -299,6 +299,10 @@ class Trial:
         found = {name for name in names_below(self.work_dir) if name.startswith("shards/")}
         if found - used:
             raise Failed(f"not a shard of the journal: {kind_of(min(found - used))}")
+        manifests = [json.loads(path.read_bytes()) for path in self.out.glob("x*.manifest.json")]
+        num_shards = max(manifest["run"]["shards"] for manifest in manifests if "run" in manifest)
+        if not self.touched and len(journal.shards) < num_shards:
+            raise Failed("two shards have one key in the journal")
 
     def compare(self):
         """Compare what stands at the end with what an undisturbed run leaves."""
@@ -383,8 +387,9 @@ def check_end(strike, ended):
         raise Failed(f"a damaged shard ends a run: {kind_of(ended.struck)}")
     if strike.what == "meet":
         check_said(ended.struck.splitlines())
-        if ended.struck.split("\n")[0] not in {"0", "1"}:
-            raise Failed(f"another driver ends with {ended.struck[:300]}")
+        met = ended.struck.split("\n")[0]
+        if met not in {"0", "1"} or (met == "0" and ended.code):  # both were let in
+            raise Failed(f"another driver ends with {met}, and the first with {ended.code}: {ended.struck[:300]}")
 
 
 def check_said(lines):
