@@ -29,7 +29,7 @@ ALWAYS = {  # what few seeds draw
 @pytest.mark.parametrize("what", ALWAYS)
 def test_jobs_that_are_seldom_drawn(what, zygote, memory):
     kind, event = ALWAYS[what]
-    events = (event, Event(kind="strike", what="kill", share=0.7))
+    events = (event, Event(kind="strike", what="kill", share=0.25))
     job = Job(seed=2, command="build", inputs=(kind,), options=(), events=events, range_bytes=512, is_keeping=True)
     failure = try_job(job, zygote, memory, counts := Counter())
     assert failure is None, describe(job, failure)
