@@ -83,8 +83,8 @@ class Trial:
         for name, data in USERS.items():
             (self.out / name).parent.mkdir(exist_ok=True)
             (self.out / name).write_bytes(data)
+        self.keeps = self.job.is_keeping
         if self.job.is_replacing:
-            self.keeps = self.job.is_keeping
             ended = self.run(words=fewer_inputs(self.words))
             if ended.code:
                 self.counts["Before the job", "older output refused"] += 1
@@ -210,15 +210,15 @@ class Trial:
 
     def run_other(self, event):
         """Run another job of the same output, perhaps until it is killed; the job then replaces what that one made."""
-        replaced, kept = self.replaces, self.keeps
-        self.replaces, self.keeps = (replaced or event.replaces) and event.what != "unasked", self.job.is_keeping
+        replaced = self.replaces
+        self.replaces = (replaced or event.replaces) and event.what != "unasked"
         is_killed = event.share < 1 and event.what != "prefix"
         strike = Strike(at=int(event.share * len(self.calls[0]))) if is_killed else None
         with self.changed_input() if event.what == "changed input" else contextlib.nullcontext():
             stdin = os.devnull if event.what == "nothing piped" else None
             ended = self.run(strike, words=other_words(self.words, event.what), stdin=stdin)
         self.counts["Runs of another job", f"{event.what}{', replacing' if self.replaces else ''}"] += 1
-        self.keeps, self.replaces = kept, replaced
+        self.replaces = replaced
         if event.what == "prefix":
             for path in self.out.glob("y*"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -258,7 +258,6 @@ class Trial:
         is_plain &= not any(event.what.split()[0] in DAMAGES for event in job.events)
         has_once = {piece.partition(" ")[0] for piece in job.inputs} <= {"plain", "tiny", "parquet", "arrow", *SUFFIXES}
         committed = committed_shards(self.work_dir) if is_plain and has_once else set()
-        self.keeps = job.is_keeping
         ended = self.run()
         if committed & set(ended.tokenized):
             raise Failed("a shard that was recorded is made again")
