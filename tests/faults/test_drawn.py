@@ -22,6 +22,7 @@ ALWAYS = {  # what few seeds draw
     "a partial file that shrinks": ("long 0", Event(kind="strike", what="truncate partial")),
     "a shard that is damaged in the run": ("long 0", Event(kind="strike", what="flips", share=0.1)),
     "a file twice": ("twice 0", Event(kind="strike", what="kill", share=0.5)),
+    "Ctrl-C at once": ("long 0", Event(kind="strike", what="SIGINT", share=0.08)),
     "another driver": ("plain 0", Event(kind="strike", what="meet", share=0.5)),
 }
 
@@ -45,7 +46,7 @@ LEFT = [  # a file, the share of calls after which it is there, whether of those
     ("inputs/stdin", 0.3, False, {"flip"}),
     ("/shards/", 0.5, False, {"flips", "remove"}),
     (r"\.bin\..*partial", 0.7, False, {"flips", "lengthen", "remove"}),
-    (r"\.idx\..*partial", 0.6, True, {"flip"}),
+    (r"\.idx\..*partial", 0.32, True, {"flip"}),
     ("commit", 0.6, True, {"empty", "flip"}),
     (r"x_text_document\.bin$", 0.9, True, {"flip", "lengthen"}),
 ]

@@ -117,7 +117,16 @@ class Trial:
             left = [path for path in names_below(self.out) if path.endswith(".tmp") and path not in USERS]
             if left:
                 raise Failed(f"temporary file after exit {ended.code}: {kind_of(left[0])}")
+        if ended.code not in {0, -9} and not self.was_killed and not self.touched and self.job.command in REPLACING:
+            self.check_tidied()
         return ended
+
+    def check_tidied(self):
+        """Check that a run which fails leaves only what the next one uses."""
+        left = [name for name in names_below(self.out) if name.endswith(".partial")]
+        left += [name for name in names_below(self.work_dir) if name.startswith("shards/")]
+        if left and not Journal(str(self.work_dir)).has_work:
+            raise Failed(f"left over after a failure: {kind_of(left[0])}")
 
     def run_options(self):
         """Return the options of a run that do not change what is made."""
