@@ -28,7 +28,7 @@ LEFT = r"\.build/|/w\.build|\.partial|\.tmp|\.commit|\.withdrawn|-lock"
 """Files of ours that are not published."""
 READ = "(in|out|first|elsewhere|chat.yaml)"
 """What a run reads in the folder of its job."""
-PUBLISHED = r"(?!x[^/ ]*\.build/)(?!.*(\.partial$|progress|-lock))"
+PUBLISHED = r"(?!x[^/ ]*\.build(/|$))(?!.*(\.partial$|progress|-lock))"
 """What publishing touches in the folder of the outputs: commits, final names, and temporary files of whole files."""
 USERS = {"x.txt": b"mine", "x_text_document.bin.old": b"mine", "x_notes.tmp": b"mine", "x.pbin.bak": b"mine",
          "x.build.tar": b"mine", "cache/mine.npy": b"mine", "x_parquet.old/a": b"mine"}  # fmt: skip
