@@ -31,26 +31,10 @@ from dsindex.megatron.cache import (
     write_content,
 )
 from dsindex.megatron.continuation import plan_over_time
-from dsindex.megatron.epochs import (
-    SPLIT_NAMES,
-    WHOLE,
-    DocumentOrder,
-    Part,
-    SplitMatrix,
-    parse_split,
-    samples_for_epochs,
-    split_matrix,
-)
+from dsindex.megatron.epochs import SPLIT_NAMES, WHOLE, DocumentOrder, parse_split, samples_for_epochs, split_matrix
 from dsindex.megatron.explain import MISSED_ORDER, Finding, explain_cache
 from dsindex.megatron.flags import FIM_CLASS, TrainingLength, find_identifiers, samples_for_training
-from dsindex.megatron.plan import (
-    BlendedCache,
-    CacheSettings,
-    GPTCache,
-    find_needed_caches,
-    parse_data_path,
-    read_words,
-)
+from dsindex.megatron.plan import BlendedCache, CacheSettings, GPTCache, find_needed_caches, parse_data_path, read_words
 from dsindex.megatron.pretrain_command import job_path, local_path, parse_replacements
 from dsindex.messages import count, format_size
 from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
@@ -70,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from dsindex.megatron.cache import CacheFiles, CacheRecord, Content
+    from dsindex.megatron.epochs import Part, SplitMatrix
     from dsindex.megatron.flags import Sizes
     from dsindex.megatron.plan import Blend, Cache, Counts
     from dsindex.options.index import IndexConfig
@@ -296,7 +281,10 @@ def _cache_settings(config: IndexConfig) -> CacheSettings:
         matrix = None if split is None else maxtext.parse_shares(split)
     tokenizer = like.get("tokenizer")
     if config.tokenizer_identifiers is not None:
-        tokenizer = _read_identifiers(config.tokenizer_identifiers)
+        tokenizer = read_object(config.tokenizer_identifiers)
+        if tokenizer.get("class") in {*GPT_CLASSES, BLENDED_CLASS}:
+            what = "this is a whole description, not the tokenizer's identifiers"
+            raise InputError(f"{config.tokenizer_identifiers}: {what}", hint="use --like for a description")
     elif config.megatron_release is not None and config.job_tokenizer is not None:
         tokenizer = find_identifiers(config.job_tokenizer, config.megatron_release)
     default_seed = maxtext.DEFAULT_SEED if config.reader == "maxtext" else 1234
@@ -316,14 +304,6 @@ def _cache_settings(config: IndexConfig) -> CacheSettings:
         folder=config.data_cache_path,
         is_maxtext=config.reader == "maxtext",
     )
-
-
-def _read_identifiers(path: str) -> dict[str, Any]:
-    identifiers = read_object(path)
-    if identifiers.get("class") in {*GPT_CLASSES, BLENDED_CLASS}:
-        hint = "use --like for a description"
-        raise InputError(f"{path}: this is a whole description, not the tokenizer's identifiers", hint=hint)
-    return identifiers
 
 
 def _document_order(config: IndexConfig) -> DocumentOrder:
@@ -447,7 +427,7 @@ def _build(caches: Sequence[Cache], executor: Executor, reporter: Reporter) -> l
             Call(name=f"index[{number:05}]", place=cache.name, function=build_cache, arguments=(cache, threads))
             for number, cache in enumerate(group, len(results))
         )
-        for result in run_in_order(executor, calls, on_idle=reporter.tick):
+        for result in run_in_order(executor, calls):
             results.append(result)
             reporter.advance(1)
     return results

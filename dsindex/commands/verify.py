@@ -115,6 +115,7 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
     checks = [_check_digest(f"{detected.prefix}.{suffix}", file) for suffix, file in files.items()]
     checks += [] if counts is None else _checks_of_content(detected, counts, config, is_digested=manifest is not None)
     with contextlib.closing(make_executor(config)) as executor:
+        executor.on_idle = reporter.tick
         executor.require_seen([f"{detected.prefix}.{suffix}" for suffix in {*files, *_SUFFIXES[detected.kind]}])
         results += _run(checks, executor, reporter, place=detected.prefix)
         is_traced = not any(each.findings and each.name.endswith(".provenance.parquet") for each in results)
@@ -220,7 +221,7 @@ def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, pla
         for check in checks
         for number, piece in enumerate(check.pieces)
     )
-    results = run_in_order(executor, calls, on_idle=reporter.tick)
+    results = run_in_order(executor, calls)
 
     def next_result() -> Any:  # noqa: ANN401 - of the check's function
         reporter.advance(1)

@@ -62,8 +62,9 @@ class MapDataset(ABC, Generic[Item]):
     def _keep_arguments(self, given: Mapping[str, Any]) -> None:
         """Keep the arguments of `__init__`, which are its `locals()` at its begin; paths become absolute."""
         own = {name: value for name, value in given.items() if name not in {"self", "__class__"}}
-        paths = {name: absolute(os.fspath(own[name])) for name in PATHS & own.keys() if _is_path(own[name])}
-        self._arguments = own | paths
+        for name in PATHS & own.keys():
+            own[name] = absolute(os.fspath(own[name])) if isinstance(own[name], str | os.PathLike) else own[name]
+        self._arguments = own
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **self._arguments), ()
@@ -95,10 +96,6 @@ class MapDataset(ABC, Generic[Item]):
         if not -size <= number < size:
             raise IndexError(f"{self.place}: there is no {self.item} {number}; it has {size}")
         return number + size if number < 0 else number
-
-
-def _is_path(value: object) -> bool:
-    return isinstance(value, str | os.PathLike)
 
 
 # Tensors instead of arrays, for datasets with `torch=True`. torch is an optional package, imported on first use.

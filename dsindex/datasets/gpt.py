@@ -67,8 +67,7 @@ class SampleOptions:
         if self.eod_token is None and (self.reset_position_ids or self.reset_attention_mask or self.eod_mask_loss):
             raise ValueError("reset_position_ids, reset_attention_mask and eod_mask_loss need an eod_token, got None")
         if self.pad_token is not None and self.pad_token == self.eod_token:
-            msg = f"pad_token {self.pad_token} is the eod_token, whose loss would be masked; leave pad_token out"
-            raise ValueError(msg)
+            raise ValueError(f"pad_token {self.pad_token} is the eod_token, whose loss is masked; leave pad_token out")
 
 
 DEFAULT_OPTIONS = SampleOptions()
@@ -282,11 +281,7 @@ class GPTDataset(MegatronSamples):
             prefix = str(description["dataset_path"])
             require_confirmed(prefix, [path], hint="give the path of the dataset: --data-path, in Python prefix=")
         return cls(
-            IndexedDataset(
-                prefix,
-                check=check,
-                by_documents=description["class"] == MAXTEXT_CLASS,
-            ),
+            IndexedDataset(prefix, check=check, by_documents=description["class"] == MAXTEXT_CLASS),
             *map(files_of(path).array, GPT_ARRAYS),
             sequence_length=description["sequence_length"],
             add_extra_token=add_extra_token,

@@ -93,7 +93,7 @@ def tensors_of_same_type(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch ma
     return torch.from_numpy(array)
 
 
-@dataclass
+@dataclass(eq=False)
 class InstructionCollator:
     """Assembles samples of an InstructionDataset by `message_construction` and the masking patterns.
 
@@ -158,7 +158,8 @@ class InstructionCollator:
         Raises:
             RecordProblem: If the sample cannot be assembled, or has no trainable token.
         """
-        fields, special_ids = _fields_of(sample), sample[SPECIAL_TOKENS_KEY]
+        special_ids = sample[SPECIAL_TOKENS_KEY]
+        fields = {name: _without_tokens(value) for name, value in sample.items() if name != SPECIAL_TOKENS_KEY}
         parts = self._construction.build_parts(fields, self._construction.read(fields))
         tokens: list[NDArray[np.uint32]] = []
         mask: list[NDArray[np.uint8]] = []
@@ -178,12 +179,8 @@ class InstructionCollator:
         return np.concatenate(tokens), assembled
 
 
-def _fields_of(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sample's fields as JSON data for masking patterns."""
-    return {name: _without_tokens(value) for name, value in sample.items() if name != SPECIAL_TOKENS_KEY}
-
-
 def _without_tokens(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a field of a sample as JSON data for masking patterns."""
     if isinstance(value, list):
         return [{key: item for key, item in message.items() if key != TOKENS_KEY} for message in value]
     return value["value"]

@@ -92,11 +92,10 @@ def open(
             given["prefix"] = list_text_prefixes(prefix)
         if tokenizer is not None:
             given["tokenizer"] = tokenizer_path(tokenizer)
-        given["descriptions"] = getattr(path, "descriptions", None)  # of a result of build_index
-        if given["descriptions"]:
+        if descriptions := getattr(path, "descriptions", None):  # of a result of build_index
+            given["descriptions"] = descriptions
             detected = DetectedDataset(kind="index cache", path="path")
         else:
-            del given["descriptions"]
             detected = detect_dataset(_split_of(path, given) or cache_folder(path))
         return _open(detected, given, check=check, torch=torch)
     except ValueError as error:

@@ -15,9 +15,7 @@ from dsindex.megatron.flags import MID_LEVEL_SURPLUS, JobTokenizer, Release
 from dsindex.megatron.pretrain_command import (
     TOKENIZER_NAMES,
     JobCommand,
-    local_path,
     merge_command,
-    parse_replacements,
     take_command,
 )
 from dsindex.messages import show_value, split_unit
@@ -207,7 +205,7 @@ class OverTime(Options):
     group: ClassVar = "over time"
     continue_from: OptionalLocalPath = option("CACHE", default=None, needs=("consumed_samples", "data_cache_path"))
     """Cache folder of the first job, or its description. The new caches begin with the samples that the first job has
-    read; then come samples that it has not read, by this job's weights, datasets and number of samples."""
+    read; then come its unread samples, by this job's weights, datasets and number of samples."""
     consumed_samples: int | None = option("N", default=None, needs=("continue_from",))
     """How many samples the first job has read: `consumed samples` in its log, a multiple of --global-batch-size."""
     blend_schedule: str | None = option("'P:W,W P:W,W'", default=None, needs=("data_cache_path",))
@@ -247,11 +245,11 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
     data_path: Words = option("P", default=None, kw_only=False, excludes=("data_args_path", *SPLIT_PATHS))
     """A prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths."""
     train_data_path: Words = option("P", default=None)
-    """The same, for train alone."""
+    """A prefix or a blend for train alone."""
     valid_data_path: Words = option("P", default=None)
-    """The same, for valid alone."""
+    """A prefix or a blend for valid alone."""
     test_data_path: Words = option("P", default=None)
-    """The same, for test alone."""
+    """A prefix or a blend for test alone."""
     data_args_path: OptionalPath = option("FILE", default=None, needs=("split or like",), excludes=SPLIT_PATHS)
     """A file with the words of --data-path, as in the job."""
     per_split_data_args_path: OptionalPath = option("FILE", default=None, excludes=SPLIT_PATHS[:-1])
@@ -271,12 +269,8 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
         """Take the command of a job, and the flags of its tokenizer."""
         values = dict(values)
         if values.get("command"):
-            replacements = parse_replacements(values.get("dataset_path_as") or ())
-            command = take_command(
-                values["command"],
-                release=values.get("megatron_release"),
-                local_path=lambda path: local_path(path, replacements),
-            )
+            release, path_as = values.get("megatron_release"), values.get("dataset_path_as") or ()
+            command = take_command(values["command"], release=release, dataset_path_as=path_as)
             values = merge_command({name: each for name, each in values.items() if name != "command"}, command)
             values["command"] = command
         _place_tokenizer(values)
@@ -321,13 +315,12 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
 class IndexFlags(TokenizerFlags, IndexConfig):
     r"""Build the document, sample and shuffle indices of a training job.
 
-    The indices of each split of a dataset or blend are the cache files of a Megatron job and have their names, so that
-    the job finds them and builds nothing.
+    Writes the cache files of a Megatron job, for each split of a dataset or blend, under the names that the job looks
+    for, so that it builds nothing.
 
     The hash in a cache's name covers the job's settings character by character: use the same --seq-length, --split,
     --seed and paths as the job, and the tokenizer's identifiers (--tokenizer-identifiers or --like). --explain says why
-    a job would not find a cache. Or give the job's command after --: what matters is taken, options before it override
-    it.
+    a job would not find a cache. Or give the job's command after --; options before -- override it.
 
     Examples:
         dsindex index --data-path out/docs_text_document --seq-length 4096 \

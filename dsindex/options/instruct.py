@@ -41,7 +41,8 @@ class InstructConfig(RecordsConfig):
     largest_shard: ClassVar[int] = 8 << 20
     """Smaller than for a build, since a worker encodes a tenth as fast and all should be busy to the end."""
     config: Parsed[AnyPath | Mapping[str, Any] | None, Any] = option("CONFIG", default=None, positional=True)
-    """YAML file that says how records become prompts; its section `job` may hold the options below."""
+    """YAML file that says how records become prompts; its section `job` may hold the options below (default: the
+    tokenizer's own chat template)."""
     output_prefix: Output = option("P", default=...)
     """Outputs are named P_text_document.*, P_loss_mask.* and so on, on a disk or in a bucket (s3://, gs://)."""
     tokenizer_model: Tokenizer = option("PATH", default=..., alias="tokenizer")

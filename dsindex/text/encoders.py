@@ -21,7 +21,6 @@ import msgspec
 import numpy as np
 
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.formats.dtypes import starts_of
 from dsindex.store.machine import available_memory
 from dsindex.text.blocks import mark_bad
 from dsindex.text.tiktoken_files import CL100K_PATTERN, PATTERNS, R50K_PATTERN, TiktokenEncoding, read_definition
@@ -138,21 +137,15 @@ class TokenBatch:
         sizes = self.lengths.tolist()
         return [self.spaced[end - size : end] for end, size in zip(self.places.tolist(), sizes, strict=True)]
 
-    def take(self, records: NDArray[np.int64]) -> TokenBatch:
-        """Return the tokens of some records, given by their numbers in any order."""
+    def keep(self, kept: NDArray[np.bool_]) -> TokenBatch:
+        """Return the tokens of some of the records."""
         counts = self.texts_per_record
-        texts = records if counts is None else _indices_of(counts, records)
+        texts = kept if counts is None else np.repeat(kept, counts)
         return TokenBatch(
-            spaced=self.spaced[_indices_of(self.lengths + 1, texts)],
+            spaced=self.spaced[np.repeat(texts, self.lengths + 1)],
             lengths=self.lengths[texts],
-            texts_per_record=None if counts is None else counts[records],
+            texts_per_record=None if counts is None else counts[kept],
         )
-
-
-def _indices_of(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the indices of the items of some ranges, given the sizes of all ranges, which follow each other."""
-    own = sizes[order]
-    return np.repeat(starts_of(sizes)[order] - starts_of(own)[:-1], own) + np.arange(own.sum())
 
 
 def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tuple[RecordBlock, dict[str, TokenBatch]]:
@@ -412,7 +405,8 @@ def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]
         The tokenizer.json, and the strings whose texts are left to the reference.
 
     Raises:
-        Unsuitable: If gigatoken cannot encode as sentencepiece does.
+        Unsuitable: If gigatoken would not encode as sentencepiece does.
+        TokenizerError: If gigatoken cannot convert the model.
     """
     from gigatoken._load.sentencepiece import sentencepiece_to_tokenizer_json
 
@@ -421,11 +415,8 @@ def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]
     pieces: list[str] = [processor.id_to_piece(number) for number in numbers]
     if sum(len(piece) ** 2 for piece in pieces) > _MOST_COMPARED or len(set(pieces)) < len(pieces):
         raise Unsuitable("its pieces are too long, or repeated")
-    try:
-        with library_errors():
-            document = msgspec.json.decode(sentencepiece_to_tokenizer_json(tokenizer.content))
-    except LibraryError as error:
-        raise Unsuitable(f"gigatoken says: {error}") from error
+    with refused(f"{tokenizer.name}: gigatoken cannot convert the model"):
+        document = msgspec.json.decode(sentencepiece_to_tokenizer_json(tokenizer.content))
     steps = flat_steps(document["normalizer"])
     if steps not in ([REPLACE_SPACES], [PREPEND_SPACE, REPLACE_SPACES]):
         raise Unsuitable(f"its normalizer was not compared ({', '.join(step['type'] for step in steps)})")

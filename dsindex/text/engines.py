@@ -78,11 +78,13 @@ def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_
         return reference
     try:
         return _as_gigatoken(tokenizer, reference)
-    except Unsuitable as unsuitable:
+    except (Unsuitable, TokenizerError) as error:
+        said = str(error.__cause__).partition("Location:")[0].strip()
+        reason = str(error) if isinstance(error, Unsuitable) else f"gigatoken says: {said}"
         if requested == "gigatoken":
-            what = f"gigatoken cannot encode for this tokenizer: {unsuitable}"
-            raise TokenizerError(f"{tokenizer.name}: {what}", hint=_HINT) from unsuitable
-        return replace(reference, reason=str(unsuitable))
+            what = f"gigatoken cannot encode for this tokenizer: {reason}"
+            raise TokenizerError(f"{tokenizer.name}: {what}", hint=_HINT) from error
+        return replace(reference, reason=reason)
 
 
 def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
@@ -90,6 +92,7 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
 
     Raises:
         Unsuitable: If it is not known to return the same ids.
+        TokenizerError: If it cannot load the tokenizer.
     """
     library, version = tokenizer.library, importlib.metadata.version("gigatoken")
     if version not in GIGATOKEN_VERSIONS or reference.version not in COMPARED_VERSIONS[library]:
@@ -117,12 +120,7 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
     engine = replace(reference, fast=replace(fast, differing=differing, separator=choose_separator(document)))
     probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
     del document  # it may be large, and gigatoken makes its own
-    try:
-        different = _find_difference(tokenizer, engine, probes)
-    except TokenizerError as error:
-        said = str(error.__cause__).partition("Location:")[0].strip()
-        raise Unsuitable(f"gigatoken says: {said}") from error
-    if different is not None:
+    if (different := _find_difference(tokenizer, engine, probes)) is not None:
         raise Unsuitable(f"gigatoken gives other ids than {library} for {different[:40]!r}")
     return engine
 

@@ -33,7 +33,7 @@ from dsindex.text.tiktoken_files import (
     END_OF_TEXT,
     MEGATRON_SPECIAL_TOKENS,
     TokenizerOptions,
-    make_tiktoken,
+    read_definition,
     read_megatron_ranks,
     read_rank_file,
 )
@@ -138,7 +138,8 @@ def load_tokenizer(
         file = _find_file(place, wants_model=options.tokenizer_type in _TYPES["SentencePiece"])
         tokenizer = _read_file(place, file, options)
     eod = tokenizer.eod_token if eod_token is None else eod_token
-    eod_id = None if eod is None else _token_id(tokenizer, eod)
+    with refused(f"{file}: the EOD token {show_value(eod)} is not a text", "choose another with --eod-token"):
+        eod_id = None if eod is None else _token_id(tokenizer, eod)
     if eod is not None and eod_id is None:
         near = difflib.get_close_matches(eod, tokenizer.special_tokens) or tokenizer.special_tokens[:3]
         shown = f", such as {' or '.join(map(repr, near))}" if near else ""
@@ -195,7 +196,11 @@ def _open_library(library: LibraryName, content: bytes) -> Any:  # noqa: ANN401 
 
         return sentencepiece.SentencePieceProcessor(model_proto=content)
     if library == "tiktoken":
-        return make_tiktoken(content)
+        import tiktoken
+
+        encoding = read_definition(content)
+        ranks, special = encoding.ranks, encoding.special_tokens
+        return tiktoken.Encoding("dsindex", pat_str=encoding.pattern, mergeable_ranks=ranks, special_tokens=special)
     loaded = _import_tokenizers().Tokenizer.from_buffer(content)
     loaded.no_truncation()  # as in Megatron
     loaded.no_padding()

@@ -78,9 +78,7 @@ def test_only_changed_inputs_are_tokenized_again(executor, finished, capsys, mon
     options = ["--executor", executor, "--shard-size", "3KiB", "--keep-shards"]
     with monkeypatch.context() as patch:
         if not finished:
-            patch.setattr(
-                "dsindex.runtime.assembly.Assembly.complete", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
-            )
+            patch.setattr("dsindex.runtime.assembly.Assembly.complete", interrupt)
         assert build("c a b", options=options) == (0 if finished else 130)
     before = tokenized()
     Path("b.jsonl").write_bytes(b"".join(LINES[5:50]))

@@ -23,7 +23,7 @@ ALWAYS = {  # what few seeds draw
     "a partial file that shrinks": ("long 0", Event(kind="strike", what="truncate partial")),
     "a shard that is damaged in the run": ("long 0", Event(kind="strike", what="flips", share=0.1)),
     "a file twice": ("twice 0", Event(kind="strike", what="kill", share=0.5)),
-    "Ctrl-C at once": ("long 0", Event(kind="strike", what="SIGINT", share=0.08)),
+    "Ctrl-C at once": ("long 0", Event(kind="strike", what="SIGINT", share=0.03)),
     "another driver": ("plain 0", Event(kind="strike", what="meet", share=0.5)),
 }
 

@@ -47,6 +47,8 @@ def test_missing_eod_is_told_with_those_that_may_be_meant(tmp_path):
         TokenizerError, match=r"EOD token '<eot>' is not in .*\nhint: .* --eod-token, such as '<\|eot\|>'"
     ):
         load_tokenizer(path, eod_token="<eot>")
+    with pytest.raises(TokenizerError, match=r"the EOD token '\\udcff' is not a text: .*\nhint: choose another"):
+        load_tokenizer(path, eod_token="\udcff")
 
 
 def part_of(name, **part):
