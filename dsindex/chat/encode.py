@@ -41,12 +41,12 @@ from dsindex.chat.tokens import (
     FastTexts,
     MarkedText,
     MaskedTokens,
-    as_reference,
     encode_with_reference,
     mask_between_markers,
     read_chat_files,
 )
 from dsindex.errors import InputError, RecordProblem, TokenizerError, UnencodableError
+from dsindex.text.engines import choose_engine
 from dsindex.text.fields import parse_record
 from dsindex.text.tokenizer import find_tokenizer, shared_tokenizer
 
@@ -161,7 +161,7 @@ class InstructionEncoder:
         Raises:
             RecordProblem: If the record is not a conversation with a trainable token.
         """
-        [encoded] = self._encode_all([record], self._read_record)
+        [encoded] = self.encode_lines([json.dumps(record).encode()])
         return _require(encoded)
 
     def encode_lines(
@@ -176,30 +176,11 @@ class InstructionEncoder:
         Yields:
             For each record, the result of `encode` or the problem that it raises.
         """
-        return self._encode_all(lines, self._read_line, up_to_problem=up_to_problem)
-
-    def _read_line(self, line: bytes) -> _Prompt:
-        if self._construction is not None:
-            return self._read_record(parse_record(line))
-        return _Chat(self, self._reader.read_line(line))
-
-    def _read_record(self, record: Mapping[str, Any]) -> _Prompt:
-        if not isinstance(record, dict):
-            raise RecordProblem("bad-field", f"the record is not an object but {type(record).__name__}")
-        for text in strings_in(record):
-            check_text(text)
-        if self._construction is not None:
-            return _Constructed(self, self._construction, self._construction.read(record))
-        return _Chat(self, self._reader.read(record))
-
-    def _encode_all(
-        self, records: Sequence[_T], read: Callable[[_T], _Prompt], *, up_to_problem: bool = False
-    ) -> Iterator[EncodedConversation | RecordProblem]:
         prompts: list[_Prompt | RecordProblem] = []
         sources: list[Source] = []
-        for record in records:
+        for line in lines:
             try:
-                prompt = read(record)
+                prompt = self._read_line(line)
                 sources.append(prompt.lay_out())
                 prompts.append(prompt)
             except (RecordProblem, RecursionError) as error:
@@ -216,6 +197,14 @@ class InstructionEncoder:
                 yield self._finish(found, _require(next(encoded)))
             except RecordProblem as problem:
                 yield problem
+
+    def _read_line(self, line: bytes) -> _Prompt:
+        if self._construction is None:
+            return _Chat(self, self._reader.read_line(line))
+        record = parse_record(line)
+        for text in strings_in(record):
+            check_text(text)
+        return _Constructed(self, self._construction, self._construction.read(record))
 
     def _finish(self, prompt: _Prompt, whole: MaskedTokens) -> EncodedConversation:
         if not whole.mask.any():
@@ -638,7 +627,10 @@ def make_recipe(
         chat_templates=tuple(sorted(chat_templates.items())),
     )
     reason = make_instruction_encoder(recipe).why_not_fast()
-    return recipe if reason is None else replace(recipe, engine=as_reference(engine, reason))
+    if reason is None:
+        return recipe
+    reference = choose_engine(tokenizer, "reference", add_special_tokens=False)
+    return replace(recipe, engine=replace(reference, reason=reason))
 
 
 @functools.lru_cache(maxsize=2)

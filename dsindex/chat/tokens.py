@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import unicodedata
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -396,19 +396,6 @@ class FastTexts:
         for token in added:
             lengths[token["id"]] = len(token["content"].encode())
         return lengths
-
-
-def as_reference(engine: Engine, reason: str) -> Engine:
-    """Return the reference in place of an engine, with the reason why it is used."""
-    return replace(
-        engine,
-        name=engine.reference,
-        version=engine.reference_version,
-        prefix=(),
-        suffix=(),
-        differing=(),
-        reason=reason,
-    )
 
 
 def encode_with_reference(tokenizer: ChatTokenizer, text: MarkedText) -> MaskedTokens:
