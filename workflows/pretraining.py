@@ -88,4 +88,6 @@ def sample_texts(paths: list[Path]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 2 or sys.argv[-1].startswith("-"):
+        sys.exit(__doc__)
     sys.exit(main(*sys.argv[1:]))

@@ -547,7 +547,7 @@ def content_text(message: Message) -> str:
 
 
 def function_of(call: dict[str, Any]) -> dict[str, Any]:
-    """Return what has the name of a tool or a call, and its arguments: its `function`, or itself."""
+    """Return the object with the name and arguments of a tool or a call: its `function`, or itself."""
     function = call.get("function")
     return function if isinstance(function, dict) else call
 

@@ -46,7 +46,6 @@ from dsindex.chat.tokens import (
     read_chat_files,
 )
 from dsindex.errors import InputError, RecordProblem, TokenizerError, UnencodableError
-from dsindex.text.engines import choose_engine
 from dsindex.text.fields import parse_record
 from dsindex.text.tokenizer import find_tokenizer, shared_tokenizer
 
@@ -632,10 +631,7 @@ def make_recipe(
         chat_templates=tuple(sorted(chat_templates.items())),
     )
     reason = make_instruction_encoder(recipe).why_not_fast()
-    if reason is None:
-        return recipe
-    reference = choose_engine(tokenizer, "reference", add_special_tokens=False)
-    return replace(recipe, engine=replace(reference, reason=reason))
+    return recipe if reason is None else replace(recipe, engine=replace(engine, fast=None, reason=reason))
 
 
 @functools.lru_cache(maxsize=2)
@@ -651,6 +647,6 @@ def make_instruction_encoder(recipe: EncoderRecipe) -> InstructionEncoder:
         special_tokens=dict(recipe.special_tokens),
         chat_templates=dict(recipe.chat_templates),
     )
-    is_fast = recipe.engine.name != recipe.engine.reference
+    is_fast = recipe.engine.fast is not None
     fast = FastTexts(recipe.tokenizer, recipe.engine, tokenizer) if is_fast else None
     return InstructionEncoder(msgspec.json.decode(recipe.config, type=InstructionConfig), tokenizer, fast=fast)

@@ -25,12 +25,11 @@ from dsindex.store.read import is_stored
 from dsindex.text.encoders import TokenBatch, encode_all, encode_by_reference, make_encoder
 from dsindex.text.engines import adds_prefix_space, differing_tokens
 from dsindex.text.tokenizer import (
-    LibraryError,
     Tokenizer,
-    library_errors,
     load_tokenizer,
     read_folder_config,
     read_tokenizer_bytes,
+    refused,
     shared_tokenizer,
     token_text,
 )
@@ -114,11 +113,8 @@ class ChatTokenizer:
         self.chat_templates = dict(chat_templates or {})
         exact = _with_exact_offsets(tokenizer_json).encode()
         self._data = Tokenizer(name="the tokenizer", content=exact, sha256="", vocabulary_size=0, special_tokens=())
-        try:
-            with library_errors():
-                self._tokenizer = shared_tokenizer(self._data)
-        except LibraryError as error:
-            raise TokenizerError(f"not the text of a tokenizer.json: {error}") from error
+        with refused("not the text of a tokenizer.json"):
+            self._tokenizer = shared_tokenizer(self._data)
 
     @classmethod
     def from_path(cls, path: Path) -> ChatTokenizer:

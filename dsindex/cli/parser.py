@@ -39,7 +39,7 @@ COMMON = frozenset({
     *("input", "output_prefix", "output", "tokenizer_model", "json_keys", "where", "append_eod", "on_bad_record"),
     *("config", "jq_pattern", "data_path", "seq_length", "split", "seed", "train_iters", "global_batch_size", "epochs"),
     *("data_cache_path", "megatron_release", "explain", "export", "workers", "address", "dry_run"),
-    "config_file",
+    *("config_file", "show"),
 })  # fmt: skip
 """Options that `-h` lists for commands with more than a screenful; fields of any of the models."""
 HINTS = {"--split-sentences": "give a list of sentences as the text of a record, and each becomes a sequence"}
@@ -172,7 +172,9 @@ def add_options(parser: argparse.ArgumentParser, *models: type[Options], is_brie
     last_title, last_model = getattr(models[0], "last_group", ("", Options))
     last = options_of(last_model)
     ordered = sorted(shown.items(), key=lambda item: (item[0] in last, not _is_essential(item[1]), item[0] != "input"))
-    essential = [flag_of(name, each) + _values(each) for name, each in ordered if _is_essential(each)]
+    optional = {name for name, each in ordered if each.positional and each.default is not ...}
+    words = {name: flag_of(name, each) + _values(each) for name, each in ordered if _is_essential(each)}
+    essential = [f"[{word}]" if name in optional else word for name, word in words.items()]
     parser.usage = textwrap.fill(
         " ".join([parser.prog, *essential, "[options]"]), 72, subsequent_indent="    ", break_on_hyphens=False
     )
@@ -219,9 +221,8 @@ def _settings(name: str, option: Option) -> dict[str, Any]:
         kind = get_args(kind)[0]
     elif option.positional and option.default is not ...:
         settings["nargs"] = "?"
-    if get_origin(kind) is Literal:
-        return settings | {"choices": get_args(kind), "metavar": option.metavar}
-    return settings | {"metavar": option.metavar}
+    choices = {"choices": get_args(kind)} if get_origin(kind) is Literal else {}
+    return settings | choices | {"metavar": option.metavar}
 
 
 def read_values(options: argparse.Namespace) -> dict[str, Any]:

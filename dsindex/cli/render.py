@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.commands import api, build, convert, findings, index, instruct, merge, mix, pack, report, results
-    from dsindex.datasets.documents import LengthSummary
+    from dsindex.commands.token_data import LengthSummary
     from dsindex.datasets.lineage import DocumentOrigin
     from dsindex.datasets.samples import TracedPart
     from dsindex.runtime.preflight import Estimate
@@ -236,8 +236,7 @@ def _noted(notes: Iterable[str]) -> Iterator[str]:
 
 def _estimated(result: build.EstimateResult) -> Iterator[Line]:
     size, outputs = format_size(result.bin_bytes + result.idx_bytes), format_size(result.bin_bytes)
-    known = result.estimate
-    documents, tokens = (_rounded(known, each) for each in (known.documents, known.tokens))
+    documents, tokens = (_rounded(result.estimate, getattr(result.estimate, name)) for name in ("documents", "tokens"))
     rows = {
         "inputs": f"{result.num_inputs:,}, {format_size(result.input_bytes)}",
         "shards": f"{result.num_shards:,} of at most {format_size(result.largest_shard_bytes)} of input",

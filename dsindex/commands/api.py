@@ -117,14 +117,21 @@ def _signature(run: Callable[..., object], model: type[Options]) -> inspection.S
         for name, each in options_of(model).items()
     ]
     parameters.sort(key=lambda parameter: (parameter.kind, parameter.default is not inspection.Parameter.empty))
-    return inspection.Signature(parameters, return_annotation=run.__annotations__["return"])
+    return inspection.Signature(parameters, return_annotation=_Annotation(run.__annotations__["return"]))
+
+
+class _Annotation(str):
+    """The text of a type, which `help` shows without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 def _type_of(option: Option) -> str:
     """Return the type of an option's value, for `help`."""
     is_plain = isinstance(option.kind, type) and not get_args(option.kind)
     name = option.kind.__name__ if is_plain else str(option.kind).replace("typing.", "")
-    return f"{name} | None" if option.default is None else name
+    return _Annotation(f"{name} | None" if option.default is None else name)
 
 
 def _document(text: str, model: type[Options]) -> str:

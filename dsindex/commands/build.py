@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
 from dsindex.errors import InputError, OutputError, UsageError
 from dsindex.formats.dtypes import dtype_for_vocabulary
-from dsindex.formats.quarantine import BadRecords, group_bad_records
 from dsindex.messages import format_size
-from dsindex.runtime.job import open_job
-from dsindex.runtime.output import Output
+from dsindex.runtime.job import Output, open_job
 from dsindex.runtime.plan import group_inputs, make_plan
-from dsindex.runtime.preflight import (
-    IDX_BYTES,
-    PROVENANCE_BYTES,
-    check_room,
-    encode_piece,
-    examine_sample,
-    extrapolate,
-    spread_pieces,
-)
+from dsindex.runtime.preflight import IDX_BYTES, PROVENANCE_BYTES, check_room, examine_sample
 from dsindex.runtime.shards import Shards
 from dsindex.runtime.source import open_source
 from dsindex.runtime.tokenize import ShardSettings
@@ -36,6 +24,7 @@ from dsindex.text.streams import LARGEST_RECORD_BYTES
 if TYPE_CHECKING:
     from dsindex.commands.index import IndexResult
     from dsindex.formats.manifest import RecordedOptions
+    from dsindex.formats.quarantine import BadRecords
     from dsindex.options.build import BuildConfig
     from dsindex.runtime.preflight import Estimate
     from dsindex.runtime.progress import Reporter
@@ -99,7 +88,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
         if not job.already_complete:
             for each in (*note, *source.first_notes(encodes=encodes)):
                 reporter.say(f"note: {each}")
-            estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
+            estimate = examine_sample(source, selection)
             estimate = estimate.scaled(config.share)
             check_room(config, estimate, itemsize=dtype.itemsize, num_keys=num_keys)
             settings = ShardSettings(
@@ -153,8 +142,7 @@ def _fit_datasets(
     if config.max_dataset_size is not None or source.text_bytes < MOST_DOCUMENTS * LEAST_RECORD_BYTES:
         return config, []
     if estimate is None:
-        selection = config.selection(source.tokenizer.vocabulary_size)
-        estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine).scaled(config.share)
+        estimate = examine_sample(source, config.selection(source.tokenizer.vocabulary_size)).scaled(config.share)
     itemsize = dtype_for_vocabulary(source.tokenizer.vocabulary_size).itemsize
     object_bytes = estimate.tokens * itemsize / len(config.output_names) if holds_writes(config.output_prefix) else 0
     share = max(estimate.documents / MOST_DOCUMENTS, object_bytes / MOST_OBJECT_BYTES) / FILLED_SHARE
@@ -218,7 +206,7 @@ class EstimateResult:
     estimate: Estimate
     """Documents, each counted once for all keys together, and tokens of all keys, EOD included."""
     bad_records: tuple[BadRecords, ...]
-    """In the sample, by input and reason."""
+    """Bad records of the sample, by input and reason."""
     token_dtype: str
     engine: str
     """The library that encodes."""
@@ -239,19 +227,14 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
         DsindexError: If the inputs or the tokenizer cannot be used.
     """
     source = open_source(config, append_eod=config.append_eod, selection=config.selection())
-    encode = partial(
-        encode_piece,
-        selection=config.selection(source.tokenizer.vocabulary_size),
-        tokenizer=source.tokenizer,
-        engine=source.engine,
+    estimate = examine_sample(
+        source,
+        config.selection(source.tokenizer.vocabulary_size),
+        num_pieces=NUM_PIECES,
+        piece_bytes=PIECE_BYTES,
         max_record_bytes=config.max_record_size or LARGEST_RECORD_BYTES,
-    )
-    with ThreadPoolExecutor(available_cpus()) as pool:
-        counts = list(pool.map(encode, spread_pieces(source.inputs, num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)))
+    ).scaled(config.share)
     keys, tasks = len(config.output_names), source.tasks()
-    eod = keys if source.eod_id is not None else 0
-    estimate = extrapolate(counts, source.inputs, eod_per_document=eod)
-    estimate = estimate.scaled(config.share if any(each.documents for each in counts) else 0)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     bin_bytes, idx_bytes = estimate.tokens * dtype.itemsize, estimate.documents * keys * IDX_BYTES
     provenance_bytes = 0.0 if config.no_provenance else estimate.documents * PROVENANCE_BYTES
@@ -267,7 +250,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
         num_shards=len(tasks),
         largest_shard_bytes=max(task.stored_bytes for task in tasks),
         estimate=estimate,
-        bad_records=group_bad_records(record for each in counts for record in each.bad),
+        bad_records=estimate.bad,
         token_dtype=str(dtype),
         engine=source.engine.name,
         workers=config.workers or available_cpus(),

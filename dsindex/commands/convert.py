@@ -136,7 +136,7 @@ def convert_to_indexed(
         path: The `.pbin`.
         prefix: Path of the new dataset without `.bin` or `.idx`, neither of which may exist.
         version: Version of the `.pbin`; detected if None.
-        dtype: The token type; None for that of TYPE_OF_SIZE.
+        dtype: The token type; None for the type in TYPE_OF_SIZE.
         seed: Of a random order of the documents; None to keep their order.
 
     Raises:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from dsindex.commands.token_data import Piece
-    from dsindex.datasets.documents import LengthSummary
+    from dsindex.commands.token_data import LengthSummary, Piece
     from dsindex.datasets.lineage import DocumentOrigin
     from dsindex.datasets.samples import SampleTrace
 

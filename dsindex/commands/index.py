@@ -24,34 +24,17 @@ from dsindex.megatron.cache import (
     BLENDED_CLASS,
     GPT_CLASSES,
     cache_files,
-    check_cache,
     dataset_parts,
-    encode_record,
+    find_unwritten,
     is_maxtext,
     read_description,
     write_content,
 )
 from dsindex.megatron.continuation import plan_over_time
-from dsindex.megatron.epochs import (
-    SPLIT_NAMES,
-    WHOLE,
-    DocumentOrder,
-    Part,
-    SplitMatrix,
-    parse_split,
-    samples_for_epochs,
-    split_matrix,
-)
+from dsindex.megatron.epochs import SPLIT_NAMES, WHOLE, DocumentOrder, parse_split, samples_for_epochs, split_matrix
 from dsindex.megatron.explain import MISSED_ORDER, Finding, explain_cache
 from dsindex.megatron.flags import FIM_CLASS, TrainingLength, find_identifiers, samples_for_training
-from dsindex.megatron.plan import (
-    BlendedCache,
-    CacheSettings,
-    GPTCache,
-    find_needed_caches,
-    parse_data_path,
-    read_words,
-)
+from dsindex.megatron.plan import BlendedCache, CacheSettings, GPTCache, find_needed_caches, parse_data_path, read_words
 from dsindex.megatron.pretrain_command import job_path, local_path, parse_replacements
 from dsindex.messages import count, format_size
 from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS
@@ -71,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from dsindex.megatron.cache import CacheFiles, CacheRecord, Content
+    from dsindex.megatron.epochs import Part, SplitMatrix
     from dsindex.megatron.flags import Sizes
     from dsindex.megatron.plan import Blend, Cache, Counts
     from dsindex.options.index import IndexConfig
@@ -297,7 +281,10 @@ def _cache_settings(config: IndexConfig) -> CacheSettings:
         matrix = None if split is None else maxtext.parse_shares(split)
     tokenizer = like.get("tokenizer")
     if config.tokenizer_identifiers is not None:
-        tokenizer = _read_identifiers(config.tokenizer_identifiers)
+        tokenizer = read_object(config.tokenizer_identifiers)
+        if tokenizer.get("class") in {*GPT_CLASSES, BLENDED_CLASS}:
+            what = "this is a whole description, not the tokenizer's identifiers"
+            raise InputError(f"{config.tokenizer_identifiers}: {what}", hint="use --like for a description")
     elif config.megatron_release is not None and config.job_tokenizer is not None:
         tokenizer = find_identifiers(config.job_tokenizer, config.megatron_release)
     default_seed = maxtext.DEFAULT_SEED if config.reader == "maxtext" else 1234
@@ -317,14 +304,6 @@ def _cache_settings(config: IndexConfig) -> CacheSettings:
         folder=config.data_cache_path,
         is_maxtext=config.reader == "maxtext",
     )
-
-
-def _read_identifiers(path: str) -> dict[str, Any]:
-    identifiers = read_object(path)
-    if identifiers.get("class") in {*GPT_CLASSES, BLENDED_CLASS}:
-        hint = "use --like for a description"
-        raise InputError(f"{path}: this is a whole description, not the tokenizer's identifiers", hint=hint)
-    return identifiers
 
 
 def _document_order(config: IndexConfig) -> DocumentOrder:
@@ -448,7 +427,7 @@ def _build(caches: Sequence[Cache], executor: Executor, reporter: Reporter) -> l
             Call(name=f"index[{number:05}]", place=cache.name, function=build_cache, arguments=(cache, threads))
             for number, cache in enumerate(group, len(results))
         )
-        for result in run_in_order(executor, calls, on_idle=reporter.tick):
+        for result in run_in_order(executor, calls):
             results.append(result)
             reporter.advance(1)
     return results
@@ -489,24 +468,16 @@ def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRec
     Raises:
         OutputError: If a file exists that differs and that dsindex did not write, or a file cannot be written.
     """
-    complete = check_cache(files, contents, record)
-    if complete is None:
-        return True
-    is_there = files.exist() and not files.changed(complete)
-    artifact = _artifact(files)
-    *finals, record_path = artifact.finals
-    written: list[tuple[str, Content]] = [(record_path, encode_record(complete))]
-    if is_there:
-        artifact = replace(artifact, finals=(record_path,))
-    else:
-        written = [*zip(finals, contents, strict=True), *written]
+    unwritten = find_unwritten(files, contents, record)
     stored: dict[str, StoredFile | None] = {}
-    for final, content in written:
+    artifact = replace(_artifact(files), finals=tuple(absolute(path) for path, _ in unwritten))
+    for final, (_, content) in zip(artifact.finals, unwritten, strict=True):
         with open_output(artifact.partial(final)) as file:
             write_content(file, content)
         stored[final] = file.as_stored(final)
-    publish([artifact], stored)
-    return is_there
+    if stored:
+        publish([artifact], stored)
+    return len(stored) <= 1
 
 
 def write_sequence_counts(path: str, prefixes: Mapping[str, str]) -> None:

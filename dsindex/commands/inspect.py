@@ -14,10 +14,16 @@ import numpy as np
 
 from dsindex.chat.exports import read_export_manifest
 from dsindex.commands.findings import Excerpt, InspectResult
-from dsindex.commands.token_data import file_sizes, find_origin, open_token_data, pieces_of, some_inputs
+from dsindex.commands.token_data import (
+    file_sizes,
+    find_origin,
+    open_token_data,
+    pieces_of,
+    some_inputs,
+    summarize_lengths,
+)
 from dsindex.commands.verify_caches import read_blend
 from dsindex.datasets.detect import detect_dataset, pack_layouts
-from dsindex.datasets.documents import summarize_lengths
 from dsindex.datasets.gpt import BlendedDataset
 from dsindex.datasets.opening import open as open_dataset
 from dsindex.datasets.packed import PbinDocuments
@@ -25,14 +31,7 @@ from dsindex.datasets.raw import RawLines
 from dsindex.datasets.samples import trace_samples
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.formats.mmididx import read_header
-from dsindex.megatron.cache import (
-    BLENDED_CLASS,
-    descriptions_in,
-    files_of,
-    find_cache,
-    read_description,
-    split_of,
-)
+from dsindex.megatron.cache import BLENDED_CLASS, descriptions_in, files_of, find_cache, read_description, split_of
 from dsindex.megatron.plan import parse_data_path
 from dsindex.messages import count
 from dsindex.runtime.progress import PROGRESS_SUFFIX, Snapshot, describe, read_progress

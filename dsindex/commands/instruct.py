@@ -40,8 +40,7 @@ from dsindex.errors import RecordProblem, UsageError
 from dsindex.formats.dtypes import dtype_for_vocabulary
 from dsindex.messages import count
 from dsindex.options.instruct import as_text_config, read_instruction
-from dsindex.runtime.job import open_job
-from dsindex.runtime.output import Output
+from dsindex.runtime.job import Output, open_job
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.preflight import Estimate, check_room
 from dsindex.runtime.shards import Shards

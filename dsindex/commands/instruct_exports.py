@@ -204,7 +204,7 @@ def _write_files(
         for each in tasks
     ]
     reporter.stage("export", total=len(calls), unit="files")
-    written = run_in_order(executor, calls, deadline_seconds=config.shard_deadline, on_idle=reporter.tick)
+    written = run_in_order(executor, calls)
     for task, found in zip(tasks, written, strict=True):
         counts[os.path.basename(task.path).partition("-")[0]].update(found)
         reporter.advance(1)

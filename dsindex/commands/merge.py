@@ -16,9 +16,8 @@ from dsindex.formats.mmididx import read_header
 from dsindex.runtime.assembly import Assembly
 from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
-from dsindex.runtime.job import open_job
+from dsindex.runtime.job import Output, open_job
 from dsindex.runtime.merge import check_segment
-from dsindex.runtime.output import Output
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.preflight import require_room
 from dsindex.runtime.tasks import Segment, SourceFile

@@ -13,10 +13,10 @@ from dsindex.errors import TokenizerError
 from dsindex.formats.mmididx import LENGTH
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.options.common import work_folder_path
+from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
-from dsindex.runtime.job import open_job
+from dsindex.runtime.job import Output, open_job
 from dsindex.runtime.merge import answering_damage, read_sections
-from dsindex.runtime.output import Output
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.preflight import check_room, examine_sample
 from dsindex.runtime.shards import Shards
@@ -73,7 +73,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
         if not job.already_complete:
             for note in source.first_notes():
                 reporter.say(f"note: {note}")
-            estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
+            estimate = examine_sample(source, selection)
             check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1)
             shared = ShardSettings(
                 tokenizer=source.tokenizer,
@@ -128,7 +128,7 @@ def _add_ends(shards: Shards, output: Output, version: PbinVersion) -> None:
     header = PbinHeader(version=version, token_bytes=output.dtype.itemsize, data_bytes=data_bytes)
     arguments = (output.segments, header, joined(shards.job.work_dir, SHARDS_FOLDER))
     call = Call(name="pack-index", place=output.prefix, function=_write_ends, arguments=arguments)
-    [(_, tail)] = shards.job.dispatch([(output.name, call)]).run()
+    [tail] = run_in_order(shards.job.executor, [call])
     if isinstance(tail, Damaged):
         shards.run(shards.make_again(tail))
         _add_ends(shards, output, version)

@@ -33,7 +33,7 @@ def create_raw_index(path: str, index_path: str | None = None, *, drop_faulty_en
 
     Args:
         path: The JSONL file.
-        index_path: Where to write; if None, beside the file with the suffix `.idx`. An existing file is never
+        index_path: Where to write; if None, next to the file with the suffix `.idx`. An existing file is never
             replaced: an identical index is kept, and anything else is an error.
         drop_faulty_entries: Leave faulty lines out; otherwise the first one is an error.
 

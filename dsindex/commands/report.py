@@ -34,8 +34,8 @@ from dsindex.store.urls import absolute
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dsindex.commands.token_data import TokenData
-    from dsindex.datasets.documents import Documents, LengthBin
+    from dsindex.commands.token_data import LengthBin, TokenData
+    from dsindex.datasets.documents import Documents
     from dsindex.formats.manifest import Content
     from dsindex.options.datasets import ReportConfig
     from dsindex.runtime.progress import Reporter

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
+from dsindex.commands.token_data import LengthCounter
 from dsindex.commands.verify_caches import CHUNK_ITEMS, list_caches, part_of, read_blend
-from dsindex.datasets.documents import LengthCounter
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.formats.provenance import read_rows
 from dsindex.megatron.cache import BLENDED_CLASS, files_of, is_maxtext, read_description
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.datasets.documents import Documents, LengthSummary
+    from dsindex.commands.token_data import LengthSummary
+    from dsindex.datasets.documents import Documents
     from dsindex.store.read import Items
 
 MOST_DIGESTS = 1 << 22

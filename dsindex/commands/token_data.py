@@ -1,4 +1,4 @@
-"""A dataset of tokens as `inspect`, `trace` and `report` show it: where it comes from, and its tokens as text."""
+"""A dataset of tokens as `inspect`, `trace` and `report` show it: its origin, its tokens as text, and its lengths."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from dsindex.datasets.decoding import load_like, load_recorded
 from dsindex.datasets.detect import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.documents import documents_of
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.lineage import find_document_origins
+from dsindex.datasets.lineage import find_document_origins, input_path
 from dsindex.datasets.packed import PbinDocuments
 from dsindex.errors import DsindexError, FormatError, InputError, MissingObjectError, TokenizerError
 from dsindex.formats.manifest import read_manifest
 from dsindex.store.read import fingerprint_input, input_status, is_stored
-from dsindex.store.urls import require_confirmed
 from dsindex.text.tokenizer import decode, load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
 
     from dsindex.datasets.detect import DetectedDataset
     from dsindex.datasets.documents import Documents
@@ -151,15 +153,11 @@ def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None)
 
 def input_problem(manifest: Manifest, number: int, *, given: Iterable[str]) -> str | None:
     """Return what became of an input since the build; None if it is as it was. Only given addresses are contacted."""
-    recorded, absolute = manifest.content.inputs[number], manifest.run.plan.inputs
-    path = recorded.path
+    recorded = manifest.content.inputs[number]
     try:
-        require_confirmed(path, given)
-        if not is_stored(path) and number < len(absolute):
-            path = absolute[number][0]
-            require_confirmed(path, given)
+        path = input_path(manifest, number, given=given)
     except InputError as error:
-        return f"was {error.sentence.removeprefix(f'{path}: ')}"
+        return f"was {error.sentence.removeprefix(f'{recorded.path}: ')}"
     try:
         status = input_status(path)
         if recorded.size_bytes not in {None, status.size_bytes}:
@@ -260,20 +258,17 @@ def cut_pieces(tokenizer: Tokenizer, ids: Sequence[int], *, before: Sequence[int
     before = tuple(token for token in before if 0 <= token < tokenizer.vocabulary_size)
     group: tuple[int, ...] = ()
     for number, token in enumerate(ids):
-        if not 0 <= token < tokenizer.vocabulary_size:
-            if group:
-                pieces.append(Piece(ids=group, text=_text_after(tokenizer, before, group)))
-            pieces.append(Piece(ids=(token,), text=None))
-            before = group = ()
+        is_known = 0 <= token < tokenizer.vocabulary_size
+        group = (*group, token) if is_known else group
+        text = _text_after(tokenizer, before, group) if group else ""
+        if is_known and text.endswith(_REPLACEMENT) and len(group) < LONGEST_GROUP and number + 1 < len(ids):
             continue
-        group = (*group, token)
-        text = _text_after(tokenizer, before, group)
-        if text.endswith(_REPLACEMENT) and len(group) < LONGEST_GROUP and number + 1 < len(ids):
-            continue
-        pieces.append(Piece(ids=group, text=text))
+        if group:
+            pieces.append(Piece(ids=group, text=text))
         before, group = group, ()
-    if group:
-        pieces.append(Piece(ids=group, text=_text_after(tokenizer, before, group)))
+        if not is_known:
+            pieces.append(Piece(ids=(token,), text=None))
+            before = ()
     return pieces
 
 
@@ -295,3 +290,84 @@ def pieces_of(ids: Sequence[Any], tokenizer: Tokenizer | None, *, before: Sequen
     if tokenizer is None or not all(isinstance(token, int) for token in ids):
         return [Piece(ids=(token,), text=None) for token in ids]
     return cut_pieces(tokenizer, ids, before=before)
+
+
+# How long documents are: exact quantiles, and counts on a logarithmic scale.
+
+SHARES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
+_LARGE = 1 << 16
+"""Lengths from here on are kept one by one: they are few, since each stands for so many tokens."""
+EDGES: NDArray[np.int64] = np.unique(np.rint(2.0 ** (np.arange(0, 2 * 63) / 2)).astype(np.int64))
+"""Where bins begin: 1, 2, 3, 4, 6, 8, 11, 16, …, two for each doubling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthBin:
+    """The documents whose number of tokens is in [begin, end)."""
+
+    begin: int
+    end: int
+    documents: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthSummary:
+    """The distribution of lengths."""
+
+    count: int
+    total: int
+    empty: int
+    quantiles: dict[str, int]
+    """Share as a percentage -> the length that at least this share does not exceed; empty without lengths."""
+    bins: tuple[LengthBin, ...] = ()
+    """From the first to the last that has documents, without empty documents."""
+
+
+def summarize_lengths(blocks: Iterable[NDArray[Any]]) -> LengthSummary:
+    """Count lengths, none negative, and find their quantiles.
+
+    >>> summarize_lengths([np.array([3, 0]), np.array([70_000])]).quantiles["50"]
+    3
+    """
+    counter = LengthCounter()
+    for block in blocks:
+        counter.add(block)
+    return counter.summary()
+
+
+class LengthCounter:
+    """Counts lengths."""
+
+    def __init__(self) -> None:
+        self._small = np.zeros(_LARGE, np.int64)
+        self._large = [np.empty(0, np.int64)]
+
+    def add(self, block: NDArray[Any]) -> None:
+        """Count the lengths of a block, none negative."""
+        if len(block) and block.max() >= _LARGE:
+            self._large.append(block[block >= _LARGE].astype(np.int64))
+            block = block[block < _LARGE]
+        counts = np.bincount(block)
+        self._small[: len(counts)] += counts
+
+    def summary(self) -> LengthSummary:
+        """Return what was counted."""
+        lengths = np.concatenate([np.arange(_LARGE), np.sort(np.concatenate(self._large))])
+        counts = np.concatenate([self._small, np.ones(len(lengths) - _LARGE, np.int64)])
+        below = np.cumsum(counts)
+        count = int(below[-1])
+        ranks = {f"{share * 100:g}": max(-(-round(share * 10_000) * count // 10_000) - 1, 0) for share in SHARES}
+        by_bin = np.bincount(np.searchsorted(EDGES, lengths[1:], side="right") - 1, weights=counts[1:])
+        used = np.flatnonzero(by_bin)
+        return LengthSummary(
+            count=count,
+            total=int((lengths * counts).sum()),
+            empty=int(counts[0]),
+            quantiles={
+                name: int(lengths[np.searchsorted(below, rank, side="right")]) for name, rank in ranks.items() if count
+            },
+            bins=tuple(
+                LengthBin(begin=int(EDGES[at]), end=int(EDGES[at + 1]), documents=int(by_bin[at]))
+                for at in (range(int(used[0]), int(used[-1]) + 1) if len(used) else ())
+            ),
+        )

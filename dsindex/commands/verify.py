@@ -23,7 +23,7 @@ from dsindex.datasets.decoding import load_recorded
 from dsindex.datasets.detect import DetectedDataset, detect_dataset
 from dsindex.datasets.documents import documents_of, open_documents
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.lineage import find_document_origins
+from dsindex.datasets.lineage import find_document_origins, input_path
 from dsindex.datasets.packed import PbinDocuments
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.manifest import manifest_path, read_manifest
@@ -33,13 +33,13 @@ from dsindex.megatron.cache import files_of
 from dsindex.messages import count
 from dsindex.runtime.dispatch import make_executor, run_in_order
 from dsindex.runtime.executors import Call
-from dsindex.runtime.input_paths import STANDARD_INPUT, FoundPath
+from dsindex.runtime.input_paths import FoundPath
 from dsindex.runtime.plan import cut_input, look_at_inputs, plan_shards
 from dsindex.runtime.tokenize import ShardSettings, tokenize_shard
 from dsindex.runtime.work_folder import write_marker
 from dsindex.store.local import DIGEST_BLOCK_BYTES, combine_digests
 from dsindex.store.read import digest_blocks, fingerprint_input, input_status, is_stored
-from dsindex.store.urls import absolute, require_confirmed
+from dsindex.store.urls import absolute
 from dsindex.text.blocks import Sample
 from dsindex.text.selection import open_pattern, open_selection
 from dsindex.text.streams import LARGEST_RECORD_BYTES
@@ -115,11 +115,14 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
     checks = [_check_digest(f"{detected.prefix}.{suffix}", file) for suffix, file in files.items()]
     checks += [] if counts is None else _checks_of_content(detected, counts, config, is_digested=manifest is not None)
     with contextlib.closing(make_executor(config)) as executor:
+        executor.on_idle = reporter.tick
         executor.require_seen([f"{detected.prefix}.{suffix}" for suffix in {*files, *_SUFFIXES[detected.kind]}])
         results += _run(checks, executor, reporter, place=detected.prefix)
         is_traced = not any(each.findings and each.name.endswith(".provenance.parquet") for each in results)
         if source is not None and counts is not None and is_traced:
-            checks.append(_check_source(source, counts, config))
+            shards, pieces = source.choose(counts.documents, share=config.sample)
+            name = f"against the source: {shards} tokenized again with {source.settings.engine.describe()}"
+            checks.append(Check(name=name, function=compare_shard, pieces=pieces, compares_tokens=True))
             results += _run(checks[-1:], executor, reporter, place=detected.prefix)
         elif source is not None:
             notes.append("index or provenance are damaged, so the dataset was not compared with its source")
@@ -152,15 +155,24 @@ def _read_structure(
     """Check every entry of the index against the tokens; return no counts of a damaged one."""
     counts, findings = None, list[str]()
     try:
+        dataset: IndexedDataset | PbinDocuments
         if detected.kind == "pbin":
             era = None if manifest is None else manifest.content.options.pbin_era
-            packed = PbinDocuments(detected.path, version=None if era is None else PBIN_VERSIONS[era])
-            token_type, version = packed.header.dtype.newbyteorder("=").name, packed.header.version.name
-            counts = _count(packed, token_type=token_type, version=version)
+            dataset = PbinDocuments(detected.path, version=None if era is None else PBIN_VERSIONS[era])
+            token_type, version = dataset.header.dtype.newbyteorder("=").name, dataset.header.version.name
         else:
             _require_idx(detected.path)
             dataset = IndexedDataset(detected.path)
-            counts = _count(dataset, token_type=str(dataset.dtype), version=None)
+            token_type, version = str(dataset.dtype), ""
+        documents = documents_of(dataset)
+        counts = DatasetCounts(
+            documents=documents.num_documents,
+            empty_documents=sum(int(np.count_nonzero(lengths == 0)) for lengths in documents.lengths()),
+            sequences=len(dataset),
+            tokens=len(documents.tokens),
+            token_type=token_type,
+            version=version or None,
+        )
     except (FormatError, InputError) as error:
         findings.append(f"{error.sentence}; {REMEDY}")
     results.append(CheckResult(name=STRUCTURE, findings=tuple(findings)))
@@ -199,18 +211,6 @@ def _require_idx(prefix: str) -> None:
         raise FormatError(f"{prefix}.idx: is missing next to its .bin: a writer was stopped before its end, or {why}")
 
 
-def _count(dataset: IndexedDataset | PbinDocuments, *, token_type: str, version: str | None) -> DatasetCounts:
-    documents = documents_of(dataset)
-    return DatasetCounts(
-        documents=documents.num_documents,
-        empty_documents=sum(int(np.count_nonzero(lengths == 0)) for lengths in documents.lengths()),
-        sequences=len(dataset),
-        tokens=len(documents.tokens),
-        token_type=token_type,
-        version=version,
-    )
-
-
 def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, place: str) -> Iterator[CheckResult]:
     """Run checks, all pieces side by side."""
     if total := sum(len(check.pieces) for check in checks):
@@ -221,7 +221,7 @@ def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, pla
         for check in checks
         for number, piece in enumerate(check.pieces)
     )
-    results = run_in_order(executor, calls, on_idle=reporter.tick)
+    results = run_in_order(executor, calls)
 
     def next_result() -> Any:  # noqa: ANN401 - of the check's function
         reporter.advance(1)
@@ -255,12 +255,6 @@ def _checks_of_content(
     if config.same_as is not None:
         name, own = f"{SAME_AS} {config.same_as}", [(detected.path, config.same_as)]
         yield Check(name=name, function=find_difference, pieces=own, compares_tokens=True)
-
-
-def _check_source(source: SourceShards, counts: DatasetCounts, config: VerifyConfig) -> Check:
-    shards, pieces = source.choose(counts.documents, share=config.sample)
-    name = f"against the source: {shards} tokenized again with {source.settings.engine.describe()}"
-    return Check(name=name, function=compare_shard, pieces=pieces, compares_tokens=True)
 
 
 def find_foreign_id(detected: DetectedDataset, begin: int, end: int, vocabulary_size: int) -> list[str]:
@@ -517,14 +511,9 @@ def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> lis
     Raises:
         InputError: If one is missing, changed, or was standard input; or is at an address that was not confirmed.
     """
-    planned = [path for path, *_ in manifest.run.plan.inputs]
     found = []
     for number, recorded in enumerate(manifest.content.inputs):
-        path = recorded.path
-        require_confirmed(path, (prefix, *contact))
-        if (path == STANDARD_INPUT or not is_stored(path)) and number < len(planned):
-            path = planned[number]
-            require_confirmed(path, (prefix, *contact))
+        path = input_path(manifest, number, given=(prefix, *contact))
         form: Any = recorded.format or "jsonl"
         place = FoundPath(path=path, absolute_path=absolute(path))
         [seen] = look_at_inputs([place], wanted=form)

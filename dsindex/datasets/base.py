@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import operator
+import os
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeVar, cast, overload
 
 import numpy as np
 
 from dsindex.errors import DsindexError, MissingPackageError, install_command
 from dsindex.messages import count
+from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Item = TypeVar("Item")
+PATHS = frozenset({"path", "prefix", "jsonl_path", "index_path", "document_index", "sample_index", "shuffle_index"})
+PATHS |= {"dataset_index", "dataset_sample_index"}
+"""Arguments of datasets that may be paths."""
 
 
 class MapDataset(ABC, Generic[Item]):
@@ -28,8 +34,8 @@ class MapDataset(ABC, Generic[Item]):
     """What an item is called."""
     place: str
     """The dataset's path in messages."""
-    _reopen: Callable[[], Any]
-    """Opens the dataset again, also in another process and folder."""
+    _arguments: dict[str, Any]
+    """The arguments by which it is opened again, also in another process and folder."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -53,8 +59,15 @@ class MapDataset(ABC, Generic[Item]):
         """Return many items, each as `ds[i]`; torch's DataLoader calls this."""
         return [self[index] for index in indices]
 
+    def _keep_arguments(self, given: Mapping[str, Any]) -> None:
+        """Keep the arguments of `__init__`, which are its `locals()` at its begin; paths become absolute."""
+        own = {name: value for name, value in given.items() if name not in {"self", "__class__"}}
+        for name in PATHS & own.keys():
+            own[name] = absolute(os.fspath(own[name])) if isinstance(own[name], str | os.PathLike) else own[name]
+        self._arguments = own
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._reopen, ()
+        return partial(type(self), **self._arguments), ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.place!r}: {count(len(self), self.item)})"

@@ -1,4 +1,4 @@
-"""The documents of datasets of tokens of any format: where they end, how long they are, and in a random order."""
+"""The documents of datasets of tokens of any format: where they end, and the same in a random order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.packed import PbinDocuments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -38,22 +38,19 @@ class Documents:
     ends_of: Callable[[NDArray[np.integer[Any]]], NDArray[np.int64]]
     """Returns where documents end in `tokens`, given their numbers; 0 for -1, which ends before the first."""
 
-    def ends(self, begin: int, end: int) -> NDArray[np.int64]:
-        """Return where the documents [begin, end) end in `tokens`."""
-        return self.ends_of(np.arange(begin, end))
-
     def spans(self, documents: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """Return rows [first token, one past the last] of documents."""
         return np.stack([self.ends_of(documents - 1), self.ends_of(documents)], axis=1)
 
     def end(self, document: int) -> int:
         """Return where a document ends in `tokens`; 0 for -1, which ends before the first."""
-        return int(self.ends(document, document + 1)[0])
+        return int(self.ends_of(np.array([document]))[0])
 
     def lengths(self) -> Iterator[NDArray[np.int64]]:
         """Yield the tokens of each document, in file order, a block at a time."""
         for begin in range(0, self.num_documents, BLOCK_DOCUMENTS):
-            yield np.diff(self.ends(begin - 1, min(begin + BLOCK_DOCUMENTS, self.num_documents)))
+            numbers = np.arange(begin - 1, min(begin + BLOCK_DOCUMENTS, self.num_documents))
+            yield np.diff(self.ends_of(numbers))
 
     def span(self, document: int) -> tuple[int, int]:
         """Return the first token of a document, and one past its last.
@@ -107,87 +104,6 @@ def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
         return found
 
     return Documents(path=f"{dataset.prefix}.bin", tokens=tokens, num_documents=dataset.num_documents, ends_of=ends_of)
-
-
-# How long documents are: exact quantiles, and counts on a logarithmic scale.
-
-SHARES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
-_LARGE = 1 << 16
-"""Lengths from here on are kept one by one: they are few, since each stands for so many tokens."""
-EDGES: NDArray[np.int64] = np.unique(np.rint(2.0 ** (np.arange(0, 2 * 63) / 2)).astype(np.int64))
-"""Where bins begin: 1, 2, 3, 4, 6, 8, 11, 16, …, two for each doubling."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthBin:
-    """The documents whose number of tokens is in [begin, end)."""
-
-    begin: int
-    end: int
-    documents: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthSummary:
-    """The distribution of lengths."""
-
-    count: int
-    total: int
-    empty: int
-    quantiles: dict[str, int]
-    """Share as a percentage -> the length that at least this share does not exceed; empty without lengths."""
-    bins: tuple[LengthBin, ...] = ()
-    """From the first to the last that has documents, without empty documents."""
-
-
-def summarize_lengths(blocks: Iterable[NDArray[Any]]) -> LengthSummary:
-    """Count lengths, none negative, and find their quantiles.
-
-    >>> summarize_lengths([np.array([3, 0]), np.array([70_000])]).quantiles["50"]
-    3
-    """
-    counter = LengthCounter()
-    for block in blocks:
-        counter.add(block)
-    return counter.summary()
-
-
-class LengthCounter:
-    """Counts lengths."""
-
-    def __init__(self) -> None:
-        self._small = np.zeros(_LARGE, np.int64)
-        self._large = [np.empty(0, np.int64)]
-
-    def add(self, block: NDArray[Any]) -> None:
-        """Count the lengths of a block, none negative."""
-        if len(block) and block.max() >= _LARGE:
-            self._large.append(block[block >= _LARGE].astype(np.int64))
-            block = block[block < _LARGE]
-        counts = np.bincount(block)
-        self._small[: len(counts)] += counts
-
-    def summary(self) -> LengthSummary:
-        """Return what was counted."""
-        lengths = np.concatenate([np.arange(_LARGE), np.sort(np.concatenate(self._large))])
-        counts = np.concatenate([self._small, np.ones(len(lengths) - _LARGE, np.int64)])
-        below = np.cumsum(counts)
-        count = int(below[-1])
-        ranks = {f"{share * 100:g}": max(-(-round(share * 10_000) * count // 10_000) - 1, 0) for share in SHARES}
-        by_bin = np.bincount(np.searchsorted(EDGES, lengths[1:], side="right") - 1, weights=counts[1:])
-        used = np.flatnonzero(by_bin)
-        return LengthSummary(
-            count=count,
-            total=int((lengths * counts).sum()),
-            empty=int(counts[0]),
-            quantiles={
-                name: int(lengths[np.searchsorted(below, rank, side="right")]) for name, rank in ranks.items() if count
-            },
-            bins=tuple(
-                LengthBin(begin=int(EDGES[at]), end=int(EDGES[at + 1]), documents=int(by_bin[at]))
-                for at in (range(int(used[0]), int(used[-1]) + 1) if len(used) else ())
-            ),
-        )
 
 
 # Documents in a random order, which follows from a seed and their number alone: `--shuffle-documents SEED`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
@@ -67,8 +67,7 @@ class SampleOptions:
         if self.eod_token is None and (self.reset_position_ids or self.reset_attention_mask or self.eod_mask_loss):
             raise ValueError("reset_position_ids, reset_attention_mask and eod_mask_loss need an eod_token, got None")
         if self.pad_token is not None and self.pad_token == self.eod_token:
-            msg = f"pad_token {self.pad_token} is the eod_token, whose loss would be masked; leave pad_token out"
-            raise ValueError(msg)
+            raise ValueError(f"pad_token {self.pad_token} is the eod_token, whose loss is masked; leave pad_token out")
 
 
 DEFAULT_OPTIONS = SampleOptions()
@@ -138,11 +137,6 @@ def _causal_mask(sequence_length: int, hidden_after: list[int]) -> NDArray[np.bo
     for end in hidden_after:
         mask[end + 1 :, : end + 1] = True
     return mask[np.newaxis]
-
-
-def absolute_source(source: IndexSource) -> IndexSource:
-    """Return an absolute path, or the array itself."""
-    return source if isinstance(source, np.ndarray) else os.path.abspath(source)
 
 
 class MegatronSamples(SampleDataset[dict[str, Any]]):
@@ -228,6 +222,7 @@ class GPTDataset(MegatronSamples):
         options: SampleOptions = DEFAULT_OPTIONS,
         torch: bool = False,
     ) -> None:
+        self._keep_arguments(locals())
         if dataset.dtype.kind not in "iu":
             raise ValueError(f"{dataset.prefix}: its {dataset.dtype} values are no tokens")
         if sequence_length < 1:
@@ -238,15 +233,6 @@ class GPTDataset(MegatronSamples):
         self.num_sample_tokens = sequence_length + add_extra_token
         self.options = options
         self._convert = tensor_maker(torch)
-        self._reopen = partial(
-            GPTDataset,
-            dataset,
-            *map(absolute_source, (document_index, sample_index, shuffle_index)),
-            sequence_length=sequence_length,
-            add_extra_token=add_extra_token,
-            options=options,
-            torch=torch,
-        )
         self.document_index = open_array(document_index, "document_index")
         self.sample_index = open_array(sample_index, "sample_index")
         self.shuffle_index = open_array(shuffle_index, "shuffle_index", length=max(len(self.sample_index) - 1, 0))
@@ -295,11 +281,7 @@ class GPTDataset(MegatronSamples):
             prefix = str(description["dataset_path"])
             require_confirmed(prefix, [path], hint="give the path of the dataset: --data-path, in Python prefix=")
         return cls(
-            IndexedDataset(
-                prefix,
-                check=check,
-                by_documents=description["class"] == MAXTEXT_CLASS,
-            ),
+            IndexedDataset(prefix, check=check, by_documents=description["class"] == MAXTEXT_CLASS),
             *map(files_of(path).array, GPT_ARRAYS),
             sequence_length=description["sequence_length"],
             add_extra_token=add_extra_token,
@@ -409,15 +391,13 @@ class BlendedDataset(MegatronSamples):
     def __init__(
         self, datasets: Sequence[GPTDataset], dataset_index: IndexSource, dataset_sample_index: IndexSource
     ) -> None:
+        self._keep_arguments(locals())
         widths = {(dataset.sequence_length, dataset.add_extra_token) for dataset in datasets}
         if len(widths) != 1:
             raise ValueError(f"a blend needs datasets of one sequence length, not {sorted(widths)}")
         self._datasets = list(datasets)
         self.num_sample_tokens = datasets[0].num_sample_tokens
         self.place = f"a blend of {len(datasets)} datasets"
-        self._reopen = partial(
-            BlendedDataset, self._datasets, *map(absolute_source, (dataset_index, dataset_sample_index))
-        )
         self.dataset_index = open_array(dataset_index, "dataset_index")
         length = len(self.dataset_index)
         self.dataset_sample_index = open_array(dataset_sample_index, "dataset_sample_index", length=length)

@@ -8,7 +8,6 @@ ranges; arrays are copies.
 from __future__ import annotations
 
 from bisect import bisect_right
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 import numpy as np
@@ -19,7 +18,7 @@ from dsindex.errors import FormatError
 from dsindex.formats.dtypes import starts_of
 from dsindex.formats.mmididx import check_index, read_index
 from dsindex.store.read import input_status, open_items
-from dsindex.store.urls import absolute, located
+from dsindex.store.urls import located
 
 if TYPE_CHECKING:
     import os
@@ -57,11 +56,10 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
     def __init__(
         self, prefix: str | os.PathLike[str], *, check: bool = True, torch: bool = False, by_documents: bool = False
     ) -> None:
+        self._keep_arguments(locals())
         self.prefix = self.place = located(prefix)
         self._convert = tensor_maker(torch)
-        self._reopen = partial(
-            IndexedDataset, absolute(self.prefix), check=False, torch=torch, by_documents=by_documents
-        )
+        self._arguments["check"] = False
         idx_path = f"{self.prefix}.idx"
         index = read_index(idx_path)
         self.dtype: np.dtype[Any] = index.dtype

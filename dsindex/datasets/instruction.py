@@ -27,7 +27,7 @@ from dsindex.datasets.samples import LocatedSample, SampleDataset, SamplePart
 from dsindex.errors import FormatError, InputError, RecordProblem
 from dsindex.formats.dtypes import starts_of
 from dsindex.store.read import is_stored
-from dsindex.store.urls import absolute, located, refuse_address
+from dsindex.store.urls import located, refuse_address
 from dsindex.text.fields import parse_record
 from dsindex.text.jq import Patterns, name_patterns
 
@@ -93,7 +93,7 @@ def tensors_of_same_type(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch ma
     return torch.from_numpy(array)
 
 
-@dataclass
+@dataclass(eq=False)
 class InstructionCollator:
     """Assembles samples of an InstructionDataset by `message_construction` and the masking patterns.
 
@@ -158,7 +158,8 @@ class InstructionCollator:
         Raises:
             RecordProblem: If the sample cannot be assembled, or has no trainable token.
         """
-        fields, special_ids = _fields_of(sample), sample[SPECIAL_TOKENS_KEY]
+        special_ids = sample[SPECIAL_TOKENS_KEY]
+        fields = {name: _without_tokens(value) for name, value in sample.items() if name != SPECIAL_TOKENS_KEY}
         parts = self._construction.build_parts(fields, self._construction.read(fields))
         tokens: list[NDArray[np.uint32]] = []
         mask: list[NDArray[np.uint8]] = []
@@ -178,12 +179,8 @@ class InstructionCollator:
         return np.concatenate(tokens), assembled
 
 
-def _fields_of(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sample's fields as JSON data for masking patterns."""
-    return {name: _without_tokens(value) for name, value in sample.items() if name != SPECIAL_TOKENS_KEY}
-
-
 def _without_tokens(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a field of a sample as JSON data for masking patterns."""
     if isinstance(value, list):
         return [{key: item for key, item in message.items() if key != TOKENS_KEY} for message in value]
     return value["value"]
@@ -218,6 +215,7 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         jq_patterns: Mapping[str, str] | Sequence[str],
         special_tokens: Mapping[str, str] | Sequence[str],
     ) -> None:
+        self._keep_arguments(locals())
         fields = name_patterns(jq_patterns)
         self._names = list(fields)
         if SPECIAL_TOKENS_KEY in self._names:
@@ -231,14 +229,6 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
         path = refuse_address(os.fspath(jsonl_path), "expected a file on this machine, as lines are read one by one")
         self.lines = RawLines(path, index_path)
         self.place = self.lines.path
-        self._reopen = partial(
-            InstructionDataset,
-            os.path.abspath(path),
-            None if index_path is None else os.path.abspath(index_path),
-            tokenizer=tokenizer,
-            jq_patterns=jq_patterns,
-            special_tokens=special_tokens,
-        )
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -332,11 +322,11 @@ class PackedInstructionDataset(Packs):
         pad_to_multiple: int = 1,
         torch: bool = False,
     ) -> None:
+        self._keep_arguments(locals())
         self.prefix = located(prefix)
         self._convert = tensor_maker(torch)
         self.sequence_length = sequence_length
         self._shape = {"sequence_length": sequence_length, "pad_id": pad_id, "pad_to_multiple": pad_to_multiple}
-        self._reopen = partial(PackedInstructionDataset, absolute(self.prefix), **self._shape, torch=torch)
         dataset, self._mask = open_masked(self.prefix)
         lengths = dataset.sequence_lengths
         path = packing_prefix(self.prefix, sequence_length, pad_to_multiple)

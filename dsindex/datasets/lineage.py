@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.formats.manifest import Manifest
+
 
 DEEPEST = 16
 """Merges of merges that are followed; a longer chain can only be a dataset that names itself."""
@@ -140,6 +142,20 @@ def find_lines(prefix: str, num_documents: int, documents: Sequence[int]) -> lis
     groups = np.split(numbers, np.flatnonzero(np.diff(numbers // ROWS_PER_GROUP)) + 1)
     with ThreadPoolExecutor(available_cpus()) as pool:
         return [line for lines in pool.map(read, groups) for line in lines]
+
+
+def input_path(manifest: Manifest, number: int, *, given: Iterable[str]) -> str:
+    """Return the path of an input: as the build was given it, or else the absolute one.
+
+    Raises:
+        InputError: If it is at an address that is not among the given ones.
+    """
+    path, planned = manifest.content.inputs[number].path, manifest.run.plan.inputs
+    require_confirmed(path, given)
+    if (path == "-" or not is_stored(path)) and number < len(planned):  # it was standard input, or is relative
+        path = planned[number][0]
+        require_confirmed(path, given)
+    return path
 
 
 def find_parts(

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.datasets.arguments import Caches, Result, cache_folder, list_text_prefixes, tokenizer_path
 from dsindex.datasets.detect import DetectedDataset, detect_dataset, pack_layouts
-from dsindex.datasets.gpt import GPTDataset
+from dsindex.datasets.gpt import BlendedDataset, GPTDataset
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import InputError, UsageError
 from dsindex.megatron.cache import BLENDED_CLASS, descriptions_in, find_cache, read_description
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import tokenizers
 
     from dsindex.datasets.arguments import AnyDataset, AnyPath
     from dsindex.datasets.detect import KindName
-    from dsindex.datasets.gpt import BlendedDataset, SampleOptions
+    from dsindex.datasets.gpt import SampleOptions
     from dsindex.datasets.instruction import PackedInstructionDataset
     from dsindex.datasets.packed import PackedMemMapDatasetContinuous, PbinDocuments
     from dsindex.datasets.raw import MemMapDataset, RawLines
@@ -92,11 +92,10 @@ def open(
             given["prefix"] = list_text_prefixes(prefix)
         if tokenizer is not None:
             given["tokenizer"] = tokenizer_path(tokenizer)
-        given["descriptions"] = getattr(path, "descriptions", None)  # of a result of build_index
-        if given["descriptions"]:
+        if descriptions := getattr(path, "descriptions", None):  # of a result of build_index
+            given["descriptions"] = descriptions
             detected = DetectedDataset(kind="index cache", path="path")
         else:
-            del given["descriptions"]
             detected = detect_dataset(_split_of(path, given) or cache_folder(path))
         return _open(detected, given, check=check, torch=torch)
     except ValueError as error:
@@ -124,10 +123,24 @@ def _open(detected: DetectedDataset, given: dict[str, Any], *, check: bool, torc
     if foreign is not None:
         raise InputError(f"{path}: this is {kind}, which does not take the option {foreign}", hint="omit it")
     if kind == "index cache":
-        given.setdefault("descriptions", dict.fromkeys(descriptions_in(path) or [path]))
-        return _open_cache(path, check=check, torch=torch, **given)
+        descriptions = given.pop("descriptions", None) or dict.fromkeys(descriptions_in(path) or [path])
+        found = find_cache(descriptions, given.pop("split", None), place=path)
+        prefixes = given.pop("prefix", None) or descriptions[found]
+        if read_description(found)["class"] == BLENDED_CLASS:
+            return BlendedDataset.open_cache(found, prefixes=prefixes, check=check, torch=torch, **given)
+        prefix = prefixes[0] if prefixes else None
+        return GPTDataset.open_cache(found, prefix=prefix, check=check, torch=torch, **given)
     if kind == "instruction data":
-        return _open_instruction(path, torch=torch, **given)
+        from dsindex.datasets.instruction import PackedInstructionDataset
+
+        if "sequence_length" not in given:
+            layouts = sorted(pack_layouts(path).values())
+            fitting = [layout for layout in layouts if given.get("pad_to_multiple") in {None, layout[1]}]
+            if len(fitting) != 1:
+                stored = ", ".join(f"{length} padded to {multiple}" for length, multiple in fitting) or "none"
+                raise InputError(f"{path}: the stored block layouts are: {stored}", hint="set sequence_length")
+            [(given["sequence_length"], given["pad_to_multiple"])] = fitting
+        return PackedInstructionDataset(path, **{"pad_id": 0, **given}, torch=torch)
     if kind == "raw index":
         from dsindex.datasets.raw import MemMapDataset, RawLines
 
@@ -137,47 +150,3 @@ def _open(detected: DetectedDataset, given: dict[str, Any], *, check: bool, torc
 
         return PackedMemMapDatasetContinuous(path, torch=torch, **given) if given else PbinDocuments(path, torch=torch)
     return IndexedDataset(path, check=check, torch=torch)
-
-
-def _open_instruction(
-    path: str, *, torch: bool, pad_id: int = 0, sequence_length: int | None = None, pad_to_multiple: int | None = None
-) -> PackedInstructionDataset:
-    """Open instruction data with the layout that was asked for, or the only one that is stored."""
-    from dsindex.datasets.instruction import PackedInstructionDataset
-
-    if sequence_length is None:
-        layouts = pack_layouts(path).values()
-        known = [layout for layout in layouts if pad_to_multiple in {None, layout[1]}]
-        if len(known) != 1:
-            stored = ", ".join(f"{length} padded to {multiple}" for length, multiple in sorted(known)) or "none"
-            raise InputError(f"{path}: the stored block layouts are: {stored}", hint="set sequence_length")
-        [(sequence_length, pad_to_multiple)] = known
-    return PackedInstructionDataset(
-        path, sequence_length=sequence_length, pad_id=pad_id, pad_to_multiple=pad_to_multiple or 1, torch=torch
-    )
-
-
-def _open_cache(
-    place: str,
-    *,
-    descriptions: Mapping[str, Sequence[str] | None],
-    split: str | None = None,
-    prefix: Sequence[str] | None = None,
-    **options: Any,  # noqa: ANN401 - of the classes
-) -> GPTDataset | BlendedDataset:
-    """Open one of the index caches.
-
-    Args:
-        place: Name of the caches in messages.
-        descriptions: Path of each description -> prefixes of its datasets; None to use those in the description.
-        split: train, valid or test.
-        prefix: Prefixes to use instead.
-        options: Of GPTDataset.open_cache.
-    """
-    path = find_cache(descriptions, split, place=place)
-    prefixes = prefix or descriptions[path]
-    if read_description(path)["class"] == BLENDED_CLASS:
-        from dsindex.datasets.gpt import BlendedDataset
-
-        return BlendedDataset.open_cache(path, prefixes=prefixes, **options)
-    return GPTDataset.open_cache(path, prefix=prefixes[0] if prefixes else None, **options)

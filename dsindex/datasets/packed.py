@@ -7,7 +7,6 @@ bytes.
 from __future__ import annotations
 
 from bisect import bisect_right
-from functools import partial
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
@@ -16,7 +15,7 @@ from dsindex.datasets.base import MapDataset, tensor_maker
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.formats.dtypes import starts_of
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
-from dsindex.store.urls import absolute, located
+from dsindex.store.urls import located
 
 if TYPE_CHECKING:
     import os
@@ -64,16 +63,13 @@ class _Parts(MapDataset["NDArray[Any]"]):
     _ends: Sequence[int] | NDArray[np.int64]
     """The one after its last."""
 
-    def __init__(
-        self, path: str | os.PathLike[str], *options: object, version: PbinVersion | None = None, torch: bool
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, version: PbinVersion | None = None, torch: bool) -> None:
         self.path = self.place = located(path)
         self._convert = tensor_maker(torch)
         self.header = read_pbin_header(self.path, version=version)
         self.num_tokens = self.header.num_tokens
         self.tokens: Items = open_tokens(self.path, self.header)
         """All tokens as they are stored: unsigned, in the file's byte order, shape [tokens]."""
-        self._reopen = partial(type(self), absolute(self.path), *options, torch=torch)
 
     def __len__(self) -> int:
         """Return the number of blocks or documents, including empty ones."""
@@ -96,8 +92,8 @@ class _Parts(MapDataset["NDArray[Any]"]):
 class _Blocks(_Parts):
     """Blocks of `block_size` tokens."""
 
-    def __init__(self, path: str | os.PathLike[str], block_size: int, *options: object, torch: bool) -> None:
-        super().__init__(path, block_size, *options, torch=torch)
+    def __init__(self, path: str | os.PathLike[str], block_size: int, *, torch: bool) -> None:
+        super().__init__(path, torch=torch)
         self.block_size = block_size
         if not 2 <= block_size <= self.num_tokens:
             raise ValueError(f"{self.path}: block_size is {block_size}, not from 2 to its {self.num_tokens} tokens")
@@ -127,7 +123,8 @@ class PackedMemMapDatasetContinuous(_Blocks):
     def __init__(
         self, path: str | os.PathLike[str], block_size: int, reuse_last_target: bool = True, *, torch: bool = False
     ) -> None:
-        super().__init__(path, block_size, reuse_last_target, torch=torch)
+        self._keep_arguments(locals())
+        super().__init__(path, block_size, torch=torch)
         stride = block_size - 1 if reuse_last_target else block_size
         self._begins = range(0, self.num_tokens - block_size + 1, stride)
         self._ends = range(block_size, self.num_tokens + 1, stride)
@@ -161,6 +158,7 @@ class PackedMemMapDatasetMegatron(_Blocks):
     """
 
     def __init__(self, path: str | os.PathLike[str], block_size: int, *, torch: bool = False) -> None:
+        self._keep_arguments(locals())
         super().__init__(path, block_size, torch=torch)
         self._begins = plan_document_blocks(read_document_lengths(self.path, self.header), block_size)
         self._ends = self._begins + block_size
@@ -184,6 +182,7 @@ class PbinDocuments(_Parts):
     def __init__(
         self, path: str | os.PathLike[str], *, version: PbinVersion | None = None, torch: bool = False
     ) -> None:
+        self._keep_arguments(locals())
         super().__init__(path, version=version, torch=torch)
         self.document_bounds = starts_of(read_document_lengths(self.path, self.header))
         """Where documents begin, and the end of the last; shape [documents + 1]."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import os
-from functools import partial
 from typing import TYPE_CHECKING, SupportsIndex
 
 from dsindex.datasets.base import MapDataset, tensor_maker
@@ -38,9 +37,9 @@ class RawLines(MapDataset[bytes]):
     item = "line"
 
     def __init__(self, path: str | os.PathLike[str], index_path: str | os.PathLike[str] | None = None) -> None:
+        self._keep_arguments(locals())
         self.path = self.place = os.fspath(path)
         self.index_path = raw_index_path(self.path) if index_path is None else os.fspath(index_path)
-        self._reopen = partial(RawLines, *map(os.path.abspath, (self.path, self.index_path)))
         with reading(self.path):
             status = os.stat(self.path)
         self._state = (status.st_size, str(status.st_mtime_ns))
@@ -122,25 +121,18 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
         add_special_tokens: bool = True,
         torch: bool = False,
     ) -> None:
+        self._keep_arguments(locals())
         from dsindex.text.engines import choose_engine
         from dsindex.text.selection import open_pattern
 
         self._convert = tensor_maker(torch)
         self.jq_pattern = jq_pattern
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(os.fspath(tokenizer))
+        self._arguments["tokenizer"] = self.tokenizer
         self._engine = choose_engine(self.tokenizer, "reference", add_special_tokens=add_special_tokens)
         self._selection = open_pattern(jq_pattern)
         self.lines = RawLines(path, index_path)
         self.place = self.lines.path
-        self._reopen = partial(
-            MemMapDataset,
-            os.path.abspath(self.place),
-            tokenizer=self.tokenizer,
-            index_path=os.path.abspath(self.lines.index_path),
-            jq_pattern=jq_pattern,
-            add_special_tokens=add_special_tokens,
-            torch=torch,
-        )
 
     def __len__(self) -> int:
         """Return the number of lines in the index."""

@@ -11,7 +11,7 @@ import numpy as np
 from dsindex.datasets.base import Item, MapDataset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from dsindex.datasets.indexed import IndexedDataset
     from dsindex.datasets.lineage import DocumentOrigin, SourceLine
@@ -132,26 +132,22 @@ def trace_samples(located: Iterable[LocatedSample], *, contact: Sequence[str] = 
         data: find_document_origins(data.prefix, data.num_documents, own, contact=contact)
         for data, own in documents.items()
     }
-    return [
-        SampleTrace(
-            sample=each.sample,
-            parts=tuple(_trace_part(each, part, found[each.data][0]) for part in each.parts),
-            notes=found[each.data][1],
-        )
-        for each in samples
-    ]
-
-
-def _trace_part(located: LocatedSample, part: SamplePart, origins: Mapping[int, DocumentOrigin]) -> TracedPart:
-    data, document = located.data, located.data.document_of(part.sequence)
-    before = data.sequence_lengths[data.document_sequences(document).start : part.sequence]
-    return TracedPart(
-        prefix=data.prefix,
-        dataset=located.dataset,
-        document=document,
-        offset=int(before.sum(dtype=np.int64)) + part.offset,
-        sequence=part.sequence,
-        sequence_offset=part.offset,
-        num_tokens=part.num_tokens,
-        origin=origins[document],
-    )
+    traces = []
+    for each in samples:
+        data, (origins, notes), parts = each.data, found[each.data], list[TracedPart]()
+        for part in each.parts:
+            document = data.document_of(part.sequence)
+            before = data.sequence_lengths[data.document_sequences(document).start : part.sequence]
+            traced = TracedPart(
+                prefix=data.prefix,
+                dataset=each.dataset,
+                document=document,
+                offset=int(before.sum(dtype=np.int64)) + part.offset,
+                sequence=part.sequence,
+                sequence_offset=part.offset,
+                num_tokens=part.num_tokens,
+                origin=origins[document],
+            )
+            parts.append(traced)
+        traces.append(SampleTrace(sample=each.sample, parts=tuple(parts), notes=notes))
+    return traces

@@ -9,16 +9,9 @@ import numpy as np
 from dsindex._version import __version__
 from dsindex.errors import InputError, LimitError, OutputError
 from dsindex.formats.mmididx import check_index, read_index
-from dsindex.megatron.cache import (
-    CacheRecord,
-    Fingerprint,
-    count_tokens,
-    description_text,
-    fingerprint,
-    read_lengths,
-)
+from dsindex.megatron.cache import CacheRecord, Fingerprint, count_tokens, description_text, fingerprint, read_lengths
 from dsindex.megatron.epochs import STOCK_ORDER, DocumentOrder, shuffle_dtype, split_bounds
-from dsindex.megatron.plan import BlendedCache, GPTCache, PartCounts
+from dsindex.megatron.plan import BlendedCache, PartCounts
 from dsindex.store.read import digest_file, input_status, is_stored
 
 if TYPE_CHECKING:
@@ -65,16 +58,22 @@ def make_contents(cache: Cache, threads: int = 1) -> tuple[Sequence[Content], Ca
         LimitError: If a blend draws more samples than a dataset has.
         OutputError: If a cache of another order has its name.
     """
+    there, wanted, source = cache.files.read_record(), cache.settings, None
+    if there is not None and cache.files.exist() and there.settings.order != wanted.order:
+        # A job would train on something else under the same name.
+        what = f"has {there.settings.show_order()}, not {wanted.show_order()}"
+        hint = "choose another --data-cache-path: names do not tell document orders apart"
+        raise OutputError(f"{cache.files.paths[0]}: the cache of this name {what}", hint=hint)
+    arrays: Sequence[Content]
     if isinstance(cache, BlendedCache):
-        arrays, source = _make_blend(cache), None
-        _require_same_order(cache)
+        arrays = _make_blend(cache)
     else:
         begin, end = cache.part.begin, cache.part.end
         lengths = read_lengths(cache.path, begin, end, of_documents=cache.of_documents)
         source = fingerprint(cache.path, begin, end, lengths, of_documents=cache.of_documents)
-        if _is_current(cache, source):
+        is_same = there is not None and there.settings == wanted and _is_of(there.source, source)
+        if there is not None and is_same and not cache.files.changed(there):
             return None
-        _require_same_order(cache)
         how: dict[str, Any] = {"rule": cache.rule, "seed": cache.seed, "order": cache.order}
         if cache.continued is None:
             arrays = build_arrays(lengths, cache.epochs, begin=begin, threads=threads, **how)
@@ -106,27 +105,9 @@ def _make_blend(cache: BlendedCache) -> tuple[NDArray[Any], ...]:
     return datasets, samples
 
 
-def _require_same_order(cache: Cache) -> None:
-    """Refuse to replace a cache of another document order: a job would train on something else under the same name.
-
-    Raises:
-        OutputError: If there is one.
-    """
-    record, wanted = cache.files.read_record(), cache.settings
-    if record is not None and cache.files.exist() and record.settings.order != wanted.order:
-        what = f"has {record.settings.show_order()}, not {wanted.show_order()}"
-        hint = "choose another --data-cache-path: names do not tell document orders apart"
-        raise OutputError(f"{cache.files.paths[0]}: the cache of this name {what}", hint=hint)
-
-
-def _is_current(cache: GPTCache, source: Fingerprint) -> bool:
-    """Tell whether this cache exists with the recorded bytes, built from the same lengths and options."""
-    record = cache.files.read_record()
-    if record is None or record.source is None or record.settings != cache.settings:
-        return False
-    was = record.source
-    is_same = (was.lengths_digest, was.begin, was.end) == (source.lengths_digest, source.begin, source.end)
-    return is_same and not cache.files.changed(record)
+def _is_of(was: Fingerprint | None, source: Fingerprint) -> bool:
+    known = None if was is None else (was.lengths_digest, was.begin, was.end)
+    return known == (source.lengths_digest, source.begin, source.end)
 
 
 def build_arrays(

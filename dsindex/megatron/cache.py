@@ -413,8 +413,8 @@ def open_array(source: IndexSource, name: str, *, length: int | None = None) -> 
 # Writing.
 
 
-def check_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRecord) -> CacheRecord | None:
-    """Return the record of a cache that is to be written; None if identical files exist already.
+def find_unwritten(files: CacheFiles, contents: Sequence[Content], record: CacheRecord) -> list[tuple[str, Content]]:
+    """Return the files of a cache that are to be written, in order: all, the record alone, or none of an identical one.
 
     Args:
         files: The paths.
@@ -424,26 +424,18 @@ def check_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRec
     Raises:
         OutputError: If a file exists that differs and that dsindex did not write.
     """
-    wanted = [state_of(content) for content in contents]
-    there = [_state_at(path) for path in files.paths]
-    stored = files.read_record()
-    names = [os.path.basename(path) for path in files.paths]
+    wanted, there, stored = list(map(state_of, contents)), list(map(_state_at, files.paths)), files.read_record()
+    names = list(map(os.path.basename, files.paths))
     final = msgspec.structs.replace(record, files={name: [new] for name, new in zip(names, wanted, strict=True)})
+    own: list[tuple[str, Content]] = [(files.record, msgspec.json.format(msgspec.json.encode(final), indent=2))]
     if there == wanted:
-        return final if stored not in (None, final) else None  # another program's cache gets no record
+        return own if stored not in (None, final) else []  # another program's cache gets no record
     for name, old, new in zip(names, there, wanted, strict=True):
         if old not in (None, new, *(stored.files.get(name, ()) if stored is not None else ())):
-            raise OutputError(
-                f"{os.path.join(os.path.dirname(files.stem), name)}: another program's file is here, which does not "
-                "match these data and options; a training job would use it as it is",
-                hint="move it away, or choose another folder for the cache",
-            )
-    return final
-
-
-def encode_record(record: CacheRecord) -> bytes:
-    """Return the content of a record's file."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=2)
+            what = "another program's file is here, which does not match these data and options"
+            hint = "a training job would use it as it is: move it away, or choose another folder for the cache"
+            raise OutputError(f"{os.path.join(os.path.dirname(files.stem), name)}: {what}", hint=hint)
+    return [*zip(files.paths, contents, strict=True), *own]
 
 
 def write_content(file: DigestingWriter, content: Content) -> None:

@@ -16,6 +16,7 @@ import difflib
 import os
 import re
 from dataclasses import dataclass, field, fields
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,7 +24,7 @@ from dsindex.errors import InputError
 from dsindex.megatron.flags import JobTokenizer, TrainingLength
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 TOKENIZER_NAMES = tuple(each.name for each in fields(JobTokenizer))
 """The flags of a job's tokenizer as names of options."""
@@ -67,14 +68,14 @@ class JobCommand:
 
 
 def take_command(
-    words: Sequence[str], *, release: str | None = None, local_path: Callable[[str], str] = str
+    words: Sequence[str], *, release: str | None = None, dataset_path_as: Sequence[str] = ()
 ) -> JobCommand:
     """Take what a job's caches depend on from its command, or from its flags alone.
 
     Args:
         words: Such as `torchrun --nnodes 2 pretrain_gpt.py --seq-length 4096 …`.
         release: The job's release of Megatron; None for any.
-        local_path: Turns a path of the job into one of this machine.
+        dataset_path_as: The words of that option, which say how the job spells the beginnings of paths.
 
     Raises:
         InputError: If a flag is refused, or Megatron does not have it, or nothing is taken.
@@ -100,9 +101,10 @@ def take_command(
         raise InputError("the command after -- has no flags of pretrain_gpt.py that caches depend on", hint=hint)
     if "global_batch_size" not in command.options:
         _derive_batch_size(command, sizes)
+    here = partial(local_path, replacements=parse_replacements(dataset_path_as))
     for name in {*PATHS, *FILES, "data_cache_path", "per_dataset_sequences_path"} & command.options.keys():
         value = command.options[name]
-        command.options[name] = local_path(value) if isinstance(value, str) else list(map(local_path, value))
+        command.options[name] = here(value) if isinstance(value, str) else list(map(here, value))
     return command
 
 

@@ -66,8 +66,8 @@ class BuildConfig(TextConfig, TokenizerFormats, IndexBasics):
     output_prefix: Output = option("P")
     """Outputs are named P_KEY_document.*, on a disk or in a bucket (s3://, gs://)."""
     json_keys: Parsed[str | tuple[str, ...] | list[str], tuple[str, ...]] = option("KEY", default=("text",))
-    """Keys whose text is tokenized, each into a dataset of its own: names, paths (.meta.text) or jq expressions
-    (NAME=.a + .b) (default: text)."""
+    """Keys whose text is tokenized, each into a dataset of its own: names, alternative names ('text|content'), paths
+    (.meta.text) or jq expressions (NAME=.a + .b) (default: text)."""
     join: Annotated[str | None, _separator] = option("SEPARATOR", default=None, may_be_empty=True)
     r"""Join the texts of all keys into one document, with this between them; \n, \t and \\ are escapes."""
     where: str | None = option("CONDITION", default=None)

@@ -141,7 +141,8 @@ class RecordsConfig(WorkConfig):
     input_list: Paths = option("FILE", default=())
     """Files with one input path per line, read after --input. - reads the list from standard input."""
     exclude: Paths = option("PATTERN", default=())
-    """Leave out inputs whose path ends so: a name such as '*.log.jsonl', or folders and a name such as 'tmp/**'."""
+    """Leave out inputs whose path ends like this: a name such as '*.log.jsonl', or folders and a name such as
+    'tmp/**'."""
     input_split: str | None = option("NAME", default=None)
     """Split to read from a folder that has several, such as train; all reads every split."""
     input_config: str | None = option("NAME", default=None)

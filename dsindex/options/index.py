@@ -15,9 +15,7 @@ from dsindex.megatron.flags import MID_LEVEL_SURPLUS, JobTokenizer, Release
 from dsindex.megatron.pretrain_command import (
     TOKENIZER_NAMES,
     JobCommand,
-    local_path,
     merge_command,
-    parse_replacements,
     take_command,
 )
 from dsindex.messages import show_value, split_unit
@@ -164,10 +162,10 @@ class SampleOrder(Options):
 
     group: ClassVar = "order"
     document_order_splits: tuple[Literal["train", "valid", "test"], ...] = option("SPLIT", default=("train",))
-    """The splits with this order (default: train)."""
+    """Splits that --document-order arranges (default: train)."""
     shuffle_epochs: Literal["together", "separately", "never"] | None = option(default=None)
-    """Shuffle the samples of all epochs together, as Megatron does, the samples of each epoch by themselves, or none
-    (default: together; never for the orders `length` and FILE)."""
+    """together: shuffle the samples of all epochs, as Megatron does. separately: shuffle within each epoch. never: keep
+    the order of the documents (default: together; never for the orders `length` and FILE)."""
     no_extra_token: bool = option(default=False)
     """Samples of L tokens, not L + 1 (rare in Megatron)."""
     keep_partial_validation: bool = option(default=False)
@@ -191,13 +189,14 @@ class RareLengths(Options):
     phase_transition_iterations: Parsed[int | str | Sequence[int], tuple[int, ...]] = option(
         "N,N", default=(), separator=","
     )
-    """The job's phases: each has caches of its own samples, and all are built."""
+    """Iterations at which the job begins a new phase. Each phase has its own caches, and all are built."""
     rampup_batch_size: Parsed[str | Sequence[int] | None, tuple[int, int, int] | None] = option(
         "N", default=None, separator=" "
     )
     """FIRST STEP SAMPLES, up to 0.17; later releases ignore it."""
     step_batch_size_schedule: str | None = option("'0:N N:N'", default=None)
-    """From 0.18 on; with what the job prints as `setting global batch size to` as --global-batch-size."""
+    """The job's schedule of batch sizes, from 0.18 on. As --global-batch-size, give the number that the job prints
+    after `setting global batch size to`."""
 
 
 class OverTime(Options):
@@ -205,15 +204,15 @@ class OverTime(Options):
 
     group: ClassVar = "over time"
     continue_from: OptionalLocalPath = option("CACHE", default=None, needs=("consumed_samples", "data_cache_path"))
-    """The cache folder of a first job, or its description: samples before --consumed-samples are that job's, and after
-    them comes what is unread, by this job's weights, datasets and number of samples."""
+    """Cache folder of the first job, or its description. The new caches begin with the samples that the first job has
+    read; then come its unread samples, by this job's weights, datasets and number of samples."""
     consumed_samples: int | None = option("N", default=None, needs=("continue_from",))
-    """The samples that the first job has read, a multiple of --global-batch-size: `consumed samples` in its log."""
+    """How many samples the first job has read: `consumed samples` in its log, a multiple of --global-batch-size."""
     blend_schedule: str | None = option("'P:W,W P:W,W'", default=None, needs=("data_cache_path",))
-    """Weights from positions of the run on, in samples, tokens or shares of it, as in '0:90,10 50%:50,50' or 'linear
-    0:90,10 200Btokens:50,50'. The weights of --data-path only make the names."""
+    """Weights that change during the run, at positions in samples, tokens or shares of the run, as in '0:90,10
+    50%:50,50' or 'linear 0:90,10 200Btokens:50,50'. The weights of --data-path then only become part of the names."""
     max_epochs: Epochs = option("E", default=None, needs=("blend_schedule or continue_from",))
-    """Refuse a run that reads a dataset more often (default: 1 with --blend-schedule, otherwise any)."""
+    """Refuse a run that reads a dataset more often than this (default: 1 with --blend-schedule, otherwise no limit)."""
 
 
 class CacheNames(Options):
@@ -236,7 +235,7 @@ class CacheNames(Options):
     dataset_path_as: Parsed[str | Sequence[str] | None, tuple[str, ...] | None] = option(
         "HERE=THERE", default=None, separator=" "
     )
-    """HERE=THERE: the beginning of prefixes, here and as the job types them."""
+    """Replace the beginning HERE of each prefix by THERE, as the job spells it."""
 
 
 class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths, IndexBasics):
@@ -246,11 +245,11 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
     data_path: Words = option("P", default=None, kw_only=False, excludes=("data_args_path", *SPLIT_PATHS))
     """A prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths."""
     train_data_path: Words = option("P", default=None)
-    """The same, for train alone."""
+    """A prefix or a blend for train alone."""
     valid_data_path: Words = option("P", default=None)
-    """The same, for valid alone."""
+    """A prefix or a blend for valid alone."""
     test_data_path: Words = option("P", default=None)
-    """The same, for test alone."""
+    """A prefix or a blend for test alone."""
     data_args_path: OptionalPath = option("FILE", default=None, needs=("split or like",), excludes=SPLIT_PATHS)
     """A file with the words of --data-path, as in the job."""
     per_split_data_args_path: OptionalPath = option("FILE", default=None, excludes=SPLIT_PATHS[:-1])
@@ -258,7 +257,7 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
     per_dataset_sequences_path: OptionalLocalPath = option("FILE.json", default=None)
     """Write the file that the job reads with this flag instead of each .idx, for a faster start with many datasets."""
     multiple_validation_sets: bool = option(default=False, needs=(" or ".join(SPLIT_PATHS),))
-    """The datasets of --valid-data-path are no blend: each has the samples of valid, or all of its own."""
+    """Validate on each dataset of --valid-data-path by itself, instead of on a blend of them."""
     command: Parsed[Sequence[str] | None, JobCommand | None] = option(default=None)
     explain: bool = option(default=False)
     """Build nothing: show for each cache whether the job would find it, and if not, which settings differ."""
@@ -270,12 +269,8 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
         """Take the command of a job, and the flags of its tokenizer."""
         values = dict(values)
         if values.get("command"):
-            replacements = parse_replacements(values.get("dataset_path_as") or ())
-            command = take_command(
-                values["command"],
-                release=values.get("megatron_release"),
-                local_path=lambda path: local_path(path, replacements),
-            )
+            release, path_as = values.get("megatron_release"), values.get("dataset_path_as") or ()
+            command = take_command(values["command"], release=release, dataset_path_as=path_as)
             values = merge_command({name: each for name, each in values.items() if name != "command"}, command)
             values["command"] = command
         _place_tokenizer(values)
@@ -320,13 +315,12 @@ class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths
 class IndexFlags(TokenizerFlags, IndexConfig):
     r"""Build the document, sample and shuffle indices of a training job.
 
-    The indices of each split of a dataset or blend are the cache files of a Megatron job and have their names, so that
-    the job finds them and builds nothing.
+    Writes the cache files of a Megatron job, for each split of a dataset or blend, under the names that the job looks
+    for, so that it builds nothing.
 
     The hash in a cache's name covers the job's settings character by character: use the same --seq-length, --split,
     --seed and paths as the job, and the tokenizer's identifiers (--tokenizer-identifiers or --like). --explain says why
-    a job would not find a cache. Or give the job's command after --: what matters is taken, options before it override
-    it.
+    a job would not find a cache. Or give the job's command after --; options before -- override it.
 
     Examples:
         dsindex index --data-path out/docs_text_document --seq-length 4096 \

@@ -41,7 +41,8 @@ class InstructConfig(RecordsConfig):
     largest_shard: ClassVar[int] = 8 << 20
     """Smaller than for a build, since a worker encodes a tenth as fast and all should be busy to the end."""
     config: Parsed[AnyPath | Mapping[str, Any] | None, Any] = option("CONFIG", default=None, positional=True)
-    """YAML file that says how records become prompts; its section `job` may hold the options below."""
+    """YAML file that says how records become prompts; its section `job` may hold the options below (default: the
+    tokenizer's own chat template)."""
     output_prefix: Output = option("P", default=...)
     """Outputs are named P_text_document.*, P_loss_mask.* and so on, on a disk or in a bucket (s3://, gs://)."""
     tokenizer_model: Tokenizer = option("PATH", default=..., alias="tokenizer")
@@ -67,7 +68,7 @@ class InstructConfig(RecordsConfig):
     split: Parsed[str | Sequence[float] | None, tuple[float, float, float] | None] = option(
         "A,B,C", default=None, separator=","
     )
-    """Shares of train, valid and test; a hash of its content assigns each conversation."""
+    """Shares of train, valid and test. A hash of its content decides the split of each conversation."""
     split_seed: int = option("N", default=1234)
     """Seed of the split (default: 1234)."""
     export: Parsed[ExportKind | Sequence[ExportKind], tuple[ExportKind, ...]] = option("KIND", default=())

@@ -11,9 +11,6 @@ from dsindex.options.index import Words
 from dsindex.options.model import Parsed, option
 from dsindex.options.numbers import MEGATRON_COUNT, parse_tokens
 
-DEFAULT_SEQ_LENGTH = 4096
-
-
 Sources: TypeAlias = AnyDataset | Iterable[AnyDataset] | Mapping[Any, str | None]
 
 
@@ -28,8 +25,8 @@ def _sources(value: Sources) -> tuple[str, ...]:
 class MixConfig(TrainingLength):
     r"""Plan a blend from token counts, or see what its weights mean.
 
-    From the tokens that the datasets really have come Megatron's --data-path with weights, and the tokens and epochs
-    that it draws of each dataset. With --data-path, show what the weights of a job mean.
+    Computes the weights of Megatron's --data-path from the tokens that the datasets really have, and shows the tokens
+    and epochs that it draws of each dataset. With --data-path, shows what the weights of a job mean.
 
     A sample has tokens of one dataset only, so a weight is the dataset's share of the tokens that are drawn, whatever
     its size. Only .idx files are read, and no cluster is joined.
@@ -53,7 +50,7 @@ class MixConfig(TrainingLength):
         "N", default=None, ge=1, excludes=("train_samples", "train_iters")
     )
     """Tokens to draw, such as 300B."""
-    seq_length: int = option("L", default=DEFAULT_SEQ_LENGTH, ge=2, le=MEGATRON_COUNT - 1, group="the job")
+    seq_length: int = option("L", default=4096, ge=2, le=MEGATRON_COUNT - 1, group="the job")
     """Tokens per sample (default: 4096)."""
     split: str | None = option("S", default=None, group="the job", excludes=("valid_data_path", "test_data_path"))
     """Shares of train, valid and test in every dataset (default: '969, 30, 1')."""

@@ -264,12 +264,8 @@ _known: dict[type[Options], dict[str, Option]] = {}
 
 def options_of(model: type[Options]) -> dict[str, Option]:
     """Return the options of a model: its own, then inherited ones."""
-    if model not in _known:
-        _known[model] = _find_options(model)
-    return _known[model]
-
-
-def _find_options(model: type[Options]) -> dict[str, Option]:
+    if model in _known:
+        return _known[model]
     kinds, found, lineage = get_type_hints(model, include_extras=True), dict[str, Option](), model.__mro__
     for place, kind in enumerate(lineage):
         for name in vars(kind).get("__annotations__", {}):
@@ -280,6 +276,7 @@ def _find_options(model: type[Options]) -> dict[str, Option]:
                 help = _helps_of(kind.__module__).get((kind.__name__, name), "")
                 readers = getattr(kinds[name], "__metadata__", ())
                 found[name] = replace(own, kind=value_kind(kinds[name]), readers=readers, group=group, help=help)
+    _known[model] = found
     return found
 
 

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.formats.provenance import PROVENANCE_SUFFIX
 from dsindex.formats.quarantine import QUARANTINE_SUFFIX
+from dsindex.runtime.dispatch import Dispatch
 from dsindex.runtime.executors import Call
+from dsindex.runtime.job import Output, begin_of, ranges_of
 from dsindex.runtime.merge import (
     check_merged,
     make_index,
@@ -25,7 +27,6 @@ from dsindex.runtime.merge import (
     merge_range,
     merge_whole,
 )
-from dsindex.runtime.output import Output, begin_of, ranges_of
 from dsindex.runtime.publish import begin_in_bucket
 from dsindex.runtime.tasks import Damaged
 from dsindex.runtime.work_folder import FileComplete, RangeMerged
@@ -67,7 +68,7 @@ class Assembly:
                 arguments = (path, begin_of(what) if isinstance(what, int) else 0, line)
                 name = f"check[{output.name}:{what}]"
                 calls.append(((output, what), Call(name=name, place=path, function=check_merged, arguments=arguments)))
-        with contextlib.closing(self.job.dispatch(calls).run()) as results:
+        with contextlib.closing(Dispatch(self.job.executor, calls).run()) as results:
             for (output, what), is_kept in results:
                 if not is_kept:
                     del self._merged(output)[what]
@@ -105,7 +106,7 @@ class Assembly:
             calls: The calls, in the order of the job.
             first: Calls that follow from an earlier run.
         """
-        dispatch = self.job.dispatch(calls)
+        dispatch = Dispatch(self.job.executor, calls)
         dispatch.release(first)
         with contextlib.closing(dispatch.run()) as results:
             for key, answer in results:

@@ -38,8 +38,6 @@ MOST_LOST_WORKERS = 3
 """Lost workers, and attempts past their deadline, at which a call fails."""
 PAUSE_SECONDS = 0.5
 """Pause before the first retry of a call; it doubles with each retry."""
-DEADLINE_SECONDS = 3600.0
-"""Longest duration of a call's first attempt, after which its worker is ended; it doubles with each retry."""
 POLL_SECONDS = 0.5
 RETRY_SECONDS = 0.05
 """Longest wait for a result while a call is to be tried again."""
@@ -65,25 +63,14 @@ class Dispatch(Generic[K]):
     Args:
         executor: The executor to run them on.
         calls: Keys and calls, consumed only as slots become free, so a million of them are never held at once.
-        deadline_seconds: See DEADLINE_SECONDS.
-        on_idle: Called at least every half second while waiting for a result, for progress displays.
     """
 
-    def __init__(
-        self,
-        executor: Executor,
-        calls: Iterable[tuple[K, Call]],
-        *,
-        deadline_seconds: float = DEADLINE_SECONDS,
-        on_idle: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, executor: Executor, calls: Iterable[tuple[K, Call]]) -> None:
         self._executor = executor
         self._calls = iter(calls)
         self._released: deque[tuple[K, Call]] = deque()
         """Calls that follow from results; they are started next."""
         self._num_begun = 0
-        self._deadline_seconds = deadline_seconds
-        self._on_idle = on_idle or (lambda: None)
         self._flights: dict[int, _Flight[K]] = {}
         """Id of an attempt that runs or waits for a slot → its call."""
         self._paused: list[_Flight[K]] = []
@@ -118,7 +105,7 @@ class Dispatch(Generic[K]):
                         yield flight.key, outcome.value
                     else:
                         self._handle_fault(flight, outcome.error, worker_lost=outcome.worker_lost)
-                self._on_idle()
+                self._executor.on_idle()
         finally:
             self._abandon(lambda _: True)
         if self._fault is not None:
@@ -137,7 +124,7 @@ class Dispatch(Generic[K]):
             self._num_begun += 1
             ready.append(_Flight(*following, turn=(follows, self._num_begun)))
         for flight in ready:
-            deadline = max(self._deadline_seconds, flight.call.seconds) * 2**flight.lost
+            deadline = max(self._executor.deadline_seconds, flight.call.seconds) * 2**flight.lost
             self._flights[self._executor.start(flight.call, deadline_seconds=deadline)] = flight
 
     def _handle_fault(self, flight: _Flight[K], error: BaseException, *, worker_lost: bool) -> None:
@@ -173,18 +160,11 @@ class Dispatch(Generic[K]):
         self._executor.abandon(attempt_ids)
 
 
-def run_in_order(
-    executor: Executor,
-    calls: Iterable[Call],
-    *,
-    deadline_seconds: float = DEADLINE_SECONDS,
-    on_idle: Callable[[], None] | None = None,
-) -> Generator[Any]:
+def run_in_order(executor: Executor, calls: Iterable[Call]) -> Generator[Any]:
     """Run calls with a Dispatch, and yield their results in the order of the calls; results must be small."""
     ended: dict[int, Any] = {}
     upcoming = 0
-    dispatch = Dispatch(executor, enumerate(calls), deadline_seconds=deadline_seconds, on_idle=on_idle)
-    with contextlib.closing(dispatch.run()) as results:
+    with contextlib.closing(Dispatch(executor, enumerate(calls)).run()) as results:
         for number, value in results:
             ended[number] = value
             while upcoming in ended:

@@ -126,6 +126,8 @@ class Executor(ABC):
     """Calls that were tried again so far."""
     lost_workers = 0
     """Workers that died, were lost or ended at a deadline so far."""
+    deadline_seconds = 3600.0
+    """Longest duration of a call's first attempt, after which its worker is ended; it doubles with each retry."""
 
     def __init__(self, workers: int) -> None:
         self.slots = workers
@@ -133,6 +135,8 @@ class Executor(ABC):
         self.backlog = workers
         """Number of calls to start beyond `slots`, so that no slot waits for the driver."""
         self.most_workers = workers
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called at least every half second while calls run, for progress displays."""
         self._queue: deque[tuple[int, Call, float]] = deque()
         """Attempts that wait for a worker, and their deadlines."""
         self._workers: dict[Worker, None] = {}
@@ -341,7 +345,7 @@ class ProcessExecutor(Executor):
             return Worker(handle=pool), pool.submit(begin_worker)
 
     def end(self, worker: Worker) -> None:
-        """Kill a process; one that has not begun ends by itself as soon as it has."""
+        """Kill a process; one that is still starting ends by itself afterwards."""
         if worker.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGKILL)
@@ -384,8 +388,8 @@ def _spawning() -> Iterator[None]:
 def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, Exception | None]:
     """Return a function's value, or an error that can be sent to the driver and raised there.
 
-    A panic of a library in Rust is no `Exception`, and a SystemExit would end the driver without a word. The error has
-    its traceback, which cannot be pickled, as a note.
+    A panic of a library in Rust is no `Exception`, and a SystemExit would end the driver silently. The error has its
+    traceback, which cannot be pickled, as a note.
     """
     try:
         return function(*(each.take() if isinstance(each, Shared) else each for each in arguments)), None

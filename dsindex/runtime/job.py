@@ -1,4 +1,4 @@
-"""The frame of every job that assembles datasets: locks, what an earlier run finished, the journal, publishing.
+"""The frame of every job that assembles datasets: outputs, locks, what an earlier run finished, journal, publishing.
 
 `open_job` locks the work folder and the outputs, finishes what a killed driver had committed, looks for what is done,
 and opens the journal. Whatever can be refused is refused before anything changes, and files under final names are left
@@ -11,14 +11,15 @@ import contextlib
 import os
 import socket
 import time
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dsindex._version import __version__
-from dsindex.errors import PlanError
+from dsindex.errors import FormatError, PlanError
 from dsindex.formats.manifest import (
     Manifest,
     Plan,
@@ -28,13 +29,16 @@ from dsindex.formats.manifest import (
     manifest_path,
     read_manifest,
 )
+from dsindex.formats.provenance import PROVENANCE_SUFFIX
+from dsindex.formats.quarantine import QUARANTINE_SUFFIX
 from dsindex.options.common import work_folder_path
-from dsindex.runtime.dispatch import Dispatch, make_executor
+from dsindex.runtime.dispatch import make_executor
 from dsindex.runtime.executors import ClusterLostError
 from dsindex.runtime.interrupts import raise_missed_stop
 from dsindex.runtime.plan import compare_plans
 from dsindex.runtime.progress import PROGRESS_SUFFIX, ProgressFile, conclude
 from dsindex.runtime.publish import (
+    Artifact,
     finish_publishing,
     hold_output,
     is_publishing,
@@ -42,6 +46,7 @@ from dsindex.runtime.publish import (
     refuse_inputs,
     remove_leftovers,
 )
+from dsindex.runtime.tasks import MergeRange, Segment, SourceFile
 from dsindex.runtime.work_folder import (
     MARKER_FILE,
     Began,
@@ -52,22 +57,158 @@ from dsindex.runtime.work_folder import (
     remove_work,
     remove_work_folder,
 )
-from dsindex.store.local import holds_writes
+from dsindex.store.local import DIGEST_BLOCK_BYTES, holds_writes
 from dsindex.store.protocol import find, open_output, store_of
 from dsindex.store.urls import absolute, folder_of, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy as np
 
     from dsindex.formats.manifest import Content
     from dsindex.options.common import WorkConfig
-    from dsindex.runtime.dispatch import K
-    from dsindex.runtime.executors import Call, Executor
-    from dsindex.runtime.output import Output
+    from dsindex.runtime.executors import Executor
     from dsindex.runtime.progress import Reporter
     from dsindex.store.local import StoredFile
     from dsindex.store.lock import Lock
     from dsindex.text.engines import Engine
+
+
+RANGE_BYTES = DIGEST_BLOCK_BYTES
+"""Size of the ranges of a token file, so that each has one digest."""
+MEGATRON_SUFFIXES = ("bin", PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "idx")
+"""In the order of publishing: if the last file exists, the others are complete."""
+PBIN_SUFFIXES = (PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "pbin")
+
+
+def ranges_of(begin: int, end: int) -> range:
+    """Return the numbers of the ranges that the bytes [begin, end) of a token file overlap."""
+    return range(begin // RANGE_BYTES, -(-end // RANGE_BYTES))
+
+
+def begin_of(number: int) -> int:
+    """Return the byte of a token file at which a range begins."""
+    return number * RANGE_BYTES
+
+
+@dataclass(kw_only=True, eq=False)
+class Output:
+    """A dataset that a job assembles of segments, which are added in their order."""
+
+    prefix: str
+    """Absolute path or address without suffix."""
+    plan_id: str
+    """Id of the job's plan."""
+    dtype: np.dtype[Any]
+    """Token type of its segments."""
+    is_mask: bool = False
+    """Whether it has a value for each token of another output, and shares that one's provenance and bad records."""
+    head: SourceFile | None = None
+    """The header of a `.pbin`, which is written after all tokens are known; None for a `.bin` and an `.idx`."""
+    list_path: str | None = None
+    """A list of this and further datasets, which is published with it; the others are complete before."""
+    segments: list[Segment] = field(init=False, default_factory=list)
+    sources: list[SourceFile] = field(init=False, default_factory=list)
+    """The files of which its token file consists: the header, the tokens of each segment, what follows them."""
+    begins: list[int] = field(init=False, default_factory=lambda: [0])
+    """Where each source begins in the token file, and where the last one ends."""
+
+    def __post_init__(self) -> None:
+        if self.head is not None:
+            self.append_source(self.head)
+
+    @cached_property
+    def artifact(self) -> Artifact:
+        """Its files, with the manifest, under all names that they may have."""
+        *others, completing = map(self.final, self.all_suffixes)
+        listed = () if self.list_path is None else (self.list_path,)
+        finals = (*others, *listed, completing, manifest_path(self.prefix))
+        return Artifact(finals=finals, plan_id=self.plan_id)
+
+    @property
+    def in_bucket(self) -> bool:
+        """Whether its files are objects."""
+        return self.artifact.in_bucket
+
+    @property
+    def all_suffixes(self) -> tuple[str, ...]:
+        """Suffixes of all files that it may have, except the manifest's, in the order of publishing."""
+        return MEGATRON_SUFFIXES if self.head is None else PBIN_SUFFIXES
+
+    @property
+    def suffixes(self) -> list[str]:
+        """Suffixes of the files that it has, once all segments are known."""
+        has_rows = {
+            PROVENANCE_SUFFIX: any(segment.provenance for segment in self.segments),
+            QUARANTINE_SUFFIX: any(segment.quarantine for segment in self.segments),
+        }
+        return [suffix for suffix in self.all_suffixes if has_rows.get(suffix, True)]
+
+    @property
+    def token_suffix(self) -> str:
+        """The suffix of the file that is assembled from tokens."""
+        return "bin" if self.head is None else "pbin"
+
+    @property
+    def name(self) -> str:
+        """Its name in messages and in the journal; folders may be moved."""
+        return os.path.basename(self.prefix)
+
+    def final(self, suffix: str) -> str:
+        """Return a file's published path, or an object's address."""
+        return f"{self.prefix}.{suffix}"
+
+    def partial(self, suffix: str) -> str:
+        """Return where a file is written: on a disk under its partial name, in a bucket under its final one."""
+        return self.artifact.partial(self.final(suffix))
+
+    # The token file, by ranges.
+
+    @property
+    def token_path(self) -> str:
+        """Where the token file is assembled."""
+        return self.partial(self.token_suffix)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the token file so far."""
+        return self.begins[-1]
+
+    @property
+    def ranges(self) -> range:
+        """The numbers of all ranges, the last of which may not be full."""
+        return ranges_of(0, self.size_bytes)
+
+    def append(self, segment: Segment) -> range:
+        """Append a segment; return the numbers of the ranges that became full, but for one with the header."""
+        before = self.size_bytes
+        self.segments.append(segment)
+        self.append_source(segment.bin)
+        first = max(before // RANGE_BYTES, int(self.head is not None))
+        return range(first, max(first, self.size_bytes // RANGE_BYTES))
+
+    def append_source(self, source: SourceFile) -> None:
+        """Append bytes to the token file that belong to no segment."""
+        self.sources.append(source)
+        self.begins.append(self.size_bytes + source.size_bytes)
+
+    def replace(self, place: int, segment: Segment) -> None:
+        """Put a segment of the same size in the place of another."""
+        self.segments[place] = segment
+        self.sources[place + int(self.head is not None)] = segment.bin
+
+    def sources_of(self, number: int) -> range:
+        """Return the numbers of the sources that a range needs."""
+        first = bisect_right(self.begins, number * RANGE_BYTES) - 1
+        return range(first, min(bisect_left(self.begins, (number + 1) * RANGE_BYTES), len(self.sources)))
+
+    def range_task(self, number: int) -> MergeRange:
+        """Return the task that merges a range."""
+        begin, end = number * RANGE_BYTES, (number + 1) * RANGE_BYTES
+        sources = [(self.sources[each], self.begins[each]) for each in self.sources_of(number)]
+        pieces = ((file, max(0, begin - start), min(end - start, file.size_bytes)) for file, start in sources)
+        return MergeRange(output=self.token_path, begin=begin, pieces=tuple(pieces))
 
 
 @dataclass(kw_only=True)
@@ -76,10 +217,14 @@ class Job:
 
     config: WorkConfig
     plan: Plan
+    prefix: str
+    """The absolute output prefix."""
     outputs: Sequence[Output]
+    work_dir: str
     journal: Journal
     reporter: Reporter
-    start_executor: Callable[[], Executor]
+    text_bytes: int
+    holds_gil: bool
     owned: contextlib.ExitStack
     locks: Sequence[Lock]
     """The locks of the work folder and of each output."""
@@ -94,17 +239,15 @@ class Job:
     @cached_property
     def executor(self) -> Executor:
         """The executor, which starts when it is needed; it ends with the job."""
-        return self.owned.enter_context(contextlib.closing(self.start_executor()))
+        text_bytes = 0 if self.already_complete else self.text_bytes
+        executor = make_executor(self.config, text_bytes=text_bytes, holds_gil=self.holds_gil)
+        executor.deadline_seconds, executor.on_idle = self.config.shard_deadline, self.reporter.tick
+        return self.owned.enter_context(contextlib.closing(executor))
 
     @property
-    def work_dir(self) -> str:
-        """The work folder."""
-        return work_folder_path(self.config)
-
-    def dispatch(self, calls: Iterable[tuple[K, Call]]) -> Dispatch[K]:
-        """Return what runs calls on the executor, with the job's budgets, counts and progress."""
-        deadline, tick = self.config.shard_deadline, self.reporter.tick
-        return Dispatch(self.executor, calls, deadline_seconds=deadline, on_idle=tick)
+    def artifacts(self) -> list[Artifact]:
+        """The files of each output."""
+        return [output.artifact for output in self.outputs]
 
     def require_locks(self) -> None:
         """Refuse to publish if another driver may have taken this job over.
@@ -117,7 +260,7 @@ class Job:
 
     def publish(
         self,
-        contents: Sequence[Content],
+        described: Sequence[Content],
         texts: Mapping[str, str],
         *,
         num_shards: int,
@@ -127,7 +270,7 @@ class Job:
         """Publish the outputs, which are assembled.
 
         Args:
-            contents: The content of each output's manifest, in order.
+            described: The content of each output's manifest, in order.
             texts: Content of the lists of datasets, by path.
             num_shards: Number of shards or datasets that each output was assembled from.
             engine: The engine, if the job encodes.
@@ -153,21 +296,20 @@ class Job:
             engine=msgspec.convert(engine, RecordedEngine | None, from_attributes=True),
             tokenizer_path=path if is_path else None,
         )
-        manifests = [Manifest(content=content, run=run) for content in contents]
+        manifests = [Manifest(content=content, run=run) for content in described]
         self.journal.log.sync()
         self.require_locks()
         written: dict[str, StoredFile | None] = {}
         for output, manifest in zip(reversed(self.outputs), reversed(manifests), strict=True):
-            final = manifest_path(output.prefix)
             written |= {output.final(suffix): file for suffix, file in manifest.content.digests.items()}
-            with open_output(output.artifact.partial(final)) as file:
-                file.write(manifest.encode())
-            written[final] = file.as_stored(final)
+            contents = {manifest_path(output.prefix): manifest.encode()}
             if output.list_path is not None:
-                with open_output(output.artifact.partial(output.list_path)) as file:
-                    file.write(os.fsencode(texts[output.list_path]))
-                written[output.list_path] = file.as_stored(output.list_path)
-        publish([output.artifact for output in self.outputs], written)
+                contents[output.list_path] = os.fsencode(texts[output.list_path])
+            for final, content in contents.items():
+                with open_output(output.artifact.partial(final)) as file:
+                    file.write(content)
+                written[final] = file.as_stored(final)
+        publish(self.artifacts, written)
         self.journal.record(Finished())
         self.manifests = manifests
 
@@ -209,33 +351,30 @@ def open_job(
         job = Job(
             config=config,
             plan=plan,
+            prefix=prefix,
             outputs=outputs,
+            work_dir=work_dir,
             journal=journal,
             reporter=reporter,
-            start_executor=partial(
-                make_executor, config, text_bytes=0 if finished else text_bytes, holds_gil=holds_gil
-            ),
+            text_bytes=text_bytes,
+            holds_gil=holds_gil,
             owned=owned,
             locks=locks,
             manifests=finished,
             already_complete=bool(finished),
         )
-        if not finished:
+        if finished:
+            yield job
+            conclude(prefix)
+        else:
             _take_over(job)
             with _working(job):
                 yield job
-        else:
-            yield job
-            conclude(prefix)
         journal = job.journal
+        began = journal.began
         if config.keep_shards:
             remove_unused(work_dir, (file.name for result in journal.shards.values() for file in result.stored_files))
-        elif (
-            config.work_dir is None
-            or journal.began is None
-            or journal.began.output_prefix == prefix
-            or not journal.has_work
-        ):
+        elif config.work_dir is None or began is None or began.output_prefix == prefix or not journal.has_work:
             remove_work_folder(work_dir)
         remove_leftovers(artifacts)
 
@@ -257,7 +396,13 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
     """
     finished: list[Manifest] = []
     for output in outputs:
-        manifest, foreign = read_manifest(output.prefix), ""
+        foreign = ""
+        try:
+            manifest = read_manifest(output.prefix)
+        except FormatError:
+            if not replaces:
+                raise
+            manifest = None
         if manifest is not None:
             settings, inputs = compare_plans(manifest.run.plan, plan)
             foreign = "; ".join([*settings, *inputs])
@@ -279,11 +424,10 @@ def _take_over(job: Job) -> None:
     Raises:
         PlanError: If it is the work of other settings or of another output, naming what differs.
     """
-    plan, journal, prefix = job.plan, job.journal, absolute(job.config.output_prefix)
-    began = journal.began
+    journal, began, prefix = job.journal, job.journal.began, job.prefix
     if began is None:
         return
-    settings, inputs = compare_plans(began.plan, plan)
+    settings, inputs = compare_plans(began.plan, job.plan)
     if journal.has_work and began.output_prefix != prefix and (settings or inputs):
         raise PlanError(
             f"{job.work_dir}: this work folder belongs to another build, of {began.output_prefix}",
@@ -295,8 +439,9 @@ def _take_over(job: Job) -> None:
             hint="use the same options as before to continue, or --replace to discard the work and start over",
         )
     if began.output_prefix != prefix:  # the job was moved, and its partial files may have stayed
-        moved = [replace(output, prefix=began.output_prefix + output.prefix[len(prefix) :]) for output in job.outputs]
-        remove_leftovers([output.artifact for output in moved])
+        for artifact in job.artifacts:
+            finals = (began.output_prefix + final[len(prefix) :] for final in artifact.finals)
+            remove_leftovers([replace(artifact, finals=tuple(finals))])
     if settings:
         remove_work(job.work_dir)
         job.journal = Journal(job.work_dir)
@@ -307,8 +452,7 @@ def _take_over(job: Job) -> None:
 @contextlib.contextmanager
 def _working(job: Job) -> Iterator[None]:
     """Give a job what it needs to work, and say what is kept if it is stopped."""
-    work_dir, journal, prefix = job.work_dir, job.journal, absolute(job.config.output_prefix)
-    artifacts, plan_id = [output.artifact for output in job.outputs], job.plan.plan_id
+    journal, prefix, artifacts, plan_id = job.journal, job.prefix, job.artifacts, job.plan.plan_id
     remove_leftovers(artifacts, keeps=plan_id, with_commits=False)
 
     def tidy() -> None:
@@ -316,22 +460,22 @@ def _working(job: Job) -> Iterator[None]:
         is_done = bool(job.manifests)
         remove_leftovers(artifacts, keeps=None if is_done or not journal.has_work else plan_id, with_commits=is_done)
         if not journal.has_work:
-            remove_work(work_dir)
+            remove_work(job.work_dir)
 
     job.owned.callback(tidy)  # once the executor has ended
     executor = job.executor
     journal.log.begin()
     try:
-        began = Began(plan=job.plan, output_prefix=str(prefix))
+        began = Began(plan=job.plan, output_prefix=prefix)
         if journal.began != began or journal.is_finished:
             journal.record(began)
         with job.reporter.showing(*([] if holds_writes(prefix) else [ProgressFile(prefix)])):
             job.reporter.follow(executor)
-            files = [joined(work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs if path != "-")]
+            files = [joined(job.work_dir, MARKER_FILE), *(path for path, *_ in job.plan.inputs if path != "-")]
             executor.require_seen(files, [folder_of(prefix)])
             yield
     except BaseException as stop:
-        kept = f"{len(journal.shards):,} finished shards are kept in {work_dir}; " if journal.shards else ""
+        kept = f"{len(journal.shards):,} finished shards are kept in {job.work_dir}; " if journal.shards else ""
         kept += "run the same command again to continue"
         if isinstance(stop, ClusterLostError):
             raise ClusterLostError(f"{stop}; {kept} on a new cluster") from stop

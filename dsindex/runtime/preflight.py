@@ -22,6 +22,7 @@ from dsindex.options.common import work_folder_path
 from dsindex.runtime.plan import TEXT_PER_STORED_BYTE
 from dsindex.runtime.work_folder import SHARDS_FOLDER
 from dsindex.store.local import free_bytes, holds_writes, nearest_folder
+from dsindex.store.machine import available_cpus
 from dsindex.store.urls import folder_of, joined
 from dsindex.text.compressed import measure_compression
 
@@ -30,11 +31,10 @@ if TYPE_CHECKING:
 
     from dsindex.options.common import WorkConfig
     from dsindex.runtime.plan import InputFile
+    from dsindex.runtime.source import TextSource
     from dsindex.text.blocks import RecordBlock
-    from dsindex.text.engines import Engine
     from dsindex.text.input_format import TextPart
     from dsindex.text.selection import Selection
-    from dsindex.text.tokenizer import Tokenizer
 
 AUDIT_SHARE = 4000
 """One part in this many of the input is audited before a build, up to AUDIT_MAX_BYTES."""
@@ -68,6 +68,8 @@ class Estimate:
     """Documents of all inputs."""
     is_exact: bool = True
     """Whether everything was read."""
+    bad: tuple[BadRecords, ...] = ()
+    """The bad records of the sample; their lines count from the first one of their piece."""
 
     def scaled(self, share: float) -> Estimate:
         """Return the estimate for a share of the records."""
@@ -98,7 +100,7 @@ def spread_pieces(inputs: Sequence[InputFile], *, num_pieces: int, piece_bytes: 
         piece_bytes: Size of each piece, which is less if the next one begins before, or its part ends.
 
     Returns:
-        What is read: the `stored_bytes` of each are about those of which its records are, not all of those in it.
+        What is read; the `stored_bytes` of a piece are about the size of its records, not of all that is read for them.
     """
     parts = [part for file in inputs for part in file.parts if part.stored_bytes]
     ends = list(accumulate(part.stored_bytes for part in parts)) or [0]
@@ -126,21 +128,14 @@ def spread_pieces(inputs: Sequence[InputFile], *, num_pieces: int, piece_bytes: 
 
 
 def encode_piece(
-    part: TextPart,
-    selection: Selection,
-    tokenizer: Tokenizer,
-    engine: Engine,
-    *,
-    max_record_bytes: int,
-    audits: bool = False,
+    part: TextPart, source: TextSource, selection: Selection, *, max_record_bytes: int, audits: bool
 ) -> PieceCounts:
     """Read and encode the records of a piece. Bad records are only counted; making their shard reports them.
 
     Args:
         part: The piece of one of the inputs.
+        source: Has the tokenizer and the engine.
         selection: The records to keep and the values to read.
-        tokenizer: The tokenizer of the texts.
-        engine: The engine that encodes them.
         max_record_bytes: Size above which a record is bad.
         audits: Compare the engine with the reference, on texts that are cut short; the lost tokens are estimated.
 
@@ -168,8 +163,8 @@ def encode_piece(
                 continue
             if audits:
                 texts = clip_texts(texts, most=AUDITED_TEXT_BYTES, total=AUDIT_MAX_BYTES)
-                audit(tokenizer, engine, texts)
-            batch, encoded = encode_leniently(make_encoder(tokenizer, engine), texts)
+                audit(source.tokenizer, source.engine, texts)
+            batch, encoded = encode_leniently(make_encoder(source.tokenizer, source.engine), texts)
             unencodable = BadRecords(file=part.path, reason="the tokenizer's library fails on the text", line=0)
             bad += [unencodable] * (len(texts) - len(encoded))
             tokens += len(batch.tokens) * sum(map(len, column.items)) // max(1, sum(map(len, texts)))
@@ -207,43 +202,48 @@ def _first_blocks(blocks: Iterator[RecordBlock], part: TextPart, num_bytes: int)
             raise  # damage in a compressed input is reported by its shard, after all records before it
 
 
-def extrapolate(counts: Sequence[PieceCounts], inputs: Sequence[InputFile], *, eod_per_document: int) -> Estimate:
-    """Estimate a whole job from its sample.
+def examine_sample(
+    source: TextSource,
+    selection: Selection,
+    *,
+    num_pieces: int | None = None,
+    piece_bytes: int = AUDIT_PIECE_BYTES,
+    max_record_bytes: int = SAMPLED_RECORD_BYTES,
+) -> Estimate:
+    """Estimate the size of a job from a sample spread over all inputs.
 
     Tokens are estimated by the size of the lines, so that a long line which begins in a short piece counts as one.
 
     Args:
-        counts: Of the pieces.
-        inputs: All inputs.
-        eod_per_document: EOD tokens of each document, of all keys.
-    """
-    total, documents = sum(file.size_bytes for file in inputs), sum(count.documents for count in counts)
-    if not documents:
-        return Estimate(tokens=total / 3, documents=total / 1000)
-    tokens = sum(count.tokens for count in counts) + documents * eod_per_document
-    covered = min(1.0, sum(count.range_bytes for count in counts) / total)
-    if covered == 1 and all(file.parts[0].form.can_seek for file in inputs):
-        return Estimate(tokens=tokens, documents=documents)
-    lines = sum(count.line_bytes for count in counts)
-    return Estimate(tokens=tokens * total / max(1.0, lines), documents=documents / covered, is_exact=False)
-
-
-def examine_sample(inputs: Sequence[InputFile], selection: Selection, tokenizer: Tokenizer, engine: Engine) -> Estimate:
-    """Audit the engine on a sample spread over all inputs, and estimate the output's size from it.
+        source: The inputs and the tokenizer.
+        selection: The records to keep and the values to read.
+        num_pieces: Number of pieces, for an estimate alone; None to audit the engine on a share of the input.
+        piece_bytes: Size of each piece.
+        max_record_bytes: Size above which a record is bad.
 
     Raises:
         TokenizerError: If the engines differ.
     """
-    limit, total = SAMPLED_RECORD_BYTES, sum(file.size_bytes for file in inputs)
-    num_pieces = max(1, -(-min(total // AUDIT_SHARE, AUDIT_MAX_BYTES) // AUDIT_PIECE_BYTES))
-    pieces = spread_pieces(inputs, num_pieces=num_pieces, piece_bytes=AUDIT_PIECE_BYTES)
-    encode = partial(
-        encode_piece, selection=selection, tokenizer=tokenizer, engine=engine, max_record_bytes=limit, audits=True
-    )
+    audits, total, inputs = num_pieces is None, source.total_bytes, source.inputs
+    if num_pieces is None:
+        num_pieces = max(1, -(-min(total // AUDIT_SHARE, AUDIT_MAX_BYTES) // AUDIT_PIECE_BYTES))
+    encode = partial(encode_piece, source=source, selection=selection, max_record_bytes=max_record_bytes, audits=audits)
+    pieces = spread_pieces(inputs, num_pieces=num_pieces, piece_bytes=piece_bytes)
     counts = list(map(encode, pieces[:1]))  # loads the tokenizers; tables without rows have no pieces
-    with ThreadPoolExecutor(AUDITED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(AUDITED_AT_ONCE if audits else available_cpus()) as pool:
         counts += pool.map(encode, pieces[1:])
-    return extrapolate(counts, inputs, eod_per_document=len(selection.outputs))
+    documents = sum(count.documents for count in counts)
+    bad = group_bad_records(each for count in counts for each in count.bad)
+    if not documents:
+        guessed = total if audits else 0
+        return Estimate(tokens=guessed / 3, documents=guessed / 1000, bad=bad)
+    tokens = sum(count.tokens for count in counts)
+    tokens += documents * len(selection.outputs) if source.eod_id is not None else 0
+    covered = min(1.0, sum(count.range_bytes for count in counts) / total)
+    if covered == 1 and all(file.parts[0].form.can_seek for file in inputs):
+        return Estimate(tokens=tokens, documents=documents, bad=bad)
+    lines = sum(count.line_bytes for count in counts)
+    return Estimate(tokens=tokens * total / max(1.0, lines), documents=documents / covered, is_exact=False, bad=bad)
 
 
 # Room on disks.

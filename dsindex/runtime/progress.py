@@ -268,6 +268,7 @@ class Reporter:
     def follow(self, executor: Executor) -> None:
         """Show which cluster runs the job, what the job waits for, and its retries and lost workers."""
         self._executor = executor
+        executor.on_idle = self.tick
         if executor.introduction is not None:
             self.say(executor.introduction)
 

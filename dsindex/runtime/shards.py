@@ -16,7 +16,7 @@ from dsindex.formats.mmididx import IndexHeader
 from dsindex.messages import count
 from dsindex.runtime.assembly import Assembly
 from dsindex.runtime.executors import Call
-from dsindex.runtime.output import ranges_of
+from dsindex.runtime.job import ranges_of
 from dsindex.runtime.tasks import Damaged, Segment, SourceFile
 from dsindex.runtime.tokenize import tokenize_shard
 from dsindex.runtime.work_folder import SHARDS_FOLDER, ShardMade, keep_shard_size
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from dsindex.runtime.assembly import Calls, Key
-    from dsindex.runtime.job import Job
-    from dsindex.runtime.output import Output
+    from dsindex.runtime.job import Job, Output
     from dsindex.runtime.source import TextSource
     from dsindex.runtime.tasks import ShardFile, ShardResult, ShardTask
     from dsindex.store.local import StoredFile

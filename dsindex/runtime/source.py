@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ from dsindex.store.protocol import find, open_output, store_of
 from dsindex.store.read import digest_file
 from dsindex.store.urls import joined
 from dsindex.text.streams import LARGEST_RECORD_BYTES
-from dsindex.text.tiktoken_files import TokenizerOptions
 from dsindex.text.tokenizer import load_tokenizer, require_eod, shared_tokenizer, tokens_around
 
 if TYPE_CHECKING:
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
     from dsindex.text.input_format import TextPart
     from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import Tokenizer
-
-
-_NO_OPTIONS = TokenizerOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +74,12 @@ class TextSource:
     def notes(self) -> tuple[str, ...]:
         """What may be a mistake: files that are given, and are in the output, more than once, and empty files."""
         times = Counter(file.path for file in self.files)
+        packed = (file for file in self.files if file.form.container != "plain")
         named = {
-            "inputs that are given more than once": [
-                f"{path} ({num:,} times)" for path, num in times.items() if num > 1
-            ],
+            "inputs that are given more than once": [f"{path} ({n:,} times)" for path, n in times.items() if n > 1],
             "empty inputs": [file.path for file in self.files if not file.size_bytes],
             "large compressed inputs, each read by one worker; split them to save hours": [
-                file.path for file in self.files if file.form.container != "plain" and file.size_bytes > _LARGE_BYTES
+                file.path for file in packed if file.size_bytes > _LARGE_BYTES
             ],
         }
         return tuple(
@@ -100,10 +95,8 @@ class TextSource:
         Args:
             encodes: Whether the job encodes texts.
         """
-        fallback = self.engine.describe_fallback() if encodes else None
-        folder = self.tokenizer.note if encodes else None
-        ends = self._describe_ends() if encodes else None
-        return (*self.folders, *filter(None, [fallback, ends, folder]), *self.notes)
+        encoding = [self.engine.describe_fallback(), self._describe_ends(), self.tokenizer.note] if encodes else []
+        return (*self.folders, *filter(None, encoding), *self.notes)
 
     def _describe_ends(self) -> str | None:
         """Return a note if documents of a build end without a special token, or with two EOD tokens."""
@@ -154,22 +147,16 @@ class TextSource:
     def describe_tokenizer(self) -> RecordedTokenizer:
         """Return the tokenizer as manifests record it."""
         options = self.config.tokenizer_options()
-        given = {
-            name: value
-            for name in TokenizerOptions.__slots__
-            if (value := getattr(options, name)) != getattr(_NO_OPTIONS, name)
-        }
+        given = {each.name: value for each in fields(options) if (value := getattr(options, each.name)) != each.default}
         if self.tokenizer.revision is None:
             given.pop("tokenizer_type", None)  # it selects a file of a folder, but changes no token
-        revision = self.tokenizer.revision
-        more: dict[str, Any] = {"options": given} if given else {}
-        more |= {} if revision is None else {"revision": revision}
         return RecordedTokenizer(
             name=self.tokenizer.name,
             sha256=self.tokenizer.sha256,
             vocabulary_size=self.tokenizer.vocabulary_size,
             eod_id=self.eod_id,
-            **more,
+            options=given or None,
+            revision=self.tokenizer.revision,
         )
 
     def describe_options(self, **own: Any) -> RecordedOptions:  # noqa: ANN401 - fields of RecordedOptions

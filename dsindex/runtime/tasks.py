@@ -114,7 +114,7 @@ class ShardResult(Struct, frozen=True, kw_only=True, gc=False):
     files: tuple[FileCounts, ...]
     """The counts of each file of the task."""
     keys: tuple[KeyResult, ...]
-    """In the order of the job's outputs: all keys of a sample or split, then those of the next one."""
+    """In the order of the job's outputs: all keys of a sample or split, then all keys of the next one."""
     quarantine: ShardFile | None = None
     counts: tuple[tuple[str, int], ...] = ()
     """Further named counts of a kind of shard, to be added up over shards."""

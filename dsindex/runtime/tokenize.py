@@ -165,7 +165,7 @@ class Attempt(contextlib.ExitStack):
         return tuple(map(FileCounts, *columns))
 
     def quarantine(self) -> ShardFile | None:
-        """Return the file of bad records; None if there are none."""
+        """Return the file of bad records, if there are any."""
         return self.stored("quarantine") if self.bad.any() else None
 
 
@@ -273,8 +273,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
             hashes = hash_records(kept)
             for sample, group in zip(settings.samples, groups, strict=True):
                 own = sample.holds(hashes)
-                places = np.flatnonzero(own)
-                group.add_block(keep_records(kept, own), {key: each.take(places) for key, each in encoded.items()})
+                group.add_block(keep_records(kept, own), {key: each.keep(own) for key, each in encoded.items()})
         counted = [[group.kept for group in groups]]
         if settings.selection.vocabulary_size is None:
             counted += [[sizes for group in groups for sizes in group.text_bytes]]

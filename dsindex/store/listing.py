@@ -15,7 +15,7 @@ from dsindex.store.protocol import store_of
 from dsindex.store.urls import MAGIC, has_magic, is_url, joined, names_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dsindex.store.local import InputStatus
 
@@ -93,12 +93,8 @@ def list_files(folder: str) -> dict[tuple[str, ...], Listed]:
         InputError: If a folder cannot be read, or a bucket cannot be listed.
     """
     top = f"{folder.rstrip('/')}/"
-    found: Iterable[Listed]
-    if is_url(folder):
-        found = [(each.path, each) for each in store_of(folder).list(folder) if each.size_bytes]  # empty: of a console
-    else:
-        found = [(path, None) for path in walk(top)]
-    return {tuple(path.removeprefix(top).split("/")): (path, status) for path, status in found}
+    listed = [each for each in _files_in(top) if each[1] is None or each[1].size_bytes]  # consoles mark folders
+    return {tuple(path.removeprefix(top).split("/")): (path, status) for path, status in listed}
 
 
 def find_stored(beginning: str) -> list[str]:
@@ -108,11 +104,14 @@ def find_stored(beginning: str) -> list[str]:
         InputError: If the folder cannot be read, or a bucket cannot be listed.
     """
     folder = posixpath.dirname(beginning)
-    if is_url(beginning):
-        found = [each.path for each in store_of(beginning).list(folder, recursive=False)]
-    else:
-        found = [joined(folder, os.path.basename(path)) for path in walk(folder or ".", recursive=False)]
+    found = (joined(folder, posixpath.basename(path)) for path, _ in _files_in(folder, recursive=False))
     return sorted(path for path in found if path.startswith(beginning))
+
+
+def _files_in(folder: str, *, recursive: bool = True) -> Sequence[Listed]:
+    if is_url(folder):
+        return [(each.path, each) for each in store_of(folder).list(folder, recursive=recursive)]
+    return [(path, None) for path in walk(folder or ".", recursive=recursive)]
 
 
 def _matching_paths(folder: str, wanted: Sequence[str], around: Sequence[tuple[int, int]] = ()) -> Iterator[str]:

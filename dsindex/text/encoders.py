@@ -21,7 +21,6 @@ import msgspec
 import numpy as np
 
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.formats.dtypes import starts_of
 from dsindex.store.machine import available_memory
 from dsindex.text.blocks import mark_bad
 from dsindex.text.tiktoken_files import CL100K_PATTERN, PATTERNS, R50K_PATTERN, TiktokenEncoding, read_definition
@@ -39,39 +38,57 @@ if TYPE_CHECKING:
 EngineName = Literal["gigatoken", "tokenizers", "sentencepiece", "tiktoken"]
 Separator: TypeAlias = tuple[str, int]
 """A special token and its id."""
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""First and last code points, both included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FastEngine:
+    """How gigatoken encodes for a tokenizer."""
+
+    version: str
+    prefix: tuple[int, ...] = ()
+    """Tokens added before every text, since gigatoken runs no post-processor."""
+    suffix: tuple[int, ...] = ()
+    """Tokens added after every text."""
+    differing: Ranges = ()
+    """Code points: a text that contains one is encoded by the reference."""
+    apart: tuple[str, ...] = ()
+    """Strings: a text that contains one is encoded by the reference, too."""
+    separator: Separator | None = None
+    """A token between texts that are encoded as one; None to encode each by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """The chosen engine and its settings; part of a build's fingerprint."""
+    """The chosen engine and its settings; its names and versions are part of a build's fingerprint."""
 
-    name: EngineName
-    version: str
-    """Version of the engine's package."""
-    add_special_tokens: bool
-    """Whether the tokenizer's post-processor is applied."""
-    prefix: tuple[int, ...] = ()
-    """Tokens added before every text, since gigatoken runs no post-processor; empty for a reference."""
-    suffix: tuple[int, ...] = ()
-    """Tokens added after every text; empty for a reference."""
-    reason: str = ""
-    """Why gigatoken is not used; empty if it is, or if the reference was asked for."""
-    reference_version: str
-    """Version of the reference, which encodes the texts on which gigatoken can differ."""
-    differing: tuple[tuple[int, int], ...] = ()
-    """Ranges of code points, first and last: a text that contains one is encoded by the reference."""
-    apart: tuple[str, ...] = ()
-    """Strings: a text that contains one is encoded by the reference, too."""
     reference: LibraryName = "tokenizers"
     """The library that defines the tokenizer's format."""
-    separator: Separator | None = None
-    """A token between texts that gigatoken encodes as one; None to encode each by itself."""
+    reference_version: str
+    add_special_tokens: bool
+    """Whether the tokenizer's post-processor is applied."""
+    fast: FastEngine | None = None
+    """None if the reference encodes all texts."""
+    reason: str = ""
+    """Why gigatoken is not used; empty if it is, or if the reference was asked for."""
+
+    @property
+    def name(self) -> EngineName:
+        """The package that encodes most texts."""
+        return self.reference if self.fast is None else "gigatoken"
+
+    @property
+    def version(self) -> str:
+        """The version of that package."""
+        return self.reference_version if self.fast is None else self.fast.version
 
     def describe(self) -> str:
         """Return a description of the engine for reports."""
-        if self.name == self.reference:
-            return f"{self.name} {self.version}, the reference"
-        return f"gigatoken {self.version}, and with {self.reference} {self.reference_version} where the two can differ"
+        if self.fast is None:
+            return f"{self.reference} {self.reference_version}, the reference"
+        reference = f"{self.reference} {self.reference_version}"
+        return f"gigatoken {self.version}, and with {reference} where the two can differ"
 
     def describe_fallback(self) -> str | None:
         """Return why the fast engine is not used and what that costs; None if it is used, or another was asked for."""
@@ -120,21 +137,15 @@ class TokenBatch:
         sizes = self.lengths.tolist()
         return [self.spaced[end - size : end] for end, size in zip(self.places.tolist(), sizes, strict=True)]
 
-    def take(self, records: NDArray[np.int64]) -> TokenBatch:
-        """Return the tokens of some records, given by their numbers in any order."""
+    def keep(self, kept: NDArray[np.bool_]) -> TokenBatch:
+        """Return the tokens of some of the records."""
         counts = self.texts_per_record
-        texts = records if counts is None else _indices_of(counts, records)
+        texts = kept if counts is None else np.repeat(kept, counts)
         return TokenBatch(
-            spaced=self.spaced[_indices_of(self.lengths + 1, texts)],
+            spaced=self.spaced[np.repeat(texts, self.lengths + 1)],
             lengths=self.lengths[texts],
-            texts_per_record=None if counts is None else counts[records],
+            texts_per_record=None if counts is None else counts[kept],
         )
-
-
-def _indices_of(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the indices of the items of some ranges, given the sizes of all ranges, which follow each other."""
-    own = sizes[order]
-    return np.repeat(starts_of(sizes)[order] - starts_of(own)[:-1], own) + np.arange(own.sum())
 
 
 def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tuple[RecordBlock, dict[str, TokenBatch]]:
@@ -175,12 +186,6 @@ def encode_leniently(encoder: Encoder, texts: Sequence[str]) -> tuple[TokenBatch
         return encoder.encode(rest), rest
 
 
-@lru_cache(maxsize=4)
-def make_encoder(tokenizer: Tokenizer, engine: Engine) -> Encoder:
-    """Return the process-wide encoder of a tokenizer and the engine that was chosen for it."""
-    return Encoder(tokenizer, engine)
-
-
 CACHE_BYTES_PER_THREAD = 256 << 20
 """Growth after which gigatoken's object is rebuilt: it has a cache for each thread, and never forgets a word. Its
 authors measured that this limit costs 3.5 % of time, and a quarter of it 20 %."""
@@ -218,25 +223,25 @@ class Encoder:
     def _encode(self, texts: Sequence[str]) -> TokenBatch:
         encoded_texts = list(map(str.encode, texts))
         text_bytes = sum(map(len, encoded_texts))
-        if self.engine.name == self.engine.reference:
+        if (fast := self.engine.fast) is None:
             rows = _call_library(self._tokenizer, texts, add_special_tokens=self.engine.add_special_tokens)
             return TokenBatch.of(rows, text_bytes=text_bytes)
         with refused(f"{self._tokenizer.name}: gigatoken cannot encode a text", "use --engine reference"):
-            batch = self._encode_fast(encoded_texts)
-        numbers = find_texts(texts, encoded_texts, self.engine.differing)
-        for string in self.engine.apart:
+            batch = self._encode_fast(encoded_texts, fast.separator)
+        numbers = find_texts(texts, encoded_texts, fast.differing)
+        for string in fast.apart:
             numbers = sorted({*numbers, *(number for number, text in enumerate(texts) if string in text)})
         if numbers:
             batch = self._with_reference(texts, numbers, batch)
-        return replace(_with_added(batch, self.engine.prefix, self.engine.suffix), text_bytes=text_bytes)
+        return replace(_with_added(batch, fast.prefix, fast.suffix), text_bytes=text_bytes)
 
-    def _encode_fast(self, encoded_texts: Sequence[bytes]) -> TokenBatch:
+    def _encode_fast(self, encoded_texts: Sequence[bytes], separator: Separator | None) -> TokenBatch:
         """Encode texts in UTF-8: as one, in which a separator follows each; each by itself if that is not possible."""
         from gigatoken.gigatoken_rs import BytesSource, PadTruncate
 
         backend = self._open_gigatoken(sum(map(len, encoded_texts)))
-        if self.engine.separator is not None:
-            token, number = self.engine.separator
+        if separator is not None:
+            token, number = separator
             source = BytesSource([token.encode().join([*encoded_texts, b""])])
             [ids], _ = backend.encoder.encode_batch_padded(source, PadTruncate(0), parallel=True)
             ids = backend.rotate(ids)
@@ -269,6 +274,10 @@ class Encoder:
         for number, row in zip(numbers, rows, strict=True):
             pieces[number], lengths[number] = np.array([*row, 0], np.uint32), len(row)
         return TokenBatch(spaced=np.concatenate(pieces), lengths=lengths)
+
+
+make_encoder = lru_cache(maxsize=4)(Encoder)
+"""Returns the process-wide encoder of a tokenizer and the engine that was chosen for it."""
 
 
 def _with_added(batch: TokenBatch, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> TokenBatch:
@@ -396,7 +405,8 @@ def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]
         The tokenizer.json, and the strings whose texts are left to the reference.
 
     Raises:
-        Unsuitable: If gigatoken cannot encode as sentencepiece does.
+        Unsuitable: If gigatoken would not encode as sentencepiece does.
+        TokenizerError: If gigatoken cannot convert the model.
     """
     from gigatoken._load.sentencepiece import sentencepiece_to_tokenizer_json
 
@@ -405,11 +415,8 @@ def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]
     pieces: list[str] = [processor.id_to_piece(number) for number in numbers]
     if sum(len(piece) ** 2 for piece in pieces) > _MOST_COMPARED or len(set(pieces)) < len(pieces):
         raise Unsuitable("its pieces are too long, or repeated")
-    try:
-        with library_errors():
-            document = msgspec.json.decode(sentencepiece_to_tokenizer_json(tokenizer.content))
-    except LibraryError as error:
-        raise Unsuitable(f"gigatoken says: {error}") from error
+    with refused(f"{tokenizer.name}: gigatoken cannot convert the model"):
+        document = msgspec.json.decode(sentencepiece_to_tokenizer_json(tokenizer.content))
     steps = flat_steps(document["normalizer"])
     if steps not in ([REPLACE_SPACES], [PREPEND_SPACE, REPLACE_SPACES]):
         raise Unsuitable(f"its normalizer was not compared ({', '.join(step['type'] for step in steps)})")
@@ -511,9 +518,6 @@ def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], toke
 
 
 # Find the texts that contain one of a set of code points, at memory speed for texts that are mostly ASCII.
-
-Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""First and last code points, both included."""
 
 
 @lru_cache(maxsize=8)

@@ -27,6 +27,7 @@ from dsindex.text.encoders import (
     REPLACE_SPACES,
     SPACE_MARK,
     Engine,
+    FastEngine,
     Unsuitable,
     check_ranks,
     convert_sentencepiece,
@@ -72,22 +73,18 @@ def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_
         what = f"--engine tokenizers needs a tokenizer.json, and this is a tokenizer of {library}"
         raise TokenizerError(f"{tokenizer.name}: {what}", hint=_HINT)
     version = importlib.metadata.version(library)
-    reference = Engine(
-        name=library,
-        version=version,
-        add_special_tokens=add_special_tokens,
-        reference=library,
-        reference_version=version,
-    )
+    reference = Engine(reference=library, reference_version=version, add_special_tokens=add_special_tokens)
     if requested in {"reference", "tokenizers"}:
         return reference
     try:
         return _as_gigatoken(tokenizer, reference)
-    except Unsuitable as unsuitable:
+    except (Unsuitable, TokenizerError) as error:
+        said = str(error.__cause__).partition("Location:")[0].strip()
+        reason = str(error) if isinstance(error, Unsuitable) else f"gigatoken says: {said}"
         if requested == "gigatoken":
-            what = f"gigatoken cannot encode for this tokenizer: {unsuitable}"
-            raise TokenizerError(f"{tokenizer.name}: {what}", hint=_HINT) from unsuitable
-        return replace(reference, reason=str(unsuitable))
+            what = f"gigatoken cannot encode for this tokenizer: {reason}"
+            raise TokenizerError(f"{tokenizer.name}: {what}", hint=_HINT) from error
+        return replace(reference, reason=reason)
 
 
 def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
@@ -95,12 +92,13 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
 
     Raises:
         Unsuitable: If it is not known to return the same ids.
+        TokenizerError: If it cannot load the tokenizer.
     """
     library, version = tokenizer.library, importlib.metadata.version("gigatoken")
     if version not in GIGATOKEN_VERSIONS or reference.version not in COMPARED_VERSIONS[library]:
         known = f"gigatoken {', '.join(GIGATOKEN_VERSIONS)} with {library} {', '.join(COMPARED_VERSIONS[library])}"
         raise Unsuitable(f"gigatoken {version} was not compared with {library} {reference.version} (what was: {known})")
-    engine = replace(reference, name="gigatoken", version=version)
+    fast = FastEngine(version=version)
     if library == "tokenizers":
         document = msgspec.json.decode(tokenizer.content)
         parts = compared_parts(document)
@@ -108,10 +106,10 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
         around = tokens_around(shared_tokenizer(tokenizer)) if reference.add_special_tokens else ((), ())
         if around is None:
             raise Unsuitable("its post-processor does more than to add tokens around a text")
-        engine = replace(engine, prefix=around[0], suffix=around[1])
+        fast = replace(fast, prefix=around[0], suffix=around[1])
     elif library == "sentencepiece":
         content, apart = convert_sentencepiece(tokenizer)
-        document, parts, engine = msgspec.json.decode(content), ("sentencepiece",), replace(engine, apart=apart)
+        document, parts, fast = msgspec.json.decode(content), ("sentencepiece",), replace(fast, apart=apart)
         document["added_tokens"].reverse()  # the separator first
     else:
         encoding = read_definition(tokenizer.content)
@@ -119,15 +117,10 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
         special = [{"content": token, "id": number} for token, number in encoding.special_tokens.items()]
         document = {"added_tokens": special}
     differing = tuple(ends for part in parts for ends in read_ranges(DIFFERING[part]))
-    engine = replace(engine, differing=differing, separator=choose_separator(document))
+    engine = replace(reference, fast=replace(fast, differing=differing, separator=choose_separator(document)))
     probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
     del document  # it may be large, and gigatoken makes its own
-    try:
-        different = _find_difference(tokenizer, engine, probes)
-    except TokenizerError as error:
-        said = str(error.__cause__).partition("Location:")[0].strip()
-        raise Unsuitable(f"gigatoken says: {said}") from error
-    if different is not None:
+    if (different := _find_difference(tokenizer, engine, probes)) is not None:
         raise Unsuitable(f"gigatoken gives other ids than {library} for {different[:40]!r}")
     return engine
 
@@ -138,7 +131,7 @@ def audit(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> None:
     Raises:
         TokenizerError: At the first text that they encode differently.
     """
-    if engine.name != engine.reference and (text := _find_difference(tokenizer, engine, texts)) is not None:
+    if engine.fast is not None and (text := _find_difference(tokenizer, engine, texts)) is not None:
         raise differing_tokens(tokenizer, engine, text)
 
 
@@ -154,7 +147,7 @@ def _find_difference(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str])
 
     Texts on which the reference fails are left out: there is nothing to compare.
     """
-    reference = make_encoder(tokenizer, replace(engine, name=engine.reference))
+    reference = make_encoder(tokenizer, replace(engine, fast=None))
     wanted, texts = encode_leniently(reference, texts)
     got = make_encoder(tokenizer, engine).encode(texts)
     triples = zip(texts, got.split(), wanted.split(), strict=True)
@@ -372,9 +365,8 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
         ):
             if is_so:
                 raise Unsuitable(f"its added token {content!r} {what}")
-    late, raw = (
-        [token["content"] for token in added if bool(token.get("normalized")) is flag] for flag in (True, False)
-    )
+    late = [token["content"] for token in added if token.get("normalized")]
+    raw = [token["content"] for token in added if not token.get("normalized")]
     if late and raw and strips is not None:
         raise Unsuitable(f"its added token {strips!r} strips spaces, and other added tokens are looked for later")
     if late and raw and (pair := find_overlap(raw, late)) is not None:

@@ -90,8 +90,8 @@ class TaskReader:
         return self._read(lambda _, part, file: _read_lines(part, file, block_bytes, max_line_bytes))
 
     def _read(self, read: Callable[[int, TextPart, Readable], Iterator[Block]]) -> Iterator[tuple[int, Block]]:
-        is_whole = len(self._parts) > 1
-        extents = (Extent(file=part, begin=0, end=part.size_bytes * is_whole) for part in self._parts)
+        is_alone = len(self._parts) == 1  # perhaps a range of a file: its reader says what it will read
+        extents = (Extent(file=part, begin=0, end=0 if is_alone else part.size_bytes) for part in self._parts)
         for number, (part, file) in enumerate(zip(self._parts, open_in_order(extents), strict=True)):
             counts = self.counts[number]
             with unchanged(file, part):

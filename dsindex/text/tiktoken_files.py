@@ -23,8 +23,6 @@ from dsindex.errors import TokenizerError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import tiktoken
-
 END_OF_TEXT = "<|endoftext|>"
 
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -122,19 +120,6 @@ class TiktokenEncoding(msgspec.Struct, frozen=True, kw_only=True):
 def read_definition(content: bytes) -> TiktokenEncoding:
     """Read the definition of an encoding."""
     return msgspec.json.decode(content, type=TiktokenEncoding)
-
-
-def make_tiktoken(definition: bytes) -> tiktoken.Encoding:
-    """Return the library's object for an encoding, which finds special tokens in texts."""
-    import tiktoken
-
-    encoding = read_definition(definition)
-    return tiktoken.Encoding(
-        name="dsindex",
-        pat_str=encoding.pattern,
-        mergeable_ranks=encoding.ranks,
-        special_tokens=encoding.special_tokens,
-    )
 
 
 # tiktoken's own files: encodings by name.

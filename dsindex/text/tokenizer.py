@@ -33,7 +33,7 @@ from dsindex.text.tiktoken_files import (
     END_OF_TEXT,
     MEGATRON_SPECIAL_TOKENS,
     TokenizerOptions,
-    make_tiktoken,
+    read_definition,
     read_megatron_ranks,
     read_rank_file,
 )
@@ -138,7 +138,8 @@ def load_tokenizer(
         file = _find_file(place, wants_model=options.tokenizer_type in _TYPES["SentencePiece"])
         tokenizer = _read_file(place, file, options)
     eod = tokenizer.eod_token if eod_token is None else eod_token
-    eod_id = None if eod is None else _token_id(tokenizer, eod)
+    with refused(f"{file}: the EOD token {show_value(eod)} is not a text", "choose another with --eod-token"):
+        eod_id = None if eod is None else _token_id(tokenizer, eod)
     if eod is not None and eod_id is None:
         near = difflib.get_close_matches(eod, tokenizer.special_tokens) or tokenizer.special_tokens[:3]
         shown = f", such as {' or '.join(map(repr, near))}" if near else ""
@@ -195,7 +196,11 @@ def _open_library(library: LibraryName, content: bytes) -> Any:  # noqa: ANN401 
 
         return sentencepiece.SentencePieceProcessor(model_proto=content)
     if library == "tiktoken":
-        return make_tiktoken(content)
+        import tiktoken
+
+        encoding = read_definition(content)
+        ranks, special = encoding.ranks, encoding.special_tokens
+        return tiktoken.Encoding("dsindex", pat_str=encoding.pattern, mergeable_ranks=ranks, special_tokens=special)
     loaded = _import_tokenizers().Tokenizer.from_buffer(content)
     loaded.no_truncation()  # as in Megatron
     loaded.no_padding()
@@ -256,26 +261,19 @@ def find_tokenizer(path: str, *, fetches: bool = True) -> tuple[str, str | None]
 
     name, revision = match["name"], match["revision"]
     download = functools.partial(snapshot_download, name, revision=revision, allow_patterns=list(_FILES))
-    folder = ""
-    with contextlib.suppress(Exception):  # its errors differ by release; the hub is asked next
-        folder = str(download(local_files_only=True))
-    try:
-        if not _has_tokenizer(folder):
-            if not fetches:
-                raise FileNotFoundError("it was not asked, because only a manifest names this tokenizer")
-            folder = str(download())
-        if not _has_tokenizer(folder):
-            raise FileNotFoundError("it has files of that name, but no tokenizer")
-    except Exception as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
-        what = f"neither a path nor a tokenizer in the Hugging Face cache or Hub ({reason.removeprefix('Got: ')})"
-        raise TokenizerError(f"{path}: {what}", hint="check the name, or pass the path of a copy") from error
-    return folder, os.path.basename(folder)
-
-
-def _has_tokenizer(folder: str) -> bool:
-    names = os.listdir(folder) if folder else []
-    return any(name in _MAIN_FILES or name.endswith(".tiktoken") for name in names)
+    failure: Exception | None = None
+    for is_local in (True, False) if fetches else (True,):
+        try:
+            folder = str(download(local_files_only=is_local))
+            if any(name in _MAIN_FILES or name.endswith(".tiktoken") for name in os.listdir(folder)):
+                return folder, os.path.basename(folder)
+            failure = FileNotFoundError("it has files of that name, but no tokenizer")
+        except Exception as error:  # noqa: BLE001 - the errors of huggingface_hub differ by release
+            failure = error
+    reason = next(iter(str(failure).strip().splitlines()), type(failure).__name__)[:200].removeprefix("Got: ")
+    reason = reason if fetches else "which was not asked, because only a manifest names this tokenizer"
+    what = f"neither a path nor a tokenizer in the Hugging Face cache or Hub ({reason})"
+    raise TokenizerError(f"{path}: {what}", hint="check the name, or pass the path of a copy") from failure
 
 
 _FOREIGN = {"tekken.json", "tiktoken.model"}

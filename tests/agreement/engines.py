@@ -2,7 +2,7 @@
 
 import json
 
-from dsindex.text.encoders import TEXT_SEPARATOR, convert_sentencepiece, encode_by_reference, make_encoder
+from dsindex.text.encoders import TEXT_SEPARATOR, FastEngine, convert_sentencepiece, encode_by_reference, make_encoder
 from dsindex.text.engines import Engine, choose_separator
 from dsindex.text.tiktoken_files import END_OF_TEXT, read_definition
 from dsindex.text.tokenizer import Tokenizer, open_library
@@ -21,10 +21,10 @@ class BothEngines:
             separator = END_OF_TEXT, read_definition(content).special_tokens[END_OF_TEXT]
         else:
             separator = TEXT_SEPARATOR, open_library(self.tokenizer).get_piece_size()
-            apart = convert_sentencepiece(self.tokenizer)[1]
-        options = {"version": "", "reference_version": "", "reference": library, "separator": separator}
-        options["apart"] = apart if library == "sentencepiece" else ()
-        self._fast = make_encoder(self.tokenizer, Engine(name="gigatoken", add_special_tokens=False, **options))
+        apart = convert_sentencepiece(self.tokenizer)[1] if library == "sentencepiece" else ()
+        fast = FastEngine(version="", separator=separator, apart=apart)
+        engine = Engine(reference=library, reference_version="", add_special_tokens=False, fast=fast)
+        self._fast = make_encoder(self.tokenizer, engine)
 
     def differ(self, texts):
         """Return the numbers of the texts on which the engines differ."""

@@ -17,6 +17,8 @@ class FakeExecutor:
 
     slots: int = 3
     backlog: int = 2
+    deadline_seconds = 3600.0
+    on_idle = staticmethod(lambda: None)
     last_first: bool = False
     started: list[str] = field(default_factory=list)
     most_in_flight: int = 0
@@ -51,8 +53,8 @@ def calls_of(*functions):
     return [(number, call(number, function)) for number, function in enumerate(functions)]
 
 
-def run(executor, calls, **options):
-    results = list(Dispatch(executor, iter(calls), **options).run())
+def run(executor, calls):
+    results = list(Dispatch(executor, iter(calls)).run())
     assert len(dict(results)) == len(results)
     return dict(results)
 

@@ -88,8 +88,8 @@ def call(function, *arguments):
     return Call(name=f"{function.__name__}[{arguments[0]}]", place="f.jsonl", function=function, arguments=arguments)
 
 
-def run(executor, *calls, **options):
-    return dict(Dispatch(executor, enumerate(calls), **options).run())
+def run(executor, *calls):
+    return dict(Dispatch(executor, enumerate(calls)).run())
 
 
 @pytest.fixture
@@ -161,7 +161,8 @@ def test_worker_that_died_idle_is_replaced(processes):
 def test_call_beside_one_that_hangs_is_left_alone(processes, tmp_path):
     run(processes, call(time.sleep, 1), call(time.sleep, 1))  # both have begun
     calls = [call(hang_once, str(tmp_path / "hung")), *[call(process_id, number) for number in range(20)]]
-    results = run(processes, *calls, deadline_seconds=3.0)
+    processes.deadline_seconds = 3.0
+    results = run(processes, *calls)
     assert results[0] == "ended"
     # Of the one that hung, or is slow: none beside it is charged.
     assert processes.lost_workers == processes.retries >= 1

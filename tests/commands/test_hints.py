@@ -20,6 +20,7 @@ TEXT = "build --input docs.jsonl --tokenizer-model tok --output-prefix NEW"
 HALTED = TEXT.replace("docs", "halted") + " --shard-size 4KiB --on-bad-record quarantine --append-eod"
 INDEX = "index --data-path A --seq-length 16 --data-cache-path NEW"
 BLEND = "index --split 8,1,1 --data-path 0.5 A 0.5 B --seq-length 16 --data-cache-path NEW"
+CONTINUED = INDEX + " --continue-from first --consumed-samples 2 --global-batch-size 2"
 JOB = (
     "index --megatron-release 0.19 --data-cache-path NEW -- torchrun pretrain_gpt.py --data-path A --split 1 "
     "--seq-length 16 --train-iters 2 --global-batch-size 2 --eval-interval 2 --eval-iters 0 "
@@ -63,6 +64,10 @@ CASES = {
     "vocabulary": (TEXT.replace("tok ", "vocab "),
         {"--vocab-file": "vocab/vocab.json", "--merge-file": "vocab/merges.txt"}),
     "encoding": (TEXT.replace("tok ", "b.tiktoken "), {"--tiktoken-encoding": "gpt2"}),
+    "tokenizer": (TEXT.replace("tok ", "docs.jsonl "), {"--tokenizer-model": "tok"}),
+    "manifest": (TEXT.replace("NEW", "torn"), {"--replace": ""}),
+    "many-values": ("build --config many.yaml --tokenizer-model tok --output-prefix NEW",
+        {"--input-list": "many.txt", "--config": None}),
     "engine": (TEXT.replace("tok ", "word.json ") + " --engine gigatoken", {"--engine": PRINTED}),
     "ray": (TEXT + " --address localhost:1", {"--executor": PRINTED, "--address": None}),
     # Other commands.
@@ -72,6 +77,8 @@ CASES = {
     "build-it": ("inspect docs.jsonl", {"dsindex build": TEXT}),
     "index-it": ("inspect docs.jsonl", {"dsindex raw-index": "raw-index docs.jsonl --output NEW.idx"}),
     "empty-index": ("raw-index empty.jsonl --output NEW", {"--drop-faulty-entries": ""}),
+    "old-format": ("inspect fairseq", {"dsindex build": TEXT}),
+    "packs": (CHAT.replace("NEW", "packed") + " --seq-length 256", {"--output-prefix": "NEW"}),
     "report": ("report A --output docs.jsonl", {"--output": "NEW.html"}),
     "no-caches": ("verify A --cache none", {"dsindex index": INDEX.replace("NEW", "none") + " --epochs 1"}),
     "no-source": ("verify plain_text_document --against-source", {"--same-as": "A", "--against-source": None}),
@@ -87,6 +94,10 @@ CASES = {
     "plain-list": (BLEND.replace("0.5 ", "") + " --blend-schedule '0:50,50' --num-samples 6,1,1 --plain-names",
         {"--data-path": "1 A 1 B"}),
     "amount": ("mix A 0.5 B 0.3", {**dict.fromkeys(["A", "0.5", "B", "0.3"]), "--data-path": "1 A"}),
+    "orders": (INDEX.replace("NEW", "first") + " --epochs 2 --document-order packed", {"--data-cache-path": "NEW"}),
+    "interval": (INDEX + " --train-iters 3 --global-batch-size 2 --plain-names",
+        {"--num-samples": "6", "--train-iters": None}),
+    "other-length": (CONTINUED.replace("16", "8") + " --num-samples 6", {"--seq-length": "16"}),
     "mistyped": (JOB.replace("seq-length", "seq-lenght"), {"--seq-length": "16", "--seq-lenght": None}),
     "repeats": (BLEND + " --num-samples 99999,1,1 --blend-schedule '0:50,50' --plain-names", {"--max-epochs": "999"}),
 }  # fmt: skip
@@ -102,6 +113,12 @@ def _folder(tmp_path_factory):
         Path("halted.jsonl").write_bytes(OWN.docs.read_bytes() + b"not JSON\n")
         Path("a.txt").write_text("a line\n")
         Path("none").mkdir()
+        Path("fairseq.idx").write_bytes(b"TNTIDX\0\0" + bytes(40))
+        Path("fairseq.bin").write_bytes(bytes(40))
+        for name in ("bin", "idx"):
+            Path(f"packed_packing_256.{name}").write_bytes(b"not ours")
+        Path("many.yaml").write_text(f"input: [{'docs.jsonl, ' * 200_000}]\n")
+        Path("many.txt").write_text("docs.jsonl\n")
         for folder, names in (("splits", ("train.jsonl", "test.jsonl")), ("copies", ("a.jsonl",))):
             Path(folder).mkdir()
             for name in names:
@@ -133,8 +150,11 @@ def _folder(tmp_path_factory):
             "merge --input made_text_document --output-prefix A",
             "merge --input other_text_document --output-prefix B",
             "convert A made.pbin",
+            TEXT.replace("NEW", "torn"),
+            INDEX.replace("NEW", "first") + " --epochs 2",
         ):
             assert main(shlex.split(words)) == 0
+        Path("torn_text_document.manifest.json").write_text("{")
         assert main(shlex.split(HALTED.replace("NEW", "halted").replace("quarantine --append-eod", "fail"))) == 1
         yield
 

@@ -72,9 +72,7 @@ def test_what_another_plan_published_is_not_replaced_unasked(monkeypatch, capsys
     assert build("a", options=["--keep-shards"]) == 0
     published = datasets("out/x")
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "dsindex.runtime.assembly.Assembly.complete", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
+        patch.setattr("dsindex.runtime.assembly.Assembly.complete", interrupt)
         assert build("a b", options=["--keep-shards", "--replace"]) == 130
     assert build("a b") == 1
     assert "--replace" in capsys.readouterr().err
@@ -92,9 +90,7 @@ def test_only_changed_inputs_are_tokenized_again(executor, finished, capsys, mon
     options = ["--executor", executor, "--shard-size", "3KiB", "--keep-shards"]
     with monkeypatch.context() as patch:
         if not finished:
-            patch.setattr(
-                "dsindex.runtime.assembly.Assembly.complete", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
-            )
+            patch.setattr("dsindex.runtime.assembly.Assembly.complete", interrupt)
         assert build("c a b", options=options) == (0 if finished else 130)
     before = tokenized()
     Path("b.jsonl").write_bytes(b"".join(LINES[5:50]))

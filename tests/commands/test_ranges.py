@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("small_ranges")
 
 @pytest.fixture
 def small_ranges(monkeypatch):
-    monkeypatch.setattr("dsindex.runtime.output.RANGE_BYTES", STEP)
+    monkeypatch.setattr("dsindex.runtime.job.RANGE_BYTES", STEP)
     monkeypatch.setattr("dsindex.store.local.DIGEST_BLOCK_BYTES", STEP)
 
 

@@ -101,7 +101,7 @@ def test_what_is_held_out_is_what_the_sample_has(texts, tmp_path, way):
 
 
 def test_a_sample_without_records_is_refused(texts, tmp_path):
-    with pytest.raises(InputError, match="in all inputs together: of 272, 2 are bad and 270 are left out"):
+    with pytest.raises(InputError, match="no record is left: of 272, 2 are bad and 270 are left out"):
         build(texts, tmp_path / "out", sample=1e-12)
     assert not list((tmp_path / "out").glob("*.bin"))
 

@@ -63,6 +63,3 @@ def test_damaged_cache_is_found(name, damage, message, tmp_path):
     findings = verify_cache(cache, prefix)
     assert message in findings[0]
     assert "move its files away and build the cache again" in findings[0]
-
-
-SEQUENCES = [[[1, 2]], [], [[3], [4, 5]], [[6]], [[7, 8, 9]]]

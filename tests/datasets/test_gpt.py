@@ -201,6 +201,3 @@ def test_indices_that_point_elsewhere_are_a_format_error(tmp_path, changes):
     for read in reads:
         with pytest.raises(FormatError, match="the indices of sample 1 point outside"):
             read()
-
-
-FORTRAN = "'fortran_order': False"

@@ -35,13 +35,13 @@ def install(folder):
 
 def set_block_sizes(range_bytes):
     """Set the size of ranges and of all blocks that have a digest."""
-    from dsindex.runtime import merge, output, tokenize
+    from dsindex.runtime import job, merge, tokenize
     from dsindex.store import local
 
     # Setting what nothing reads would do nothing.
-    if output.RANGE_BYTES != local.DIGEST_BLOCK_BYTES or merge.BLOCK_BYTES != tokenize.BLOCK_BYTES:
+    if job.RANGE_BYTES != local.DIGEST_BLOCK_BYTES or merge.BLOCK_BYTES != tokenize.BLOCK_BYTES:
         raise AssertionError("the sizes of blocks are somewhere else")
-    output.RANGE_BYTES = local.DIGEST_BLOCK_BYTES = merge.BLOCK_BYTES = tokenize.BLOCK_BYTES = range_bytes
+    job.RANGE_BYTES = local.DIGEST_BLOCK_BYTES = merge.BLOCK_BYTES = tokenize.BLOCK_BYTES = range_bytes
 
 
 def in_small_ranges(range_bytes, function, *arguments):

@@ -74,7 +74,7 @@ def test_what_is_not_read_is_refused(words, message, cli, tmp_path, monkeypatch)
     (["report", f"s3://src/data/{DATASET}", f"s3://src/data/{DATASET}.bin", "-o", "x.html"],
      "this dataset is given twice"),
     (["index", "--data-path", f"s3://src/data/{DATASET}", "--seq-length", "8", "--epochs", "1"],
-     "expected --data-cache-path with a dataset in an object store"),
+     "caches of a dataset in an object store need --data-cache-path"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_what_is_not_there_is_one_sentence(words, message, cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -1,20 +1,25 @@
 """Which engine is taken, the same ids from both, and the objects that a process shares."""
 
 import functools
+import importlib.metadata
 import itertools
 import json
 import os
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Reference
 
+from dsindex.errors import TokenizerError
 from dsindex.text import encoders, engines
-from dsindex.text.encoders import make_encoder
-from dsindex.text.engines import choose_engine
+from dsindex.text.encoders import find_texts, make_encoder
+from dsindex.text.engines import audit, choose_engine, clip_texts
+from tests.agreement import vocabularies as v
 from tests.support import text_tokenizers as trained
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -204,3 +209,112 @@ def test_threads_of_ours_keep_tokenizers_in_each(monkeypatch):
         make_encoder(tokenizer, engine).encode(["a"])
         assert os.environ.get("TOKENIZERS_PARALLELISM") == after
         monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+
+
+# Texts on which gigatoken differs are encoded by the reference, and only versions that were compared are taken.
+
+
+@functools.cache
+def splitting(name="gpt2", normalizer=None):
+    """A tokenizer that shows in its ids where it splits."""
+    added = {"normalizer": normalizer and {"type": normalizer}, "pre_tokenizer": v.pattern_splits(name)}
+    return v.with_model(v.bpe(v.joining_merges()), **added)
+
+
+@pytest.mark.parametrize(("name", "normalizer", "text"), [
+    ("gpt2", None, "\u088f's"),
+    ("gpt2", None, "\U000323b0's"),
+    ("o200k", None, "a\U0001e6e3B"),
+    ("gpt2", "NFC", "a\u0301\u0898\u0323"),
+])  # fmt: skip
+def test_what_is_new_to_a_part_is_the_references(name, normalizer, text):
+    content = splitting(name, normalizer)
+    encoder = encoder_of(content, "gigatoken")
+    assert encoded(encoder, [text]) == expected(content, [text])
+    alone = make_encoder(
+        trained.as_tokenizer(content), replace(encoder.engine, fast=replace(encoder.engine.fast, differing=()))
+    )
+    assert encoded(alone, [text]) != expected(content, [text])
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("content", [
+    trained.byte_level(),
+    trained.with_template("<|bos|> <|eot|> $A <|eot|>"),
+    trained.with_added(AddedToken("Wheel", lstrip=True, special=True)),
+], ids=["plain", "around", "added"])  # fmt: skip
+def test_batches_with_both_kinds_of_text_keep_their_order(content, monkeypatch):
+    monkeypatch.setattr(encoders, "TEXTS_PER_CALL", 4)
+    rng = random.Random(7)
+    pieces = [*trained.PIECES, "'s", " Wheel", "\u088f", "\ua7ce", "\U000323b0"]
+    texts = ["", *("".join(rng.choices(pieces, k=rng.randint(0, 12))) for _ in range(300)), "\u088f's", ""]
+    wanted = expected(content, texts)
+    for begin, end in [(0, 303), (0, 1), (3, 3), (7, 150), (301, 303)]:
+        assert encoded(encoder_of(content, "gigatoken"), texts[begin:end]) == wanted[begin:end]
+
+
+def test_plain_texts_never_load_the_reference(monkeypatch):
+    encoder = encoder_of(splitting(), "gigatoken")
+    monkeypatch.setattr(encoders, "_call_library", None)
+    assert encoded(encoder, trained.SENTENCES) == expected(splitting(), trained.SENTENCES)
+
+
+@pytest.mark.parametrize("package", ["gigatoken", "tokenizers"])
+def test_versions_that_were_not_compared_are_not_taken(package, monkeypatch):
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.10.99" if name == package else real(name))
+    tokenizer = trained.as_tokenizer(trained.byte_level())
+    engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
+    assert engine.name == "tokenizers"
+    assert "was not compared with tokenizers" in engine.reason
+    assert "0.10.99" in engine.reason
+    with pytest.raises(TokenizerError, match=r"was not compared with tokenizers .*\nhint: use --engine reference$"):
+        choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
+    assert choose_engine(tokenizer, "tokenizers", add_special_tokens=True).reason == ""
+
+
+def test_audit_catches_a_wrong_engine(monkeypatch):
+    tokenizer = trained.as_tokenizer(trained.byte_level())
+    engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
+    original = encoders.Encoder._encode_fast
+
+    def wrong(self, *texts):
+        batch = original(self, *texts)
+        return replace(batch, spaced=np.where(batch.spaced == batch.tokens[-1], 7, batch.spaced))
+
+    monkeypatch.setattr(encoders.Encoder, "_encode_fast", wrong)
+    with pytest.raises(TokenizerError, match=r"^trained: .* return different tokens for 'wheel'\nhint: use --engine"):
+        audit(tokenizer, engine, ["wheel"])
+    with pytest.raises(TokenizerError, match=r"'(x ){30}' … '( x){30}'"):
+        audit(tokenizer, engine, ["x " * 500 + " x" * 500 + "wheel" + " x" * 30])
+
+
+def test_texts_are_clipped():
+    texts = ["éé", "abcdefgh", "", "水"]
+    assert clip_texts(texts, most=5, total=100) == ["éé", "abcde", "", "水"]
+    assert clip_texts(texts, most=5, total=7) == ["éé", "abcde", ""]
+    assert clip_texts(texts[1:], most=5, total=0) == []
+
+
+# Texts with a wanted code point are found, wherever in the text and the buffer it stands.
+
+RANGES = [(0x88F, 0x88F), (0xA7CE, 0xA7CF), (0x10940, 0x10959), (0x323B0, 0x33479)]
+EDGES = [0x88E, 0x88F, 0x890, 0xA7CD, 0xA7CE, 0xA7CF, 0xA7D0, 0x1093F, 0x10940, 0x10959, 0x1095A, 0x323AF, 0x323B0,
+         0x33479, 0x3347A, 0x7F, 0x80, 0x7FF, 0x800, 0xFFFF, 0x10000, 0x10FFFF]  # fmt: skip
+PLAIN = ["a", "plain words, ", "é", "Привет ", "中文", "😀"]
+
+
+@pytest.mark.parametrize("ranges", [RANGES, [(0x80, 0x80), (0x7FF, 0x7FF)], [(0x10FFFF, 0x10FFFF)]], ids=str)
+def test_texts_with_a_member_are_found(ranges):
+    rng = random.Random(3)
+    texts = [
+        "".join(chr(rng.choice(EDGES)) if rng.random() < 0.02 else rng.choice(PLAIN) for _ in range(rng.randint(0, 60)))
+        for _ in range(800)
+    ]
+    wanted = [
+        number
+        for number, text in enumerate(texts)
+        if any(first <= ord(character) <= last for character in text for first, last in ranges)
+    ]
+    assert 0 < len(wanted) < len(texts)
+    assert find_texts(texts, list(map(str.encode, texts)), tuple(ranges)) == wanted

@@ -12,7 +12,8 @@ from dsindex.text.encoders import TokenBatch
 from dsindex.text.layout import lay_out_documents
 
 EOD = 7
-documents_strategy = st.lists(st.lists(st.lists(st.integers(0, 60_000), max_size=5), max_size=4), max_size=12)
+TOKENS = st.integers(0, 60_000) | st.just(EOD)
+documents_strategy = st.lists(st.lists(st.lists(TOKENS, max_size=5), max_size=4), max_size=12)
 
 
 def reference(documents, eod, *, fast=False):

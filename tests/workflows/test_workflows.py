@@ -69,3 +69,11 @@ def test_workflow_runs_on_this_machine_and_continues(name, tmp_path, demo):
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert re.search(r"^intact |: intact$", ended.stdout, re.MULTILINE)
         assert ("already complete" in ended.stdout) == bool(attempt), ended.stdout
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_workflow_explains_itself(name):
+    ended = run_locally(name, "--help")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert f"python workflows/{name}.py" in ended.stderr
+    assert "Traceback" not in ended.stderr
