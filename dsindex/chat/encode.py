@@ -160,7 +160,7 @@ class InstructionEncoder:
         Raises:
             RecordProblem: If the record is not a conversation with a trainable token.
         """
-        [encoded] = self._encode_all([record], self._read_record)
+        [encoded] = self.encode_lines([json.dumps(record).encode()])
         return _require(encoded)
 
     def encode_lines(
@@ -175,30 +175,11 @@ class InstructionEncoder:
         Yields:
             For each record, the result of `encode` or the problem that it raises.
         """
-        return self._encode_all(lines, self._read_line, up_to_problem=up_to_problem)
-
-    def _read_line(self, line: bytes) -> _Prompt:
-        if self._construction is not None:
-            return self._read_record(parse_record(line))
-        return _Chat(self, self._reader.read_line(line))
-
-    def _read_record(self, record: Mapping[str, Any]) -> _Prompt:
-        if not isinstance(record, dict):
-            raise RecordProblem("bad-field", f"the record is not an object but {type(record).__name__}")
-        for text in strings_in(record):
-            check_text(text)
-        if self._construction is not None:
-            return _Constructed(self, self._construction, self._construction.read(record))
-        return _Chat(self, self._reader.read(record))
-
-    def _encode_all(
-        self, records: Sequence[_T], read: Callable[[_T], _Prompt], *, up_to_problem: bool = False
-    ) -> Iterator[EncodedConversation | RecordProblem]:
         prompts: list[_Prompt | RecordProblem] = []
         sources: list[Source] = []
-        for record in records:
+        for line in lines:
             try:
-                prompt = read(record)
+                prompt = self._read_line(line)
                 sources.append(prompt.lay_out())
                 prompts.append(prompt)
             except (RecordProblem, RecursionError) as error:
@@ -215,6 +196,14 @@ class InstructionEncoder:
                 yield self._finish(found, _require(next(encoded)))
             except RecordProblem as problem:
                 yield problem
+
+    def _read_line(self, line: bytes) -> _Prompt:
+        if self._construction is None:
+            return _Chat(self, self._reader.read_line(line))
+        record = parse_record(line)
+        for text in strings_in(record):
+            check_text(text)
+        return _Constructed(self, self._construction, self._construction.read(record))
 
     def _finish(self, prompt: _Prompt, whole: MaskedTokens) -> EncodedConversation:
         if not whole.mask.any():
@@ -459,22 +448,32 @@ class _Chat:
         notes = {name for name in variables if name not in _DATA and not self._encoder.reads_variable(name)}
         texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))
         for message in self._conversation.messages:
-            for key, value in message.items():
-                name = REASONING_KEYS[0] if key in REASONING_KEYS else key
-                if key not in _WRITTEN:
-                    notes.update([key] if key in self._encoder.unread_keys and value else ())
-                elif name not in notes and not _WRITTEN[key](value, texts[name], message):
-                    notes.add(name)
+            if not has_content(message, texts["content"]):
+                notes.add("content")
+            if len(message) > 2:
+                notes.update(self._find_unwritten(message, texts))
         for name, is_written in _DATA.items():
             if name in variables and not is_written(variables[name], texts[name]):
                 notes.add(name)
         yield from sorted(notes)
-        if _has_quoted_arguments(self._conversation.messages, SearchedText(text)):
+        if _has_quoted_arguments(self._conversation.messages, text):
             yield QUOTED_ARGUMENTS
         if self._encoder.config.reasoning == "mask" and any(has_other_tags(text[begin:end]) for begin, end in spans):
             yield OTHER_THOUGHTS
         if spans and not self._encoder.config.markers and self._is_end_untrained(text, *spans[-1]):
             yield UNTRAINED_END
+
+    def _find_unwritten(self, message: Message, texts: Mapping[str, SearchedText]) -> Iterator[str]:
+        """Yield the keys of a message, other than its content, that the template does not write."""
+        for key, value in message.items():
+            if key in REASONING_KEYS:
+                if value.strip() not in texts[REASONING_KEYS[0]]:
+                    yield REASONING_KEYS[0]
+            elif key == "tool_calls":
+                if not _has_names(value, texts[key]):
+                    yield key
+            elif key in self._encoder.unread_keys and value:
+                yield key
 
     def _is_end_untrained(self, text: str, begin: int, end: int) -> bool:
         """Tell whether a special token follows the last trained span, which does not end with one."""
@@ -489,11 +488,12 @@ def _has_names(items: Sequence[dict[str, Any]], text: SearchedText) -> bool:
     return all(str(function_of(item).get("name", "")) in text for item in items)
 
 
-def _has_quoted_arguments(messages: Sequence[Message], text: SearchedText) -> bool:
+def _has_quoted_arguments(messages: Sequence[Message], text: str) -> bool:
     """Tell whether a text has the arguments of a call, which are JSON in a text, as JSON's form of that text."""
-    calls = chain.from_iterable(message.get("tool_calls", ()) for message in messages)
+    calls = [call for message in messages for call in message.get("tool_calls", ())]
+    searched = SearchedText(text) if calls else text
     given = (function_of(call).get("arguments") for call in calls)
-    return any(json.dumps(own, ensure_ascii=False) in text for own in given if isinstance(own, str) and '"' in own)
+    return any(json.dumps(own, ensure_ascii=False) in searched for own in given if isinstance(own, str) and '"' in own)
 
 
 def _has_documents(documents: Sequence[Mapping[str, Any]], text: SearchedText) -> bool:
@@ -505,12 +505,6 @@ _CHECKED_DOCUMENTS = 100
 """A field that the template does not write is looked for in the whole text, once for each document."""
 _DATA: dict[str, Callable[[Any, SearchedText], bool]] = {"tools": _has_names, "documents": _has_documents}
 """Variable of a record -> whether a text has its value."""
-_WRITTEN: dict[str, Callable[[Any, SearchedText, Mapping[str, Any]], bool]] = {
-    "content": lambda _, text, message: has_content(message, text),
-    **dict.fromkeys(REASONING_KEYS, lambda thought, text, _: thought.strip() in text),
-    "tool_calls": lambda calls, text, _: _has_names(calls, text),
-}
-"""Key of a message -> whether a text has its value."""
 
 
 class _Constructed:

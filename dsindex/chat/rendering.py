@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 # Marks are pieces of their own: record texts have no lone surrogates. A begin is followed by the message's position.
 _BEGIN, _END = "\udfa0", "\udfa1"
-_MARKS = frozenset((_BEGIN, _END))
+_AFTER_MARKS = "\udfa2"
 _TURNS = "positions of messages"
 """Variable with the position of each message by its identity; no template can spell it."""
 _STEP, _CONCAT, _COUNT, _ITEMS, _BUDGET = "\udfa2", "\udfa3", "\udfa4", "\udfa5", "\udfa6"
@@ -77,7 +77,7 @@ _REFUSED_METHODS = ("encode", "expandtabs", "format_map", "maketrans", "translat
 _ENLARGING = {"center", "ljust", "rjust", "zfill", "replace", "join", "format", "indent"}
 """Methods of a text, and filters, whose result may be much longer than it."""
 _SMALL = 4096
-"""Characters of a sum that is not counted: steps bound how many there are."""
+"""Characters of a text that is not counted until it is put into a list or buffer: steps bound how many there are."""
 _LARGE_WIDTH = {
     "%": re.compile(r"\d{4,}(?:\.\d*)?[hlL]?[diouxXeEfFgGcrsa%]"),
     "format": re.compile(r":[^{}:]*(?:\d{4}|\{)"),
@@ -172,7 +172,8 @@ class ChatTemplate:
         tried: list[list[dict[str, Any]]] = []
         has_parts = any(isinstance(message.get("content"), list) for message in messages)
         for change_content, change_call in product((None, _as_text, _as_parts), (None, _other_arguments)):
-            fitting = [_change(message, change_content, change_call) for message in messages]
+            # Each message is an object of its own, so that equal messages have their own positions.
+            fitting = [_change(message, change_content, change_call) for message in map(dict, messages)]
             if fitting in tried:
                 continue
             tried.append(fitting)
@@ -209,9 +210,8 @@ class ChatTemplate:
 
 
 def _change(
-    message: dict[str, Any], change_content: Callable[[Any], Any] | None, change_call: Callable[[Any], Any] | None
+    changed: dict[str, Any], change_content: Callable[[Any], Any] | None, change_call: Callable[[Any], Any] | None
 ) -> dict[str, Any]:
-    changed = dict(message)  # an object of its own, so that equal messages have their own positions
     if change_content and changed.get("content") is not None:
         changed["content"] = change_content(changed["content"])
     if change_call and changed.get("tool_calls"):
@@ -265,7 +265,7 @@ def _take_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Re
     kept, spans, position, limit = [], [], 0, _MAX_VALUE
     begin, message = -1, -1
     for piece in pieces:
-        if piece[:1] in _MARKS:
+        if _BEGIN <= piece < _AFTER_MARKS:
             if begin >= 0 and has_ends == (piece != _END):
                 break
             if begin >= 0:
@@ -330,9 +330,8 @@ class _Budget:
         self._record: object = record
         self.steps, self.left, self._limit, self.largest = MAX_STEPS, _MAX_CHARACTERS, _MAX_VALUE, 0
 
-    def step(self) -> None:
-        """Count a step; with large values about, one costs more, since it may copy them."""
-        self.steps -= 1 + (self.largest >> 14)
+    def check_steps(self) -> None:
+        """Allow more steps for a large record, or refuse."""
         if self.steps < 0 and not (self._extend() and self.steps >= 0):
             raise TemplateError(f"its loops and macros take more than {MAX_STEPS:,} steps; it may never end")
 
@@ -383,6 +382,8 @@ class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # as a
     intercepted_binops = frozenset({"*", "**", "-", "+", "%"})
 
     def getitem(self, obj: Any, argument: Any) -> Any:  # noqa: ANN401 - any object of a template
+        if type(obj) is list and type(argument) is int and -len(obj) <= argument < len(obj):
+            return obj[argument]
         return super().getitem(_items(obj) if argument == "text" else obj, argument)
 
     def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - as above
@@ -427,7 +428,8 @@ class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # as a
 
 def _counted(budget: _Budget, made: Any) -> Any:  # noqa: ANN401 - any value
     if isinstance(made, str):
-        budget.take(len(made) + 8)
+        if len(made) > _SMALL:
+            budget.take(len(made))
     elif type(made) is not bool and isinstance(made, (list, tuple, dict, AbstractSet, ValuesView)):
         budget.take(budget.weigh(made))
     return made
@@ -587,7 +589,11 @@ def _begin_generation(context: Context, *turns: object) -> str:
 
 @pass_context
 def _step(context: Context, _: object) -> None:
-    context.parent[_BUDGET].step()
+    """Count a step; with large values about, one costs more, since it may copy them."""
+    budget = context.parent[_BUDGET]
+    budget.steps -= 1 + (budget.largest >> 14)
+    if budget.steps < 0:
+        budget.check_steps()
 
 
 def _count_steps(tree: nodes.Template) -> None:

@@ -234,7 +234,7 @@ def mask_from_spans(begins: NDArray[np.int64], ends: NDArray[np.int64], spans: N
     >>> mask_from_spans(np.array([0, 2, 5]), np.array([2, 5, 6]), np.array([[3, 5]]))
     array([0, 1, 0], dtype=uint8)
     """
-    first = np.searchsorted(np.maximum(ends, begins + 1), spans[:, 0], side="right")
+    first = np.minimum(np.searchsorted(ends, spans[:, 0], side="right"), np.searchsorted(begins, spans[:, 0]))
     after = np.searchsorted(begins, spans[:, 1])
     mask = np.zeros(len(ends), np.uint8)
     for begin, end in zip(first.tolist(), after.tolist(), strict=True):
@@ -335,11 +335,10 @@ class FastTexts:
             TokenizerError: If the engine and the reference return other tokens or masks for an audited text.
         """
         batch = self._encoder.encode([text.text for text in texts])
-        sizes = self._lengths.take(batch.tokens)
-        ends = np.cumsum(sizes, dtype=np.int64)
+        places = starts_of(self._lengths.take(batch.tokens))
         # Where each text begins, in bytes of tokens.
-        bases = np.concatenate([[0], ends])[starts_of(batch.lengths)]
-        mask = mask_from_spans(ends - sizes, ends, _places_of_spans(texts, bases))
+        bases = places[starts_of(batch.lengths)]
+        mask = mask_from_spans(places[:-1], places[1:], _places_of_spans(texts, bases))
         found = [
             MaskedTokens(tokens=tokens, mask=mask[begin:end])
             for tokens, (begin, end) in zip(batch.split(), pairwise(starts_of(batch.lengths).tolist()), strict=True)
