@@ -31,7 +31,7 @@ from dsindex.megatron.epochs import SPLIT_NAMES, split_bounds
 from dsindex.megatron.explain import source_changes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -109,18 +109,14 @@ def _findings(description: str, prefix: str) -> Iterator[str]:
     elif described["class"] == BLENDED_CLASS:
         yield from _check_blend(described, *arrays)
     else:
-        yield from _check_dataset(description, described, prefix, *arrays)
+        yield from _check_dataset(description, described, prefix, arrays)
 
 
 def _check_dataset(
-    description: str,
-    described: Mapping[str, Any],
-    prefix: str,
-    documents: NDArray[Any],
-    samples: NDArray[Any],
-    order: NDArray[Any],
+    description: str, described: Mapping[str, Any], prefix: str, arrays: Sequence[NDArray[Any]]
 ) -> Iterator[str]:
-    """Check the arrays of one dataset."""
+    """Check the document, sample and shuffle index of one dataset."""
+    documents, samples, order = arrays
     if len(samples) != len(order) + 1:
         yield f"the sample index has {len(samples)} rows, not one more than the {len(order)} samples"
         return

@@ -93,8 +93,7 @@ def plan_over_time(
     numbers, taken = ([], [0] * len(members)) if first is None else _match(first, olds, members, consumed)
     curve = constant_curve([1.0] if blend is None else blend.weights, size)
     if schedule is not None:
-        points = parse_blend_schedule(schedule)
-        curve = draw_curve(points, len(members), num_samples=requested, sequence_length=length)
+        curve = draw_curve(schedule, len(members), num_samples=requested, sequence_length=length)
         curve = replace(curve, num_samples=size)
     curve = curve.beginning_at(consumed)
     wanted = curve.integral(0, size - consumed).tolist()
@@ -465,64 +464,7 @@ def build_continued_blend(plan: ContinuedBlend) -> tuple[NDArray[np.int16], NDAr
 
 _POSITION = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)([kmbt]?) ?(%|tokens?|samples?|)", flags=re.ASCII | re.IGNORECASE)
 _WEIGHT = re.compile(r"(\d{1,20}(\.\d{0,20})?|\.\d{1,20})(e-?\d{1,2})?", flags=re.ASCII | re.IGNORECASE)
-_EXAMPLE = "'0:90,10 50%:50,50'"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """The weights from a position of the run on, or at it in a linear schedule."""
-
-    number: Fraction
-    unit: str
-    """What the number counts: `samples`, `tokens`, or `share` of the run."""
-    weights: tuple[float, ...]
-    """In the order of the datasets; not all 0."""
-
-    @property
-    def shown(self) -> str:
-        """The position in words."""
-        return f"{float(self.number):.15g}" + {"share": "%", "samples": "", "tokens": "tokens"}[self.unit]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlendSchedule:
-    """Weights over a run."""
-
-    points: tuple[Point, ...]
-    is_linear: bool = False
-
-
-def parse_blend_schedule(text: str) -> BlendSchedule:
-    """Parse a schedule.
-
-    Raises:
-        InputError: If it is not a schedule.
-
-    >>> [point.shown for point in parse_blend_schedule("linear 0:90,10 1.5Btokens:1,1 80%:0,1").points]
-    ['0', '1500000000tokens', '80%']
-    """
-    words = text.split()
-    shape = words.pop(0) if words[:1] in (["steps"], ["linear"]) else "steps"
-    points = tuple(map(_parse_point, words))
-    if not points or points[0].number != 0:
-        got = points[0].shown if points else "none"
-        raise InputError(f"--blend-schedule begins at {got}", hint=f"give weights from 0 on, as in {_EXAMPLE}")
-    return BlendSchedule(points=points, is_linear=shape == "linear")
-
-
-def _parse_point(word: str) -> Point:
-    position, _, after = word.partition(":")
-    found = _POSITION.fullmatch(position)
-    if found is None or (found[2] and found[3] in {"", "%"}):
-        hint = "write POSITION:WEIGHT,WEIGHT with a position such as 16000, 250Btokens or 50%"
-        raise InputError(f"--blend-schedule: {show_value(word)} is not weights at a position", hint=hint)
-    weights = after.split(",")
-    numbers = tuple(float(weight) for weight in weights if _WEIGHT.fullmatch(weight))
-    if len(numbers) < len(weights) or not any(numbers):
-        got = show_value(after)
-        raise InputError(f"--blend-schedule: {got} at {position} are not weights above 0")
-    unit = {"%": "share", "t": "tokens"}.get(found[3][:1].lower(), "samples")
-    return Point(number=Fraction(found[1]) * THOUSANDS[found[2].lower()], unit=unit, weights=numbers)
+_BEGIN = "give weights from 0 on, as in '0:90,10 50%:50,50'"
 
 
 def constant_curve(weights: Sequence[float], num_samples: int) -> WeightCurve:
@@ -531,35 +473,50 @@ def constant_curve(weights: Sequence[float], num_samples: int) -> WeightCurve:
     return WeightCurve(starts=np.zeros(1), weights=shares, slopes=np.zeros_like(shares), num_samples=num_samples)
 
 
-def draw_curve(schedule: BlendSchedule, num_datasets: int, *, num_samples: int, sequence_length: int) -> WeightCurve:
+def draw_curve(schedule: str, num_datasets: int, *, num_samples: int, sequence_length: int) -> WeightCurve:
     """Return the weights of datasets over a run.
 
     Args:
-        schedule: The schedule.
+        schedule: As typed.
         num_datasets: Datasets of the blend.
         num_samples: Samples of the run.
         sequence_length: L, by which positions in tokens become samples.
 
     Raises:
-        InputError: If it does not fit the datasets or the run.
+        InputError: If it is not a schedule, or does not fit the datasets or the run.
 
-    >>> curve = draw_curve(parse_blend_schedule("0:9,1 50%:1,1"), 2, num_samples=100, sequence_length=8)
+    >>> curve = draw_curve("0:9,1 50%:1,1", 2, num_samples=100, sequence_length=8)
     >>> curve.integral(0, 100).tolist()
     [70.0, 30.0]
     """
-    scales = {"samples": Fraction(1), "tokens": Fraction(1, sequence_length), "share": Fraction(num_samples, 100)}
-    starts: list[int] = []
-    for point in schedule.points:
-        start = int(point.number * scales[point.unit])
-        last = num_samples if schedule.is_linear else num_samples - 1
+    words, starts, rows = schedule.split(), list[int](), list[list[float]]()
+    is_linear = words[:1] == ["linear"]
+    last = num_samples if is_linear else num_samples - 1
+    samples_by_unit = {"t": Fraction(1, sequence_length), "%": Fraction(num_samples, 100)}
+    for word in words[1:] if words[:1] in (["steps"], ["linear"]) else words:
+        position, _, after = word.partition(":")
+        found = _POSITION.fullmatch(position)
+        if found is None or (found[2] and found[3] in {"", "%"}):
+            hint = "write POSITION:WEIGHT,WEIGHT with a position such as 16000, 250Btokens or 50%"
+            raise InputError(f"--blend-schedule: {show_value(word)} is not weights at a position", hint=hint)
+        weights = [float(weight) for weight in after.split(",") if _WEIGHT.fullmatch(weight)]
+        if len(weights) <= after.count(",") or not any(weights):
+            raise InputError(f"--blend-schedule: {show_value(after)} at {position} are not weights above 0")
+        if not starts and Fraction(found[1]):
+            raise InputError(f"--blend-schedule begins at {position}", hint=_BEGIN)
+        number = Fraction(found[1]) * THOUSANDS[found[2].lower()]
+        start = int(number * samples_by_unit.get(found[3][:1].lower(), 1))
         if start > last or (starts and start <= starts[-1]):
-            raise InputError(f"--blend-schedule: {point.shown} (sample {start}) is not ascending and up to {last}")
-        if len(point.weights) != num_datasets:
-            raise InputError(f"--blend-schedule: {point.shown} has {len(point.weights)} weights of {num_datasets}")
+            raise InputError(f"--blend-schedule: {position} (sample {start}) is not ascending and up to {last}")
+        if len(weights) != num_datasets:
+            raise InputError(f"--blend-schedule: {position} has {len(weights)} weights of {num_datasets}")
         starts.append(start)
-    places, weights = np.array(starts, np.float64), np.array([point.weights for point in schedule.points], np.float64)
-    weights /= weights.sum(axis=1, keepdims=True)
-    slopes = np.zeros_like(weights)
-    if schedule.is_linear:
-        slopes[:-1] = np.diff(weights, axis=0) / np.diff(places)[:, np.newaxis]
-    return WeightCurve(starts=places, weights=weights, slopes=slopes, num_samples=num_samples)
+        rows.append(weights)
+    if not starts:
+        raise InputError("--blend-schedule is empty", hint=_BEGIN)
+    places, shares = np.array(starts, np.float64), np.array(rows, np.float64)
+    shares /= shares.sum(axis=1, keepdims=True)
+    slopes = np.zeros_like(shares)
+    if is_linear:
+        slopes[:-1] = np.diff(shares, axis=0) / np.diff(places)[:, np.newaxis]
+    return WeightCurve(starts=places, weights=shares, slopes=slopes, num_samples=num_samples)

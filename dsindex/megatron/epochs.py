@@ -109,7 +109,14 @@ def count_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: Sample
     if num_samples is not None and num_samples < 0:
         raise LimitError(f"{place}: {num_samples} samples are fewer than 0")
     extra = int(rule.extra_token)
-    num_epochs = _count_epochs(tokens_per_epoch, num_samples, rule, place)
+    wanted = 0 if num_samples is None else num_samples * rule.sequence_length + extra
+    if wanted and tokens_per_epoch == 0:
+        what = f"{num_samples} samples were requested, but the part has no tokens (Megatron would loop forever)"
+        raise LimitError(f"{place}: {what}", hint="give the split a larger share, or `none` samples")
+    num_epochs = max(1, -(-wanted // max(1, tokens_per_epoch)))
+    if num_epochs > MAX_EPOCHS:
+        what = f"{num_samples} samples take {num_epochs} epochs, more than the {MAX_EPOCHS} that Megatron can count"
+        raise LimitError(f"{place}: {what}", hint="request fewer samples")
     sans_final = ((num_epochs - 1) * tokens_per_epoch - extra) // rule.sequence_length
     per_epoch = (tokens_per_epoch - extra) // rule.sequence_length
     separate = False
@@ -128,22 +135,6 @@ def count_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: Sample
         separate_final_epoch=separate,
         shuffled_together=sans_final if separate else built,
     )
-
-
-def _count_epochs(tokens_per_epoch: int, num_samples: int | None, rule: SampleRule, place: str) -> int:
-    if num_samples is None:
-        return 1
-    wanted = num_samples * rule.sequence_length + int(rule.extra_token)
-    if wanted == 0:
-        return 1
-    if tokens_per_epoch == 0:
-        what = f"{num_samples} samples were requested, but the part has no tokens (Megatron would loop forever)"
-        raise LimitError(f"{place}: {what}", hint="give the split a larger share, or `none` samples")
-    num_epochs = max(1, -(-wanted // tokens_per_epoch))
-    if num_epochs > MAX_EPOCHS:
-        what = f"{num_samples} samples take {num_epochs} epochs, more than the {MAX_EPOCHS} that Megatron can count"
-        raise LimitError(f"{place}: {what}", hint="request fewer samples")
-    return num_epochs
 
 
 def count_samples(num_tokens: int, *, rule: SampleRule) -> int:

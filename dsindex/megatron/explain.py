@@ -90,23 +90,21 @@ def _faults(
 ) -> Iterator[str]:
     """Yield sentences about changes that Megatron's hash does not cover."""
     asked = settings if settings is not None and any(settings.order) else None
+    but, elsewhere = "the job finds this cache, but", "choose another --data-cache-path for that"
     if record is None:
         if asked is not None:
-            doubt = f"no {os.path.basename(files.record)} says that it has {asked.show_order()}"
-            yield f"the job finds this cache, but {doubt}: choose another --data-cache-path for that"
+            yield f"{but} no {os.path.basename(files.record)} says that it has {asked.show_order()}: {elsewhere}"
         return
     if changed := files.changed(record):
-        what = f"the job finds this cache, but {', '.join(changed)} changed since dsindex wrote it"
-        yield f"{what}; move it away and build it again"
+        yield f"{but} {', '.join(changed)} changed since dsindex wrote it; move it away and build it again"
         return
     built = record.settings
     if asked is not None and built.order != asked.order:
-        what = f"it has {built.show_order()}, not {asked.show_order()}"
-        yield f"the job finds this cache, but {what}; choose another --data-cache-path for that"
+        yield f"{but} it has {built.show_order()}, not {asked.show_order()}; {elsewhere}"
     for key in ("extra_token", "keep_partial") if settings is not None else ():
         was, now = getattr(built, key), getattr(settings, key)
         if was != now:
-            yield f"the job finds this cache, but its {key} is {was}, not {now}; build it again"
+            yield f"{but} its {key} is {was}, not {now}; build it again"
     if prefix is not None and record.source is not None:
         yield from source_changes(prefix, record.source)
 

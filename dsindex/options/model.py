@@ -41,9 +41,6 @@ from msgspec import Meta
 from dsindex.errors import InputError, UsageError
 from dsindex.messages import show_value
 
-MAX_NUMBER = 2**63 - 1
-"""The largest integer that plans and manifests can store."""
-
 Taken = TypeVar("Taken", contravariant=True)
 Kept = TypeVar("Kept", covariant=True)
 
@@ -90,7 +87,8 @@ class Option:
     """Options that it cannot be combined with."""
     may_be_empty: bool = False
     ge: float = 0
-    le: float = MAX_NUMBER
+    le: float = 2**63 - 1
+    """By default the largest integer that plans and manifests can store."""
     kind: Any = None
     """The type of the value."""
     readers: tuple[Callable[[Any], Any], ...] = ()

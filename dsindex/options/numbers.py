@@ -9,8 +9,6 @@ from dsindex.messages import THOUSANDS, show_value, split_unit
 
 MEGATRON_COUNT = 2**31 - 1
 """Megatron's helpers count the epochs of an index, and the tokens of a sample with the extra one, as int32."""
-LEAST_PLAIN_BYTES = 64 << 10
-"""A smaller size on the command line needs a unit: 64 most likely means 64MiB."""
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
@@ -25,7 +23,7 @@ def parse_size(value: object) -> object:
     number, unit = split_unit(value)
     if number is None or unit not in _BYTES:
         raise ValueError(f"{show_value(value)} is not a size such as 64kB, 64MiB or 1.5GB")
-    if not unit and 0 < number < LEAST_PLAIN_BYTES:
+    if not unit and 0 < number < 64 << 10:  # 64 most likely means 64MiB
         raise UsageError(f"{value} has no unit", hint=f"write {value}MiB, or {value}B for bytes")
     return int(number * _BYTES[unit])
 

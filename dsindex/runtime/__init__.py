@@ -1,1 +1,1 @@
-"""What every job that writes goes through: plan, work folder, journal, shards, merge, publishing."""
+"""The stages that every writing job shares: plan, work folder, journal, shards, merge, publishing."""

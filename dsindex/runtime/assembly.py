@@ -1,11 +1,11 @@
-"""Assemble a job's outputs: which calls are to be made, and what follows from their answers.
+"""Assemble a job's outputs: schedule the merge calls, record their results, and redo what is damaged.
 
-On a disk, a token file is merged by ranges, each as soon as the files that it needs are recorded, so most ranges are
-merged while shards are still made; the tokens of a shard are removed once the ranges that need them are recorded and
-synced. In a bucket, and for all other files, one task writes a file from its start to its end.
+On a local disk, a token file is merged in byte ranges, each as soon as its shards are recorded, so most ranges are
+merged while other shards are still being made. A shard's tokens are deleted once the ranges that need them are recorded
+and synced. In a bucket, and for all other files, one task writes the whole file.
 
-Everything that a run of the same plan recorded before is checked first: a range or a file that is not what was recorded
-is made again. If a worker finds a file of a shard damaged, the shard is made again, and what needed it after that.
+What an earlier run of the same plan recorded is checked first: a range or file that differs from its record is written
+again. If a worker finds a damaged shard, the shard is made again, and then the ranges or files that needed it.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ if TYPE_CHECKING:
     from dsindex.runtime.job import Job
 
 Work: TypeAlias = tuple[Output, int | str]
-"""A range of an output's token file by its number, or another file by its suffix."""
+"""An output, with the number of a range of its token file or the suffix of a whole file."""
 Key: TypeAlias = Work | int
-"""Work, or the number of a shard."""
+"""Work, or a shard's number."""
 Calls: TypeAlias = "Iterable[tuple[Key, Call]]"
 
 
 class Assembly:
-    """The work on a job's outputs."""
+    """Schedules, records and completes the outputs of one job."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.waiting: list[Work] = []
-        """Work that failed for a damaged shard."""
+        """Work that failed on a damaged shard; it runs again once the shard is remade."""
         self.completes = False
-        """Whether all shards are made, so that the stage counts merged bytes."""
+        """Whether all shards are made; only then does the progress stage count merged bytes."""
         self._check_kept()
 
     def _merged(self, output: Output) -> dict[int | str, RangeMerged | FileComplete]:
         return self.job.journal.merged(self.job.plan.plan_id, output.name)
 
     def _check_kept(self) -> None:
-        """Forget the ranges and files of earlier runs that are not what was recorded."""
+        """Forget ranges and files of earlier runs that differ from their records."""
         calls: list[tuple[Work, Call]] = []
         for output in self.job.outputs:
             for what, line in self._merged(output).items():
@@ -73,10 +73,8 @@ class Assembly:
                 if not is_kept:
                     del self._merged(output)[what]
 
-    # Calls.
-
     def range_calls(self, output: Output, numbers: Iterable[int]) -> Iterator[tuple[Key, Call]]:
-        """Yield the calls that merge ranges of an output on a disk, but for those that are merged."""
+        """Yield the calls that merge ranges of an output on a disk, skipping merged ranges."""
         for number in () if output.in_bucket else numbers:
             if number not in self._merged(output):
                 yield self._call(output, number)
@@ -100,11 +98,11 @@ class Assembly:
         return (output, what), Call(name=name, place=output.final(what), function=function, arguments=arguments)
 
     def run(self, calls: Calls, first: Calls = ()) -> None:
-        """Make calls, and those that follow from their answers.
+        """Run calls, and the calls that their results release.
 
         Args:
             calls: The calls, in the order of the job.
-            first: Calls that follow from an earlier run.
+            first: Calls that an earlier run's results release; they start first.
         """
         dispatch = Dispatch(self.job.executor, calls)
         dispatch.release(first)
@@ -113,7 +111,7 @@ class Assembly:
                 dispatch.release(self.take(key, answer))
 
     def take(self, key: Key, answer: Any) -> Calls:  # noqa: ANN401 - of the functions above
-        """Record the answer of a call; return the calls that follow from it."""
+        """Record a call's result; return the calls that it releases."""
         if isinstance(key, int):
             raise TypeError("shards are taken by the job that makes them")
         output, what = key
@@ -133,16 +131,16 @@ class Assembly:
         return ()
 
     def make_again(self, damaged: Damaged) -> Calls:
-        """Return the calls that make the shard of a damaged file again. Only shards can be."""
+        """Return the calls that remake the shard of a damaged file; implemented by jobs that make shards."""
         raise NotImplementedError
 
     def release_waiting(self) -> list[tuple[Key, Call]]:
-        """Return the calls for work that waited for shards, all of which are made now."""
+        """Return the calls for work that waited for damaged shards, which are remade by now."""
         waiting, self.waiting = self.waiting, []
         return [self._call(*work) for work in waiting]
 
     def _remove_used_up(self, output: Output, number: int) -> None:
-        """Remove the tokens of shards that no range needs any more, once the record of this one is synced."""
+        """Delete shard tokens that no unmerged range needs, once this range's record is synced."""
         if self.job.config.keep_shards:
             return
         merged, used_up = self._merged(output), []
@@ -153,13 +151,11 @@ class Assembly:
         if used_up:
             self.job.journal.log.remove_when_synced(used_up)
 
-    # From sources to files.
-
     def complete(self) -> list[dict[str, StoredFile]]:
-        """Write all that is missing of all outputs; return the files of each, by suffix.
+        """Write all missing files of all outputs; return each output's files by suffix.
 
-        In a bucket, an earlier dataset of the same names is withdrawn first, and what completes each dataset is
-        written last, so that no reader meets half of one.
+        In a bucket, an earlier dataset with the same names is withdrawn first, and the file that completes a dataset is
+        written last, so that no reader finds half a dataset.
         """
         outputs = self.job.outputs
         work, last = list[Work](), list[Work]()
@@ -184,7 +180,7 @@ class Assembly:
         return [self._files(output) for output in outputs]
 
     def _files(self, output: Output) -> dict[str, StoredFile]:
-        """Return the files of an output by suffix, sorted as manifests have them; a token file from its ranges."""
+        """Return an output's files by suffix, sorted as in manifests; a local token file comes from its ranges."""
         lines = self._merged(output).values()
         files = {line.file.name: line.file for line in lines if isinstance(line, FileComplete)}
         if not output.in_bucket:

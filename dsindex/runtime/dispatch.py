@@ -30,29 +30,27 @@ if TYPE_CHECKING:
     from dsindex.runtime.executors import Call, Executor
 
 K = TypeVar("K")
-"""The driver's key of a call: a number, a shard, a range of the output."""
+"""Type of the driver's key for a call, such as a shard's number."""
 
 MOST_FAILURES = 4
-"""I/O errors at which a call fails."""
+"""Number of I/O errors at which a call fails."""
 MOST_LOST_WORKERS = 3
-"""Lost workers, and attempts past their deadline, at which a call fails."""
+"""Number of lost workers and missed deadlines at which a call fails."""
 PAUSE_SECONDS = 0.5
 """Pause before the first retry of a call; it doubles with each retry."""
 POLL_SECONDS = 0.5
 RETRY_SECONDS = 0.05
-"""Longest wait for a result while a call is to be tried again."""
+"""Longest wait for a result while a call waits for its retry."""
 
 
 @dataclass(slots=True)
 class _Flight(Generic[K]):
-    """One call in flight."""
-
     key: K
     call: Call
     turn: tuple[bool, int]
-    """Sort key: whether the call followed from a result, then its number in the order in which calls began."""
+    """Order for reporting errors: calls that results released come last, then the order in which calls began."""
     begins: float = 0.0
-    """When its next attempt begins, while it waits for one."""
+    """When the next attempt begins (time.monotonic), if the call waits for a retry."""
     failures: int = 0
     lost: int = 0
 
@@ -69,16 +67,16 @@ class Dispatch(Generic[K]):
         self._executor = executor
         self._calls = iter(calls)
         self._released: deque[tuple[K, Call]] = deque()
-        """Calls that follow from results; they are started next."""
+        """Calls that results released; they start next."""
         self._num_begun = 0
         self._flights: dict[int, _Flight[K]] = {}
-        """Id of an attempt that runs or waits for a slot → its call."""
+        """Attempt id → call, for attempts that run or wait for a slot."""
         self._paused: list[_Flight[K]] = []
-        """Calls that wait for their next attempt."""
+        """Calls that wait for a retry."""
         self._fault: tuple[tuple[bool, int], BaseException] | None = None
 
     def release(self, calls: Iterable[tuple[K, Call]]) -> None:
-        """Add calls that follow from a result; they are started before the rest."""
+        """Add calls that a result made possible; they start before the rest."""
         self._released.extend(calls)
 
     def run(self) -> Generator[tuple[K, Any]]:
@@ -128,7 +126,7 @@ class Dispatch(Generic[K]):
             self._flights[self._executor.start(flight.call, deadline_seconds=deadline)] = flight
 
     def _handle_fault(self, flight: _Flight[K], error: BaseException, *, worker_lost: bool) -> None:
-        """Try a call again if that may help; otherwise keep the fault, if no call before it has one."""
+        """Schedule a retry if one may help; otherwise keep the error, unless an earlier call has one."""
         used = budget = 0
         if worker_lost:
             flight.lost += 1
@@ -173,7 +171,7 @@ def run_in_order(executor: Executor, calls: Iterable[Call]) -> Generator[Any]:
 
 
 def is_machine_fault(error: BaseException) -> bool:
-    """Tell whether a retry may help: after I/O errors except a full disk, and after transient errors of dsindex."""
+    """Tell whether a retry may help: after I/O errors other than a full disk, and after dsindex's transient errors."""
     if isinstance(error, DsindexError):
         return error.transient
     return isinstance(error, OSError) and error.errno not in FULL_DISK_ERRORS
@@ -186,7 +184,7 @@ WORKER_MEMORY_BYTES = 460 << 20
 THREADS_UP_TO_WORKERS = 4
 """Up to this many workers are threads by default: a thread holds the GIL for a seventh of its time."""
 THREADS_UP_TO_BYTES = 2 << 30
-"""Up to this size, input is tokenized in threads by default: processes would take longer to start than they save."""
+"""Input up to this size is tokenized in threads by default: starting processes would take longer than it saves."""
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """The variable that Ray's job server sets for the drivers that it starts, in addition to RAY_ADDRESS."""
 
@@ -213,10 +211,10 @@ def wants_threads(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes
 
 
 def cluster_address(config: ExecutorConfig) -> str | None:
-    """Return the address of the cluster to join; None for none.
+    """Return the address of the cluster to join; None to join none.
 
-    RAY_ADDRESS is used by jobs with a work folder, by jobs that a cluster's job server started, and where Ray is asked
-    for by name. Other commands need no cluster, so a stale RAY_ADDRESS does not stop them.
+    RAY_ADDRESS counts for jobs with a work folder, for drivers that a cluster's job server started, and if the options
+    name Ray or the address `auto`. Other commands need no cluster, so a stale RAY_ADDRESS does not stop them.
     """
     looks_around = isinstance(config, WorkConfig) or config.executor == "ray" or JOB_VARIABLE in os.environ
     elsewhere = os.environ.get("RAY_ADDRESS") if looks_around or config.address == "auto" else None
@@ -238,11 +236,11 @@ def make_executor(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes
     if not wants_ray(config):
         kind = ThreadExecutor if wants_threads(config, holds_gil=holds_gil, text_bytes=text_bytes) else ProcessExecutor
         return kind(config.workers or available_cpus())
-    # Read when Ray is imported: otherwise it warns that tasks wait for a node, although that is normal.
+    # Ray reads this at import. Without it, Ray warns about tasks that wait for a node, which is normal here.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "tasks with infeasible resource requests")
     address = cluster_address(config)
     own_token: dict[str, str] = {}
-    if address is None and "RAY_AUTH_MODE" not in os.environ:  # otherwise Ray writes one into the home folder
+    if address is None and "RAY_AUTH_MODE" not in os.environ:  # otherwise Ray writes a token into the home folder
         own_token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     os.environ.update(own_token)
     try:

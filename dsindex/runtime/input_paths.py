@@ -1,19 +1,19 @@
 """Resolve the inputs of a job to paths: files, patterns, folders, lists of paths, standard input.
 
-Entries of `--input` come first, as given, then the entries of each list. A pattern's matches are sorted by name. No
-file is opened here.
+Entries of `--input` come first, in the given order, then the entries of each list. A pattern's matches are sorted by
+name. No data file is opened here.
 
-A folder gives all files below it with a suffix of data. The entries of each folder are taken by name,
-compared as bytes, so `a/z.jsonl` comes before `b.jsonl`. Left out are names that begin with `.` or `_`, as readers of
-Spark and Hive do, files of other kinds, links to folders (they may lead in circles), and what dsindex itself writes.
-Links to files are followed, as the cache of the Hugging Face Hub needs. A folder of `Dataset.save_to_disk` gives the
-files that its state.json names.
+A folder stands for all data files below it. Each folder's entries are sorted by name, as bytes, so `a/z.jsonl` comes
+before `b.jsonl`. Skipped are names that begin with `.` or `_` (as in Spark and Hive), files with other suffixes, links
+to folders (they may form cycles), and files that dsindex itself wrote. Links to files are followed, because the cache
+of the Hugging Face Hub consists of them. In a folder of `Dataset.save_to_disk`, only the files that its state.json
+names are read.
 
-Splits and numbered parts are detected from the names of files, in the layouts of Hugging Face's datasets:
+Splits and numbered parts are detected from file names, in the layouts of Hugging Face's datasets:
 
     data/train-00000-of-00012.parquet     a split and a part
-    train/0000.parquet, train/…           a folder of the split's name
-    train.jsonl, news_test.jsonl          a split's name in a file's name, between characters that are no letters
+    train/0000.parquet, train/…           a folder named after the split
+    train.jsonl, news_test.jsonl          a split's name in a file name, with no letter before or after it
 
 Source: https://huggingface.co/docs/hub/datasets-file-names-and-splits, datasets-manual-configuration; datasets 4.0,
 Dataset.save_to_disk.
@@ -56,50 +56,50 @@ MAX_PATH_BYTES = 4095
 """Source: Linux's PATH_MAX, without the NUL."""
 
 Parts: TypeAlias = tuple[str, ...]
-"""Names of the folders below a given one, and of the file."""
+"""A file's path relative to a folder: the names of its subfolders, then the file's name."""
 
 _OWN_SUFFIXES = (".manifest.json", ".provenance.parquet", ".quarantine.jsonl.zst", ".progress.json", "-dsindex.json")
 _STATE_FILE, _DICT_FILE, _INFO_FILE = "state.json", "dataset_dict.json", "dataset_info.json"
-"""In folders that Dataset.save_to_disk and DatasetDict.save_to_disk wrote."""
+"""Metadata files of Dataset.save_to_disk and DatasetDict.save_to_disk."""
 _INFO_FILES = (_DICT_FILE, _INFO_FILE, "dataset_infos.json")
 _CACHED_MAP = re.compile(r"(cache|tmp)-?[0-9a-z_]+\.arrow")
-"""Results of `Dataset.map`, in the folder of a dataset_info.json."""
+"""Cached results of `Dataset.map`, in a folder with a dataset_info.json."""
 _ALIASES = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
 }
 _WORD = re.compile(rf"(?<![^\W\d_])({'|'.join(sorted(_ALIASES, key=len, reverse=True))})(?![^\W\d_])", re.IGNORECASE)
-"""The name of a split, between characters that are no letters."""
+"""A split's name, with no letter before or after it."""
 _PART = re.compile(r"(?P<stem>.*?)(?P<number>\d{1,9})-of-(?P<total>\d{1,9})(-[0-9a-f]{16})?(?P<rest>\D.*|)")
-"""A numbered part; the Hub adds a hash that differs from part to part."""
+"""A numbered part; the Hub adds a hash that differs between parts."""
 _NAMED_PART = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}\b.*")
 _SHOWN_KINDS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPath:
-    """The path of one input."""
+    """One input, and where it was named."""
 
     path: str
-    """The path to record and to show."""
+    """The path as recorded and shown to users."""
     absolute_path: str
     origin: str = ""
-    """The list and line that name it, for messages; empty if `--input` does."""
+    """The list and line that name the path, for messages; empty for paths from `--input`."""
     status: InputStatus | None = None
-    """What a listing says of it; None if it was not listed."""
+    """Status from a listing; None if the path was not listed."""
 
     @property
     def is_standard_input(self) -> bool:
-        """Whether it is what was piped to this process."""
+        """Whether this is the standard input of the process."""
         return self.path == STANDARD_INPUT and not self.origin
 
     @contextmanager
     def errors_placed(self) -> Iterator[None]:
-        """Put the list and line in front of errors about this path, if a list names it.
+        """Prefix errors about this path with the list and line that name it, if a list does.
 
         Raises:
-            InputError: The block's.
+            InputError: The block's error, with the prefix.
         """
         try:
             yield
@@ -123,12 +123,12 @@ def find_paths(
 
     Args:
         patterns: Files, patterns, folders, and `-` for standard input.
-        lists: Files with one path per line, or `-` for a list on standard input; their entries are no patterns.
-        split: The split to take from each folder that has several; `all` for all of them.
-        config: The configuration to take of each dataset on the Hub that has several.
-        exclude: Patterns of the ends of paths, whose files are left out.
-        standard_input: Where standard input is stored; None if the job cannot read it.
-        say: Called with a sentence about what is read of each folder.
+        lists: Files with one path per line, or `-` for a list on standard input; entries are literal, not patterns.
+        split: The split to read from each folder that has several; `all` for all of them.
+        config: The configuration to read from each Hub dataset that has several.
+        exclude: Patterns; files whose last path components match one are left out.
+        standard_input: Path where standard input is stored; None if the job cannot read it.
+        say: Called with a sentence about the files read from each folder.
 
     Raises:
         InputError: For a pattern without a match, a list or folder that cannot be used, or a split without files.
@@ -182,10 +182,10 @@ def _found(path: str, origin: str = "", status: InputStatus | None = None) -> Fo
 
 
 def _read_list(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the paths in a list, each with the words that say where it stands, such as `files.txt, line 3`.
+    """Yield the paths in a list, each with its position for messages, such as `files.txt, line 3`.
 
-    One path stands on each line, or ends with NUL as `find -print0` writes it. Paths are taken literally, relative to
-    the current folder. Between lines, blank lines and lines that begin with `#` are ignored.
+    A list has one path per line, or NUL-terminated paths as written by `find -print0`. Paths are literal, relative to
+    the current folder. In a list of lines, blank lines and lines that begin with `#` are ignored.
     """
     refuse_address(path, f"{ONLY_INPUTS}, or name it with --input if it holds text")
     try:
@@ -219,9 +219,6 @@ def piped_input() -> BufferedReader:
     return buffer
 
 
-# Folders.
-
-
 def find_folder_files(
     folder: str,
     split: str | None,
@@ -230,18 +227,18 @@ def find_folder_files(
     exclude: Sequence[str] = (),
     say: Callable[[str], object],
 ) -> list[tuple[str, InputStatus | None]]:
-    """Return the paths of the files with records below a folder, in order, and what a listing says of objects.
+    """Return the data files below a folder, in order, each with the status from the listing if there is one.
 
     Args:
-        folder: Path of the folder; the paths returned begin with it.
-        split: The split to take, `all`, or None, which refuses a folder of several splits.
-        config: The configuration to take of a dataset on the Hub; None for its default one.
+        folder: Path of the folder; the returned paths begin with it.
+        split: The split to read, or `all`; None is an error if the folder has several splits.
+        config: The configuration to read from a dataset on the Hub; None for its default.
         exclude: Patterns of paths to leave out.
-        say: Called with a sentence about what is read and skipped.
+        say: Called with a sentence about the files that are read and skipped.
 
     Raises:
-        InputError: If nothing is found, a folder cannot be read, the split cannot be told, a file of a numbered set
-            is missing, or a file seems to be there twice, in two formats.
+        InputError: If there is no data file, a folder cannot be read, the split is ambiguous, a file of a numbered
+            set is missing, or a file seems to exist in two formats.
     """
     listed = list_files(folder)
     in_order = sorted(listed, key=lambda parts: [*map(os.fsencode, parts)])
@@ -280,7 +277,7 @@ def find_folder_files(
 
 
 def _kinds(files: Iterable[Parts]) -> str:
-    """Return the suffixes of files with their numbers, the most frequent first; a single file has its name."""
+    """Describe files by suffix and count, the most frequent first; a suffix with a single file shows its name."""
     names = defaultdict[str, list[str]](list)
     for *_, name in files:
         names[os.path.splitext(name)[1] or "without suffix"].append(name)
@@ -289,7 +286,7 @@ def _kinds(files: Iterable[Parts]) -> str:
 
 
 def data_stem(name: str) -> str | None:
-    """Return a file's name without the suffixes of data and compression; None if it is not known as data.
+    """Return a file's name without its data and compression suffixes; None if it has no data suffix.
 
     >>> data_stem("a.b.jsonl.gz"), data_stem("A.PARQUET"), data_stem("notes.txt"), data_stem("blob.gz")
     ('a.b', 'A', None, None)
@@ -301,7 +298,7 @@ def data_stem(name: str) -> str | None:
 
 
 def _is_data(parts: Parts, names: Mapping[Parts, set[str]], saved: set[str] | None) -> bool:
-    """Tell whether to take a file, given the names in each folder, and the files that its state.json names."""
+    """Tell whether to read a file, given the names in each folder, and the files that its state.json names."""
     *_, name = parts
     if any(part.startswith((".", "_")) or MARKER_FILE in names[parts[:depth]] for depth, part in enumerate(parts)):
         return False
@@ -313,7 +310,7 @@ def _is_data(parts: Parts, names: Mapping[Parts, set[str]], saved: set[str] | No
 
 
 def _refuse_table_formats(folder: str, names: Mapping[Parts, set[str]]) -> None:
-    """Refuse tables whose log says which files count: others are of earlier versions, and rows may be deleted."""
+    """Refuse Delta and Iceberg tables: only their log says which files are current and which rows are deleted."""
     for place, inside in names.items():
         is_iceberg = any(name.endswith(".metadata.json") for name in names.get((*place, "metadata"), ()))
         if "_delta_log" in inside or is_iceberg:
@@ -336,10 +333,10 @@ class _State(Struct):
 
 
 def _saved_files(folder: str, place: Parts) -> set[str] | None:
-    """Return the files that the state.json of Dataset.save_to_disk names; None if it is one of something else.
+    """Return the files that a state.json of Dataset.save_to_disk names; None if the state.json has another origin.
 
     Raises:
-        InputError: If it cannot be read, or its files cannot be taken one after the other.
+        InputError: If it cannot be read, or the records are not in the order of the files.
     """
     path = joined(folder, "/".join([*place, _STATE_FILE]))
     found = store_of(path).read(path)
@@ -368,17 +365,17 @@ class _Configuration(Struct):
 
 
 def _configured_files(folder: str, wanted: str | None) -> list[tuple[str | None, str]] | None:
-    """Return split and pattern of the files of a configuration, which the README.md of a dataset on the Hub describes.
+    """Return (split, pattern) of each file of a configuration, from the README.md of a dataset on the Hub.
 
     Args:
-        folder: An address at a commit, or any other folder, which has no configurations.
+        folder: Address of a Hub dataset at a commit; other folders have no configurations.
         wanted: Name of the configuration; None for the default one.
 
     Returns:
         None if there are no configurations.
 
     Raises:
-        InputError: If it has no such configuration, or several and none by default.
+        InputError: If there is no such configuration, or several without a default.
     """
     try:
         configurations = [msgspec.convert(each, _Configuration) for each in described_configurations(folder)]
@@ -417,8 +414,8 @@ def canonical_split(name: str) -> str:
 def find_split(parts: Sequence[str]) -> str | None:
     """Return the split that a path below a folder names, or None.
 
-    The name of a numbered part decides, then the innermost folder that is called as a split, then a word in the file's
-    name, then a word in a folder's. In a folder `data`, a numbered part may have a split of any name.
+    The first of these decides: the name of a numbered part, the innermost folder named after a split, a word in the
+    file's name, a word in a folder's name. In a folder `data`, a numbered part may have a split of any name.
 
     >>> find_split(["data", "books-00000-of-00002.parquet"]), find_split(["en", "val", "0000.parquet"])
     ('books', 'validation')
@@ -435,10 +432,10 @@ def find_split(parts: Sequence[str]) -> str | None:
 
 
 def _choose_split(folder: str, splits: Mapping[Parts, str | None], wanted: str | None) -> list[Parts]:
-    """Return the files of the wanted split, in order; None wants the only one.
+    """Return the files of the wanted split, in order; None stands for the folder's only split.
 
     Raises:
-        InputError: If there are several splits and none is wanted, or no file of the wanted one.
+        InputError: If there are several splits and `wanted` is None, or no file belongs to the wanted split.
     """
     counts = Counter(splits.values())
     known = counts.keys() - {None}

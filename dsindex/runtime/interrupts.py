@@ -1,9 +1,9 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first stops a command cleanly, the second at once.
+"""Handle Ctrl-C, SIGTERM and SIGHUP: the first signal stops a command cleanly, the second at once.
 
 A clean stop starts no new work, abandons running calls (threads finish their current shard), releases the lock and
 prints what is kept. A stop at once is equally safe: no result depends on how a driver ends.
 
-While a module is imported, the first signal waits: a native library that is interrupted by an exception panics.
+During an import, the first signal is delayed: a native library panics if an exception interrupts it there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 IMPORT_POLL_SECONDS = 0.05
-"""How often a signal that arrived during an import is delivered again, until the import has ended."""
+"""Interval at which a signal that arrived during an import is delivered again, until the import ends."""
 
 
 class StoppedError(KeyboardInterrupt):
@@ -36,12 +36,12 @@ class StoppedError(KeyboardInterrupt):
 
 
 _stop: StoppedError | None = None
-"""What the first signal raised."""
+"""The exception raised for the first signal."""
 
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Raise StoppedError at the first signal, and end the process at the second; for the main thread.
+    """Raise StoppedError at the first signal, and end the process at the second; main thread only.
 
     A SIGHUP that is ignored, as under `nohup`, stays ignored.
     """
@@ -69,7 +69,7 @@ def stop_on_signals() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if _stop is not None:  # compiled code made another exception of it
+        if _stop is not None:  # compiled code turned it into another exception
             raise _stop from error
         raise
     finally:
@@ -85,14 +85,14 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def raise_missed_stop() -> None:
-    """Raise the exception of a signal again if code that cannot raise has swallowed it."""
+    """Raise the signal's exception again if code that cannot propagate exceptions swallowed it."""
     if _stop is not None:
         raise _stop
 
 
 @contextlib.contextmanager
 def keeping_sigterm() -> Iterator[None]:
-    """Install the handler of SIGTERM again after the block, in which Ray replaces it, in Python or below it."""
+    """Restore the SIGTERM handler after the block: Ray replaces it, from Python or native code."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield

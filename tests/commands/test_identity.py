@@ -67,18 +67,6 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
-def test_what_another_plan_published_is_not_replaced_unasked(monkeypatch, capsys):
-    """Its records are in the same work folder, and the plan that stopped had been allowed to."""
-    assert build("a", options=["--keep-shards"]) == 0
-    published = datasets("out/x")
-    with monkeypatch.context() as patch:
-        patch.setattr("dsindex.runtime.assembly.Assembly.complete", interrupt)
-        assert build("a b", options=["--keep-shards", "--replace"]) == 130
-    assert build("a b") == 1
-    assert "--replace" in capsys.readouterr().err
-    assert datasets("out/x") == published
-
-
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "stopped"])
 @pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)

@@ -5,8 +5,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-DAMAGES = ("flip", "flip", "flips", "flips", "zeros", "truncate", "lengthen", "empty", "remove")
-"""How a file is damaged; those that come twice are more likely."""
+DAMAGES = ("flip", "flip", "flips", "digits", "zeros", "truncate", "lengthen", "empty", "remove")
+"""How a file is damaged; what comes twice is more likely. `digits`: bits of digits are flipped, which JSON allows."""
 
 
 def paths_below(folder, pattern=""):
@@ -27,7 +27,7 @@ def damage_one(what, paths, rng):
     if not groups:
         return None
     path = Path(rng.choice(groups[rng.choice(sorted(groups))]))
-    if what == "flips" and not re.search(r"journal|/shards/|\.partial", str(path)):
+    if what in {"flips", "digits"} and not re.search(r"journal|/shards/|\.partial", str(path)):
         what = "flip"  # what names the owner of a folder may not lose its name
     try:
         damage_file(path, what, rng)
@@ -44,9 +44,13 @@ def damage_file(path, what, rng):
         return
     at = rng.randrange(len(data)) if data else 0
     if what in {"flip", "flips"} and data:
-        for _ in range(1 if what == "flip" else rng.choice((4, 20, 60))):
+        for _ in range(1 if what == "flip" else rng.choice((4, 20, len(data) // 50))):
             data[at] ^= 1 << rng.randrange(8)
             at = rng.randrange(len(data))
+    elif what == "digits":
+        places = [place for place, byte in enumerate(data) if 48 <= byte < 58]
+        for place in rng.sample(places, -(-len(places) // 30)):
+            data[place] ^= 1
     elif what == "zeros":
         end = at + rng.choice((1, 8, 600))
         data[at:end] = bytes(len(data[at:end]))

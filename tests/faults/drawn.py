@@ -111,15 +111,15 @@ def draw_events(rng, command, *, is_keeping):
     for number in range(rng.choice((1, 1, 2, 2, 3))):
         share = rng.random() if rng.random() < 0.8 else 1 - rng.random() ** 3 * 0.1
         share = share**2 if number else share  # less is left to do
-        kind = rng.choice(("", "", "damage", "damage", "damage", "other", "move"))
+        kind = rng.choice(("", "", "damage", "damage", "damage", "other", "other", "move"))
+        if kind == "other" and command in REPLACING:
+            what = rng.choice(OTHERS[command])
+            yield Event(kind=kind, what=what, share=rng.random() * 1.5, replaces=rng.random() < 0.5)
         what = rng.choice(STRIKES[:9] if kind == "damage" else strikes)  # which leave something
         yield Event(kind="strike", what=what, share=share, is_publishing=what not in DAMAGES and rng.random() < 0.3)
         if kind == "damage":
             file = rng.choice(("", "", "journal", "/shards/", "/shards/", r"\.partial"))
             yield Event(kind=kind, what=rng.choice(DAMAGES), file=file)
-        elif kind == "other" and command in REPLACING:
-            what = rng.choice(OTHERS[command])
-            yield Event(kind=kind, what=what, share=rng.random() * 2, replaces=rng.random() < 0.5)
         elif kind == "move" and command in REPLACING - {"build with index"}:
             yield Event(kind=kind, what=rng.choice(("work", "output")))
 
@@ -149,7 +149,7 @@ OPTIONS = {
     ),
 }
 """Groups of words of each command, and how often they are taken."""
-OTHERS = dict.fromkeys(SHARDING, ("fewer inputs", "unasked", "changed input", "shard size"))
+OTHERS = dict.fromkeys(SHARDING, ("fewer inputs", "unasked", "changed input", "nothing piped", "shard size"))
 OTHERS["build"] += ("--append-eod", "records", "prefix")
 OTHERS["pack"] += ("prefix",)
 OTHERS["instruct"] += ("records",)

@@ -103,7 +103,7 @@ def write_piece(kind, path, rng, write):
         path = path.with_name(f"{path.name}.{SUFFIXES[kind].rpartition('.')[2]}")
         path.write_bytes(COMPRESSORS[SUFFIXES[kind]](data))
         return [path]
-    write(path, num_lines=160 if kind == "long" else None)
+    write(path, num_lines=160 if kind in {"long", "twice"} else None)
     if kind in {"blank", "empty"}:
         path.write_bytes(b"\n \n" if kind == "blank" else b"")
     if kind == "link":

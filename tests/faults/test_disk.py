@@ -97,13 +97,3 @@ def test_input_that_changes_under_way_stops_the_build(what, said, corpus, zygote
         return
     broken = ("copy.jsonl, line ", "not valid JSON", "shards are kept")
     assert_clean_stop(again, *(("copy.jsonl", " read") if what == "vanish" else broken))
-
-
-def test_unfinished_build_of_another_plan_is_refused_by_name(corpus, expected, zygote, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    assert zygote.run(tmp_path / "run", command(corpus, out), Strike(at=90)).code == -9
-    other = command(corpus, out, "--empty-documents", "eod")
-    refused = ('different options: empty-documents was not given and is "eod"', "--replace")
-    assert_clean_stop(zygote.run(tmp_path / "run", other), *refused)
-    assert_continues(zygote, command(corpus, out), out, tmp_path, expected)

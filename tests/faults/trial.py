@@ -28,7 +28,7 @@ LEFT = r"\.build/|/w\.build|\.partial|\.tmp|\.commit|\.withdrawn|-lock"
 """Files of ours that are not published."""
 READ = "(in|out|first|elsewhere|chat.yaml)"
 """What a run reads in the folder of its job."""
-PUBLISHED = r"(?!x[^/ ]*\.build/)(?!.*(\.partial$|progress|-lock))"
+PUBLISHED = r"(?!x[^/ ]*\.build(/|$))(?!.*(\.partial$|progress|-lock))"
 """What publishing touches in the folder of the outputs: commits, final names, and temporary files of whole files."""
 USERS = {"x.txt": b"mine", "x_text_document.bin.old": b"mine", "x_notes.tmp": b"mine", "x.pbin.bak": b"mine",
          "x.build.tar": b"mine", "cache/mine.npy": b"mine", "x_parquet.old/a": b"mine"}  # fmt: skip
@@ -83,18 +83,18 @@ class Trial:
         for name, data in USERS.items():
             (self.out / name).parent.mkdir(exist_ok=True)
             (self.out / name).write_bytes(data)
+        self.keeps = self.job.is_keeping
         if self.job.is_replacing:
-            self.keeps = self.job.is_keeping
             ended = self.run(words=fewer_inputs(self.words))
             if ended.code:
                 self.counts["Before the job", "older output refused"] += 1
 
-    def run(self, strike=None, *, words=None):
+    def run(self, strike=None, *, words=None, stdin=None):
         """Run the job, or another one, once; check how it ends."""
         words = [word.replace("OUT", str(self.out)) for word in words or self.words]
         words += self.run_options()
         self.number += 1
-        stdin = self.stdin or os.devnull
+        stdin = stdin or self.stdin or os.devnull
         began = time.monotonic()
         ended = self.zygote.run(self.folder / "run", words, strike, stdin=stdin, range_bytes=self.job.range_bytes)
         shown = f"dsindex {shlex.join(words)}" + (f" < {stdin}" if stdin != os.devnull else "")
@@ -117,7 +117,16 @@ class Trial:
             left = [path for path in names_below(self.out) if path.endswith(".tmp") and path not in USERS]
             if left:
                 raise Failed(f"temporary file after exit {ended.code}: {kind_of(left[0])}")
+        if ended.code not in {0, -9} and not self.was_killed and not self.touched and self.job.command in REPLACING:
+            self.check_tidied()
         return ended
+
+    def check_tidied(self):
+        """Check that a run which fails leaves only what the next one uses."""
+        left = [name for name in names_below(self.out) if name.endswith(".partial")]
+        left += [name for name in names_below(self.work_dir) if name.startswith("shards/")]
+        if left and not Journal(str(self.work_dir)).has_work:
+            raise Failed(f"left over after a failure: {kind_of(left[0])}")
 
     def run_options(self):
         """Return the options of a run that do not change what is made."""
@@ -210,18 +219,19 @@ class Trial:
 
     def run_other(self, event):
         """Run another job of the same output, perhaps until it is killed; the job then replaces what that one made."""
-        replaced, kept = self.replaces, self.keeps
-        self.replaces, self.keeps = (replaced or event.replaces) and event.what != "unasked", self.job.is_keeping
+        replaced = self.replaces
+        self.replaces = (replaced or event.replaces) and event.what != "unasked"
         is_killed = event.share < 1 and event.what != "prefix"
         strike = Strike(at=int(event.share * len(self.calls[0]))) if is_killed else None
         with self.changed_input() if event.what == "changed input" else contextlib.nullcontext():
-            ended = self.run(strike, words=other_words(self.words, event.what))
+            stdin = os.devnull if event.what == "nothing piped" else None
+            ended = self.run(strike, words=other_words(self.words, event.what), stdin=stdin)
         self.counts["Runs of another job", f"{event.what}{', replacing' if self.replaces else ''}"] += 1
-        self.keeps, self.replaces = kept, replaced
+        self.replaces = replaced
         if event.what == "prefix":
             for path in self.out.glob("y*"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        elif event.what != "unasked":
+        elif event.what not in {"unasked", "nothing piped"}:  # which may finish this job, and no other
             self.replaces |= ended.code != 1
 
     @contextlib.contextmanager
@@ -257,7 +267,6 @@ class Trial:
         is_plain &= not any(event.what.split()[0] in DAMAGES for event in job.events)
         has_once = {piece.partition(" ")[0] for piece in job.inputs} <= {"plain", "tiny", "parquet", "arrow", *SUFFIXES}
         committed = committed_shards(self.work_dir) if is_plain and has_once else set()
-        self.keeps = job.is_keeping
         ended = self.run()
         if committed & set(ended.tokenized):
             raise Failed("a shard that was recorded is made again")
@@ -298,6 +307,10 @@ class Trial:
         found = {name for name in names_below(self.work_dir) if name.startswith("shards/")}
         if found - used:
             raise Failed(f"not a shard of the journal: {kind_of(min(found - used))}")
+        manifests = [json.loads(path.read_bytes()) for path in self.out.glob("x*.manifest.json")]
+        num_shards = max(manifest["run"]["shards"] for manifest in manifests if "run" in manifest)
+        if not self.touched and len(journal.shards) < num_shards:
+            raise Failed("two shards have one key in the journal")
 
     def compare(self):
         """Compare what stands at the end with what an undisturbed run leaves."""
@@ -382,8 +395,9 @@ def check_end(strike, ended):
         raise Failed(f"a damaged shard ends a run: {kind_of(ended.struck)}")
     if strike.what == "meet":
         check_said(ended.struck.splitlines())
-        if ended.struck.split("\n")[0] not in {"0", "1"}:
-            raise Failed(f"another driver ends with {ended.struck[:300]}")
+        met = ended.struck.split("\n")[0]
+        if met not in {"0", "1"} or (met == "0" and ended.code):  # both were let in
+            raise Failed(f"another driver ends with {met}, and the first with {ended.code}: {ended.struck[:300]}")
 
 
 def check_said(lines):
