@@ -118,8 +118,9 @@ def remove_work(path: str) -> None:
 
 
 def remove_unused(path: str, used: Iterable[str]) -> None:
-    """Remove the files in the folder of shards but for those that are used, by their names relative to the folder."""
-    _delete(path, {name for name in _files(path) if name.startswith(f"{SHARDS_FOLDER}/")}.difference(used))
+    """Remove temporary files, and shards' files but for those that are used, by their names relative to the folder."""
+    removable = {name for name in _files(path) if name.startswith(f"{SHARDS_FOLDER}/") or name.endswith(".tmp")}
+    _delete(path, removable.difference(used))
 
 
 def remove_work_folder(path: str) -> None:
