@@ -7,13 +7,14 @@
     │       └── MissingObjectError  there is no object at an address
     ├── RecordProblem           a record cannot become tokens; the reader of the file adds file and line
     ├── TokenizerError          a tokenizer cannot be read, or lacks what the job needs
-    │   └── UnencodableError    its library fails on some texts, whose records are then bad records
+    │   └── UnencodableError    the tokenizer's library fails on some texts; their records become bad records
     ├── FormatError             a file does not conform to its format
     ├── OutputError             an output exists already, cannot be written, or does not fit on the disk
     ├── PlanError               the work folder belongs to a command with other options, or to a running one
     ├── LimitError              a size is too large for a format or the machine; checked before work starts
-    ├── TaskError               a task failed more often than it may be retried
-    └── MissingPackageError     a package is not installed
+    ├── TaskError               a task still fails after its last retry
+    ├── MissingPackageError     a package is not installed
+    └── UsageError              options are unknown, missing, wrong, or contradict each other
 
 Misuse of the library (a wrong type, an index out of range) raises ValueError, TypeError or IndexError.
 """
@@ -75,11 +76,11 @@ class BadRecordError(InputError):
 
     Args:
         path: The input file.
-        offset: Byte offset of the line in the text, or number of the row group.
+        offset: Byte offset of the line in the decompressed text; for a table, the row group.
         reason: What is wrong, without file and line.
-        line: Number of the line, or of the row of a table, counted from 1; None if it is not known.
-        part: Number of the shard, and number of the line in the shard's part of the file, both counted from 0.
-        is_row: Whether it is a row of a table; `offset` then is the number of its row group.
+        line: 1-based number of the line or table row; None if it is not known.
+        part: Shard number, and line number within the shard's part of the file, both 0-based.
+        is_row: Whether the record is a table row, so that `offset` is its row group.
         hint: What the user can do.
     """
 
@@ -121,7 +122,7 @@ class UnencodableError(TokenizerError):
 
     Args:
         name: The tokenizer's name.
-        reasons: Position of each such text among the texts to encode → what is wrong with it.
+        reasons: Position of each failing text in the batch → what is wrong with it.
     """
 
     def __init__(self, name: str, reasons: Mapping[int, str]) -> None:
@@ -150,7 +151,7 @@ class LimitError(DsindexError):
 
 
 class TaskError(DsindexError):
-    """A task failed more often than it may be retried."""
+    """A task still fails after its last retry."""
 
 
 class MissingPackageError(DsindexError, ImportError):
@@ -162,7 +163,7 @@ class UsageError(DsindexError, ValueError):
 
 
 def missing_package(error: ImportError) -> MissingPackageError | None:
-    """Return the error for a package that is not installed; None if the module is one of our own.
+    """Return the error for a package that is not installed; None if the import failed for another reason.
 
     >>> str(missing_package(ModuleNotFoundError("No module named 'ray.data'", name="ray.data"))).splitlines()[0]
     "the package 'ray' is not installed, which dsindex needs"
@@ -172,7 +173,7 @@ def missing_package(error: ImportError) -> MissingPackageError | None:
         return None
     user, extra = "dsindex needs", ""
     if package in _OF_CLUSTERS:
-        # Parts of opentelemetry are packages of their own, and some of them may be installed.
+        # opentelemetry is split into several packages, some of which may be installed, so name the exact module.
         missing, user, extra = str(error.name), "clusters need", "cluster"
     if package == "obstore":
         user, extra = "object stores need on every node", "objects"
@@ -182,7 +183,7 @@ def missing_package(error: ImportError) -> MissingPackageError | None:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs dsindex with an extra from where it came: a clone, an address, or an index."""
+    """Return the pip command for dsindex with an extra, from its original source: a clone, a URL, or an index."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -197,7 +198,7 @@ def install_command(extra: str) -> str:
 
 
 _OF_CLUSTERS = {"aiohttp", "aiohttp_cors", "grpc", "opencensus", "opentelemetry", "prometheus_client"}
-"""Packages that ray[default] brings and ray does not."""
+"""Packages that ray[default] installs and plain ray does not."""
 
 
 class RecordProblem(DsindexError):

@@ -14,30 +14,29 @@ WEB_SCHEMES = ("https", "http")
 OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az", "abfs": "az", "abfss": "az", "adl": "az"}
 """Alternative scheme → scheme."""
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-"""The scheme of an address."""
-_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{0,20}"  # bounded, so that the time is linear in a text's length
+"""Matches the start of an address."""
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{0,20}"  # bounded, so that matching takes linear time
 _IN_TEXT = re.compile(rf"({_SCHEME})://(\S+?)(?=\s|$|{_SCHEME}://)")
 _QUERY = re.compile(r"[?#]")
 _QUERY_OF_KEY = re.compile(r"\?(?=[^?]*(?:sig|token|secret|passw|key|credential)[\w.-]*=)", re.IGNORECASE)
-"""Begin of a query in a bucket address; object names and patterns may have question marks as well."""
+"""Start of a query with a secret in a bucket address. Object names and patterns may contain other question marks."""
 _END_OF_CLAUSE = re.compile(r"[:;,.)\]}'\"…]*$")
 LONGEST_VALUE = 80
-"""Most characters of a value in a message."""
-# Control characters, lone surrogates, line separators, characters that change the direction of writing, marks without
-# width, and characters that stand for tags.
+"""A message shows at most this many characters of a value."""
+# Control characters, lone surrogates, line separators, bidirectional controls, zero-width characters and tags.
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
 )
 THOUSANDS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
-"""Unit in lower case → factor."""
+"""Lower-case unit → factor."""
 _AMOUNT = re.compile(
     r"\s*(\d{1,25}(?:_\d{1,25}){0,8}(?:\.\d{1,25})?|\.\d{1,25})\s*(.*?)\s*", flags=re.ASCII | re.DOTALL
 )
-"""The number of digits is bounded, so that parsing takes no time."""
+"""The number of digits is bounded, so that parsing is always cheap."""
 
 
 def split_unit(text: str) -> tuple[Fraction | None, str]:
-    """Split a text into its number, or None, and its unit in lower case.
+    """Split an amount into its number and its lower-case unit; without a number, return None and the text.
 
     >>> split_unit("1.5 GB"), split_unit("40%"), split_unit("-3")
     ((Fraction(3, 2), 'gb'), (Fraction(40, 1), '%'), (None, '-3'))
@@ -85,7 +84,7 @@ def _scaled(value: float, units: Sequence[str]) -> str:
 
 
 def show_percent(share: Fraction | float) -> str:
-    """Return a share in percent, with at least three digits if it is small.
+    """Format a share in percent: with up to two decimals, or three significant digits below 1 %.
 
     >>> show_percent(0.4), show_percent(1 / 3), show_percent(0.00012345)
     ('40%', '33.33%', '0.0123%')
@@ -97,7 +96,7 @@ def show_percent(share: Fraction | float) -> str:
 
 
 def show_epochs(epochs: float) -> str:
-    """Return a number of epochs.
+    """Format a number of epochs: with four significant digits, or whole from 1,000 on.
 
     >>> show_epochs(2.5), show_epochs(1234.5)
     ('2.5', '1,234')
@@ -119,7 +118,7 @@ def without_secrets(text: str) -> str:
 
 
 def without_credentials(scheme: str, rest: str, *, end: re.Match[str] | None = None) -> str:
-    """Return an address without user information and query; punctuation after it is kept."""
+    """Return an address without user information and query, but with the punctuation that follows it."""
     server, _, path = rest.partition("/")
     port = re.fullmatch(r"[^[]*:(.*)", server)
     if "@" in server:

@@ -127,7 +127,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
 def _fit_datasets(
     config: BuildConfig, source: TextSource, estimate: Estimate | None = None
 ) -> tuple[BuildConfig, list[str]]:
-    """Return the options, with a dataset size and a note if one dataset would exceed the limits of Megatron or a bucket.
+    """Return the options, with a dataset size and a note if one dataset would exceed Megatron's or a bucket's limits.
 
     The size is a power of two, well below the limit, so a slightly different estimate gives the same datasets.
 

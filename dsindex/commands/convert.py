@@ -1,4 +1,4 @@
-"""Convert MMIDIDX to `.pbin` and back without loss, join `.pbin` files, and shuffle documents, including empty ones.
+"""Convert MMIDIDX to `.pbin` and back without loss, even of empty documents; join `.pbin` files; shuffle documents.
 
 A `.pbin` stores documents but not sequences, and the size of a token but not its type. So a document must have one
 sequence, or none if it is empty, unless `--flatten` joins its sequences. Converting back yields the type that Megatron
@@ -220,8 +220,8 @@ def join_pbin_files(
 ) -> PbinHeader:
     """Write the documents of several `.pbin` files, of any versions, one file after the other.
 
-    Unlike Modalities' own join, which subtracts each file's header once too often, so that the offsets of file k
-    (from 0) are 12·k bytes too low.
+    Offsets are correct, unlike in Modalities' own join: it subtracts each file's header once too often, which leaves
+    the offsets of file k (from 0) 12·k bytes too low.
 
     Args:
         paths: The files, in output order.

@@ -139,7 +139,7 @@ def _count_tokens(segment: Segment) -> int:
 
 
 def _shared_tokenizer(prefixes: Sequence[str], segments: Sequence[Segment]) -> Manifest | None:
-    """Return the first manifest if all datasets have a manifest of their own with the same tokenizer; otherwise None."""
+    """Return the first manifest if all datasets have one that describes them and names the same tokenizer."""
     manifests, tokenizers = list[Manifest](), list[RecordedTokenizer]()
     for prefix, part in zip(prefixes, segments, strict=True):
         try:

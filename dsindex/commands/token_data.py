@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dsindex.datasets.documents import Documents
     from dsindex.datasets.lineage import DocumentOrigin
     from dsindex.formats.manifest import Content, Manifest
-    from dsindex.options.datasets import Decoded
+    from dsindex.options.datasets import DecodingConfig
     from dsindex.store.read import Items
     from dsindex.text.tokenizer import Tokenizer
 
@@ -105,7 +105,7 @@ def some_inputs(names: list[str]) -> list[str]:
     return names if more <= 0 else [*names[:SHOWN_INPUTS], f"and {more:,} more"]
 
 
-def find_origin(prefix: str, options: Decoded, *, documents: Documents | None = None) -> Origin:
+def find_origin(prefix: str, options: DecodingConfig, *, documents: Documents | None = None) -> Origin:
     """Read a dataset's manifest, and load its tokenizer.
 
     Args:
@@ -191,7 +191,7 @@ class TokenData:
         return file_sizes(self.files)
 
 
-def open_token_data(detected: DetectedDataset, options: Decoded) -> TokenData:
+def open_token_data(detected: DetectedDataset, options: DecodingConfig) -> TokenData:
     """Open a dataset of tokens.
 
     Raises:

@@ -29,10 +29,10 @@ DAMAGED_ARRAY_ERRORS = (
     OSError, ValueError, EOFError, TypeError, SyntaxError, TokenError, ArithmeticError, LookupError, MemoryError,
     RecursionError,
 )  # fmt: skip
-"""What NumPy raises for a damaged .npy file, whose header it reads as Python's own literals."""
+"""Errors that NumPy raises for a damaged .npy file, whose header it parses as a Python literal."""
 
 UINT16_VOCABULARY_LIMIT = 65_500
-"""Vocabulary size below which Megatron writes uint16, and from which it writes int32 (`DType.optimal_dtype`)."""
+"""Megatron writes int32 from this vocabulary size on, and uint16 below (`DType.optimal_dtype`)."""
 
 
 def dtype_code(dtype: np.dtype[Any]) -> int:
@@ -85,7 +85,7 @@ def cast_tokens(tokens: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def require_fit(tokens: NDArray[Any], dtype: np.dtype[Any]) -> None:
-    """Check that integer token ids fit a type; required before they are written into an array of that type.
+    """Check that integer token ids fit a type, before a cast that would wrap around silently.
 
     Raises:
         OverflowError: If an id does not fit.
@@ -100,7 +100,7 @@ def require_fit(tokens: NDArray[Any], dtype: np.dtype[Any]) -> None:
 
 
 def starts_of(sizes: ArrayLike) -> NDArray[np.int64]:
-    """Return where consecutive items of these sizes begin, and where the last one ends; shape [items + 1].
+    """Return the offsets at which consecutive items of these sizes begin, and the last one ends; shape [items + 1].
 
     >>> starts_of(np.array([2, 3]))
     array([0, 2, 5])

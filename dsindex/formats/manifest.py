@@ -1,8 +1,8 @@
 """The manifest next to every dataset (docs/formats.md): what it was made from, record counts, digests of its files.
 
 `content` is a function of inputs, tokenizer and options. `run` describes the run: times, hosts, executor, retries. The
-same models write and read it, so every field of a manifest from outside is checked before it is used. Fields that do
-not apply to a kind of job are absent from its manifests.
+same models write and read it, so every field of an untrusted manifest is checked before it is used. Fields that do not
+apply to a job are absent from its manifest.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dsindex.store.read import open_readable
 MANIFEST_SUFFIX = "manifest.json"
 MANIFEST_FORMAT = "dsindex manifest 1"
 LARGEST_MANIFEST_BYTES = 1 << 30
-"""The limit on a manifest's size; one of a million inputs has about 230 MiB."""
+"""Limit on a manifest's size; with a million inputs, it has about 230 MiB."""
 LARGEST_INDENTED_BYTES = 16 << 20
-"""A larger manifest is on one line: for a million inputs that saves 0.7 GiB of memory."""
+"""A larger manifest is written on one line, which saves 0.7 GiB of memory for a million inputs."""
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, Meta(ge=1, le=2**63 - 1)]
@@ -36,11 +36,11 @@ Suffix = Annotated[str, Meta(pattern=r"^[a-z0-9]+(\.[a-z0-9]+)*$")]
 
 
 class _Part(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of a manifest; fields that have their default are not written."""
+    """A section of a manifest; fields with their default value are not written."""
 
 
 class RecordedInput(_Part, frozen=True, kw_only=True, gc=False):
-    """An input of a build, with size, fingerprint and record counts, or of a merge, with documents and sequences."""
+    """An input: of a build with size, fingerprint and record counts, of a merge with documents and sequences."""
 
     path: str
     documents: Count | None = None
@@ -49,9 +49,9 @@ class RecordedInput(_Part, frozen=True, kw_only=True, gc=False):
     fingerprint: str | None = None
     compression: str | None = None
     format: str | None = None
-    """How its records are stored, if they are not JSON lines."""
+    """The input's format; absent for JSON lines."""
     text_bytes: Count | None = None
-    """Size of the text of a compressed input."""
+    """Decompressed size of a compressed input."""
     lines: Count | None = None
     blank: Count | None = None
     records: Count | None = None
@@ -71,10 +71,10 @@ class RecordCounts(_Part, frozen=True, kw_only=True):
     kept: Count
     quarantined: Count
     filtered: Count = 0
-    """Records that `--where`, a sample or a split left out."""
+    """Records that `--where`, a sample or a split removed."""
     documents_with_tokens: Count
     empty_documents: Count
-    """Documents whose text has no tokens; with `empty_documents` "eod" they hold EOD."""
+    """Documents whose text has no tokens; with the option `empty_documents` "eod", they hold EOD."""
 
 
 class RecordedTokenizer(_Part, frozen=True, kw_only=True):
@@ -85,16 +85,16 @@ class RecordedTokenizer(_Part, frozen=True, kw_only=True):
     vocabulary_size: Positive
     eod_id: Count | None = None
     revision: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}$")] | None = None
-    """The commit in the hub, of a tokenizer that was given by its name there."""
+    """The commit of a tokenizer that was named on the Hugging Face Hub."""
     options: dict[str, str | int | list[str]] | None = None
-    """Options of the tokenizer in addition to its file, by name."""
+    """Tokenizer options that are not in its file: name → value."""
 
 
 class RecordedOptions(_Part, frozen=True, kw_only=True):
     """The options that the dataset depends on; a merge has none."""
 
     json_key: str | None = None
-    """The key of the dataset's texts, as it was written in `--json-keys`."""
+    """The key of the dataset's texts, as written in `--json-keys`."""
     json_keys: list[str] | None = None
     """The keys whose texts were joined."""
     join: str | None = None
@@ -104,7 +104,7 @@ class RecordedOptions(_Part, frozen=True, kw_only=True):
     pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] | None = None
     append_eod: bool = False
     empty_documents: Literal["eod"] | None = None
-    """What a document without tokens becomes; absent if it is an empty document."""
+    """Is "eod" if a document without tokens holds EOD alone; absent if such a document stays empty."""
     tokenizer_hf_no_include_special_tokens: bool = False
     on_bad_record: Literal["fail", "quarantine"] = "fail"
     max_record_size: Positive | None = None
@@ -128,16 +128,16 @@ class RecordedPacking(_Part, frozen=True, kw_only=True):
     fill: float
     """Share of the positions that hold tokens, to six digits."""
     pad_to_multiple: Count | None = None
-    """Each sequence takes a multiple of so many positions; absent if it takes as many as it has tokens."""
+    """Each sequence is padded to a multiple of this number of positions; absent if sequences are not padded."""
     between: Count | None = None
-    """Padding of the sequences to the multiple; the rest of `padding` is at the ends of blocks."""
+    """Positions that pad sequences to the multiple; the rest of `padding` is at the ends of blocks."""
     dropped: Count | None = None
-    """Sequences that are longer than a block and in none; absent if they were refused or cut."""
+    """Sequences that were dropped since they are longer than a block; absent if they are refused or truncated."""
     dropped_tokens: Count | None = None
 
 
 class Content(_Part, frozen=True, kw_only=True):
-    """The part of a manifest that depends on inputs, tokenizer and options alone."""
+    """The section of a manifest that depends only on inputs, tokenizer and options."""
 
     inputs: list[RecordedInput]
     account: RecordCounts | None = None
@@ -151,10 +151,10 @@ class Content(_Part, frozen=True, kw_only=True):
     statistics: dict[str, Count] | None = None
     """For instruction data: messages and tokens by role."""
     bad_records: dict[str, Count] | None = None
-    """For instruction data: numbers of quarantined records by kind of problem."""
+    """For instruction data: number of quarantined records by kind of problem."""
     packing: RecordedPacking | None = None
     digests: dict[Suffix, StoredFile]
-    """The dataset's files by suffix, which is each file's `name`."""
+    """Suffix → file of the dataset, whose `name` is the suffix."""
 
     def __post_init__(self) -> None:
         """Refuse a manifest without the digests of all files."""
@@ -174,27 +174,27 @@ class Content(_Part, frozen=True, kw_only=True):
 
     @property
     def bytes_per_token(self) -> float | None:
-        """The bytes of text in UTF-8 per token, EOD included; None if they were not counted."""
+        """The bytes of UTF-8 text per token, counting EOD as a token; None if an input's bytes were not counted."""
         sizes = [file.tokenized_bytes for file in self.inputs if file.tokenized_bytes is not None]
         return sum(sizes) / self.tokens if self.tokens and len(sizes) == len(self.inputs) else None
 
     @property
     def eod_id(self) -> int | None:
-        """The id that ends every document with tokens; None if none was appended or it is unknown."""
+        """The EOD id that ends every document with tokens; None if no EOD was appended or its id is unknown."""
         return self.tokenizer.eod_id if self.tokenizer is not None and self.options.append_eod else None
 
 
 class Plan(Struct, frozen=True, dict=True):
-    """Everything that a job's output or its shards depend on, as it is stored."""
+    """Everything that determines a job's output and shards, in its stored form."""
 
     settings: dict[str, Any] = {}
     """Name → value, in plain JSON types: options, and facts such as the tokenizer's hash."""
     inputs: list[tuple[str, int, str]] = []
-    """Absolute path, size and version of the inputs, in the order of the output; one may occur more than once."""
+    """Absolute path, size and version of each input, in the order of the output; an input may occur more than once."""
 
     @cached_property
     def plan_id(self) -> str:
-        """A short id of the whole plan."""
+        """A hash of the whole plan."""
         return xxhash.xxh3_64_hexdigest(encode_json(msgspec.to_builtins(self, enc_hook=str), sort_keys=True))
 
 
@@ -207,7 +207,7 @@ class RecordedEngine(_Part, frozen=True, kw_only=True):
 
 
 class Run(_Part, frozen=True, kw_only=True):
-    """The part of a manifest that may differ between two runs of the same plan."""
+    """The section of a manifest that may differ between two runs of the same plan."""
 
     plan: Plan = Plan()
     started: str = ""
@@ -223,11 +223,11 @@ class Run(_Part, frozen=True, kw_only=True):
     """Version of dsindex."""
     engine: RecordedEngine | None = None
     tokenizer_path: str | None = None
-    """Absolute path of the tokenizer, so that it is found again; `content` identifies it."""
+    """Absolute path at which the tokenizer can be found; `content` has its hash."""
 
 
 class Manifest(_Part, frozen=True, kw_only=True):
-    """A manifest."""
+    """The manifest of a dataset."""
 
     content: Content
     run: Run
@@ -241,7 +241,7 @@ class Manifest(_Part, frozen=True, kw_only=True):
         content = msgspec.structs.replace(self.content, digests=digests)
         form = {"format": MANIFEST_FORMAT, "content": content, "run": self.run}
         try:
-            encoded = msgspec.json.encode(form, enc_hook=str)  # Locations are texts
+            encoded = msgspec.json.encode(form, enc_hook=str)  # msgspec does not know that Locations are strings
         except UnicodeEncodeError:
             return encode_json(msgspec.to_builtins(form, enc_hook=str), newline=True)
         return encoded if len(encoded) > LARGEST_INDENTED_BYTES else msgspec.json.format(encoded, indent=2) + b"\n"
@@ -266,7 +266,7 @@ def read_manifest(prefix: str) -> Manifest | None:
             manifest = decode_json(file.read_at(file.size_bytes, 0))
         if not isinstance(manifest, dict) or manifest.get("format") != MANIFEST_FORMAT:
             raise ValueError(f"it does not say {MANIFEST_FORMAT!r}")
-        with contextlib.suppress(KeyError, TypeError, AttributeError):  # the message below names what is missing
+        with contextlib.suppress(KeyError, TypeError, AttributeError):  # `convert` reports what is missing
             for suffix, entry in manifest["content"]["digests"].items():
                 entry |= {"name": suffix, "digest": entry["xxh3_128"]}
         return msgspec.convert(manifest, Manifest)
@@ -280,6 +280,6 @@ def read_manifest(prefix: str) -> Manifest | None:
 
 
 def files_have_recorded_sizes(prefix: str, manifest: Manifest) -> bool:
-    """Tell whether the published files exist with their recorded sizes; only `dsindex verify` reads their content."""
+    """Whether the published files exist with their recorded sizes; only `dsindex verify` checks their content."""
     found = ((find(f"{prefix}.{suffix}"), file) for suffix, file in manifest.content.digests.items())
     return all(status is not None and status.size_bytes == file.size_bytes for status, file in found)

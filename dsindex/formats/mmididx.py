@@ -47,12 +47,12 @@ POINTER = np.dtype("<i8")
 BOUNDARY = np.dtype("<i8")
 MODE = np.dtype("<i1")
 SECTIONS: dict[str, np.dtype[Any]] = {"lengths": LENGTH, "pointers": POINTER, "boundaries": BOUNDARY, "modes": MODE}
-"""Name of each section, in the order of the file, and the type of its items."""
+"""Name of each section → type of its items, in file order."""
 
 CHUNK_ITEMS = 1 << 18
 """Items of a section held in memory at once while an index is written or checked."""
 HELD_BYTES = 1 << 20
-"""Size up to which the spool of a section is held in memory; then it is a temporary file in the folder."""
+"""A larger spool of a section moves from memory to a temporary file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class IndexHeader:
 
     @property
     def sections(self) -> dict[str, tuple[np.dtype[Any], int, int]]:
-        """Name of each section → type of its items, byte at which they begin, and number."""
+        """Name of each section → type of its items, byte offset in the file, and number of items."""
         offset, found = HEADER_BYTES, {}
         for name, dtype in SECTIONS.items():
             count = self.num_boundaries if name == "boundaries" else self.num_sequences
@@ -111,10 +111,10 @@ class SequenceIndex:
         return self.header.dtype
 
     def by_documents(self) -> SequenceIndex:
-        """Return the index of a dataset in which each document is one sequence.
+        """Return an index of the same `.bin` in which each document is one sequence.
 
         Raises:
-            LimitError: If a document is too long for the int32 of a sequence length.
+            LimitError: If a document has more than 2**31 - 1 tokens.
         """
         bounds = self.document_indices
         is_filled, lengths = np.diff(bounds) > 0, np.zeros(len(bounds) - 1, np.int64)
@@ -132,7 +132,7 @@ class SequenceIndex:
 
 
 def read_header(idx_path: str) -> IndexHeader:
-    """Read the header of an `.idx`, here or in an object store, and check it against the file's size.
+    """Read the header of an `.idx`, and check it against the file's size.
 
     Raises:
         FormatError: If the file is missing, too short, not MMIDIDX, of another version, or its size does not match its
@@ -168,10 +168,10 @@ def _parse_header(idx_path: str, head: bytes, size_bytes: int) -> IndexHeader:
 
 
 def refuse_foreign_index(idx_path: str, head: bytes) -> None:
-    """Refuse the index of fairseq that GPT-NeoX and old Megatron-LM wrote with --dataset-impl lazy or cached.
+    """Refuse an index of fairseq, which GPT-NeoX and old Megatron-LM wrote with --dataset-impl lazy or cached.
 
     Raises:
-        FormatError: If the first bytes of the file belong to such an index.
+        FormatError: If the file begins like such an index.
     """
     if head.startswith(b"TNTIDX"):
         what = "this is a TNTIDX index of fairseq, which --dataset-impl lazy or cached wrote, not an MMIDIDX index"
@@ -205,10 +205,10 @@ def check_index(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int | No
     """Check an index: boundaries run from 0 to S and do not decrease, pointers are the running sum of the lengths.
 
     Args:
-        idx_path: Named in errors.
+        idx_path: The file's name in errors.
         index: The result of `read_index`.
-        bin_size_bytes: Size of its `.bin`; None if it is missing.
-        every_entry: Otherwise only the first and last entries are checked, in constant time.
+        bin_size_bytes: Size of the `.bin`; None if it is missing, and is not checked.
+        every_entry: Check all entries; if false, only the first and the last ones, in constant time.
 
     Raises:
         FormatError: At the first wrong entry, or if the last sequence does not end where the `.bin` does.
@@ -249,7 +249,7 @@ def _check_boundaries(idx_path: str, index: SequenceIndex, *, every_entry: bool)
 
 
 def _check_pointers(idx_path: str, index: SequenceIndex, begin: int, start: int) -> int:
-    """Check a chunk of sequences, the first of which begins at byte `start`; return where the last one ends."""
+    """Check a chunk of sequences that begins at byte `start` of the `.bin`; return the byte at which it ends."""
     lengths = index.sequence_lengths[begin : begin + CHUNK_ITEMS].astype(np.int64)
     if lengths.min() < 0:
         at = int(np.flatnonzero(lengths < 0)[0])
@@ -267,10 +267,10 @@ def write_index(file: DigestingWriter, header: IndexHeader, read: Callable[[str]
     """Write an `.idx` as a stream, holding one chunk in memory, whatever the number of documents.
 
     Args:
-        file: Appended to.
+        file: The file to append to.
         header: Its counts must match the sections.
-        read: Opens the stream of a section by name, of "boundaries" from the leading 0 to the closing S; "lengths" is
-            opened twice, since the pointers follow from it.
+        read: Yields the chunks of a section, given its name; "boundaries" include the leading 0 and the closing S.
+            "lengths" is read twice, since the pointers are computed from it.
 
     Raises:
         ValueError: If the sections do not match the counts in the header.
@@ -313,7 +313,7 @@ class IndexBuilder:
         self._spools["boundaries"].write(bytes(BOUNDARY.itemsize))
 
     def append(self, section: str, items: NDArray[Any]) -> None:
-        """Append items to a section as they are in the file, to "boundaries" without the leading 0."""
+        """Append items to a section as the file stores them; for "boundaries", the leading 0 is already there."""
         self._spools[section].write(np.ascontiguousarray(items, SECTIONS[section]).data)
         if section == "lengths":
             self.num_sequences += len(items)
@@ -354,7 +354,7 @@ class IndexBuilder:
     def close(self) -> None:
         """Release the temporary files."""
         for spool in self._spools.values():
-            with contextlib.suppress(OSError):  # buffered data may not fit a full disk, and is not needed
+            with contextlib.suppress(OSError):  # the buffer may not fit on a full disk, and is not needed
                 spool.close()
 
     def _read(self, name: str) -> Iterator[NDArray[Any]]:

@@ -34,14 +34,14 @@ TOKEN_SIZES = (1, 2, 4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PbinVersion:
-    """A layout that Modalities has written."""
+    """A version of the format."""
 
     name: str
     byte_order: Literal["little", "big"]
-    """Of the header and the tokens."""
+    """Byte order of the header and the tokens."""
     header_bytes: int
     first_offset: int
-    """Offset of the first token in the index."""
+    """Offset of the first token, as the index counts it."""
 
     @property
     def names_token_size(self) -> bool:
@@ -126,7 +126,7 @@ def write_pbin_index(
     """Write the index of a `.pbin`.
 
     Args:
-        file: Appended to.
+        file: The file to append to.
         header: The header of the file.
         document_lengths: Tokens of each document, shape [documents]; 0 for an empty one.
 
@@ -147,16 +147,16 @@ def write_pbin_index(
 def read_pbin_header(path: str, *, version: PbinVersion | None = None) -> PbinHeader:
     """Read a `.pbin` header, detecting the version from the header, the start of the index and its first offset.
 
-    An intact file fits one version only: the byte order of the token size or the first offset distinguishes the later
-    ones, and the one without a token size has its index 4 bytes earlier. A little-endian file without documents is the
-    same in both later versions and counts as current.
+    An intact file fits only one version: in "spec", which has no token size, the index begins 4 bytes earlier; the
+    versions with a token size differ in its byte order or in the first offset. Only a little-endian file without
+    documents is the same in "2024-04" and "current", and counts as current.
 
     Args:
         path: The file. Reading takes constant time, whatever its size.
         version: The required version; detected if None.
 
     Raises:
-        FormatError: If no version fits, or only one other than `version`.
+        FormatError: If the file fits no version, several versions, or not `version`.
     """
     with reading(path, FormatError), open_stored(path) as file:
         fits = [header for each in PBIN_VERSIONS.values() if (header := _header_as(file, each)) is not None]
@@ -209,7 +209,7 @@ def open_tokens(path: str, header: PbinHeader) -> Items:
     """Open the tokens of a `.pbin`, shape [tokens], unsigned and in the file's byte order.
 
     Raises:
-        FormatError: If the file has become shorter.
+        FormatError: If the file is shorter than its header says.
     """
     if header.num_tokens == 0:
         return np.empty(0, dtype=header.dtype)
@@ -220,9 +220,9 @@ def open_tokens(path: str, header: PbinHeader) -> Items:
 
 
 def _header_as(file: BufferedReader, version: PbinVersion) -> PbinHeader | None:
-    """Return the header of a file if it is of a version: its index is a pickle whose first number is the first offset.
+    """Return a file's header if the file fits a version: the first offset in its index must be the version's.
 
-    An index without documents has no number.
+    The index of a file without documents has no offset, and fits.
     """
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(0)

@@ -1,12 +1,11 @@
 """Pickled lists of pairs of integers: raw indices, and the indices of `.pbin` files.
 
-Modalities writes `pickle.dumps(pairs, protocol=4)`. The reader unpickles nothing: it parses the opcodes that such a
-list consists of and refuses all others, so a stranger's file runs no code, and time and memory are proportional to its
-size.
+Modalities writes `pickle.dumps(pairs, protocol=4)`. The reader never unpickles: it parses the opcodes of such a list
+and refuses all others, so an untrusted file runs no code, and time and memory are proportional to its size.
 
 A raw index is `<stem>.idx` next to a JSONL file, as Modalities' `create_raw_index` writes it: one pair of byte offset
 and byte length per line, counting a carriage return but not the newline (docs/formats.md §3). MMIDIDX uses the same
-suffix; the first bytes tell them apart.
+suffix, but its first bytes differ.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BATCH_PAIRS = 1000
-"""Pairs that pickle appends to a list at once."""
+"""Number of pairs in one batch of pickle's list opcodes."""
 FRAME_BYTES = 1 << 16
-"""Size from which pickle ends a frame, before the next item."""
+"""Pickle ends a frame of this size or more before the next item."""
 CHUNK_BYTES = 1 << 20
 _HEAD_BYTES = 2 + 9 + 2
-"""Protocol, frame and the empty list, before the first pair."""
+"""Size of protocol, frame and empty list, before the first pair."""
 _LONGEST_OPCODE = 16
-# Integers from 0 to 2**63 - 1 in 1, 2, 4 or any number of bytes, the last of which has the sign.
+# Integers from 0 to 2**63 - 1: in 1, 2 or 4 bytes, or after a byte with their size; the last byte has the sign.
 _LONGS = b"|".join(rb"\x%02x.{%d}[\x00-\x7f]" % (size, size - 1) for size in range(1, 9))
 _INTEGER = rb"K.|M..|J.{3}[\x00-\x7f]|\x8a(?:\x00|" + _LONGS + b")"
 _PAIR = re.compile(rb"(" + _INTEGER + rb")(" + _INTEGER + rb")\x86\x94", re.DOTALL)
@@ -54,11 +53,11 @@ _GRAMMAR = {
     "2 alone": {"\x86\x94": "pair alone"},
     "pair alone": {"a": "list"},
 }
-"""What was read before → the next opcode → what was read then. Frames may be anywhere."""
+"""State → next opcode → next state. Frames may begin in any state."""
 
 
 def write_pairs(file: SupportsWrite[bytes], pairs: NDArray[np.int64]) -> None:
-    """Pickle pairs of shape [n, 2] as Modalities does, with one batch of them as Python objects at a time."""
+    """Write the same bytes as `pickle.dumps` of pairs, shape [n, 2], with one batch of Python objects at a time."""
     file.write(pickle.PROTO + b"\4")
     frame = b"]\x94"
     for begin in range(0, len(pairs), BATCH_PAIRS):
@@ -83,13 +82,13 @@ def _write_frame(file: SupportsWrite[bytes], content: bytes) -> None:
 
 
 def read_pairs(path: str, *, offset: int = 0) -> NDArray[np.int64]:
-    """Read the pickled list at the end of a file, from a byte on.
+    """Read the pickled list that begins at an offset and ends with the file.
 
     Returns:
-        The pairs, shape [n, 2], none below 0.
+        The pairs, shape [n, 2], all at least 0.
 
     Raises:
-        FormatError: If it is anything else.
+        FormatError: If the file has anything else there.
     """
     try:
         with reading(path, FormatError), open_stored(path) as file:
@@ -105,7 +104,7 @@ def first_number(head: bytes) -> int | None:
     """Return the first number of a list, given the first bytes of its pickle; None if the list is empty.
 
     Raises:
-        ValueError: If these are other bytes.
+        ValueError: If the bytes do not begin such a list.
     """
     start = _HEAD.match(head)
     if start is None:
@@ -121,7 +120,7 @@ def _parse_numbers(file: BufferedReader, size_bytes: int) -> array[int]:
         ValueError: If the bytes are not such a list.
     """
     numbers, state, content = array("q"), "list", file.read(CHUNK_BYTES)
-    begin, head = 0, _HEAD.match(content)  # where the content begins in the pickle
+    begin, head = 0, _HEAD.match(content)  # `content` begins at byte `begin` of the pickle
     if head is None or int.from_bytes(head[1] or b"", "little") > size_bytes - head.end() + len(b"]\x94"):
         raise ValueError("it does not begin as one")
     position = head.end()
@@ -178,7 +177,7 @@ def read_raw_index(index_path: str, *, size_bytes: int) -> NDArray[np.int64]:
         FormatError: If it is not a raw index, or points outside the file.
     """
     pairs = read_pairs(index_path)
-    # A difference, since the sum of two int64 could wrap.
+    # Subtract, since the sum of two int64 could wrap around.
     outside = np.flatnonzero((pairs[:, 0] > size_bytes) | (pairs[:, 1] > size_bytes - pairs[:, 0]))
     if len(outside):
         offset, length = pairs[outside[0]].tolist()

@@ -4,11 +4,11 @@
     offset   int64   byte offset of the record's line in that input's (unpacked) text; in a table, its row group
     line     int64   1-based number of the line, or of the row, in that input
 
-Offsets and lines are stored as differences, in a few bytes per document. Row groups have a fixed size, so the file does
-not depend on how the build was cut into shards.
+Offsets and lines are delta-encoded, in a few bytes per document. Row groups have a fixed size, so the file does not
+depend on how the build was cut into shards.
 
-Arrow and NumPy share buffers here: `pa.array` and `to_numpy` import pandas where it is installed, which takes half a
-second (pyarrow/pandas-shim.pxi).
+Arrow and NumPy share raw buffers here, since `pa.array` and `to_numpy` import pandas if it is installed, which takes
+half a second (pyarrow/pandas-shim.pxi).
 """
 
 from __future__ import annotations
@@ -118,17 +118,17 @@ def read_rows(path: str, begin: int, end: int) -> Rows:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[pq.ParquetFile]:
-    """Open a provenance file and check its footer; an error while it is read in the block is a FormatError."""
+    """Open a provenance file and check its footer; an error in the block is raised as a FormatError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        # Arrow cannot open names that are not UTF-8.
+        # Arrow gets an open file, since it cannot open names that are not UTF-8.
         with open_stored(path) as stored, pq.ParquetFile(stored) as file:
             metadata = file.metadata
             if [(field.name, str(field.type)) for field in file.schema_arrow] != COLUMNS:
                 raise FormatError(f"{path}: not provenance: its columns are not {dict(COLUMNS)}")
-            # The footer may claim any number of rows.
+            # The footer of a damaged file may claim any number of rows.
             sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
             whole, rest = divmod(metadata.num_rows, ROWS_PER_GROUP)
             if len(sizes) != whole + (rest > 0) or sizes != [ROWS_PER_GROUP] * whole + [rest] * (rest > 0):

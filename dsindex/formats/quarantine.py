@@ -4,10 +4,9 @@
     offset   byte offset of the line in that input's (unpacked) text; in a table, the row group
     line     1-based number of the line, or of the row, in that input
     reason   why it is bad
-    raw      the line itself if it is UTF-8, otherwise
-    raw_base64
+    raw      the line, if it is UTF-8; otherwise raw_base64, the line in Base64
 
-Of a line longer than --max-record-size, the first bytes are stored: at most that many, and at most 1 MiB.
+A line longer than --max-record-size is truncated to that size, and to at most 1 MiB.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
 
 QUARANTINE_SUFFIX = "quarantine.jsonl.zst"
 _CHUNK_BYTES = 1 << 20
-"""What the compressor gets at once, so that the file does not depend on how the build was cut into shards."""
+"""Bytes compressed at a time, so that the file does not depend on how the build was cut into shards."""
 
 
 def quarantine_entry(file: int, offset: int, line: int, reason: str, raw: bytes) -> dict[str, Any]:
-    """Return the entry of a bad record, whose file and line still count from the first of its shard."""
+    """Return the entry of a bad record, with file and line still counted from the start of its shard."""
     entry: dict[str, Any] = {"file": file, "offset": offset, "line": line, "reason": reason}
     try:
         return entry | {"raw": raw.decode("utf-8")}
@@ -42,7 +41,7 @@ def quarantine_entry(file: int, offset: int, line: int, reason: str, raw: bytes)
 
 
 def write_quarantine(file: DigestingWriter, lines: Iterable[bytes]) -> None:
-    """Compress encoded entries, each of which ends with a newline, with a line and a chunk in memory."""
+    """Compress encoded entries, each of which ends with a newline; memory holds an entry and a chunk."""
     import pyarrow as pa
 
     with pa.CompressedOutputStream(pa.PythonFile(file, mode="w"), "zstd") as compressor:
@@ -61,7 +60,7 @@ class BadRecords:
 
     file: str
     reason: str
-    """The reason of the first of them."""
+    """The reason of the first record."""
     line: int
     number: int = 1
 
@@ -80,7 +79,7 @@ def group_bad_records(records: Iterable[BadRecords]) -> tuple[BadRecords, ...]:
 
 
 def summarize_quarantines(paths: Iterable[str]) -> tuple[BadRecords, ...]:
-    """Group the bad records of quarantine files, the first million of each."""
+    """Group the bad records of quarantine files, reading at most a million of each file."""
     return group_bad_records(record for path in paths for record in _read_quarantine(path))
 
 

@@ -64,13 +64,13 @@ Progress: TypeAlias = bool | ProgressFunction
 # Models that several commands share.
 
 
-class Reported(Options):
-    """A command that shows its progress."""
+class ProgressConfig(Options):
+    """The option of commands that show their progress."""
 
     progress: Progress = option(default=False)
 
 
-class ExecutorConfig(Reported):
+class ExecutorConfig(ProgressConfig):
     """Options of the executor."""
 
     group: ClassVar = "execution"

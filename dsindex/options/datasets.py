@@ -20,7 +20,7 @@ from dsindex.options.common import (
     OptionalTokenizer,
     Output,
     Path,
-    Reported,
+    ProgressConfig,
     Share,
     TextDatasets,
     WorkConfig,
@@ -37,7 +37,7 @@ def _folders(value: AnyPath | Sequence[AnyPath] | Caches) -> AnyPath | Sequence[
     return value.folders if isinstance(value, Caches) else value
 
 
-class Decoded(Options):
+class DecodingConfig(Options):
     """Options of commands that show tokens as text."""
 
     tokenizer_model: OptionalTokenizer = option("PATH", default=None, group="", alias="tokenizer")
@@ -102,7 +102,7 @@ class ConvertCommand(Options):
             raise ValueError(f"neither SRC {self.source} nor DST {self.destination} ends in .pbin")
 
 
-class VerifyConfig(ExecutorConfig, Decoded):
+class VerifyConfig(ExecutorConfig, DecodingConfig):
     r"""Check that a dataset is intact.
 
     Checks file sizes and every entry of the .idx (or of a .pbin, of any version); with a manifest, also digests and
@@ -141,7 +141,7 @@ class VerifyConfig(ExecutorConfig, Decoded):
             raise ValueError(f"--cache: {packed} is a .pbin, which has no index caches")
 
 
-class ReportConfig(Reported, Decoded):
+class ReportConfig(ProgressConfig, DecodingConfig):
     r"""Write an HTML report about datasets.
 
     One page about one or more datasets, from their manifests and one pass over their tokens: sources, lengths, frequent
@@ -166,7 +166,7 @@ class ReportConfig(Reported, Decoded):
     """Folders of index caches: also show splits, epochs and blends."""
 
 
-class InspectConfig(Decoded):
+class InspectConfig(DecodingConfig):
     """Show what a dataset contains, down to its tokens.
 
     PATH may be a .bin/.idx dataset, a .pbin of any version, a raw index, an index cache, instruction data, the work
@@ -202,7 +202,7 @@ Samples: TypeAlias = Parsed[int | Sequence[int] | None, tuple[int, ...] | None]
 Steps: TypeAlias = Annotated[Parsed[int | str | None, tuple[int, int] | None], parse_steps]
 
 
-class TraceConfig(Decoded):
+class TraceConfig(DecodingConfig):
     """Show which documents a training sample or step consists of.
 
     Prints the documents and the input lines of a sample or step; with --consumed, how often the tokens of each dataset

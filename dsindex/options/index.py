@@ -158,7 +158,7 @@ class IndexBasics(TrainingLength):
 
 
 class SampleOrder(Options):
-    """The order of samples, and which there are."""
+    """Options for the order of samples."""
 
     group: ClassVar = "order"
     document_order_splits: tuple[Literal["train", "valid", "test"], ...] = option("SPLIT", default=("train",))
@@ -174,8 +174,8 @@ class SampleOrder(Options):
     """The job's value, for weighted blends (default: 0.005)."""
 
 
-class RareLengths(Options):
-    """Flags of few jobs that say how long they run."""
+class ScheduleConfig(Options):
+    """Flags of validation and batch schedules that few jobs have."""
 
     group: ClassVar = "samples"
     full_validation: bool = option(default=False)
@@ -199,8 +199,8 @@ class RareLengths(Options):
     after `setting global batch size to`."""
 
 
-class OverTime(Options):
-    """Caches that continue another job's, or whose weights change."""
+class ContinuationConfig(Options):
+    """Options of caches that continue another job, or whose blend weights change during the run."""
 
     group: ClassVar = "over time"
     continue_from: OptionalLocalPath = option("CACHE", default=None, needs=("consumed_samples", "data_cache_path"))
@@ -216,7 +216,7 @@ class OverTime(Options):
 
 
 class CacheNames(Options):
-    """What the names of caches depend on."""
+    """Options that the names of caches depend on."""
 
     group: ClassVar = "names"
     fim_data: bool = option(
@@ -238,7 +238,7 @@ class CacheNames(Options):
     """Replace the beginning HERE of each prefix by THERE, as the job spells it."""
 
 
-class IndexConfig(ExecutorConfig, OverTime, CacheNames, SampleOrder, RareLengths, IndexBasics):
+class IndexConfig(ExecutorConfig, ContinuationConfig, CacheNames, SampleOrder, ScheduleConfig, IndexBasics):
     """The options of `dsindex.build_index`."""
 
     group: ClassVar = "data"

@@ -371,9 +371,11 @@ def open_job(
                 yield job
         journal = job.journal
         began = journal.began
+        is_other = began is not None and began.output_prefix != prefix and journal.has_work
+        is_moved = began is not None and began.plan == plan and not journal.is_finished
         if config.keep_shards:
             remove_unused(work_dir, (file.name for result in journal.shards.values() for file in result.stored_files))
-        elif config.work_dir is None or began is None or began.output_prefix == prefix or not journal.has_work:
+        elif config.work_dir is None or is_moved or not is_other:
             remove_work_folder(work_dir)
         remove_leftovers(artifacts)
 

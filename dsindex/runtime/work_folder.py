@@ -73,8 +73,8 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
         PlanError: If the folder belongs to another program or version, or another driver works there.
         OutputError: If it cannot be created.
     """
-    # A foreign file in place of the lock is refused when the lock is taken. If a disk damaged the marker, one intact line
-    # of the journal (lines have digests) proves the same; before the journal, only standard input can be in the folder.
+    # A foreign file in place of the lock is refused when the lock is taken. If a disk damaged the marker, a line of
+    # the journal (with its digest) proves the same; before the journal, only standard input can be in the folder.
     own: tuple[str, ...] = (LOCK_FILE, f"{MARKER_FILE}.")
     found = store_of(path).read(joined(path, MARKER_FILE))
     if found is not None and (b"dsindex" in found[0] or MARKER.startswith(found[0])):
@@ -118,8 +118,9 @@ def remove_work(path: str) -> None:
 
 
 def remove_unused(path: str, used: Iterable[str]) -> None:
-    """Remove the files of shards except the used ones, which are named relative to the work folder."""
-    _delete(path, {name for name in _files(path) if name.startswith(f"{SHARDS_FOLDER}/")}.difference(used))
+    """Remove temporary files, and shards' files except the used ones, which are named relative to the work folder."""
+    removable = {name for name in _files(path) if name.startswith(f"{SHARDS_FOLDER}/") or name.endswith(".tmp")}
+    _delete(path, removable.difference(used))
 
 
 def remove_work_folder(path: str) -> None:

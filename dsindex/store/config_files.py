@@ -18,18 +18,15 @@ if TYPE_CHECKING:
 
 
 MOST_VALUES = 40_000
-"""Values of a configuration, besides one for each 100 bytes: PyYAML takes up to 1.6 KiB and 0.1 ms for each."""
+"""Values that a configuration may have, plus one per 100 bytes: PyYAML takes up to 1.6 KiB and 0.1 ms per value."""
 _BETWEEN_VALUES = (b"\n", b",", b"[", b"{", b"- ", b": ")
 
 
-# Read JSON files from users that have one object.
-
-
 def read_object(path: str) -> dict[str, Any]:
-    """Read a JSON object.
+    """Read a file with one JSON object.
 
     Raises:
-        InputError: If the file cannot be read, or has something else.
+        InputError: If the file cannot be read, or is not a JSON object.
     """
     try:
         with reading(path), open_file(path) as file:
@@ -42,20 +39,20 @@ def read_object(path: str) -> dict[str, Any]:
 
 
 def read_yaml(path: str) -> dict[str, Any]:
-    """Read a configuration file.
+    """Read a YAML configuration file.
 
     Raises:
-        InputError: If it cannot be read, or as for `parse_yaml`.
+        InputError: If the file is not local, cannot be read, or `parse_yaml` refuses it.
     """
     with reading(refuse_address(path, ONLY_INPUTS)), open_configuration(path) as file:
         return parse_yaml(file.read(), source=path)
 
 
 def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
-    """Parse a configuration.
+    """Parse a YAML configuration.
 
     Args:
-        content: YAML, one mapping.
+        content: One YAML mapping.
         source: Name of the configuration in errors.
 
     Raises:
@@ -81,10 +78,10 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
 
 
 def option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
-    """Replace dashes by underscores in the names of options: a file may write them like flags.
+    """Replace dashes in option names by underscores, since a file may write options like flags.
 
     Raises:
-        InputError: If an option is present in both spellings.
+        InputError: If a file has both spellings of an option.
     """
     options: dict[str, Any] = {}
     for key, value in values.items():
@@ -96,7 +93,7 @@ def option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader without repeated keys and without aliases, a few lines of which can expand for ever."""
+    """PyYAML's safe loader, without repeated keys and aliases: a few lines of aliases can expand exponentially."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):

@@ -1,4 +1,4 @@
-"""Errors of disks, object stores and the Hub: what each means and what to do, in one table each."""
+"""Map errors of disks, object stores and the Hugging Face Hub to sentences and hints."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dsindex.errors import DsindexError, InputError, MissingObjectError, OutputE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Of the system.
+# Errors of the operating system.
 
 ABSENT = (FileNotFoundError, NotADirectoryError)
-"""Errors of a path at which there is nothing."""
+"""Errors which say that nothing exists at a path."""
 PASSING_ERRORS = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN})
-"""Errors of a disk or a network folder after which another attempt may succeed."""
+"""Errors of a disk or a network file system after which a retry may succeed."""
 FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _TOO_MANY_FILES = "raise the limit of open files (`ulimit -n 4096`), then rerun the command"
 _WRITE_HINTS = {
     **dict.fromkeys(FULL_DISK_ERRORS, "make room or choose another place, then rerun the command"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a folder that you may write to"),
-    # A folder, a link, a pipe.
+    # The output path is a folder, a link or a pipe.
     **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.ENXIO), "no file can replace it: move it away"),
     errno.EMFILE: _TOO_MANY_FILES,
 }
@@ -31,7 +31,7 @@ _READ_HINTS = {errno.EMFILE: _TOO_MANY_FILES, errno.ENOENT: "check the path"}
 
 
 def output_error(path: str, error: OSError) -> OutputError:
-    """Return the error that says why a file cannot be written, and what to do."""
+    """Return the error for a failed write, with a hint; it is transient unless the user has to act first."""
     hint = _WRITE_HINTS.get(error.errno or 0, "check the folder, then rerun the command")
     refusal = OutputError(f"{path}: cannot be written ({error.strerror})", hint=hint)
     refusal.transient = error.errno not in _WRITE_HINTS
@@ -39,7 +39,7 @@ def output_error(path: str, error: OSError) -> OutputError:
 
 
 def unreadable(path: str, error: OSError, kind: type[DsindexError] = InputError, hint: str = "") -> DsindexError:
-    """Return the error that says that a file cannot be read; it is transient if the disk's error may pass."""
+    """Return the error for a failed read, with a hint; it is transient if a retry may succeed."""
     if not hint or error.errno == errno.EMFILE:
         hint = _READ_HINTS.get(error.errno or 0, "make it readable, then rerun the command")
     refusal = kind(f"{path}: cannot be read ({error.strerror})", hint=hint)
@@ -49,10 +49,10 @@ def unreadable(path: str, error: OSError, kind: type[DsindexError] = InputError,
 
 @contextlib.contextmanager
 def reading(path: str, kind: type[DsindexError] = InputError, *, hint: str = "") -> Iterator[None]:
-    """Turn an OSError of the block into the error that a file cannot be read.
+    """Turn an OSError in the block into an error that names the file.
 
     Raises:
-        InputError: In its place, or an error of the given kind.
+        InputError: If the block raises an OSError; if `kind` is given, an error of this type.
     """
     try:
         yield
@@ -60,7 +60,7 @@ def reading(path: str, kind: type[DsindexError] = InputError, *, hint: str = "")
         raise unreadable(path, error, kind, hint) from error
 
 
-# Of object stores and the Hub.
+# Errors of object stores and the Hub.
 
 _ACCESS = "the store does not allow it; check what this node's credentials may do"
 _CREDENTIALS = (
@@ -90,12 +90,12 @@ _MEANINGS = {
     "HFValidationError": "a dataset is named hf://datasets/ORGANISATION/NAME; check the name",
     "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set; unset it, or name a folder of the cache",
 }
-"""The store's name of an error, its class or its status → what it means; what to do."""
+"""Error code of the store, exception class or HTTP status → meaning; hint."""
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 
 
 def describe_refusal(url: str, error: Exception, *, writes: bool = False) -> DsindexError:
-    """Return the error that says why a request failed, and what to do; it is transient unless the cause stays."""
+    """Return the error for a failed request, with a hint; it is transient if `_MEANINGS` does not know the cause."""
     code = match[1] if (match := _CODE.search(str(error))) else ""
     status = str(getattr(getattr(error, "response", None), "status_code", ""))
     kinds = (code, *(kind.__name__ for kind in type(error).__mro__), status)

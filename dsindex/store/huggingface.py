@@ -1,7 +1,7 @@
 """Datasets on the Hugging Face Hub, `hf://datasets/ORGANISATION/NAME[@REVISION][/PATH]`.
 
-huggingface_hub resolves revisions, lists files and has the user's token; the content is read from the address at which
-the Hub serves a file of a commit. The token is neither shown nor stored.
+huggingface_hub resolves revisions, lists files and supplies the user's token. `objects.py` reads the content, from the
+web address of the file at a commit. The token is never shown or stored.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Answer = TypeVar("Answer")
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PAUSES = (1.0, 5.0, 30.0, 60.0)
-"""Seconds before each further attempt: the Hub limits requests per minute."""
+"""Seconds before each retry; the Hub limits requests per minute."""
 _commits: dict[tuple[str, str | None], Any] = {}
-"""(dataset, revision) → what the Hub says about it, so that all inputs of a job come from one commit."""
+"""(dataset, revision) → DatasetInfo, cached so that all inputs of a job come from one commit."""
 
 
 def endpoint() -> str:
@@ -34,19 +34,19 @@ def endpoint() -> str:
 
 
 def token() -> str | None:
-    """Return the user's token."""
+    """Return the user's token, if there is one."""
     from huggingface_hub import get_token
 
     return get_token()
 
 
 def forget_commits() -> None:
-    """Resolve branches again from now on: a process may run one job today and another tomorrow."""
+    """Clear the cache of commits, so that the next job of this process resolves branches again."""
     _commits.clear()
 
 
 def pin(url: str) -> str:
-    """Return the address of a dataset at its present commit; other paths are unchanged.
+    """Pin a dataset's address to the current commit of its revision; return any other path unchanged.
 
     Raises:
         InputError: If there is no such dataset or revision, or it cannot be read.
@@ -58,7 +58,11 @@ def pin(url: str) -> str:
 
 
 def head(url: str) -> InputStatus:
-    """Return size and version of a file."""
+    """Return size and version of a file.
+
+    Raises:
+        MissingObjectError: If it is not a file in the dataset.
+    """
     dataset, revision, name = _parts(pin(url))
     found = _ask(url, lambda: _api().get_paths_info(dataset, name, revision=revision, repo_type="dataset"))
     if not found or getattr(found[0], "size", None) is None or names_folder(url) or has_magic(url):
@@ -67,7 +71,7 @@ def head(url: str) -> InputStatus:
 
 
 def list_files(url: str, *, recursive: bool) -> list[InputStatus]:
-    """Return the files in a folder, or below it, at a commit."""
+    """Return the files of a folder at a commit: those directly in it, or all below it if recursive."""
     dataset, revision, name = _parts(pin(url))
     folder = name.strip("/") or None
 
@@ -79,13 +83,13 @@ def list_files(url: str, *, recursive: bool) -> list[InputStatus]:
 
 
 def web_address(url: str) -> tuple[str, str]:
-    """Return the address at which the Hub serves the files of a commit, and the name of a file there."""
+    """Return the web address of a dataset's commit, and the path of the file below it."""
     dataset, revision, name = _parts(pin(url))
     return f"{endpoint()}/datasets/{dataset}/resolve/{quote(str(revision), safe='')}", name
 
 
 def described_configurations(folder: str) -> Sequence[object]:
-    """Return the configurations that the README.md of a dataset lists; none for a folder in it or another place."""
+    """Return the configurations in the README.md of a dataset; none for its subfolders and for other paths."""
     if not folder.startswith("hf://") or _parts(folder)[2]:
         return ()
     card = _info(folder).card_data
@@ -94,7 +98,7 @@ def described_configurations(folder: str) -> Sequence[object]:
 
 
 def _parts(url: str) -> tuple[str, str | None, str]:
-    """Return dataset, revision and path of an address."""
+    """Split an address into dataset, revision and path."""
     match = HUB_ADDRESS.fullmatch(url)
     if match is None:
         raise ValueError(f"{url}: not the address of a dataset on the Hub")
@@ -126,16 +130,16 @@ def _info(url: str) -> Any:  # noqa: ANN401 - DatasetInfo
 
 
 def _ask(url: str, request: Callable[[], Answer]) -> Answer:
-    """Make a request through huggingface_hub, and retry while the Hub is busy; its own messages hold addresses.
+    """Make a request through huggingface_hub, and retry while the Hub is busy.
 
     Raises:
-        StoreError: If it is refused.
+        StoreError: If the request fails. Messages of huggingface_hub may contain signed addresses, so none is shown.
     """
 
     def answer() -> Answer:
         try:
             return request()
-        except Exception as error:  # noqa: BLE001 - the library raises many kinds
+        except Exception as error:  # noqa: BLE001 - the library raises many types
             raise describe_refusal(url, error) from None
 
     return retried(answer, _PAUSES)

@@ -1,8 +1,8 @@
 """An append-only log of lines, each with its own digest: a file on a disk, or numbered segments in a bucket.
 
-A line of a file is handed to the system before `append` returns, so it survives a killed driver; a thread syncs the
-file once a second, so that the driver never waits for a disk. In a bucket, the thread writes what was appended since as
-`journal/00000001.jsonl` and so on. A segment is only created, never replaced: a second driver finds its number taken.
+On a disk, `append` hands each line to the operating system, so the line survives a killed driver. A thread syncs the
+file once a second, so the driver never waits for the disk. In a bucket, the thread writes the new lines as the next
+segment, `journal/00000001.jsonl` and so on. A segment is never replaced, so a second driver fails on a number in use.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ def _digest(line: bytes) -> bytes:
 
 
 class Log:
-    """Lines that survive the driver, and a thread that makes them survive a power cut.
+    """A log whose lines survive a killed driver, and a thread that syncs them, so that they survive a power cut.
 
-    Paths handed to `remove_when_synced` are removed after every line appended before is synced: what they held is then
-    recorded elsewhere.
+    `remove_when_synced` deletes files only after the lines that make them unnecessary are synced.
     """
 
     def __init__(self, place: _File | _Segments) -> None:
@@ -56,7 +55,7 @@ class Log:
         self._thread: threading.Thread | None = None
 
     def read(self) -> Iterator[bytes]:
-        """Yield the lines as they were appended; one that was damaged or cut off is left out.
+        """Yield the lines in order, skipping damaged and truncated ones.
 
         Raises:
             FormatError: If the log cannot be read.
@@ -89,13 +88,13 @@ class Log:
             self._appended += 1
 
     def remove_when_synced(self, paths: Iterable[str]) -> None:
-        """Remove files once all that was appended so far is synced."""
+        """Remove files once all lines appended so far are synced."""
         with self._changed:
             self._unused += paths
             self._appended += 1
 
     def sync(self) -> None:
-        """Wait until all that was appended is synced; raises as `append`."""
+        """Wait until all appended lines are synced; raises like `append`."""
         with self._changed:
             goal = self._appended
             self._asked = True
@@ -105,7 +104,7 @@ class Log:
         self._raise_error()
 
     def close(self) -> None:
-        """Sync and close; raises as `append`."""
+        """Sync and close; raises like `append`."""
         if self._thread is None:
             return
         with self._changed:
@@ -132,7 +131,7 @@ class Log:
                 self._place.sync()
                 if unused:
                     store_of(unused[0]).delete(unused)
-            except BaseException as error:  # noqa: BLE001 - raised by the driver's next call
+            except BaseException as error:  # noqa: BLE001 - the driver's next call raises it
                 self._error = error
             with self._changed:
                 self._synced = goal
@@ -142,7 +141,7 @@ class Log:
 
 
 class _File:
-    """The file of a log."""
+    """A log on a disk: one file."""
 
     sync_seconds = 1.0
 
@@ -177,14 +176,14 @@ class _File:
 
 
 class _Segments:
-    """The segments of a log, in a folder of a bucket."""
+    """A log in a bucket: numbered objects in one folder."""
 
     sync_seconds = 5.0  # a segment costs a request
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._last = 0
-        """Number of the last segment."""
+        """Number of the last segment that was read or written."""
         self._pending: list[bytes] = []
 
     def lines(self) -> Iterator[bytes]:
@@ -196,7 +195,7 @@ class _Segments:
             self._last = _segment_number(path)
 
     def open(self) -> None:
-        """Do nothing."""
+        """Do nothing: `sync` creates the segments."""
 
     def write(self, stored: bytes) -> None:
         self._pending.append(stored)
@@ -204,7 +203,7 @@ class _Segments:
     def sync(self) -> None:
         from dsindex.store.objects import OBJECTS  # obstore is slow to import
 
-        if num_written := len(self._pending):  # the driver appends meanwhile
+        if num_written := len(self._pending):  # the driver may append meanwhile
             segment = joined(self._path, f"{self._last + 1:08d}.jsonl")
             if OBJECTS.put_if(segment, b"".join(self._pending[:num_written])) is None:
                 raise PlanError(f"{segment}: another driver continues this job", hint="wait until it has ended")
@@ -212,10 +211,10 @@ class _Segments:
             del self._pending[:num_written]
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: no segment stays open."""
 
 
 def _segment_number(path: str) -> int:
-    """Return the number of a segment; 0 for an object of another name."""
+    """Return the number of a segment; 0 for any other object."""
     name, _, suffix = os.path.basename(path).partition(".")
     return int(name) if suffix == "jsonl" and len(name) == 8 and name.isdecimal() else 0

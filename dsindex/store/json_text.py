@@ -1,4 +1,4 @@
-r"""Write and read dsindex's own JSON, including file names that are not UTF-8, and show such names in messages.
+r"""Write and read dsindex's own JSON, including file names that are not UTF-8.
 
 File names are bytes. Python decodes bytes that are not UTF-8 as lone surrogates, U+DC80 to U+DCFF (PEP 383), and
 encodes them again when it opens the file. JSON stores such a surrogate as the escape `\udc80`; messages show the same.
@@ -15,10 +15,10 @@ from dsindex.store.urls import Location
 
 _MAYBE_SECRET = re.compile(rb"://[^\"]*[@?#]|\\/|\\u00", re.IGNORECASE)
 BRACKETS, BYTES_PER_BRACKET = 100_000, 32
-"""Lists and objects that any JSON may have, and bytes of text for each further one; an input of a plan has 33."""
+"""A JSON text may have this many lists and objects, plus one per 32 bytes; an input in a plan takes 33 bytes."""
 _OPTIONS = frozenset({"options", "settings"})
-"""Keys of a manifest or a journal below which texts are options as the user wrote them, such as a key or a separator:
-two that differ must not become equal."""
+"""Keys of a manifest or a journal that hold the user's options, such as a separator. Their texts never become
+Locations, which drop queries: two different options must not become equal."""
 
 
 def encode_json(value: object, *, newline: bool = False, sort_keys: bool = False, ascii_only: bool = False) -> bytes:
@@ -31,7 +31,7 @@ def encode_json(value: object, *, newline: bool = False, sort_keys: bool = False
         ascii_only: Escape all characters outside ASCII.
 
     Raises:
-        TypeError: If the value is of another type.
+        TypeError: If the value has any other type.
 
     >>> encode_json({"file": "a\udcff.jsonl"})
     b'{"file":"a\\udcff.jsonl"}'
@@ -44,10 +44,10 @@ def encode_json(value: object, *, newline: bool = False, sort_keys: bool = False
 
 
 def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
-    r"""Parse a manifest or a journal, including names that are not UTF-8; its addresses become Locations.
+    r"""Parse a manifest or a journal, including names that are not UTF-8; addresses become Locations.
 
-    dsindex stores no user information and no query of an address, but others may have written the file. A user's data
-    is read by `json.loads`, which changes nothing.
+    dsindex never stores credentials, but another program may have written the file, and a Location hides them. Read
+    user data with `json.loads` instead, which changes nothing.
 
     Raises:
         ValueError: If it is not JSON; `json.JSONDecodeError` if the position is known.
@@ -63,10 +63,10 @@ def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
 
 
 def parse_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
-    """Parse a stranger's JSON in memory of at most 20 times its size and some MiB; `[],` alone would take 27 times.
+    """Parse untrusted JSON in at most 20 times its size plus some MiB of memory; a list of `[]` would take 27 times.
 
     Raises:
-        ValueError: If it is not JSON, or has more brackets than files of dsindex and Megatron have.
+        ValueError: If it is not JSON, or has more brackets per byte than any file of dsindex or Megatron.
     """
     if text.count(b"[") + text.count(b"{") > BRACKETS + len(text) // BYTES_PER_BRACKET:
         raise ValueError("it has too many brackets for its size")
@@ -87,7 +87,7 @@ def _located(value: Any) -> Any:  # noqa: ANN401 - JSON holds anything
 
 
 def _as_plain(value: object) -> Any:  # noqa: ANN401 - what `json` can write
-    """Return a dataclass as a dict."""
+    """Convert a dataclass to a dict."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")

@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 Listed: TypeAlias = "tuple[str, InputStatus | None]"
-"""The path of a file, or the address of an object and its status from a listing."""
+"""A file's path and None, or an object's address and its status from a listing."""
 
 
 def is_folder(path: str) -> bool:
-    """Whether a path is a folder; an address is one if it ends with a slash."""
+    """Whether a path is a folder; an address is a folder if it ends with a slash or names a whole bucket."""
     return names_folder(path) if is_url(path) else os.path.isdir(path)
 
 
 def expand_pattern(pattern: str) -> Sequence[Listed]:
-    """Return the files or objects that match a pattern, sorted by name; a name without `*?[` is returned unchanged.
+    """Return the files or objects that match a pattern, sorted by name; a path without `*?[` is returned unchanged.
 
-    As in a file system, `*` and `?` match within a key's name, `**` matches any folders, and only a dot matches a dot
-    at the start of a name.
+    In a bucket as on a disk, `*` and `?` do not match a slash, `**` matches any number of folders, and a name that
+    begins with a dot matches only a pattern that does so, too.
 
     Raises:
-        InputError: If no object is there, or the bucket cannot be listed.
+        InputError: If nothing matches, or a folder or a bucket cannot be listed.
     """
     pattern = pin(pattern)
     if not has_magic(pattern) or (names_folder(pattern) if is_url(pattern) else os.path.exists(pattern)):
@@ -49,10 +49,11 @@ def expand_pattern(pattern: str) -> Sequence[Listed]:
 
 def _matching_files(pattern: str) -> Sequence[Listed]:
     parts = pattern.lstrip("/").split("/")
-    # `**/**` matches what `**` does, at a power of the cost, and a path may match in several ways.
+    # `**/**` matches the same paths as `**`, but visits folders many times. A path that matches in several ways is
+    # yielded several times, hence the set.
     wanted = [part for part, before in zip(parts, ["", *parts], strict=False) if (part, before) != ("**", "**")]
     matches = sorted(set(_matching_paths("/" if pattern.startswith("/") else "", wanted)))
-    # `**` matches the files of the folders that it matches, too.
+    # With `**`, drop the folders: the files in them match as well.
     return [(path, None) for path in matches if "**" not in wanted or not os.path.isdir(path)]
 
 
@@ -66,18 +67,18 @@ def _matching_objects(pattern: str) -> Sequence[Listed]:
 
 
 def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Tell whether a key matches a pattern, both split at slashes.
+    """Whether a key matches a pattern, both split at slashes.
 
     >>> is_match(["a", "b", "c.jsonl"], ["a", "**", "*.jsonl"]), is_match(["a", ".b.jsonl"], ["a", "*.jsonl"])
     (True, False)
     """
-    wanted = [*wanted, "*"] if wanted[-1:] == ["**"] else wanted  # the key is not a folder
+    wanted = [*wanted, "*"] if wanted[-1:] == ["**"] else wanted  # a key is not a folder: a last `**` matches any name
     reached = [True, *(not set(wanted[:place]) - {"**"} for place in range(1, len(wanted) + 1))]
-    """Whether the parts so far match the pattern up to each place: time grows with parts times places."""
+    """For each n, whether the parts so far match the first n parts of the pattern; backtracking could take forever."""
     for part in parts:
         is_hidden, before, reached = part.startswith("."), reached, [False]
         for place, pattern in enumerate(wanted):
-            if pattern == "**":  # matches the part and stays, or matches nothing
+            if pattern == "**":  # matches this part and perhaps the next ones, or no part
                 reached[place] |= before[place] and not is_hidden
                 reached.append(reached[place])
             else:
@@ -93,12 +94,13 @@ def list_files(folder: str) -> dict[tuple[str, ...], Listed]:
         InputError: If a folder cannot be read, or a bucket cannot be listed.
     """
     top = f"{folder.rstrip('/')}/"
-    listed = [each for each in _files_in(top) if each[1] is None or each[1].size_bytes]  # consoles mark folders
+    # Web consoles mark a folder by an empty object.
+    listed = [each for each in _files_in(top) if each[1] is None or each[1].size_bytes]
     return {tuple(path.removeprefix(top).split("/")): (path, status) for path, status in listed}
 
 
 def find_stored(beginning: str) -> list[str]:
-    """Return the files or objects of one folder whose paths begin with a text.
+    """Return the files or objects of one folder whose paths start with `beginning`.
 
     Raises:
         InputError: If the folder cannot be read, or a bucket cannot be listed.
@@ -115,17 +117,17 @@ def _files_in(folder: str, *, recursive: bool = True) -> Sequence[Listed]:
 
 
 def _matching_paths(folder: str, wanted: Sequence[str], around: Sequence[tuple[int, int]] = ()) -> Iterator[str]:
-    """Yield the paths below a folder that match the parts of a pattern, as glob.glob does.
+    """Yield the paths below a folder that match a pattern, like glob.glob.
 
-    glob takes a folder whose disk returns an error for an empty one. One that this user may not read matches nothing.
+    glob treats a folder as empty if its disk fails; this raises an error. A folder without permission matches nothing.
 
     Args:
-        folder: The folder; empty for the present one.
-        wanted: The parts.
-        around: Device and inode of the folders around it that this `**` has matched.
+        folder: The folder; empty for the current one.
+        wanted: The pattern, split at slashes.
+        around: Device and inode of each parent folder that the current `**` has matched.
 
     Raises:
-        InputError: If a folder cannot be read at the moment, or `**` would follow a link to a folder around it.
+        InputError: If the disk fails, or `**` would follow a link to a parent folder.
     """
     part, *rest = wanted
     if not MAGIC.search(part):
@@ -159,10 +161,10 @@ def _scan(folder: str) -> Sequence[os.DirEntry[str]]:
 
 
 def _unless_refused(ask: Callable[[], Answer], path: str, otherwise: Answer) -> Answer:
-    """Return what a function finds out about a path, or something else if the system refuses, as for a link to itself.
+    """Call `ask`; return `otherwise` if the path is missing, not permitted, or a link to itself.
 
     Raises:
-        InputError: If its disk returned an error.
+        InputError: If the disk fails.
     """
     try:
         return retried(ask)

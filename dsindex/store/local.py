@@ -1,7 +1,7 @@
-"""Files of this machine: only regular files are opened; what is written appears complete or not at all, with a digest.
+"""Local files: read regular files in ranges, and write files atomically while computing their digest.
 
-Final names never refer to incomplete files: files are written under another name in the same folder, synced, and
-renamed.
+A file is written under a temporary name in the same folder, synced, and renamed, so its final name never refers to an
+incomplete file.
 """
 
 from __future__ import annotations
@@ -33,22 +33,21 @@ if TYPE_CHECKING:
 
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
-"""Content to write."""
 Answer = TypeVar("Answer")
 
 READ_PAUSES = (0.1, 0.5, 2.0)
-"""Seconds before each further attempt to read from a disk that returned an error."""
+"""Seconds before each retry of a read after a disk error."""
 
 
 def retried(read: Callable[[], Answer], pauses: Sequence[float] | None = None) -> Answer:
-    """Call a function that reads, and retry it after an error that may pass.
+    """Call `read`, and retry it after transient errors.
 
     Args:
-        read: Raises an OSError, or an InputError that says whether it is transient.
-        pauses: Seconds before each further attempt; READ_PAUSES by default.
+        read: May raise an OSError, or an InputError that says whether it is transient.
+        pauses: Seconds before each retry; READ_PAUSES if None.
 
     Raises:
-        Exception: The error of the last attempt; one that does not pass at once.
+        Exception: The error of the last attempt, or the first permanent error.
     """
     for pause in READ_PAUSES if pauses is None else pauses:
         try:
@@ -67,9 +66,9 @@ class InputStatus:
     path: str
     size_bytes: int
     version: str
-    """Modification time in ns, or an object's ETag."""
+    """Modification time in ns, or an object's ETag, Last-Modified time, or blob id on the Hub."""
     modified_ns: int = 0
-    """When it was written, in ns since 1970."""
+    """Modification time, in ns since 1970; 0 if it is not known."""
 
 
 def by_path(listed: Iterable[InputStatus]) -> list[InputStatus]:
@@ -78,7 +77,7 @@ def by_path(listed: Iterable[InputStatus]) -> list[InputStatus]:
 
 
 class Readable(io.RawIOBase):
-    """An open file or object, readable by ranges and as a Python file; it raises InputError or OSError."""
+    """An open file or object, to be read in ranges or as a Python file. Reads raise InputError or OSError."""
 
     path: str
     size_bytes: int
@@ -86,11 +85,11 @@ class Readable(io.RawIOBase):
     _position = 0
 
     def read_into(self, view: memoryview[int], offset: int) -> int:
-        """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
+        """Read bytes at an offset into a buffer; return their number, 0 at the end."""
         raise NotImplementedError
 
     def read_at(self, num_bytes: int, offset: int) -> bytes:
-        """Return bytes from an offset; fewer only at the end."""
+        """Return `num_bytes` from an offset; fewer only at the end."""
         content = bytearray(max(0, min(num_bytes, self.size_bytes - offset)))
         done = 0
         while done < len(content) and (count := self.read_into(memoryview(content)[done:], offset + done)):
@@ -112,10 +111,10 @@ class Readable(io.RawIOBase):
                 buffer, offset = buffer[count:], offset + count
 
     def expect_forwards(self, begin: int, end: int) -> None:
-        """Announce that the bytes [begin, end) will be read forwards."""
+        """Announce a sequential read of the bytes [begin, end), so that they can be prefetched."""
 
     def size_if_changed(self) -> int | None:
-        """Return its present size if it changed; None otherwise."""
+        """Return the current size if the file changed since it was opened; None otherwise."""
         return None
 
     def readable(self) -> bool:
@@ -137,7 +136,7 @@ class Readable(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return bytes from the position on; memory is bounded by the file, not by `size`."""
+        """Return the next bytes; a `size` beyond the end of the file takes no extra memory."""
         left = max(0, self.size_bytes - self._position)
         content = self.read_at(left if size is None or size < 0 else min(size, left), self._position)
         self._position += len(content)
@@ -148,26 +147,26 @@ class Readable(io.RawIOBase):
         return self.read()
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any buffer
-        """Fill a buffer from the position."""
+        """Read the next bytes into a buffer; return their number."""
         count = self.read_into(memoryview(buffer).cast("B"), self._position)
         self._position += count
         return count
 
 
-# Open paths from users for reading if they are files, and refuse pipes, devices and sockets.
+# Open regular files, and refuse pipes, devices and sockets.
 #
-# Opening a pipe waits for a writer, perhaps forever, and a device may be endless. Besides, an input is read in ranges,
-# in parallel, more than once and by other processes, which only a file supports. So such a path is refused with an
-# OSError that names its kind, and every reader reports that like a missing file.
+# Opening a pipe may wait for a writer forever, and a device may be endless. An input is also read in ranges, in
+# parallel, more than once and by several processes, which only a file supports. The refusal is an OSError that names
+# what the path is, so every reader reports it like a missing file.
 
 _STANDARD_INPUT = {"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|thread-self|\d+)/fd/\d+")
-"""Paths that lead to different files in different processes."""
+"""Paths that mean different files in different processes."""
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 def what_is_no_file(path: str) -> str | None:
-    """Return what an existing path is if it is neither a file nor a folder; otherwise None.
+    """Describe a path that is neither a file nor a folder; return None for files, folders and missing paths.
 
     >>> what_is_no_file("-"), what_is_no_file("/dev/null")
     ('standard input', 'a device')
@@ -185,7 +184,7 @@ class LocalFile(Readable):
     """A local file that is open for reading.
 
     Raises:
-        OSError: As `open_file`.
+        OSError: If the path cannot be opened, or is not a file; then `strerror` says what it is.
     """
 
     _descriptor = -1
@@ -195,20 +194,20 @@ class LocalFile(Readable):
         self.path = path
         if (kind := what_is_no_file(path)) is not None:
             raise OSError(errno.EINVAL, f"{kind} in place of a file", path)
-        # O_NONBLOCK has no effect on files; a pipe does not wait.
+        # O_NONBLOCK has no effect on files. If the path has just become a pipe, it prevents a wait for a writer.
         self._descriptor = retried(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         status = os.fstat(self._descriptor)
         self.size_bytes, self.version = status.st_size, str(status.st_mtime_ns)
 
     def read_into(self, view: memoryview[int], offset: int) -> int:
-        """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
+        """Read bytes at an offset into a buffer; return their number, 0 at the end."""
         return retried(functools.partial(self._read_once, view, offset))
 
     def _read_once(self, view: memoryview[int], offset: int) -> int:
         try:
             return os.preadv(self._descriptor, [view], offset)
         except OSError as error:
-            if error.errno == errno.ESTALE:  # the server forgot the descriptor, which only opening the file renews
+            if error.errno == errno.ESTALE:  # the NFS server no longer knows the descriptor, so open the file again
                 fresh = LocalFile(self.path)
                 if (fresh.size_bytes, fresh.version) == (self.size_bytes, self.version):
                     os.dup2(fresh._descriptor, self._descriptor, inheritable=False)
@@ -216,15 +215,15 @@ class LocalFile(Readable):
             raise
 
     def fileno(self) -> int:
-        """Return the descriptor, which maps the file into memory."""
+        """Return the file descriptor, which mmap needs."""
         return self._descriptor
 
-    def expect_forwards(self, begin: int, end: int) -> None:  # noqa: ARG002 - Linux reads ahead in whole files
-        """Let the system read ahead."""
+    def expect_forwards(self, begin: int, end: int) -> None:  # noqa: ARG002 - the advice is for the file
+        """Tell the system to read ahead."""
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def size_if_changed(self) -> int | None:
-        """Return its present size if its size or time changed."""
+        """Return the current size if size or modification time changed; None otherwise."""
         status = os.fstat(self._descriptor)
         is_same = (status.st_size, str(status.st_mtime_ns)) == (self.size_bytes, self.version)
         return None if is_same else status.st_size
@@ -246,10 +245,10 @@ def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
 
 
 def open_configuration(path: str) -> io.BufferedReader:
-    """Open a small file that is read once: also what a shell writes into a descriptor, as for `--config <(command)`.
+    """Open a small file that is read once, which may be a descriptor of the shell, as in `--config <(command)`.
 
     Raises:
-        OSError: As `open_file`; also for a named pipe, since its writer may never come.
+        OSError: As `open_file`, also for a named pipe, since it may never get a writer.
     """
     return open(path, "rb") if _DESCRIPTOR.fullmatch(path) else open_file(path)
 
@@ -257,7 +256,7 @@ def open_configuration(path: str) -> io.BufferedReader:
 # Digests.
 
 DIGEST_BLOCK_BYTES = 64 << 20
-"""Size of the blocks from whose digests a file's digest is computed, so that blocks can be digested anywhere."""
+"""A file's digest combines the digests of its blocks of this size, so that any worker can digest any block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,11 +282,11 @@ def combine_digests(block_digests: Iterable[bytes]) -> str:
 
 
 class BlockDigester:
-    """Digests a stream of bytes by blocks, counted from the first byte of the stream.
+    """Digest a stream of bytes block by block; the first block begins at the first byte.
 
     Args:
-        block_bytes: Size of a block; DIGEST_BLOCK_BYTES by default.
-        new_hash: Makes the hash of a block.
+        block_bytes: Size of a block; DIGEST_BLOCK_BYTES if None.
+        new_hash: Creates the hash object.
     """
 
     def __init__(self, block_bytes: int | None = None, new_hash: Callable[[], Any] = xxhash.xxh3_128) -> None:
@@ -332,16 +331,16 @@ BUFFER_BYTES = 64 << 10
 """Size of the buffer for small writes. It is smaller than WRITE_BYTES, so that larger writes bypass it."""
 
 WRITEBACK_BYTES = 8 << 20
-"""Bytes written before writeback is started, so that little is left for the sync at the end."""
+"""Writeback starts after this many bytes, so that the final sync has little left to write."""
 
 
 class DigestingWriter(io.RawIOBase):
-    """A file opened for sequential writing that knows the size and digest of what was written; its owner closes it.
+    """A sequential writer that counts and digests the bytes written; its creator closes the file.
 
     Args:
-        append: Appends all that it is given.
-        errors: Names the file in errors of the block.
-        descriptor: The file, if it is one of the system.
+        append: Writes all bytes of its argument to the end of the file.
+        errors: Makes a context manager that turns errors of a write into errors that name the file.
+        descriptor: A local file's descriptor, to start writeback early; None for an object.
     """
 
     def __init__(
@@ -353,10 +352,10 @@ class DigestingWriter(io.RawIOBase):
     ) -> None:
         self._append, self._errors, self._descriptor = append, errors, descriptor
         self.digester = BlockDigester()
-        """Sees all bytes; may be replaced before the first."""
+        """Digests all bytes; may be replaced before the first write."""
         self.size_bytes = 0
         self._at_work_bytes = 0
-        """Bytes whose writeback was started."""
+        """Number of bytes whose writeback was started."""
 
     def write(self, data: Bytes) -> int:  # type: ignore[override]  # its stub takes any buffer
         """Append all of `data`."""
@@ -390,10 +389,10 @@ class DigestingWriter(io.RawIOBase):
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Turn an OSError of the block into the error that a file cannot be written.
+    """Turn an OSError in the block into an error that names the file.
 
     Raises:
-        OutputError: In their place.
+        OutputError: If the block raises an OSError.
     """
     try:
         yield
@@ -406,7 +405,7 @@ def atomic_writer(path: str) -> Iterator[DigestingWriter]:
     """Open `path` for writing; the file appears complete and synced when the block ends, or not at all.
 
     Raises:
-        OutputError: If its folder cannot be created, or the disk refuses.
+        OutputError: If its folder cannot be created, or a write fails.
     """
     make_folder(os.path.dirname(path) or ".")
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"
@@ -421,7 +420,7 @@ def atomic_writer(path: str) -> Iterator[DigestingWriter]:
             os.replace(temporary, path)
             sync_folder(os.path.dirname(path))
     finally:
-        with contextlib.suppress(OSError):  # buffered data may not fit a full disk, and is not needed
+        with contextlib.suppress(OSError):  # the buffer may not fit on a full disk, and is not needed
             file.close()
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -460,12 +459,12 @@ def sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-@functools.lru_cache(1024)  # for each shard it would be 48 calls of the system
+@functools.lru_cache(1024)  # saves 48 system calls per shard
 def require_path(path: str) -> None:
-    """Reject URLs, which would become a folder `s3:`, and paths of devices.
+    """Refuse a URL, which would become a folder `s3:`, and a path in /dev, /proc or /sys.
 
     Raises:
-        OutputError: If it is one of these.
+        OutputError: If the path is refused.
     """
     if is_url(path):
         hint = "write to a disk, and copy the finished files"
@@ -482,7 +481,7 @@ def make_folder(path: str) -> None:
     """Create a folder and its parents.
 
     Raises:
-        OutputError: If that is refused, or as for `require_path`.
+        OutputError: If the folder cannot be created, or `require_path` refuses it.
     """
     require_path(path)
     with writing(path):
@@ -503,32 +502,32 @@ def nearest_folder(path: str) -> str:
 def free_bytes(folder: str) -> int:
     """Return how many bytes this user can still write to a folder, or to its nearest existing parent.
 
-    An object store has room for whatever is written.
+    An object store has no limit.
     """
     return sys.maxsize if is_url(folder) else shutil.disk_usage(nearest_folder(folder)).free
 
 
 def holds_writes(folder: str) -> bool:
-    """Whether files below a folder are buffered in memory until they are sent, and checked on arrival."""
+    """Whether a folder is in an object store, which buffers writes in memory and verifies what it receives."""
     return is_url(folder)
 
 
 class LocalStore:
-    """The file systems of this machine."""
+    """The local file systems."""
 
     def head(self, path: str) -> InputStatus:
-        """Return size and modification time; OSError if there is no file, or a folder."""
+        """Return size and modification time; raise OSError if the path is missing or a folder."""
         status = retried(lambda: os.stat(path))
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return _status(path, status)
 
-    def open(self, path: str, known: InputStatus | None = None) -> LocalFile:  # noqa: ARG002 - the file says it
-        """Open a file; OSError if it cannot be opened, or is no file."""
+    def open(self, path: str, known: InputStatus | None = None) -> LocalFile:  # noqa: ARG002 - for objects
+        """Open a file; raise OSError if it cannot be opened or is not a file."""
         return LocalFile(path)
 
     def read(self, path: str) -> tuple[bytes, str] | None:
-        """Return a small file; None if there is no file.
+        """Return a small file's content, and an empty version; None if it is absent.
 
         Raises:
             InputError: If it cannot be read.
@@ -538,12 +537,12 @@ class LocalStore:
         return None
 
     def put(self, path: str, data: Bytes) -> None:
-        """Write a file, or replace it."""
+        """Write or replace a file atomically."""
         with atomic_writer(path) as file:
             file.write(data)
 
     def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
-        """Return the files in a folder, or below it; links are not followed.
+        """Return the files directly in a folder, or all below it if recursive; links are not followed.
 
         Raises:
             InputError: If a folder cannot be read.
@@ -566,16 +565,16 @@ class LocalStore:
                 left.append(path)
         return left
 
-    def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - a file grows
+    def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - for objects
         """Open a file for writing; it appears complete and synced, or not at all."""
         return atomic_writer(path)
 
 
 def is_there(path: str) -> bool:
-    """Whether there is a file, a folder or a link; os.path.lexists takes any error of a disk for absence.
+    """Whether a file, a folder or a link exists; os.path.lexists would report any disk error as absence.
 
     Raises:
-        InputError: If it is not known.
+        InputError: If the disk fails, or access is refused.
     """
     with reading(path), contextlib.suppress(*ABSENT):
         retried(lambda: os.lstat(path))
@@ -584,10 +583,10 @@ def is_there(path: str) -> bool:
 
 
 def walk(folder: str, *, recursive: bool = True) -> Iterator[str]:
-    """Yield the paths of the files in a folder, or below it; nothing if it is absent. Links to folders are left out.
+    """Yield the files directly in a folder, or all below it; nothing if it is absent. Links to folders are skipped.
 
     Raises:
-        InputError: If a folder cannot be read: os.walk and glob take one for empty.
+        InputError: If a folder cannot be read; os.walk and glob would treat it as empty.
     """
     entries: list[os.DirEntry[str]] = []
     with reading(folder), contextlib.suppress(*ABSENT), retried(lambda: os.scandir(folder)) as scanned:

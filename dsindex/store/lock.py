@@ -1,8 +1,8 @@
-"""One driver per work folder and per output: a lock, in a file or an object, that names its owner.
+"""Locks that admit one driver per work folder and per output; the lock's file or object names its owner.
 
-On a disk the lock is the system's (flock): it ends with its process. A file system without such locks has none. In a
-bucket it is a lease: written if absent, renewed by its owner, and taken over once it was not renewed for LEASE_SECONDS.
-A driver asks `require_held` before it publishes, since another may have taken a lease over while it slept.
+On a disk, the lock is an flock, which ends with its process. A file system without flock is not protected. In a bucket,
+the lock is a lease: created if absent, renewed by its owner, and taken over if it was not renewed for LEASE_SECONDS. A
+driver calls `require_held` before it publishes, since another driver may have taken the lease while it was suspended.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ RENEWAL_SECONDS = 15.0
 
 
 class Lock(ABC):
-    """A lock that this driver holds or held."""
+    """A lock that this driver took, and may have lost."""
 
     def __init__(self, path: str, what: str) -> None:
         self.path, self._what = path, what
 
     @abstractmethod
     def still_held(self) -> bool:
-        """Whether no other driver can hold it."""
+        """Whether it is certain that no other driver holds the lock."""
 
     @abstractmethod
     def release(self) -> None:
-        """Remove the lock, unless another driver has it."""
+        """Remove the lock, unless another driver has taken it."""
 
     def require_held(self) -> None:
-        """Refuse to go on without the lock.
+        """Check that the lock is still held.
 
         Raises:
             PlanError: If it was lost.
@@ -67,24 +67,24 @@ def hold_lock(path: str, *, what: str, waits: bool = False) -> Iterator[Lock]:
     """Hold a lock while the block runs.
 
     Args:
-        path: The lock's file, whose folder is created, or its object.
-        what: What the lock protects, for the message to a second driver.
-        waits: Whether to wait for a driver that holds a lock on a disk, instead of refusing.
+        path: The lock's file, whose folder is created if absent, or its object.
+        what: What the lock protects, for messages.
+        waits: Wait until another driver releases the lock; for locks on a disk only.
 
     Raises:
-        PlanError: If another driver holds it, naming its host and process.
-        OutputError: If it cannot be written.
+        PlanError: If another driver holds the lock; the message names its host and process.
+        OutputError: If the lock cannot be written.
     """
     lock = _Lease(path, what) if is_url(path) else _FileLock(path, what, waits=waits)
     try:
         yield lock
     finally:
-        with contextlib.suppress(OSError, DsindexError):  # otherwise it lapses
+        with contextlib.suppress(OSError, DsindexError):  # a lock that cannot be removed expires
             lock.release()
 
 
 def owner_is_gone(path: str) -> bool:
-    """Whether a lock's file is there, and its owner has ended; nothing is changed. False for an object."""
+    """Whether a lock's file exists and its owner has ended, without taking the lock. Always False for an object."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return True
@@ -97,7 +97,7 @@ def _self() -> bytes:
 
 
 def _owner(content: bytes) -> dict[str, Any]:
-    """Return the owner that a lock names; nothing for a lock that was cut off, as by a power cut."""
+    """Return the owner that a lock names; empty for a truncated lock, as after a power cut."""
     with contextlib.suppress(ValueError):
         owner = json.loads(content)
         return owner if isinstance(owner, dict) and {"host", "space", "pid"} <= owner.keys() else {}
@@ -105,14 +105,14 @@ def _owner(content: bytes) -> dict[str, Any]:
 
 
 def _space() -> str:
-    """Return what tells process ids of containers apart that share a host's name."""
+    """Return the PID namespace: containers with the same host name may have equal process ids."""
     with contextlib.suppress(OSError):
         return os.readlink("/proc/self/ns/pid")
     return ""
 
 
 class _FileLock(Lock):
-    """A file that the system locks."""
+    """A lock on a disk: a file with an flock."""
 
     def __init__(self, path: str, what: str, *, waits: bool = False) -> None:
         super().__init__(path, what)
@@ -135,7 +135,7 @@ class _FileLock(Lock):
             os.close(self._descriptor)
 
     def _take(self, operation: int) -> bool:
-        """Lock the file; False if its former owner removed it meanwhile."""
+        """Lock the file; return False if its previous owner removed it meanwhile."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with contextlib.ExitStack() as undo:
             self._descriptor = os.open(self.path, flags, 0o644)
@@ -145,8 +145,9 @@ class _FileLock(Lock):
                 fcntl.flock(self._descriptor, operation)
             except BlockingIOError:
                 raise self._refusal(content) from None
-            except OSError:  # a file system without such locks
+            except OSError:  # a file system without flock
                 pass
+            # A power cut may have truncated our own lock; any other file must not be overwritten.
             fields = (b'"host": ', b'"pid": ', b'"token": ')
             is_ours = b'{"host": '.startswith(content) or any(field in content for field in fields)
             if content.strip(b"\0\n ") and not is_ours:
@@ -161,7 +162,7 @@ class _FileLock(Lock):
 
 
 class _Lease(Lock):
-    """An object that a thread renews."""
+    """A lock in a bucket: an object that a thread renews."""
 
     def __init__(self, path: str, what: str) -> None:
         from dsindex.store.objects import OBJECTS  # obstore is slow to import
@@ -184,20 +185,20 @@ class _Lease(Lock):
             self._store.delete([self.path])
 
     def _take(self) -> None:
-        """Write the lease, in place of one that was not renewed in time or whose owner has ended."""
+        """Write the lease, replacing one that has expired or whose owner on this machine has ended."""
         if self._write(None):
             return
         content, version = self._store.read(self.path) or (b"", "")
         owner, left = _owner(content), 0.0
         is_of_here = owner and (owner["host"], owner["space"]) == (socket.gethostname(), _space())
         if not is_of_here or os.path.exists(f"/proc/{owner['pid']}"):
-            with contextlib.suppress(MissingObjectError):  # by the time at which the store says that it was written
+            with contextlib.suppress(MissingObjectError):  # its age follows from the store's modification time
                 left = LEASE_SECONDS - time.time() + self._store.head(self.path).modified_ns / 1e9
         if left > 0 or not self._write(version):
             raise self._refusal(content, f"; if it no longer runs, its lock lapses in {left:.0f} s")
 
     def _write(self, version: str | None) -> bool:
-        """Write the lease if there is no lease, or in place of a version."""
+        """Create the lease, or replace it if it still has a version; return False if another driver was faster."""
         content, now = _self(), time.monotonic()
         if put := self._store.put_if(self.path, content, version):
             self._content, self._version, self._renewed = content, put, now

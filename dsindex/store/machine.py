@@ -1,6 +1,6 @@
-"""CPUs and memory that this process may use: limits of the machine and of all nested control groups.
+"""CPUs and memory that this process may use, limited by the machine and by all nested control groups.
 
-The files belong to the kernel's control groups: version 2 (cgroup-v2.rst) and version 1 (cgroup-v1/memory.rst).
+Source: the Linux kernel's cgroup-v2.rst, and cgroup-v1/memory.rst for version 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def available_cpus() -> int:
     count = len(os.sched_getaffinity(0))
     for folder in _control_groups("cpu"):
         for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
-            with contextlib.suppress(OSError, ValueError):  # "max" and -1 are no limits
+            with contextlib.suppress(OSError, ValueError):  # "max" and -1 mean no limit
                 quota, period = (int(number) for file in files for number in _read(folder / file).split())
                 count = min(count, max(1, quota // period)) if quota > 0 else count
     return count
@@ -30,7 +30,8 @@ def available_cpus() -> int:
 def available_memory() -> int | None:
     """Return the bytes that this process can use without swapping, within its control groups.
 
-    Files that a control group has read or written count as its usage, and are dropped once others need their memory.
+    A control group's usage includes cached files. The inactive ones count as free here, since the kernel drops them
+    when memory is needed.
 
     Returns:
         None if the system does not report it.
@@ -52,7 +53,7 @@ def available_memory() -> int | None:
 
 
 def _control_groups(controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's control groups that a controller limits, from the innermost to the root."""
+    """Yield the folders of this process's control groups for a controller, from the innermost to the root."""
     with contextlib.suppress(OSError):
         for line in _read(Path("/proc/self/cgroup")).splitlines():
             _, controllers, path = line.split(":", 2)

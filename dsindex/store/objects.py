@@ -1,9 +1,9 @@
-"""Objects in buckets (`s3:// gs:// az://`), on web servers and on the Hub as a store, by obstore.
+"""Read and write objects in buckets (`s3:// gs:// az://`), on web servers and on the Hub, with obstore.
 
-obstore's environment variables on the machine that makes a request name endpoints, regions and credentials. An error of
-obstore may hold a signed address, so nothing of it is shown but its kind and the store's name of the error.
+obstore takes endpoints, regions and credentials from the environment of the machine that makes a request. Its error
+messages may contain signed addresses, so only the error's type and the store's error code are shown.
 
-Requests run in threads: many at once, and a main thread that waits for one still hears Ctrl-C.
+Requests run in threads: many run at once, and Ctrl-C still interrupts the main thread while it waits for one.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ Answer = TypeVar("Answer")
 
 _threads = ThreadPoolExecutor(64, thread_name_prefix="dsindex-store")
 _process: int | None = None
-"""The process that makes requests."""
+"""Id of the process that made the first request."""
 
 
 def _start(request: Callable[..., Answer], *arguments: Any) -> Future[Answer]:  # noqa: ANN401 - of any request
-    """Begin a request.
+    """Begin a request in a thread.
 
     Raises:
-        StoreError: In a process that was forked after the first request: obstore's threads are not in it.
+        StoreError: In a process that was forked after the first request, since a fork has no threads of obstore.
     """
     global _process
     _process = _process or os.getpid()
@@ -65,19 +65,19 @@ def _start(request: Callable[..., Answer], *arguments: Any) -> Future[Answer]:  
 
 @contextlib.contextmanager
 def _errors_described(url: str, *, writes: bool = False) -> Iterator[None]:
-    """Turn the errors that obstore raises in the block into sentences.
+    """Turn obstore's errors in the block into errors with a reason and a hint.
 
     Raises:
-        DsindexError: In their place.
+        DsindexError: If obstore raises an error; see `describe_refusal`.
     """
     try:
         yield
-    except (BaseError, OSError) as error:  # a writer raises OSError
+    except (BaseError, OSError) as error:  # obstore's writer raises OSError
         raise describe_refusal(url, error, writes=writes) from None
 
 
 def _answer(url: str, request: Callable[..., Answer], *arguments: Any) -> Answer:  # noqa: ANN401 - of any request
-    """Wait for what a request that reads returns; raises as `_errors_described`."""
+    """Make a read request and wait for its result; raises like `_errors_described`."""
     with _errors_described(url):
         return _start(request, *arguments).result()
 
@@ -100,12 +100,13 @@ _BUCKETS: dict[str, type[S3Store | GCSStore | AzureStore]] = {"s3": S3Store, "gs
 
 
 def _client_of(url: str) -> tuple[AnyStore, str]:
-    """Return obstore's client for an address, and the key in it.
+    """Return obstore's client for an address, and the object's key.
 
     Raises:
-        BaseError: If obstore does not take what the environment has.
+        BaseError: If obstore refuses a setting in the environment.
     """
     scheme, bucket, key = split_address(url)
+    # A client reads the environment only once, so each environment needs its own.
     environment = hash(frozenset(each for each in os.environ.items() if each[0].startswith(_PREFIXES)))
     if scheme == "hf":
         base, key = hub.web_address(url)
@@ -134,22 +135,22 @@ def _bucket_client(scheme: str, bucket: str, _environment: int) -> AnyStore:
 # Reading.
 
 RANGE_BYTES = 8 << 20
-"""Approximate bytes per request while an object is read forwards: a request costs the same whatever its size."""
+"""Bytes per request of a sequential read: a request costs the same whatever its size."""
 RANGES_AHEAD = 3
 FIRST_BYTES = 64 << 10
-"""Bytes of a first request for a random position; one that continues another is twice as large."""
+"""Bytes of the first request at a random position; a request that continues another is twice as large."""
 HELD_RANGES = 48
 
 
 def _status_of(url: str, meta: ObjectMeta) -> InputStatus:
-    """Return size and version by an object's metadata.
+    """Return size and version from an object's metadata.
 
     Raises:
-        InputError: If the server does not say by what a change is noticed.
+        InputError: If the server sends neither ETag nor Last-Modified, so that a change would go unnoticed.
     """
     version, modified = meta["e_tag"], meta["last_modified"]
     if version is not None and not version.startswith(('"', "W/")):
-        version = f'"{version}"'  # listings of Azure have them without quotes
+        version = f'"{version}"'  # Azure's listings omit the quotation marks
     if version is None and modified is not None and modified.timestamp() > 0:
         version = f"modified {modified.isoformat()}"
     if version is None:
@@ -160,7 +161,7 @@ def _status_of(url: str, meta: ObjectMeta) -> InputStatus:
 
 
 def _get(url: str, begin: int, end: int, version: str = "") -> tuple[obstore.Bytes, ObjectMeta]:
-    """Return bytes [begin, end) and the object's metadata; the first must exist."""
+    """Return bytes [begin, end) and the object's metadata; byte `begin` must exist."""
     client, key = _client_of(url)
     options: GetOptions = {"range": (begin, end)}
     if version.startswith('"'):  # a weak ETag never matches
@@ -170,15 +171,15 @@ def _get(url: str, begin: int, end: int, version: str = "") -> tuple[obstore.Byt
 
 
 def _head(url: str) -> InputStatus:
-    """Look at an object by GET: signed addresses refuse HEAD, whose answer does not tell a bucket that is not there."""
-    with contextlib.suppress(GenericError):  # of an empty file
+    """Read an object's status by GET: signed addresses refuse HEAD, and HEAD does not report a missing bucket."""
+    with contextlib.suppress(GenericError):  # an empty object has no first byte
         return _status_of(url, _get(url, 0, 1)[1])
     client, key = _client_of(url)
     return _status_of(url, obstore.head(client, key))
 
 
 def _read_range(status: InputStatus, begin: int, end: int) -> obstore.Bytes:
-    """Return bytes [begin, end) of an object as it was looked at; of any version, if its status has none."""
+    """Return bytes [begin, end) of an object, of the version in its status if that is a strong ETag."""
     with _errors_described(status.path):
         content, _ = _get(status.path, begin, end, status.version)
     if len(content) != end - begin:
@@ -194,32 +195,32 @@ class _Range:
 
 
 class ObjectReader(Readable):
-    """An object that is open for reading, pinned to one version.
+    """An object that is open for reading.
 
-    What is read forwards is requested ahead in ranges of RANGE_BYTES. Elsewhere a range is requested when it is needed.
-    A handful of ranges is held at a time.
+    Sequential reads are prefetched in ranges of RANGE_BYTES. Any other range is requested when it is needed. At most
+    HELD_RANGES ranges are held.
 
     Args:
-        status: The object; all reads raise InputError if it was replaced, unless its version is empty.
+        status: The object. If its version is a strong ETag, every read raises InputError once the object is replaced.
     """
 
     def __init__(self, status: InputStatus) -> None:
         self._status = status
         self.path, self.size_bytes, self.version = status.path, status.size_bytes, status.version
         self._forwards = range(0)
-        """The bytes that are read forwards."""
+        """The bytes that are read sequentially."""
         self._held: deque[_Range] = deque(maxlen=HELD_RANGES)
         self._lock = threading.Lock()
 
     def expect_forwards(self, begin: int, end: int) -> None:
-        """Say that the bytes [begin, end) will be read forwards; requests for them begin at once."""
+        """Announce a sequential read of the bytes [begin, end), and begin to prefetch them."""
         with self._lock:
             self._forwards = range(begin, min(end, self.size_bytes))
             if self._forwards:
                 self._request_ahead(begin)
 
     def read_into(self, view: memoryview[int], offset: int) -> int:
-        """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
+        """Read bytes at an offset into a buffer; return their number, 0 at the end."""
         if offset >= self.size_bytes:
             return 0
         with self._lock:
@@ -231,20 +232,23 @@ class ObjectReader(Readable):
         return len(content)
 
     def size_if_changed(self) -> int | None:
-        """Return its present size if it was replaced; reads by a strong ETag and of the Hub's commits need not ask."""
+        """Return the current size if the object was replaced; None otherwise.
+
+        Strong ETags are checked by every read, and a commit on the Hub never changes, so neither needs a request.
+        """
         if self.version.startswith('"') or self.path.startswith("hf://"):
             return None
         now = OBJECTS.head(self.path)
         return None if now.version == self.version else now.size_bytes
 
     def close(self) -> None:
-        """Cancel the requests made ahead."""
+        """Cancel the prefetches that have not begun."""
         for each in () if self.closed else self._held:
             each.content.cancel()
         super().close()
 
     def _request_ahead(self, offset: int) -> _Range:
-        """Return the range with a byte of what is read forwards, and request those after it."""
+        """Return the range that holds the byte at an offset of a sequential read, and prefetch the next ranges."""
         for passed in [each for each in self._held if self._forwards.start <= each.begin and each.end <= offset]:
             self._held.remove(passed)
         first = last = self._range_at(offset, RANGE_BYTES)
@@ -254,7 +258,7 @@ class ObjectReader(Readable):
         return first
 
     def _range_at(self, offset: int, num_bytes: int) -> _Range:
-        """Return the range with a byte, which is requested unless it is held."""
+        """Return the range that holds the byte at an offset, and request it unless it is held."""
         found = next((each for each in self._held if each.begin <= offset < each.end), None)
         if found is None:
             size = next((2 * (each.end - each.begin) for each in self._held if each.end == offset), FIRST_BYTES)
@@ -267,25 +271,25 @@ class ObjectReader(Readable):
 # The store.
 
 PART_BYTES = 16 << 20
-"""Size of an upload's parts, unless there would be too many."""
+"""Size of an upload's parts; larger if the upload would have too many."""
 MOST_PARTS = 10_000
 PARTS_AT_ONCE = 8
 PAGE_ENTRIES = 1000
 LISTING_PAUSES = (0.0, 0.0)
-"""Seconds before each further attempt at a listing: obstore does not retry a page that was cut off."""
+"""Seconds before each retry of a listing; obstore itself does not retry a truncated page."""
 _UNMET = (AlreadyExistsError, PreconditionError, FileNotFoundError)
 """Errors of a write whose condition does not hold."""
 
 
 class ObjectStore:
-    """The store of all objects, in any bucket or on any server."""
+    """All object stores: buckets, web servers and the Hub."""
 
     def head(self, path: str) -> InputStatus:
         """Return size and ETag.
 
         Raises:
             MissingObjectError: If there is no such object.
-            InputError: If it cannot be looked at.
+            InputError: If its status cannot be read.
         """
         if path.startswith("hf://"):
             return hub.head(path)
@@ -294,7 +298,7 @@ class ObjectStore:
         return _answer(path, _head, path)
 
     def open(self, path: str, known: InputStatus | None = None) -> ObjectReader:
-        """Open an object for reading, as it is now or as it was looked at."""
+        """Open an object for reading, in its known version or else the current one."""
         return ObjectReader(known or self.head(path))
 
     def read(self, path: str) -> tuple[bytes, str] | None:
@@ -313,18 +317,18 @@ class ObjectStore:
         self._put(path, data, "overwrite")
 
     def put_if(self, path: str, data: Bytes, version: str | None = None) -> str | None:
-        """Write an absent object, or replace a version of one; return the new version, or None if another is there."""
+        """Create an object, or replace it if it still has a version; return its new version, or None on a conflict."""
         modes: list[PutMode] = ["create"]
         if version is not None:
             e_tag, _, generation = version.partition(" ")
             pinned: UpdateVersion = {"version": generation} if generation else {}
-            # Ceph's radosgw 16 compares without quotation marks.
+            # Ceph's radosgw 16 compares ETags without quotation marks.
             modes = [{**pinned, "e_tag": tag} for tag in dict.fromkeys((e_tag, e_tag.strip('"')))]
         puts = (self._put(path, data, mode) or self._mine(path, data) for mode in modes)
         return next(filter(None, puts), None)
 
     def _put(self, path: str, data: Bytes, mode: PutMode) -> str | None:
-        """Write an object; None if a condition is not met."""
+        """Write an object and return its version; None if the condition of `mode` is not met."""
 
         def request() -> str:
             client, key = _client_of(path)
@@ -339,12 +343,12 @@ class ObjectStore:
                 return None
 
     def _mine(self, path: str, data: Bytes) -> str | None:
-        """Return the version of an object that has this content: it was written, and the answer was lost."""
+        """Return an object's version if it has this content: an earlier attempt wrote it, and its answer was lost."""
         found = self.read(path)
         return found[1] if found is not None and found[0] == bytes(data) else None
 
     def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
-        """Return the objects in a folder, or below it."""
+        """Return the objects directly in a folder, or all below it if recursive."""
         if folder.startswith("hf://"):
             return hub.list_files(folder, recursive=recursive)
         scheme, bucket, key = split_address(folder)
@@ -359,7 +363,7 @@ class ObjectStore:
         return by_path(_status_of(f"{scheme}://{bucket}/{entry['path']}", entry) for entry in found)
 
     def delete(self, paths: Iterable[str]) -> Sequence[str]:
-        """Delete objects of one bucket; return those that are refused."""
+        """Delete objects of one bucket; return those that cannot be deleted."""
 
         def request(some: Sequence[str]) -> None:
             client, _ = _client_of(some[0])
@@ -368,7 +372,7 @@ class ObjectStore:
         wanted = list(paths)
         try:
             _start(request, wanted).result() if wanted else None
-        except (BaseError, OSError) as error:  # of one key, or of all
+        except (BaseError, OSError) as error:  # about one key or all, so try them one by one
             if len(wanted) > 1:
                 return [left for path in wanted for left in self.delete([path])]
             return [] if isinstance(error, FileNotFoundError) else wanted
@@ -376,20 +380,20 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def writer(self, path: str, *, size_bytes: int | None = None) -> Iterator[DigestingWriter]:
-        """Open an object for writing by parts; a killed writer leaves an upload for the bucket's lifecycle rule."""
+        """Open an object for a multipart upload; a lifecycle rule of the bucket removes the parts of killed writers."""
         part_bytes = max(PART_BYTES, -(-(size_bytes or 0) // (MOST_PARTS - 1000)))
         errors = functools.partial(_errors_described, path, writes=True)
         with errors():
             client, key = _client_of(path)
             sink = obstore.open_writer(client, key, buffer_size=part_bytes, max_concurrency=PARTS_AT_ONCE)
-        # obstore keeps what it is given, and callers fill their buffers again.
+        # Copy the data: obstore keeps a reference to it, and callers reuse their buffers.
         yield DigestingWriter(lambda data: sink.write(bytes(data)), errors=errors)
         with errors():
             sink.close()
 
 
 def _token(result: PutResult) -> str:
-    """Return what identifies a version for a conditional write: ETag, and Google's generation."""
+    """Return the version that a conditional write compares: the ETag, and on Google Cloud the generation."""
     return f"{result['e_tag'] or ''} {result.get('version') or ''}"
 
 

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 Store: TypeAlias = "LocalStore | ObjectStore"
-"""A file system or object store. Reads raise InputError or OSError, writes raise OutputError.
+"""A file system or an object store. Reads raise InputError or OSError, writes raise OutputError.
 
-    head     size and version; MissingObjectError or FileNotFoundError if there is nothing
-    open     for reading; a known status pins an object's version and saves the request for it
-    read     a small file's content, and an object's version; None if absent
-    put      write or replace at once
-    list     the files in a folder, or below it, sorted by the bytes of the paths
-    delete   idempotent; returns the files that are left since that is refused
-    writer   for writing; the file appears complete when the block ends, or not at all. An upper bound of the size is
-             needed beyond 150 GB, where it determines the parts of an upload
+    head     return size and version; MissingObjectError or FileNotFoundError if the file is absent
+    open     open for reading; a known status pins an object's version, and saves a request for its status
+    read     return a small file's content, and an object's version; None if absent
+    put      write or replace atomically
+    list     return the files in a folder, or below it, sorted by the bytes of the paths
+    delete   delete files, if they exist; return those that cannot be deleted
+    writer   open for writing; the file appears complete when the block ends, or not at all. Files beyond 150 GB need an
+             upper bound of their size, which determines the size of an upload's parts
 """
 
 
@@ -41,21 +41,21 @@ def store_of(path: str) -> Store:
 
 
 def find(path: str) -> InputStatus | None:
-    """Return what `head` does; None if there is nothing, or a folder.
+    """Return the status of a file or an object; None if the path is absent or a folder.
 
     Raises:
-        InputError: If the disk or the store does not answer, or refuses.
+        InputError: If the disk or the store fails, or refuses access.
     """
-    with reading(path), suppress(MissingObjectError, *ABSENT, IsADirectoryError, ValueError):  # a NUL byte
+    with reading(path), suppress(MissingObjectError, *ABSENT, IsADirectoryError, ValueError):  # ValueError: a NUL byte
         return store_of(path).head(path)
     return None
 
 
 def replace_file(path: str, data: Bytes) -> None:
-    """Write or replace a small file or an object at once.
+    """Write or replace a small file or an object atomically.
 
     Raises:
-        OutputError: If the folder, the disk or the store refuses.
+        OutputError: If the folder cannot be created, or the write fails.
     """
     store_of(path).put(path, data)
 
@@ -64,6 +64,6 @@ def open_output(path: str, *, size_bytes: int | None = None) -> AbstractContextM
     """Open a file or an object for sequential writing; it appears complete when the block ends, or not at all.
 
     Raises:
-        OutputError: If the folder, the disk or the store refuses.
+        OutputError: If the folder cannot be created, or a write fails.
     """
     return store_of(path).writer(path, size_bytes=size_bytes)

@@ -45,7 +45,7 @@ def is_stored(path: str) -> bool:
     """Whether a file or an object exists; an object costs a request.
 
     Raises:
-        InputError: If it is not known, since a disk or an object store does not answer, or refuses.
+        InputError: If the disk or the store fails, or refuses access.
     """
     return find(path) is not None
 
@@ -59,24 +59,24 @@ def open_readable(path: str) -> Readable:
     """Open an input for reading ranges.
 
     Raises:
-        OSError: If a local file cannot be opened, or is no file.
+        OSError: If a local file cannot be opened, or is not a file.
         InputError: If an object cannot be read.
     """
     return store_of(path).open(path)
 
 
 def open_stored(path: str) -> io.BufferedReader:
-    """Open a file or an object for reading in binary mode; raises as `open_readable`."""
+    """Open a file or an object for reading in binary mode; raises like `open_readable`."""
     return io.BufferedReader(open_readable(path), _BUFFER_BYTES)
 
 
 def digest_file(path: str) -> str:
-    """Read a file or an object once and return the digest; raises as `digest_blocks`."""
+    """Return the digest of a file or an object; raises like `digest_blocks`."""
     return combine_digests(digest_blocks(path))
 
 
 def digest_blocks(path: str, *, begin: int = 0, end: int | None = None) -> list[bytes]:
-    """Read a file or an object, or its bytes [begin, end), once and return the digests of its blocks.
+    """Return the digests of the blocks of a file or an object, or of its bytes [begin, end).
 
     Raises:
         InputError: If it cannot be read.
@@ -96,10 +96,10 @@ def digest_blocks(path: str, *, begin: int = 0, end: int | None = None) -> list[
 
 
 def map_file(path: str) -> mmap.mmap | bytes:
-    """Map a file into memory, read-only; an object is fetched into an unnamed temporary file.
+    """Map a file into memory, read-only; an object is first downloaded to an unnamed temporary file.
 
     Raises:
-        OSError: If a local file cannot be read, or there is no room for an object.
+        OSError: If a local file cannot be read, or an object does not fit on the disk.
         InputError: If an object cannot be read.
     """
     with open_readable(path) as source:
@@ -116,19 +116,17 @@ def map_file(path: str) -> mmap.mmap | bytes:
 
 
 class ObjectArray:
-    """The items of an object, read-only: each slice is a request, and its items are copies."""
+    """A read-only array in an object; each slice is fetched and copied."""
 
     def __init__(self, file: Readable, dtype: np.dtype[Any], offset: int, count: int | None) -> None:
         room = max(0, file.size_bytes - offset) // dtype.itemsize
         self.size = room if count is None else count
-        """The number of items."""
         self.dtype = dtype
         self._file, self._offset = file, offset
         if self.size > room:
             raise ValueError(f"{room} items of {dtype} follow byte {offset}, fewer than {count}")
 
     def __len__(self) -> int:
-        """Return the number of items."""
         return self.size
 
     def __getitem__(self, items: slice) -> NDArray[Any]:
@@ -139,7 +137,7 @@ class ObjectArray:
 
 
 Items: TypeAlias = "NDArray[Any] | ObjectArray"
-"""Items of a file, mapped, or of an object."""
+"""The items of a mapped file or an object."""
 
 
 def open_items(path: str, dtype: np.dtype[Any], *, offset: int = 0, count: int | None = None) -> Items:
@@ -149,11 +147,11 @@ def open_items(path: str, dtype: np.dtype[Any], *, offset: int = 0, count: int |
         path: The file.
         dtype: Type of an item.
         offset: Byte at which the first item begins.
-        count: Number of items; None: all whole ones up to the end.
+        count: Number of items; None for all whole items up to the end.
 
     Raises:
-        OSError: If a file cannot be read.
-        ValueError: If it is shorter.
+        OSError: If a local file cannot be read.
+        ValueError: If fewer items follow the offset.
         InputError: If an object cannot be read.
     """
     if is_url(path):
@@ -163,12 +161,12 @@ def open_items(path: str, dtype: np.dtype[Any], *, offset: int = 0, count: int |
     return np.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
 
 
-# Inputs as they were planned.
+# Fingerprints of inputs, and checks that inputs are unchanged since planning.
 
 FINGERPRINT_SAMPLES = 16
 FINGERPRINT_SAMPLE_BYTES = 16 << 10
 SPOOLED = "/inputs/stdin"
-"""End of the path of standard input in a work folder, whose fingerprint does not depend on where that is."""
+"""Suffix of a work folder's copy of standard input. Its fingerprint always comes from its bytes, never from an ETag."""
 
 
 def fingerprint_input(path: str) -> str:
@@ -181,15 +179,16 @@ def fingerprint(file: Readable) -> str:
     """Fingerprint an input by its size and 16 samples of its bytes, including the first and the last.
 
     Returns:
-        XXH3-128, hexadecimal; independent of the file's path and time. For an object its version, such as its ETag.
+        XXH3-128, hexadecimal; independent of the file's path and time. For an object, its version, such as its ETag.
 
     Raises:
-        OSError: If it cannot be read; of an object InputError.
+        OSError: If a local file cannot be read.
+        InputError: If an object cannot be read.
     """
     if is_url(file.path) and not file.path.endswith(SPOOLED):
         return file.version
     digest = xxhash.xxh3_128(file.size_bytes.to_bytes(8, "big"))
-    if file.size_bytes <= FINGERPRINT_SAMPLE_BYTES:  # every sample is all of it
+    if file.size_bytes <= FINGERPRINT_SAMPLE_BYTES:  # every sample is the whole file
         digest.update(file.read_at(FINGERPRINT_SAMPLE_BYTES, 0) * FINGERPRINT_SAMPLES)
         return digest.hexdigest()
     last = file.size_bytes - FINGERPRINT_SAMPLE_BYTES
@@ -200,7 +199,7 @@ def fingerprint(file: Readable) -> str:
 
 @contextmanager
 def opened_input(planned: InputStatus) -> Iterator[Readable]:
-    """Open an input and check, now and on closing, that it is unchanged since planning; objects at every read.
+    """Open an input, and check on opening and closing that it is unchanged since planning.
 
     Raises:
         InputError: If it cannot be read, or changed.
@@ -213,7 +212,7 @@ def opened_input(planned: InputStatus) -> Iterator[Readable]:
 
 @contextmanager
 def unchanged(file: Readable, planned: InputStatus) -> Iterator[None]:
-    """Check before and after a block that a file is unchanged since planning: a change may explain the block's error.
+    """Check before and after a block that a file is unchanged since planning, also if the block raises InputError.
 
     Raises:
         InputError: If it cannot be read, or changed.
@@ -238,29 +237,29 @@ def _changed(planned: InputStatus, now: int) -> InputError:
     return InputError(f"{planned.path}: changed while the job was running ({sizes})", hint=hint)
 
 
-# Ranges of many files, one after another.
+# Open many files in order, some of them ahead.
 
 AHEAD = 32
-"""Largest number of files that are opened ahead."""
+"""Number of files that are opened ahead, at most."""
 BYTES_AHEAD = 64 << 20
-"""Largest total size of files that are opened ahead."""
+"""Total size of the extents from which no further file is opened ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """A file or an object, of which the bytes [begin, end) are read forwards."""
+    """A file or an object whose bytes [begin, end) are read sequentially."""
 
     file: InputStatus
-    """Its size reaches to the end of these bytes at least; an object of any version is read if its version is empty."""
+    """Its size must be at least `end`. If its version is empty, any version of an object is read."""
     begin: int
     end: int
 
 
 def open_in_order(extents: Iterable[Extent]) -> Iterator[Readable]:
-    """Yield each extent's file, open until the next one is requested; the bytes of objects are requested ahead.
+    """Yield each extent's file, open until the next one is requested; the bytes of objects are prefetched.
 
     Raises:
-        InputError: If a file cannot be opened, or is not a regular one.
+        InputError: If a file cannot be opened, or is not a regular file.
     """
     left = iter(extents)
     opened: deque[tuple[Readable, int]] = deque()

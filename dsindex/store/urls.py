@@ -1,7 +1,7 @@
-"""Paths and addresses as text: local paths, and `s3:// gs:// az:// https:// hf://`.
+"""Local paths, and addresses that begin with `s3:// gs:// az:// https:// hf://`, as strings.
 
-Both are plain strings; endpoint, region and credentials come from the environment of the machine that makes a request.
-Only a signed web address is more: a Location, which shows no query and has it in `raw`.
+Endpoint, region and credentials come from the environment of the machine that makes a request. Only a signed web
+address contains a secret: it is a Location, a string without the query, which keeps the original in `raw`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OUTPUT_SCHEMES = tuple(scheme for scheme in BUCKET_SCHEMES if scheme != "hf")
 """Schemes of writable stores."""
 SCHEMES = (*BUCKET_SCHEMES, *WEB_SCHEMES)
 HUB_ADDRESS = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?")
-"""Dataset, revision and path of an address on the Hugging Face Hub."""
+"""Matches dataset, revision and path of an address on the Hugging Face Hub."""
 MAGIC = re.compile(r"[*?[]")
 ONLY_INPUTS = "only inputs are read from object stores; copy it to this machine"
 
@@ -40,7 +40,7 @@ class Location(str):
     raw: str
 
     def __new__(cls, text: str) -> Self:
-        """Keep a text, and what of it may be shown."""
+        """Remove user information and query from an address, and keep the original in `raw`."""
         url = URL.match(text)
         self = super().__new__(cls, text if url is None else without_credentials(url[1], text[url.end() :]))
         self.raw = getattr(text, "raw", text)
@@ -69,7 +69,7 @@ def is_url(path: object) -> bool:
 
 
 def split_address(url: str) -> Address:
-    """Split an address.
+    """Split an address into scheme, bucket and key.
 
     >>> split_address("s3://bucket/data/docs.jsonl")
     Address(scheme='s3', bucket='bucket', key='data/docs.jsonl')
@@ -80,12 +80,12 @@ def split_address(url: str) -> Address:
 
 
 def is_web(url: str) -> bool:
-    """Whether an address is of a file on a web server, which has no listing."""
+    """Whether an address is a file on a web server, which cannot be listed."""
     return url.startswith(tuple(f"{scheme}://" for scheme in WEB_SCHEMES))
 
 
 def names_folder(url: str) -> bool:
-    """Whether an address is of a folder: it ends with a slash, or is a bucket."""
+    """Whether an address is a folder: it ends with a slash, or names a whole bucket."""
     return not is_web(url) and (url.endswith("/") or not split_address(url).key)
 
 
@@ -95,13 +95,13 @@ def has_magic(path: str) -> bool:
 
 
 def locate(text: str) -> str:
-    """Return what a user wrote as a path, or as an address that can be read.
+    """Check a path or an address from a user, and return it in its normal form.
 
     >>> locate("https://example.com/a.jsonl?X-Amz-Signature=9f86d0")
     'https://example.com/a.jsonl'
 
     Raises:
-        InputError: If it is an address whose scheme is not read, or that names no bucket.
+        InputError: If an address has an unsupported scheme, a user or password, no bucket, or a key that is not valid.
     """
     if not is_url(text):
         return text
@@ -130,14 +130,14 @@ def locate(text: str) -> str:
     if match is None or MAGIC.search(match[1] + (match[2] or "")):
         hint = "write hf://datasets/ORGANISATION/NAME or …/NAME@REVISION, then a path or a pattern"
         raise InputError(f"{shown}: not the address of a dataset on the Hub", hint=hint)
-    return url if match[3] is not None else f"{url}/"  # all of the dataset
+    return url if match[3] is not None else f"{url}/"  # the whole dataset
 
 
 def locate_output(text: str) -> str:
-    """Return the path or the address of an output or a work folder from a user.
+    """Check the path or address of an output or a work folder from a user, and return it in its normal form.
 
     Raises:
-        InputError: If it is an address at which nothing can be written.
+        InputError: If nothing can be written to an address.
     """
     url = locate(text)
     if not is_url(url):
@@ -152,7 +152,7 @@ def locate_output(text: str) -> str:
 
 
 def located(path: str | os.PathLike[str]) -> str:
-    """Return the path or the address of one dataset.
+    """Check the path or address of one dataset from a user, and return it in its normal form.
 
     Raises:
         InputError: If it is a signed address, a pattern or a folder in a bucket.
@@ -169,15 +169,17 @@ def located(path: str | os.PathLike[str]) -> str:
 
 
 def require_confirmed(address: str, given: Iterable[str], *, hint: str = "") -> None:
-    """Refuse an address that only a file names, unless the user gave one of the same bucket or server.
+    """Refuse an address from a file, unless the user gave an address on the same bucket or server.
+
+    Otherwise an untrusted file could decide which servers this machine contacts.
 
     Args:
         address: The address; a path is never refused.
         given: Paths and addresses from the user.
-        hint: How to confirm it, if not by --contact.
+        hint: How to confirm the address, if not by --contact.
 
     Raises:
-        InputError: If nothing may be requested there.
+        InputError: If the address is refused.
     """
     if is_url(address) and split_address(address)[:2] not in {split_address(each)[:2] for each in given}:
         place = "://".join(split_address(address)[:2])
@@ -197,15 +199,15 @@ def local_paths(paths: Iterable[str]) -> list[str]:
 
 
 def refuse_address(path: str, problem: str, error: type[Exception] = InputError) -> str:
-    """Return a path of this machine.
+    """Return a local path unchanged, and refuse an address.
 
     Args:
-        path: What a user wrote.
+        path: A path or an address from a user.
         problem: Why an address cannot be used.
-        error: What is raised.
+        error: Type of the error.
 
     Raises:
-        Exception: Of that type, if it is an address.
+        Exception: An `error`, if `path` is an address.
     """
     if is_url(path):
         raise error(f"{Location(path)}: {problem}")
@@ -213,7 +215,7 @@ def refuse_address(path: str, problem: str, error: type[Exception] = InputError)
 
 
 def refuse_url(path: str) -> str:
-    """Return a path of this machine, as a training job maps it into memory and other programs read it.
+    """Return a local path unchanged, for files that training jobs and other programs open themselves.
 
     Raises:
         ValueError: If it is an address, which would become a folder `s3:`.
@@ -245,6 +247,6 @@ def joined(folder: str, name: str) -> str:
 
 
 def as_prefix(path: str) -> str:
-    """Return the prefix `x` of `x.bin` or `x.idx`, which is what a shell completes to."""
+    """Return the prefix `x` of `x.bin` or `x.idx`, since shells complete a prefix to a file name."""
     suffix = os.path.splitext(path)[1]
     return path.removesuffix(suffix) if suffix in {".bin", ".idx"} else path

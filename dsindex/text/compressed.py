@@ -27,12 +27,12 @@ Container = Literal["plain", "gzip", "zstd", "bzip2", "xz"]
 HEAD_BYTES = 512
 """Bytes that `detect_container` needs."""
 CHUNK_BYTES = 128 << 10
-"""Compressed bytes read at a time. What follows a member's end is copied, so small members need small chunks."""
+"""Compressed bytes read at a time. Bytes after a member's end are copied, so large chunks make small members slow."""
 PIECE_BYTES = 2 << 20
-"""Most text decoded at a time: 128 KiB of zstd can be 2 GiB."""
+"""Limit on the text decoded at a time: 128 KiB of zstd can be 2 GiB of text."""
 XZ_MEMORY_BYTES = 2 << 30
 ZSTD_WINDOW_LOG = 31
-"""Largest window of a zstd frame, as for `zstd --long=31`; the frame's header says how much it really needs."""
+"""Largest window of a zstd frame, as for `zstd --long=31`; memory is used only for the size in the frame's header."""
 
 SUFFIXES: dict[str, Container] = {
     ".gz": "gzip",
@@ -42,7 +42,7 @@ SUFFIXES: dict[str, Container] = {
     ".bz2": "bzip2",
     ".xz": "xz",
 }
-"""File name suffix → the compression that it promises."""
+"""File name suffix → compression that the name promises."""
 
 _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
 """Bytes 1 to 3 of a skippable frame; the first is 0x50 to 0x5f (RFC 8878, 3.1.2)."""
@@ -61,15 +61,15 @@ _FOREIGN: tuple[tuple[int, bytes, str], ...] = (
     (257, b"ustar", "a tar archive"),
 )
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{", b"\0\0\xfe\xff", b"\0\0\0{")
-"""How text in UTF-16 or UTF-32 begins, with and without a byte order mark."""
+"""First bytes of JSON in UTF-16 or UTF-32, with and without a byte order mark."""
 _ARCHIVE = re.compile(r"\.(tar(\.\w+)?|t[gx]z|tbz2?)$", re.IGNORECASE)
 _MEMBER_NAMES = {"gzip": "member", "zstd": "frame", "bzip2": "stream", "xz": "stream"}
 _MAGIC_BYTES = 10
-"""Bytes by which the begin of a member is recognised."""
+"""Bytes needed to recognize the start of a member."""
 
 
 def detect_container(head: bytes) -> Container:
-    r"""Return how a file is compressed, by its first HEAD_BYTES bytes.
+    r"""Detect the compression of a file from its first HEAD_BYTES bytes.
 
     >>> detect_container(b'{"text": "a"}'), detect_container(b"\x1f\x8b\x08\x00")
     ('plain', 'gzip')
@@ -86,7 +86,7 @@ def detect_container(head: bytes) -> Container:
 
 
 def describe_lfs_pointer(head: bytes) -> str | None:
-    """Return what a file is that begins so, and the remedy, if a clone without Git LFS left a pointer in its place.
+    """Describe a Git LFS pointer and its remedy, given the first bytes of a file; None for any other file.
 
     >>> describe_lfs_pointer(b'{"text": "a"}')
     """
@@ -96,11 +96,11 @@ def describe_lfs_pointer(head: bytes) -> str | None:
 
 
 def require_known(name: str, head: bytes, container: Container) -> None:
-    """Refuse what is known to be no input, by its name and its first HEAD_BYTES bytes.
+    """Refuse a file that cannot be an input, judging by its name and its first HEAD_BYTES bytes.
 
     Raises:
-        InputError: If it is an archive, a Git LFS pointer or of another unsupported kind, or its name promises a
-            compression that its content does not have.
+        InputError: If it is an archive, a Git LFS pointer or another unsupported file, or its name promises a
+            compression but its content is plain.
     """
     promised = SUFFIXES.get(os.path.splitext(name)[1].lower())
     is_plain = container == "plain"
@@ -120,7 +120,7 @@ def require_known(name: str, head: bytes, container: Container) -> None:
 
 
 def decode(path: str, file: Readable, container: Container, *, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
-    """Yield the text of a file from its position on, in pieces of at most `piece_bytes`, none of them empty.
+    """Decompress a file from its position on, and yield non-empty pieces of at most `piece_bytes`.
 
     Raises:
         InputError: If a member is damaged or cut off, or something else follows it.
@@ -137,7 +137,7 @@ def decode(path: str, file: Readable, container: Container, *, piece_bytes: int 
 
     while data := data or file.read(CHUNK_BYTES):
         begin = file.tell() - len(data)
-        if begin and container in ("gzip", "xz") and not (data := data.lstrip(b"\0")):  # padding
+        if begin and container in ("gzip", "xz") and not (data := data.lstrip(b"\0")):  # zeros between members
             continue
         begin = file.tell() - len(data)
         if len(data) >= _MAGIC_BYTES and detect_container(data) != container:
@@ -160,7 +160,7 @@ def measure_compression(path: str, container: Container, *, num_bytes: int | Non
     """Return the compressed bytes per byte of text, measured on the first `num_bytes` of the file, or on all of it.
 
     Raises:
-        InputError: If the file cannot be read, is damaged or cut off there.
+        InputError: If the file cannot be read, or is damaged or truncated in these bytes.
     """
     text_bytes = 0
     with open_readable(path) as file:
@@ -172,7 +172,7 @@ def measure_compression(path: str, container: Container, *, num_bytes: int | Non
 
 
 def _library(container: Container) -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:
-    """Return a function that makes decompressors, and the errors they raise. Libraries are loaded when needed."""
+    """Import a compression's library, and return a function that makes decompressors, and the errors they raise."""
     if container == "gzip":
         from isal import igzip_lib
 

@@ -39,7 +39,7 @@ _TYPE_NAMES = {
 
 
 def type_name(value: object) -> str:
-    """Return the type of a JSON value in words; a table may have bytes."""
+    """Return the type of a JSON value in words; bytes are a table's text that is not UTF-8."""
     return _TYPE_NAMES.get(type(value), "a text that is not UTF-8")
 
 
@@ -66,13 +66,13 @@ def parse_record(line: bytes) -> dict[str, Any]:
         raise RecordProblem("bad-json", "a byte order mark, which only the start of a file may have")
     try:
         record = _DECODER.decode(text)
-    except RecursionError:  # the caller's stack is deep as well
+    except RecursionError:  # the caller's stack may be deep, too
         raise RecordProblem("bad-json", _TOO_DEEP) from None
     except json.JSONDecodeError as error:
         is_part = error.msg == "Extra data" or error.pos >= len(text.rstrip())
         hint = _OF_ARRAY if text.lstrip().startswith("[") else _OF_SEVERAL_LINES if is_part else ""
         hint = hint or (_OF_PLAIN_TEXT if error.pos == 0 else "")
-        what = error.msg.removesuffix(" at")  # "Unterminated string starting at"
+        what = error.msg.removesuffix(" at")  # as in "Unterminated string starting at"
         raise RecordProblem("bad-json", f"not valid JSON: {what} at column {error.pos + 1}{hint}") from error
     if not isinstance(record, dict):
         is_list = isinstance(record, list)
@@ -101,7 +101,7 @@ def find_value(record: dict[str, object], path: Path) -> object:
     """Return the value at a path.
 
     Raises:
-        RecordProblem: If the path leads nowhere.
+        RecordProblem: If a key is missing, or a value before the end of the path is not an object.
 
     >>> find_value({"a": {"b": 1}}, ("a", "b"))
     1
@@ -128,7 +128,7 @@ def find_value(record: dict[str, object], path: Path) -> object:
 
 
 def show_path(path: Path) -> str:
-    """Return a path as it is written in an option.
+    """Return a path as a user writes it in an option.
 
     >>> show_path(("meta", "my text"))
     '.meta."my text"'
@@ -146,7 +146,7 @@ def show_place(path: Path) -> str:
 
 
 def is_too_deep(line: bytes) -> bool:
-    """Tell whether brackets outside strings nest deeper than MAX_NESTING; cheap for lines with few brackets."""
+    """Whether brackets outside strings nest deeper than MAX_NESTING; cheap for lines with few brackets."""
     if line.count(b"{") + line.count(b"[") <= MAX_NESTING:
         return False
     # Maps "[" to "{" and "]" to "}": 0x5b | 0x20 = 0x7b, 0x5d | 0x20 = 0x7d.
@@ -157,7 +157,7 @@ def is_too_deep(line: bytes) -> bool:
 
 
 def find_fault(value: object) -> str | None:
-    """Describe a value that is not a string or a list of strings; None if it is one."""
+    """Describe what is wrong with a value that must be a string or a list of strings; None if nothing is wrong."""
     if isinstance(value, str):
         return _find_surrogate(value)
     if not isinstance(value, list):
@@ -170,7 +170,7 @@ def find_fault(value: object) -> str | None:
 
 
 def _find_surrogate(text: str) -> str | None:
-    r"""Describe the first lone surrogate (\ud800 to \udfff) of a text, which UTF-8 cannot encode; None without one."""
+    r"""Describe a text's first lone surrogate (\ud800 to \udfff), which UTF-8 cannot encode; None if it has none."""
     if text.isascii():
         return None
     try:
@@ -188,20 +188,20 @@ def _show_keys(record: dict[str, object]) -> str:
     return f"{', '.join(shown[:_SHOWN_KEYS])}{more}"
 
 
-# Texts of several keys that become one.
+# Join the texts of several keys.
 
 JOINED = "text"
-"""Name of the output of several keys that are joined."""
+"""Name of the output with the joined texts."""
 
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
 def decode_separator(text: str) -> str:
-    r"""Return a separator as it is written in an option, with its escapes \n, \t and \\ decoded.
+    r"""Decode the escapes \n, \t and \\ in a separator from an option.
 
     Raises:
-        ValueError: If it has another escape, or characters without an encoding in UTF-8.
+        ValueError: If it has another escape, or a lone surrogate, which UTF-8 cannot encode.
 
     >>> decode_separator(r"\n--\\")
     '\n--\\'

@@ -20,9 +20,9 @@ TableFormat: TypeAlias = Literal["parquet", "arrow-file", "arrow-stream"]
 Format: TypeAlias = Literal["jsonl", "lines", "document"] | TableFormat
 """JSON lines; plain text with a document per line or per file; tables."""
 InputFormat: TypeAlias = Literal["auto", "jsonl", "lines", "document"]
-"""The formats that can be asked for; Parquet and Arrow are detected from the content."""
+"""The formats that a user can choose; Parquet and Arrow are detected from the content."""
 Columns: TypeAlias = "Mapping[str, tuple[str, ...]]"
-"""Names of the fields that lead to each wanted column of a table, by its name."""
+"""Name of each wanted column → names of the fields that lead to it in the table's schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +34,12 @@ class InputForm:
 
     @property
     def is_table(self) -> bool:
-        """Whether its records are rows."""
+        """Whether the records are rows of a table."""
         return self.format in TABLES
 
     @property
     def can_seek(self) -> bool:
-        """Whether it can be cut anywhere, by bytes."""
+        """Whether the input can be split at any byte."""
         return self.container == "plain" and self.format in ("jsonl", "lines")
 
 
@@ -49,46 +49,46 @@ TABLES: frozenset[Format] = frozenset({"parquet", "arrow-file", "arrow-stream"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPart(InputStatus):
-    """A part of a file that is read by itself: the lines that begin in it, or a range of row groups."""
+    """A part of a file that can be read independently: the lines that begin in it, or a range of row groups."""
 
     form: InputForm = JSON_LINES
     begin: int = 0
     """First byte of the part; in a table, the first row group. A compressed file has one part."""
     end: int
     stored_bytes: int = 0
-    """Size of the part in the file, or of its first records if only those are wanted."""
+    """Size of the part in the file, or of its first records if only those are read."""
     text_bytes: int = 0
-    """Size of its text, an estimate if it is compressed; for a table, the size of the wanted columns."""
+    """Size of the part's text, estimated if it is compressed; for a table, the size of the wanted columns."""
 
     @classmethod
     def of(cls, file: InputStatus, form: InputForm = JSON_LINES) -> TextPart:
-        """Return the whole of a file, by its bytes."""
+        """Return a part with all bytes of a file."""
         size = file.size_bytes
         return cls(path=file.path, size_bytes=size, version=file.version, form=form, end=size, stored_bytes=size)
 
 
 _TAIL_BYTES = 8
 _PARQUET = (b"PAR1", b"PARE")
-"""Plain and encrypted; reading the latter says what is wrong."""
+"""Magic bytes of Parquet, plain and encrypted. An encrypted file is refused when it is opened, with the reason."""
 _OTHER_SUFFIXES = {
     ".txt": "choose --input-format lines (each line is a document) or --input-format document (each file is one)",
     **dict.fromkeys((".csv", ".tsv"), "write it as Parquet"),
     **dict.fromkeys((".parquet", ".arrow", ".feather"), "unpack it, or fetch it again"),
 }
-"""Suffix of a file that is not JSON lines → what to do with it, if it is not a table either."""
+"""Suffix of a file that is neither JSON lines nor a table → hint."""
 
 
 def detect_form(file: Readable, *, shown_as: str, wanted: InputFormat = "auto") -> InputForm:
-    """Return the compression and the format of a file: both from its content; without a table, the wanted format.
+    """Detect the compression of a file, and its format if it is a table; any other file has the wanted format.
 
     Args:
         file: The file or the object.
-        shown_as: Its name, for messages.
+        shown_as: The file's name in messages.
         wanted: The format of a file that is not a table.
 
     Raises:
-        InputError: If it is of a kind that is not supported, or its name promises another.
-        OSError: If it cannot be read.
+        InputError: If the format is not supported, or does not match the suffix.
+        OSError: If the file cannot be read.
     """
     head = file.read_at(HEAD_BYTES, 0)
     container = detect_container(head)
@@ -106,9 +106,9 @@ def detect_form(file: Readable, *, shown_as: str, wanted: InputFormat = "auto") 
 
 
 def _detect_table(file: Readable, head: bytes) -> TableFormat | None:
-    """Return the format of a table, also if it is truncated: reading it says what is wrong."""
+    """Return the format of a table, even if it is truncated, so that reading it reports why; None for other files."""
     if head.startswith(_PARQUET):
-        # 0x15 begins a page header or footer, which tells a Parquet file that is cut off from text.
+        # Text may begin with PAR1, too; in a truncated Parquet file, the next byte begins a page header: 0x15.
         tail = file.read_at(_TAIL_BYTES, max(0, file.size_bytes - _TAIL_BYTES))
         return "parquet" if tail.endswith(_PARQUET) or head[4:5] == b"\x15" else None
     if head.startswith(b"ARROW1\0\0"):

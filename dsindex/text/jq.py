@@ -5,11 +5,11 @@ rest is a jq filter, which is applied to **each element** if the field is a list
 selected if the filter returns anything but `null` and `false` for it (`select` returns the element itself or nothing).
 Without a filter every element is selected. `.conversations[] | …` means the same.
 
-What reaches beyond the record is refused when it is called: the environment, the clock, other inputs, files.
+Functions that reach beyond the record fail when they are called: the environment, the clock, other inputs, files.
 
-jq holds the GIL and cannot be interrupted: `def f: f; f` would stop a whole process, where not even SIGTERM is handled.
-So every thread that needs jq has a child process, with limits on CPU time and memory that the kernel enforces. The
-output does not depend on them: a program that exceeds one ends the job.
+jq holds the GIL and cannot be interrupted: `def f: f; f` would hang the whole process, which would not even handle
+SIGTERM. So every thread that uses jq has a child process, whose CPU time and memory the kernel limits. The output does
+not depend on the limits: a program that exceeds one ends the job.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RECORD_SECONDS = 10.0
 """CPU time for one record; jq takes a second for about 20 MB."""
 SECONDS_PER_BYTE = 1e-6
 MEMORY_BYTES = 4 << 30
-"""Address space of a child, beyond what its records take."""
+"""Address space of a child, plus MEMORY_PER_BYTE for each byte of its records."""
 MEMORY_PER_BYTE = 100
 TOO_DEEP = {"error": "the record is nested too deep"}
 
@@ -52,7 +52,7 @@ _REFUSED = (
     *("modulemeta", "get_search_list", "debug", "debug(f)", "stderr", "halt", "halt_error", "halt_error(f)"),
 )
 _PRELUDE = " ".join(f"def {name}: error(\"'{name.removesuffix('(f)')}' {_NOT_ALLOWED}\");" for name in _REFUSED)
-"""Stands before the program, in place of jq's own functions of these names; `import` may only be the very first."""
+"""Precedes the program and replaces jq's functions of these names; `import` fails, since it must come first."""
 _HEAD = re.compile(
     r"""\s*\.(?:(?P<name>[A-Za-z_]\w*)|(?P<quoted>"[^"\\]+")|\[\s*(?P<bracket>"[^"\\]+")\s*\])
         \s*(?:\[\s*\]\s*)?(?:\|(?P<rest>.*))?\s*$""",
@@ -64,26 +64,26 @@ _WHOLE_LIST = re.compile(
         (?![\w:]))""",
     re.VERBOSE,
 )
-"""The beginning of a filter that fails on a message."""
+"""Matches the start of a filter for whole lists, which would fail on a single message."""
 _SHOWN_CHARACTERS = 1000
 """Limit on jq's error messages, which may quote the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskPattern:
-    """A pattern for what is excluded from training: a field, or elements of it. Made by `parse_mask_pattern`."""
+    """A pattern that excludes a field, or elements of it, from training. Made by `parse_mask_pattern`."""
 
     pattern: str
     field: str
     rest: str
-    """The filter of an element."""
+    """The filter that is applied to each element."""
 
 
 class Patterns:
     """Patterns that are evaluated on the same records. Picklable and thread-safe.
 
-    They are one jq program, which parses a record once. Fields are read only if all conditions hold, and masks look at
-    the fields. For the condition `.a`, the field `.b` and the mask `.b | .c`:
+    They become one jq program, so that a record is parsed once. Fields are read only if all conditions hold, and masks
+    are applied to the fields. The program for the condition `.a`, the field `.b` and the mask `.b | .c` is:
 
         [(try {value: ([(.a)] | any)} catch {error: .})] as $holds
         | (if ($holds | all(.value)) then [(try {values: [(.b)]} catch {error: .})] else [] end) as $fields
@@ -91,13 +91,13 @@ class Patterns:
             ($fields[0].values[0]? | if type == "array" then .[] else . end | try ([(.c)] | any) catch {error: .})]]}
 
     Args:
-        fields: The pattern of each value to read from a record, by its name.
-        masks: Selections; their fields must be among `fields`.
-        conditions: Programs of which a record must satisfy every one: at least one of a program's results must be
-            neither null nor false.
+        fields: Name → pattern of each value to read from a record.
+        masks: Mask patterns, whose fields must be among `fields`.
+        conditions: Programs that a record must all satisfy: at least one of a program's results must be neither null
+            nor false.
 
     Raises:
-        InputError: If a pattern is not jq.
+        InputError: If a pattern is not valid jq.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Patterns:
     ) -> None:
         self.fields, self.masks, self.conditions = dict(fields), tuple(masks), tuple(conditions)
         for pattern in (*conditions, *fields.values()):
-            _run(pattern, pattern)  # alone, so that an unbalanced bracket cannot affect the program around it
+            _run(pattern, pattern)  # first alone, since an unbalanced bracket could change the program around it
         for mask in masks:
             _run(mask.rest, mask.pattern)
         names = list(fields)
@@ -125,7 +125,7 @@ class Patterns:
         _run(self._program, self._shown)
 
     def read(self, record: Mapping[str, Any] | bytes) -> PatternAnswers:
-        """Evaluate the patterns on one record, or its JSON in UTF-8; a record that jq cannot read fails them all."""
+        """Evaluate the patterns on one record, or its JSON in UTF-8; all patterns fail if jq cannot read the record."""
         try:
             line = record if isinstance(record, bytes) else json.dumps(record, ensure_ascii=False).encode()
         except RecursionError:
@@ -177,7 +177,7 @@ class PatternAnswers:
         return values[0] if values else None
 
     def selected(self, number: int) -> list[bool]:
-        """Return for each element of a mask's field, or for its single value, whether the mask selects it.
+        """Return whether a mask selects each element of its field, or the field itself if it is not a list.
 
         Args:
             number: Number of the mask in the order passed to `Patterns`; its field must have a value.
@@ -208,16 +208,16 @@ def _shorten(message: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def open_patterns(fields: tuple[tuple[str, str], ...], conditions: tuple[str, ...] = ()) -> Patterns:
-    """Return the process-wide Patterns for these arguments: jq takes 20 ms to compile a program.
+    """Return the cached Patterns for these arguments: jq takes 20 ms to compile a program.
 
     Raises:
-        InputError: If a pattern is not jq.
+        InputError: If a pattern is not valid jq.
     """
     return Patterns(dict(fields), conditions=conditions)
 
 
 def name_patterns(patterns: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
-    """Return patterns by name; of a list, the last part of each path is its name.
+    """Return patterns by name; in a list, the last key of each path is its name.
 
     Raises:
         InputError: If the name of a pattern cannot be determined.
@@ -241,8 +241,7 @@ def parse_mask_pattern(pattern: str) -> MaskPattern:
     """Parse `.field` or `.field | filter`.
 
     Raises:
-        InputError: If the pattern does not begin with a single field, or the filter with something that only a whole
-            list has.
+        InputError: If the pattern does not begin with a single field, or its filter is for a whole list.
 
     >>> parse_mask_pattern('.conversations | select(.from == "human")').field
     'conversations'
@@ -265,22 +264,22 @@ _thread = threading.local()
 
 
 class _RunawayError(Exception):
-    """A program exceeds a limit, which the message names."""
+    """A program exceeded the limit that the message names."""
 
 
 def _run(program: str, pattern: str, lines: Sequence[bytes] = ()) -> list[dict[str, Any]]:
-    """Return the one result of a jq program for each line of JSON, an object; or `{"error": …}` if it fails.
+    """Return a jq program's result, one object for each line of JSON; `{"error": …}` for a line on which it fails.
 
     Raises:
-        InputError: If the program does not compile, or takes too long or too much memory; it names the pattern.
+        InputError: If the program does not compile, or takes too long or too much memory; the message shows `pattern`.
     """
     child = getattr(_thread, "child", None)
-    if child is None or child.owner != os.getpid():  # a fork has copies of its parent's connections
+    if child is None or child.owner != os.getpid():  # a forked process must not use its parent's child
         child = _thread.child = _Child()
     try:
         answers = child.run(program, lines)
     except BaseException as error:
-        _thread.child = None  # it is gone, or may still answer
+        _thread.child = None  # the child is gone, or may still send the answer to this request
         if not isinstance(error, _RunawayError):
             raise
         if len(lines) > 1:
@@ -303,7 +302,7 @@ class _Child:
     """A child process and the connection to it."""
 
     def __init__(self) -> None:
-        import jq  # noqa: F401 - says now that it is not installed
+        import jq  # noqa: F401 - fails here, not in the child, if jq is not installed
 
         self.owner = os.getpid()
         self._connection, other = multiprocessing.Pipe()
@@ -312,7 +311,7 @@ class _Child:
                 [sys.executable, "-P", "-m", __name__, str(other.fileno()), str(RECORD_SECONDS), str(MEMORY_BYTES)],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 pass_fds=[other.fileno()],
-                process_group=0,  # Ctrl-C is for the driver
+                process_group=0,  # Ctrl-C must not kill it before the driver decides
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -337,7 +336,7 @@ def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
 
 
 def _serve(connection: Connection, seconds: float, memory_bytes: int) -> None:
-    """Answer requests until the parent is gone: to a program and lines, the answers, or why the program is refused."""
+    """Run programs on lines until the parent ends: send the answers, or the error if a program does not compile."""
     import jq
 
     compiled = functools.lru_cache(maxsize=16)(jq.compile)
@@ -348,7 +347,7 @@ def _serve(connection: Connection, seconds: float, memory_bytes: int) -> None:
         try:
             [answer] = program.input_text(line.decode()).all()
             return marshal.dumps(answer)
-        except RecursionError:  # releases of Python word it differently, and the reason is in the output
+        except RecursionError:  # not str(error): its wording depends on the Python release, and the output must not
             return marshal.dumps(TOO_DEEP)
         except (ValueError, TypeError) as error:
             return marshal.dumps({"error": str(error)})

@@ -1,4 +1,4 @@
-"""The tokens of documents as they are on disk, in the layouts of Megatron-LM and Modalities."""
+"""Lay out the tokens of documents as Megatron-LM and Modalities store them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaidOutDocuments:
-    """A batch in its layout on disk."""
+    """A batch of documents as stored on disk."""
 
     tokens: NDArray[Any]
-    """Token ids in their type on disk, including EOD; shape [tokens]."""
+    """Token ids in the on-disk type, including EOD; shape [tokens]."""
     sequence_lengths: NDArray[np.int64]
     """Tokens of each sequence including EOD, never 0; shape [sequences]."""
     sequences_per_document: NDArray[np.int64]
@@ -41,22 +41,22 @@ def lay_out_documents(
     layout: Literal["keep", "eod", "pbin"] = "keep",
     vocabulary_size: int,
 ) -> LaidOutDocuments:
-    """Arrange encoded texts as documents of Megatron-LM, or of Modalities.
+    """Arrange encoded texts as documents of Megatron-LM or Modalities.
 
-    As by Megatron's preprocess_data.py, a text without ids adds no sequence, and EOD is appended to the last sequence
-    of a document that has any token.
+    As in Megatron's preprocess_data.py, a text without tokens adds no sequence, and EOD is appended to the last
+    sequence of a document that has tokens.
 
     Args:
         batch: The ids of all texts; for Modalities, one text per document.
         dtype: Token type on disk.
-        eod_id: The EOD token; None to append none.
-        layout: What a document without tokens becomes: `keep` for one of no sequence, `eod` for one of EOD alone, as by
-            preprocess_data_fast.py. Modalities (`pbin`) drops it, and appends no EOD to a document that ends with one.
-        vocabulary_size: Larger token ids are refused.
+        eod_id: The EOD token; None to append no EOD.
+        layout: How a document without tokens is stored: without a sequence (`keep`), or as EOD alone (`eod`), as in
+            preprocess_data_fast.py. Modalities (`pbin`) drops it, and appends no EOD to a document that ends with EOD.
+        vocabulary_size: Token ids of this size or more are refused.
 
     Raises:
         TokenizerError: If an id is outside the vocabulary.
-        OverflowError: If an id does not fit.
+        OverflowError: If an id does not fit `dtype`.
 
     Source: docs/formats.md sections 1 and 3; Megatron-LM tools/preprocess_data.py, Encoder.encode, and
     IndexedDatasetBuilder.add_documents, which preprocess_data_fast.py calls.
@@ -100,7 +100,7 @@ def check_ids(tokens: NDArray[np.integer[Any]], vocabulary_size: int) -> None:
     """Refuse token ids outside the vocabulary.
 
     Raises:
-        TokenizerError: Naming the largest.
+        TokenizerError: If there is one; the message names the largest id.
     """
     if tokens.size and int(tokens.max()) >= vocabulary_size:
         raise TokenizerError(

@@ -1,4 +1,4 @@
-"""Read a part of an input of any form, or a list of whole small ones: as blocks of records, or as lines of JSON."""
+"""Read a part of an input in any format, or many small inputs, as blocks of records or as lines of JSON."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 Block = TypeVar("Block", bound="RecordBlock | LineBlock")
 
 JOINED_LINES, JOINED_BYTES = 1024, 512 << 10
-"""Small files are joined until they have so many lines, or bytes of text."""
+"""Small files are joined into blocks of about this many lines or bytes of text."""
 FILE_COUNTS = np.dtype([("lines", "<i8"), ("blank", "<i8"), ("text_bytes", "<i8")])
-"""The counts of a part."""
+"""The counts of one part, as a row of an array."""
 
 
 class TaskReader:
     """One pass over the parts of a task.
 
     Args:
-        parts: A part of any file, or small files as a whole.
+        parts: One part of a file, or many whole small files.
     """
 
     def __init__(self, parts: Sequence[TextPart]) -> None:
         self._parts = parts
         self.counts = np.zeros(len(parts), FILE_COUNTS)
-        """The counts of each part, shape [parts], once all records were read."""
+        """The counts of each part, shape [parts]; complete once all records are read."""
         self.fingerprints = [""] * len(parts)
-        """The fingerprint of each part's file, once it was read."""
+        """The fingerprint of each part's file; empty until the part is read."""
 
     def records(
         self,
@@ -47,11 +47,11 @@ class TaskReader:
         block_bytes: int = DEFAULT_BLOCK_BYTES,
         max_record_bytes: int = LARGEST_RECORD_BYTES,
     ) -> Iterator[RecordBlock]:
-        """Yield the records, in order, with the number of each one's part.
+        """Yield the records in order, each with the number of its part.
 
         Lines end at newline bytes. A UTF-8 byte order mark at the start of a file is skipped. A line of JSON whitespace
-        is counted but is no record. Rows of tables are records whose keys are the columns; a document of plain text has
-        the key `text`. Bad records are returned, not raised.
+        is counted, but is not a record. Rows of tables are records whose keys are the columns; a document of plain text
+        has the key `text`. Bad records are returned, not raised.
 
         Args:
             selection: The records to keep and the values to read.
@@ -59,7 +59,7 @@ class TaskReader:
             max_record_bytes: A longer line (without newline) is bad.
 
         Returns:
-            Blocks of any number of records; the same records for any cut into parts and blocks.
+            Blocks of records; the records do not depend on how the input is cut into parts and blocks.
 
         Raises:
             InputError: If a file cannot be read, has changed or is damaged, or does not have the wanted columns.
@@ -70,7 +70,7 @@ class TaskReader:
         def read(number: int, part: TextPart, file: Readable) -> Iterator[LineBlock] | Iterator[RecordBlock]:
             if not part.form.is_table or selections[number].paths is None:
                 return _read_lines(part, file, block_bytes, max_record_bytes)
-            from dsindex.text.tables import read_table_records  # loads more of pyarrow
+            from dsindex.text.tables import read_table_records  # imported late: it loads more of pyarrow
 
             return read_table_records(
                 number, part, file, selections[number], block_bytes=block_bytes, max_record_bytes=max_record_bytes
@@ -86,11 +86,11 @@ class TaskReader:
             yield records
 
     def lines(self, *, block_bytes: int, max_line_bytes: int) -> Iterator[tuple[int, LineBlock]]:
-        """Yield the records as lines of JSON, with the number of each block's part; raises as `records`."""
+        """Yield the records as lines of JSON, with the number of each block's part; raises like `records`."""
         return self._read(lambda _, part, file: _read_lines(part, file, block_bytes, max_line_bytes))
 
     def _read(self, read: Callable[[int, TextPart, Readable], Iterator[Block]]) -> Iterator[tuple[int, Block]]:
-        is_alone = len(self._parts) == 1  # perhaps a range of a file: its reader says what it will read
+        is_alone = len(self._parts) == 1  # perhaps a range of a file: `read` announces the bytes itself
         extents = (Extent(file=part, begin=0, end=0 if is_alone else part.size_bytes) for part in self._parts)
         for number, (part, file) in enumerate(zip(self._parts, open_in_order(extents), strict=True)):
             counts = self.counts[number]
@@ -103,7 +103,7 @@ class TaskReader:
 
 
 def _join(numbered: Iterator[tuple[int, Block]], *, joins: bool) -> Iterator[Block | LineBlock]:
-    """Join the lines of small files, which are then parsed and encoded together."""
+    """Join the lines of small files, so that they are parsed and encoded together."""
     held: list[tuple[int, LineBlock]] = []
     num_lines = num_bytes = 0
     for number, block in numbered:

@@ -1,10 +1,10 @@
 """Read parts of JSONL text as blocks of records: the wanted values in columns, and the bad records.
 
 `Selection.read_line`, and so `json.loads`, defines what a record is. msgspec reads whole blocks several times as fast,
-and is stricter: it refuses NaN, infinities, lone surrogates and whatever is no JSON; of equal keys it takes the last. A
-block with a line that it refuses is read line by line, and such a line by `json.loads`. It is laxer in two ways, which
-are checked for each block: it takes a newline for a space, and skips text that is not UTF-8. Values that no key wants
-may nest somewhat deeper than for `json.loads`.
+and is stricter: it refuses NaN, infinities, lone surrogates and everything that is not JSON. A block that it refuses is
+decoded line by line, and a line that it refuses is read by `json.loads`. msgspec is laxer in two ways, which are
+checked for each block: it allows a newline inside a record, and text that is not UTF-8 in values that no key reads.
+Such values may also nest somewhat deeper than in `json.loads`. Both take the last one of duplicate keys.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 Indices: TypeAlias = "NDArray[np.int64]"
 Decoder: TypeAlias = "Callable[[memoryview[int], int], list[list[Any]] | None]"
-"""Takes so many lines; returns the values at each path, of each; None if `json.loads` must decide on one of them."""
+"""Decodes lines, given their number; returns the values of each key, or None if `json.loads` must judge a line."""
 
 DEFAULT_BLOCK_BYTES = 2 << 20
-"""Small enough that gigatoken does not divide a block among threads; 1 MiB is slower."""
+"""Bytes of text parsed at a time: few enough that gigatoken uses one thread for a block; 1 MiB is slower."""
 
 
 def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlock:
-    """Return the records of lines that a selection keeps, and the bad ones."""
+    """Return the records of a block that a selection keeps, and the bad records."""
     by_key = selection.alternatives if selection.vocabulary_size is None else None
     decoder = None if by_key is None else _open_decoder(by_key, selection.takes_lists)
     parsed = decoder and _decode_block(block, decoder, selection, limit)
@@ -51,7 +51,7 @@ def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlo
 def _records(
     block: LineBlock, records: Indices, blank: Indices, columns: dict[str, Column], bad: Sequence[BadRecord] = ()
 ) -> RecordBlock:
-    """Return some of the lines of a block as records, given the numbers of these and of the blank ones."""
+    """Return a block's records, given the numbers of the lines that are records, and of the blank lines."""
 
     def read_line(part: int, line: int) -> bytes:
         [number] = np.flatnonzero((block.parts == part) & (block.lines == line))
@@ -72,7 +72,7 @@ def _records(
 
 @functools.lru_cache(maxsize=16)
 def _open_decoder(by_key: tuple[tuple[Path, ...], ...], takes_lists: bool) -> Decoder:
-    """Return the decoder of the texts at the paths of each key, none of which leads through the value of another."""
+    """Return the decoder of each key's texts, given its paths; no path may lead through the value of another."""
     kind: Any = str | list[str] if takes_lists else str
     optional = {path for paths in by_key if len(paths) > 1 for path in paths}
     tree: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def _open_decoder(by_key: tuple[tuple[Path, ...], ...], takes_lists: bool) -> De
 
     def decode(lines: memoryview[int], num_lines: int) -> list[list[Any]] | None:
         whole = pa.py_buffer(np.array([0, len(lines)], np.int64))
-        try:  # as one large string, which takes a fraction of the time of bytes.decode
+        try:  # check UTF-8 as one large string, in a fraction of the time of bytes.decode
             pa.LargeStringArray.from_buffers(1, whole, pa.py_buffer(lines)).validate(full=True)
             records = decoder.decode_lines(lines)
         except (pa.ArrowInvalid, msgspec.MsgspecError, RecursionError):
@@ -112,7 +112,7 @@ def _first_text(names: tuple[str, ...], record: object) -> Any:  # noqa: ANN401 
 
 
 def _struct(tree: dict[str, Any]) -> Any:  # noqa: ANN401 - a type
-    """Return a type with a field for each key: of its type, or for a branch of the tree, another such type."""
+    """Return a msgspec type with a field for each key of a tree; a branch becomes a nested type."""
     fields = []
     for number, (key, kind) in enumerate(tree.items()):
         default = None if type(None) in get_args(kind) else msgspec.NODEFAULT
@@ -122,11 +122,11 @@ def _struct(tree: dict[str, Any]) -> Any:  # noqa: ANN401 - a type
 
 
 def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limit: int) -> RecordBlock | None:
-    """Parse a block at once; None if a line of it is to be looked at by itself."""
-    numbers = np.flatnonzero(block.sizes)  # the others are blank
+    """Parse a block at once; return None if it must be parsed line by line."""
+    numbers = np.flatnonzero(block.sizes)  # empty lines are blank
     if not len(numbers) or block.sizes.max() > limit:
         return None
-    # No record has a newline inside, and no line two records: each line begins and ends one, and they are as many.
+    # Each line must begin with { and end with }. If there are also as many records as lines, each line is one record.
     octets = np.frombuffer(block.data, np.uint8)
     starts, lasts = block.starts[numbers], block.ends[numbers] - 1
     lasts -= octets[lasts] == ord("\r")
@@ -139,7 +139,7 @@ def _decode_block(block: LineBlock, decoder: Decoder, selection: Selection, limi
 
 
 def _parse_lines(block: LineBlock, decoder: Decoder | None, selection: Selection, limit: int) -> RecordBlock:
-    """Parse a block line by line; this defines what its records are."""
+    """Parse a block line by line; the result is the reference for `_decode_block`."""
     judgements: dict[int, Judgement] = {}
     blank: list[int] = []
     unread: dict[int, bytes] = {}

@@ -1,4 +1,4 @@
-"""What a build reads from its records: which are kept, and the values of its keys.
+"""Which records a build keeps, and which values it reads from them.
 
 A key is the name of a top-level key, a path or a jq program:
 
@@ -6,12 +6,12 @@ A key is the name of a top-level key, a path or a jq program:
     text|content      the first of these top-level keys that is not null
     .meta.text        a path: the key `text` of the object under `meta`; also `."my key".x` and `.["a b"].x`
     body=.meta.text   the same path, for an output that is named `body` instead of `meta.text`
-    body=.a + .b      any other text that begins with a dot is a jq program, whose output must have a name
+    body=.a + .b      any other text that begins with a dot is a jq program, whose output needs a name
 
 An exact name that begins with a dot, or contains `=.` or `|`, is written as a path: `.".name"`, `."a=.b"`, `."a|b"`.
 
-`Selection.read_line` is the reference for names and paths, which `records.py` reads by blocks of lines; jq (`jq.py`)
-reads only programs and conditions, since it takes ten times as long for a line.
+`Selection.read_line` is the reference for names and paths, which `records.py` reads from whole blocks of lines. jq
+(`jq.py`) runs only programs and conditions, since it takes ten times as long per line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dsindex.text.jq import PatternAnswers
 
 MAX_PATH_KEYS = 64
-"""Keys of a path that is read by blocks."""
+"""Values at longer paths are read line by line, not from whole blocks of lines."""
 _NAMED = re.compile(r"(?P<name>[^=]+)=(?P<source>\..*)", re.DOTALL)
 _STEP = re.compile(
     r"""\.(?P<name>[A-Za-z_]\w*) | \.?\s*\[\s*(?P<bracket>"(?:[^"\\]|\\.)*")\s*\] | \.(?P<quoted>"(?:[^"\\]|\\.)*")""",
@@ -47,25 +47,25 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 Values: TypeAlias = list[Any]
 """One value for each key: a text or token ids, or a list of them."""
 Judgement: TypeAlias = Values | str | None
-"""A record's values, the reason why the line is no record, or None if the condition leaves it out."""
+"""A record's values, the reason why the line is a bad record, or None if the condition excludes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextKey:
-    """One value of a record, and the name of the output that it becomes."""
+    """One value to read from each record, and the name of its output."""
 
     name: str
-    """Name of the column and of the output; of a jq program without one, the program."""
+    """Name of the column and of the output; a jq program without a name is its own name."""
     path: Path | None = None
-    """The keys that lead to the value; of an exact name, the name alone. None for a jq program."""
+    """The keys that lead to the value, which for an exact name is the name alone; None for a jq program."""
     program: str | None = None
     """The jq program; None for a name or a path."""
     other_names: tuple[str, ...] = ()
-    """Names that are looked for, in order, where a record has nothing or null under the first one."""
+    """Names to try, in order, if the first one is missing in a record or null."""
 
 
 def parse_key(text: str) -> TextKey:
-    """Parse a key as it is written in an option; a jq program is not compiled.
+    """Parse a key from an option, without compiling a jq program.
 
     >>> parse_key("meta.text").path, parse_key('.meta."my text"').path
     (('meta.text',), ('meta', 'my text'))
@@ -92,15 +92,15 @@ class Selection:
     keys: tuple[TextKey, ...]
     """The keys, whose names differ."""
     where: str | None = None
-    """A jq program; a record is left out if all its results are null or false."""
+    """A jq program; a record is excluded if all results are null or false."""
     join: str | None = None
-    """The separator with which the texts of all keys become one; None to keep them apart."""
+    """The separator that joins the texts of all keys; None to keep them apart."""
     vocabulary_size: int | None = None
-    """The values are token ids of a vocabulary of this size; None for texts."""
+    """Size of the vocabulary if the values are token ids; None for texts."""
     takes_lists: bool = True
     """Whether a value may be a list of texts."""
     folder_values: Mapping[str, object] = field(default_factory=dict)
-    """Values that the names of an input's folders give, such as `lang=de`, for records that do not have them."""
+    """Values from the names of an input's folders, such as `lang=de`, for records without these keys."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ class Selection:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the outputs."""
+        """Names of the outputs: of the keys, or of the joined texts."""
         return self.names if self.join is None else (JOINED,)
 
     @property
@@ -119,10 +119,10 @@ class Selection:
 
     @property
     def alternatives(self) -> tuple[tuple[Path, ...], ...] | None:
-        """The paths at which each key may be, to read whole blocks of lines; None if lines must be read one by one.
+        """The paths to try for each key, to read whole blocks of lines; None if lines must be read one by one.
 
-        That is so with jq, with values from folders, with keys that are not Unicode, with paths through more than
-        MAX_PATH_KEYS objects, and if a path leads through the value of another.
+        Lines are read one by one with jq, with values from folders, with a lone surrogate in a path, with a path of
+        more than MAX_PATH_KEYS keys, and if a path leads through the value of another.
         """
         if self.needs_jq or self.folder_values:
             return None
@@ -143,7 +143,7 @@ class Selection:
         return {key.name: paths[0] for key, paths in zip(self.keys, by_key, strict=True)}
 
     def of_input(self, path: str) -> Selection:
-        """Return the selection for an input: with the values of its folders that it may look at.
+        """Return the selection for one input, with those values of its folders that the keys or jq may read.
 
         >>> open_selection(["text", "lang"]).of_input("/data/lang=de/year=2024/part-0.parquet").folder_values
         {'lang': 'de'}
@@ -158,13 +158,13 @@ class Selection:
         return replace(self, folder_values=values) if values else self
 
     def read_line(self, line: bytes) -> Judgement:
-        """Judge a line without newline and BOM that is not blank."""
+        """Judge one line; see `read_lines`."""
         return self.read_lines([line])[0]
 
     def read_lines(self, lines: Sequence[bytes]) -> list[Judgement]:
-        """Judge lines without newline and BOM that are not blank.
+        """Judge lines, which have no newline and no BOM, and are not blank.
 
-        jq accepts more than JSON lines, so it does not decide whether a line is a record.
+        jq accepts more than JSON lines, so `parse_record` decides whether a line is a record.
         """
         answers: Iterable[PatternAnswers | None] = repeat(None)
         if self.needs_jq:
@@ -177,12 +177,12 @@ class Selection:
         return list(map(self._judge, lines, answers))
 
     def build_columns(self, values: Iterable[Sequence[Any]]) -> dict[str, Column]:
-        """Return the column of each key, given its values in all records."""
+        """Return the column of each key, given the key's values in all records."""
         columns = [Column.of(by_record, holds_ids=self.vocabulary_size is not None) for by_record in values]
         return dict(zip(self.names, columns, strict=True))
 
     def finish(self, block: RecordBlock) -> RecordBlock:
-        """Return a block with the columns of the outputs, one if the texts of all keys are joined."""
+        """Return a block with one column for each output, joining the texts of all keys if there is a separator."""
         if self.join is None:
             return block
         joined = [map(self.join.join, column.by_record()) for column in block.columns.values()]
@@ -207,7 +207,7 @@ class Selection:
         return values
 
     def find_fault(self, key: TextKey, value: object) -> str | None:
-        """Describe a value that is not one of a key; None if it is."""
+        """Describe what is wrong with the value of a key; None if nothing is wrong."""
         if self.vocabulary_size is not None:
             expected = f"a list of token ids from 0 to {self.vocabulary_size - 1}"
             wrong = find_id_fault(value, self.vocabulary_size)
@@ -229,14 +229,14 @@ def _find(record: dict[str, object], key: TextKey) -> object:
 
 
 def _parse_folder_value(text: str) -> object:
-    """Return a value as Spark and DuckDB take it from the name of a folder."""
+    """Parse a value in a folder's name like Spark and DuckDB."""
     if text == "__HIVE_DEFAULT_PARTITION__":
         return None
     return int(text) if re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text) else text
 
 
 def _insert_values(line: bytes, values: Mapping[str, object]) -> bytes:
-    """Return an object of JSON with more values, which come first: of equal keys, the last one counts."""
+    """Insert values at the start of a JSON object, so that the record's own keys, which come later, take precedence."""
     rest = line.lstrip()[1:]
     return json.dumps(values).encode()[:-1] + (b"" if rest.lstrip().startswith(b"}") else b",") + rest
 
@@ -248,7 +248,7 @@ def open_selection(
     join: str | None = None,
     vocabulary_size: int | None = None,
 ) -> Selection:
-    """Return the selection of options as they are written.
+    """Return the selection for the options of a build.
 
     Args:
         keys: Keys of texts, or the one key of token ids.
@@ -257,11 +257,11 @@ def open_selection(
         vocabulary_size: Size of the vocabulary if the values are token ids.
 
     Raises:
-        InputError: If a jq program does not compile, or uses a part of jq that is not allowed; or if two keys have one
-            name.
+        InputError: If a jq program does not compile, or uses a part of jq that is not allowed; or if two keys have the
+            same name.
     """
     parsed = [parse_key(key) for key in keys]
-    if join is not None:  # the outputs have another name, but keys must differ
+    if join is not None:  # the output is named JOINED, so only the keys themselves must differ
         parsed = [replace(key, name=text) for key, text in zip(parsed, keys, strict=True)]
     if len({key.name for key in parsed}) < len(parsed):
         raise InputError(f"two of the keys {' '.join(keys)} have the same name", hint="name one with NAME=.PATH")
@@ -269,10 +269,10 @@ def open_selection(
 
 
 def open_pattern(pattern: str) -> Selection:
-    """Return the selection of the one text that a jq pattern selects; one that is a path is read like any other.
+    """Return the selection of the one text that a jq pattern selects; a pattern that is a path runs without jq.
 
     Raises:
-        InputError: If it is not jq, or uses a part of jq that is not allowed.
+        InputError: If the pattern is not valid jq, or uses a part of jq that is not allowed.
 
     >>> open_pattern('.["raw text"]').names, open_pattern(".a + .b").names
     (('raw text',), ('.a + .b',))
@@ -284,7 +284,7 @@ def open_pattern(pattern: str) -> Selection:
 
 def _compiled(selection: Selection) -> Selection:
     if selection.needs_jq:
-        selection.read_line(b"{}")  # raises now if jq cannot compile it, or if it is refused
+        selection.read_line(b"{}")  # raises now, not in a worker, if jq cannot compile a program or it is not allowed
     return selection
 
 

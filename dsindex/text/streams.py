@@ -4,7 +4,7 @@ A line begins at the start of the text or after a newline byte, and ends before 
 the text. A part owns the lines that begin in it, so any cut of a file into parts yields each line once. The parts of a
 plain file are byte ranges; a compressed one has a single part.
 
-Plain text is read as JSON lines, too: each line, or the whole file, becomes the object of JSON `{"text": …}`.
+Plain text is converted to JSON lines: each line, or the whole file, becomes the object `{"text": …}`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 BOM = b"\xef\xbb\xbf"
 TEXT_KEY = "text"
-"""The key of plain text."""
+"""The key under which a record holds plain text."""
 OVERRUN_BYTES = 64 << 10
 """Bytes read at a time past the end of a part, where only the rest of one line is needed."""
 LARGEST_RECORD_BYTES = 2 << 30
-"""Limit on a record if none is given, so that a file that unpacks to one endless line does not take all memory."""
+"""Default limit on a record, so that a file that unpacks to one endless line does not take all memory."""
 LARGEST_HEAD_BYTES = 1 << 20
-"""Bytes that are kept of a line that is larger than the limit."""
+"""At most this many bytes are kept of a line above the limit."""
 Chunk: TypeAlias = tuple[int, bytes | bytearray]
-"""A piece of text, and where it begins."""
+"""Byte offset and content of a piece of text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class LineBlock:
 
     data: bytes | bytearray
     parts: NDArray[np.int64]
-    """Number of each line's part among those that are read together, shape [lines]."""
+    """Number of each line's part among the parts of the task, shape [lines]."""
     lines: NDArray[np.int64]
     """Number of each line, counted from 0 at the start of its part, shape [lines]."""
     starts: NDArray[np.int64]
@@ -58,21 +58,21 @@ class LineBlock:
     ends: NDArray[np.int64]
     """Index in `data` after each line's last byte, excluding the newline."""
     sizes: NDArray[np.int64]
-    """Bytes of each line, excluding the newline. A line that was larger than the limit may be alone in a block, with
-    only its first bytes in `data`: those that `cut_large` returns."""
+    """Bytes of each line, excluding the newline. A line above the limit may be alone in its block, with only the first
+    bytes in `data`, as `cut_large` returns them."""
     offsets: NDArray[np.int64]
-    """File offset of each line's first byte, or where else the line is from: the row group of a table, for one."""
+    """File offset of each line's first byte; for a table, the row group."""
     text_bytes: int
-    """Size of what the lines were made of: of the text itself, with newlines, if they are from one."""
+    """Size of the text that these lines came from, including newlines; for a table, of the JSON lines."""
 
     @property
     def num_lines(self) -> int:
-        """Number of its lines."""
+        """Number of lines, including blank ones."""
         return len(self.starts)
 
     @classmethod
     def of_text(cls, data: bytes | bytearray, *, offset: int, first_line: int) -> LineBlock:
-        """Return the block of whole lines from an offset on, of which the last may lack its newline."""
+        """Return the block of the whole lines at an offset; the last line may lack its newline."""
         newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
         ends = newlines if data.endswith(b"\n") else np.append(newlines, len(data))
         starts = np.concatenate([[0], ends[:-1] + 1])
@@ -89,7 +89,7 @@ class LineBlock:
 
     @classmethod
     def of_long_line(cls, head: bytes, num_bytes: int, *, offset: int, line: int) -> LineBlock:
-        """Return the block of a line of so many bytes that was not held in memory; a document may have newlines."""
+        """Return the block of one line above the limit; `head`, its first bytes, may have newlines of a document."""
         empty, end = cls.of_text(b"", offset=offset, first_line=line), np.array([len(head)])
         return replace(empty, data=head, ends=end, sizes=np.array([num_bytes]), text_bytes=num_bytes + 1)
 
@@ -97,14 +97,14 @@ class LineBlock:
     def of_lines(
         cls, lines: list[bytes], offsets: NDArray[np.int64], first_line: int, *, text_bytes: int | None = None
     ) -> LineBlock:
-        """Return a block of lines, at least one, that were made from something else."""
+        """Return the block of one or more lines that were converted from another format."""
         data = b"\n".join([*lines, b""])
         block = cls.of_text(data, offset=0, first_line=first_line)
         return replace(block, offsets=offsets, text_bytes=len(data) if text_bytes is None else text_bytes)
 
     @classmethod
     def join(cls, numbered: Sequence[tuple[int, LineBlock]]) -> LineBlock:
-        """Return the lines of blocks of several parts as one block, given the number of each one's part."""
+        """Join blocks of several parts into one, given the number of each block's part."""
         numbers, blocks = [number for number, _ in numbered], [block for _, block in numbered]
         if numbers == [0]:
             return blocks[0]
@@ -138,8 +138,8 @@ def read_lines(part: TextPart, file: Readable, *, block_bytes: int, max_line_byt
     Args:
         part: The part.
         file: Its file.
-        block_bytes: Bytes to read before the lines so far are yielded.
-        max_line_bytes: Of a line longer than this and than a block, only the first bytes are read.
+        block_bytes: Bytes to read for each block.
+        max_line_bytes: Only the first bytes of a line are kept if it is longer than this and than a block.
 
     Raises:
         InputError: If the file cannot be read, or is not compressed as expected.
@@ -150,7 +150,7 @@ def read_lines(part: TextPart, file: Readable, *, block_bytes: int, max_line_byt
 
 
 def _cut_lines(chunks: Iterator[Chunk], end: int | None, limit: int, *, skips_first: bool) -> Iterator[LineBlock]:
-    """Cut text into blocks of the lines that begin before the end; no chunk begins before it and reaches past it."""
+    """Yield blocks of the lines that begin before `end`; no chunk may have bytes on both sides of `end`."""
     held, begin, line = bytearray(), 0, 0
     chunk = _after_line(chunks, 0) if skips_first else next(chunks, None)
     while chunk is not None:
@@ -180,7 +180,7 @@ def _cut_lines(chunks: Iterator[Chunk], end: int | None, limit: int, *, skips_fi
 
 
 def _after_line(chunks: Iterator[Chunk], offset: int) -> Chunk:
-    """Return what follows the next newline; if the text ends before one, it is as if it had one there."""
+    """Return the rest of the chunk after the next newline, or an empty chunk as if the text ended with a newline."""
     for offset, text in chunks:
         if cut := text.find(b"\n") + 1:
             return offset + cut, text[cut:]
@@ -189,7 +189,10 @@ def _after_line(chunks: Iterator[Chunk], offset: int) -> Chunk:
 
 
 def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[Chunk]:
-    """Yield the text from the byte before a part: to the part's end, then in small steps to the end of the file."""
+    """Yield the text of a part, then the rest of the file in small steps, since the part's last line may extend there.
+
+    The text begins one byte before the part: if this byte is a newline, a line begins with the part.
+    """
     begin, end = max(0, part.begin - 1), part.end
     file.expect_forwards(begin, begin + part.stored_bytes + OVERRUN_BYTES)
     if part.form.container != "plain":
@@ -211,7 +214,7 @@ def _read_chunks(part: TextPart, file: Readable, block_bytes: int) -> Iterator[C
 
 
 def _first(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
-    """Yield the next pieces of a text, until they have so many bytes."""
+    """Yield the next pieces of a text, until they have at least `num_bytes` together."""
     for piece in pieces:
         yield piece
         num_bytes -= len(piece)
@@ -220,7 +223,7 @@ def _first(pieces: Iterator[bytes], num_bytes: int) -> Iterator[bytes]:
 
 
 def cut_large(line: bytes | bytearray, limit: int) -> bytes:
-    """Return what is kept of a bad line: all of it, or the first bytes of one that is larger than the limit.
+    """Return the bytes of a bad line to keep: all, or only the first ones if the line is above the limit.
 
     >>> cut_large(b"abc", 2), cut_large(b"abc", 3)
     (b'ab', b'abc')
@@ -228,7 +231,7 @@ def cut_large(line: bytes | bytearray, limit: int) -> bytes:
     return bytes(memoryview(line)[: min(limit, LARGEST_HEAD_BYTES)] if len(line) > limit else line)
 
 
-# Plain text as records. A line of white space is blank, and a carriage return before a newline is not in the text.
+# Plain text as records. A line of white space is blank, and a carriage return before a newline is removed.
 
 
 def read_text_lines(part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int) -> Iterator[LineBlock]:
@@ -243,7 +246,7 @@ def read_text_lines(part: TextPart, file: Readable, *, block_bytes: int, max_lin
 
 
 def read_text_file(part: TextPart, file: Readable, *, block_bytes: int, max_line_bytes: int) -> Iterator[LineBlock]:
-    """Yield a whole file as one object of JSON, or as a long line if it is larger than the limit."""
+    """Yield a whole file as one JSON object, or as a long line if it is larger than the limit."""
     content, num_bytes, limit = bytearray(), 0, max_line_bytes
     for _, text in _read_chunks(part, file, block_bytes):
         num_bytes += len(text)
@@ -257,20 +260,20 @@ def read_text_file(part: TextPart, file: Readable, *, block_bytes: int, max_line
 
 
 def _as_object(text: bytes) -> bytes:
-    """Return the object with a text; text that is not UTF-8 stays as it is, and readers of JSON then say so."""
+    """Return the JSON object of a text; text that is not UTF-8 stays plain, so that the JSON parser reports it."""
     try:
         return encode_json({TEXT_KEY: text.decode()})
     except UnicodeDecodeError:
         return text.replace(b"\n", b" ")
 
 
-# The lines that are JSON, for raw indices.
+# Find the lines that are JSON, for raw indices.
 
 _JSON_BLOCK_BYTES = 4 << 20
 
 
 def is_json(line: bytes) -> bool:
-    """Tell whether json.loads accepts a line, as Modalities asks.
+    """Whether json.loads accepts a line, which is also the test of Modalities.
 
     msgspec is several times as fast and stricter: it refuses NaN, a BOM, UTF-16 and lone surrogates.
 
@@ -294,10 +297,10 @@ def find_lines(path: str, *, drop_faulty_entries: bool = False) -> tuple[NDArray
 
     Args:
         path: The file.
-        drop_faulty_entries: Leave other lines out; otherwise the first one is an error.
+        drop_faulty_entries: Skip lines that are not JSON; otherwise the first one is an error.
 
     Returns:
-        (offset, length) in bytes of each line, shape [lines, 2], and (1-based line, offset) of those left out.
+        (offset, length) in bytes of each line, shape [lines, 2], and (1-based line, offset) of each skipped line.
 
     Raises:
         InputError: If the file is empty, cannot be read or changes during the run.

@@ -1,7 +1,7 @@
 """Read Parquet and Arrow IPC with pyarrow: the wanted columns as blocks of records, or whole rows as lines of JSON.
 
-A column holds strings, lists of strings, or with token ids lists of integers; dictionaries are decoded. Binary values
-are read as UTF-8.
+A wanted column holds strings, lists of strings, or, for token ids, lists of integers; dictionaries are decoded. Binary
+values are read as UTF-8.
 
 A part is a range of row groups of Parquet, of record batches of an Arrow file, or the whole of an Arrow stream. Offsets
 are numbers of row groups or record batches, lines are numbers of rows from 0 at the start of the part.
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from dsindex.text.selection import Selection
 
 _MOST_ROWS = 1024
-"""Rows decoded at a time: in a row group with a dictionary, a row may be much larger than its part of the file."""
+"""Limit on the rows decoded at a time: a row from a dictionary may be much larger than its share of the row group."""
 _SHOWN_COLUMNS = 12
 _SHOWN_CHARACTERS = 200
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAYS_IN_400_YEARS = 146_097
 _HAS_FORM = re.compile("struct|map|ext|time|date|duration|decimal|binary|dictionary|run_end|half")
-"""Types whose values in Python are not the values in JSON, or that hold such values."""
+"""Matches types whose Python values must be converted for JSON, and types that contain them."""
 
 
 def measure_table(table: TextPart, columns: Columns | None) -> list[int]:
-    """Check that a table has the wanted columns, and return about the bytes of each row group or record batch.
+    """Check that a table has the wanted columns, and estimate the bytes of each row group or record batch.
 
     Args:
-        table: All of a table.
+        table: The whole table as a part.
         columns: The wanted columns; None for all.
 
     Raises:
@@ -67,10 +67,10 @@ def measure_table(table: TextPart, columns: Columns | None) -> list[int]:
 def read_table_records(
     number: int, part: TextPart, file: Readable, selection: Selection, *, block_bytes: int, max_record_bytes: int
 ) -> Iterator[RecordBlock]:
-    """Read the rows of a part, whose number they get, as records; a selection has paths.
+    """Read the rows of a part as records, given the part's number; the selection must have paths.
 
-    A row is bad if a value is not one of its key, or if its texts together are larger than the limit. The `line_bytes`
-    of a bad row are the wanted columns as an object of JSON.
+    A row is bad if a value is wrong for its key, or if its texts together are larger than the limit. The `line_bytes`
+    of a bad row are the wanted columns as a JSON object.
 
     Raises:
         InputError: If the file is damaged, lacks a column or changes while it is read.
@@ -107,7 +107,7 @@ def read_table_records(
 
 
 def read_table_lines(part: TextPart, file: Readable, *, block_bytes: int) -> Iterator[LineBlock]:
-    """Read the rows of a part, each as an object of JSON on a line, with all columns.
+    """Read the rows of a part as lines, each a JSON object with all columns.
 
     Raises:
         InputError: If the file is damaged, has two columns of one name, or changes while it is read.
@@ -119,7 +119,9 @@ def read_table_lines(part: TextPart, file: Readable, *, block_bytes: int) -> Ite
 
 
 def encode_row(row: dict[str, Any], *, keeps_bytes: bool = False) -> bytes:
-    r"""Return a row as JSON. A text that is not UTF-8 stays as it is, and makes the row a bad record.
+    r"""Return a row as JSON. Text that is not UTF-8 stays unchanged, which makes the row a bad record.
+
+    Other bytes become null, unless `keeps_bytes` is set.
 
     >>> encode_row({"a": [1.5, None], "image": b"\xff\xd8"})
     b'{"a":[1.5,null],"image":null}'
@@ -136,14 +138,14 @@ def encode_row(row: dict[str, Any], *, keeps_bytes: bool = False) -> bytes:
 def _read_rows(
     part: TextPart, file: Readable, columns: Columns | None, block_bytes: int
 ) -> Iterator[tuple[int, int, dict[str, list[Any]]]]:
-    """Yield the values of the wanted columns, or of all, of about `block_bytes` of rows, with group and first row."""
+    """Yield group, first row and values by column, for about `block_bytes` of rows; `columns` None stands for all."""
     path, format, row = part.path, part.form.format, 0
     with errors_named(path, format):
         _, read = _open_table(path, file, format, columns)
         for group, batch in read(part.begin, part.end, block_bytes):
             whole = batch.to_struct_array()
             wanted = {name: (name,) for name in batch.schema.names} if columns is None else columns
-            # A nested column is null wherever a struct around it is null.
+            # struct_field makes a nested column null wherever the struct around it is null.
             arrays = {name: pc.struct_field(whole, list(fields)) for name, fields in wanted.items()}
             for array in arrays.values():
                 _validate(array)
@@ -155,7 +157,7 @@ def _read_rows(
 
 
 def _validate(array: pa.Array) -> None:
-    """Check offsets and indices of a column, but not that its texts are UTF-8, which is a fault of a record."""
+    """Check the offsets and indices of a column; text that is not UTF-8 passes, since it is a fault of one record."""
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -164,13 +166,13 @@ def _validate(array: pa.Array) -> None:
 
 
 Reader: TypeAlias = "Callable[[int, int, int], Iterable[tuple[int, pa.RecordBatch]]]"
-"""Reads the groups from one on to before another, in batches of about so many bytes, with the number of each."""
+"""Takes begin, end and a size; yields the groups [begin, end) in batches of about this size, with group numbers."""
 
 
 def _open_table(path: str, file: Readable, format: Format, columns: Columns | None) -> tuple[list[int], Reader]:
-    """Open a table whose wanted columns are there; return about the bytes of each group, and what reads them.
+    """Open a table and check its columns; return the estimated bytes of each group, and the table's Reader.
 
-    A group is a row group or a record batch; an Arrow stream counts as one.
+    A group is a row group or a record batch; an Arrow stream counts as one group.
     """
     source = pa.PythonFile(file, mode="r")
     if format == "arrow-stream":
@@ -205,7 +207,7 @@ def _open_table(path: str, file: Readable, format: Format, columns: Columns | No
 
 
 def _sizes_of(opened: pq.ParquetFile, names: Sequence[str] | None) -> list[int]:
-    """Return the bytes of the wanted columns, None for all, in each row group."""
+    """Return the uncompressed bytes of the wanted columns (None for all) in each row group."""
     paths = [opened.schema.column(number).path for number in range(len(opened.schema))]
     leaves = [
         number
@@ -214,7 +216,7 @@ def _sizes_of(opened: pq.ParquetFile, names: Sequence[str] | None) -> list[int]:
     ]
     sizes = []
     for group in range(opened.metadata.num_row_groups):
-        if leaves:  # pyarrow's metadata ends the process at an encrypted column; this raises, and reads nothing
+        if leaves:  # an encrypted column raises an error here and reads nothing; its metadata would kill the process
             next(opened.reader.iter_batches(0, [group], column_indices=leaves, use_threads=False), None)
         row_group = opened.metadata.row_group(group)
         column_bytes = [row_group.column(leaf).total_uncompressed_size for leaf in leaves]
@@ -224,11 +226,11 @@ def _sizes_of(opened: pq.ParquetFile, names: Sequence[str] | None) -> list[int]:
     return sizes
 
 
-# Find the wanted columns in a table's schema, and refuse those that hold something else.
+# Find the wanted columns in a table's schema, and check their types.
 
 
 def _is_wanted(kind: pa.DataType) -> bool:
-    """Tell whether a column holds strings, or lists of strings, of ids or of lists of ids."""
+    """Whether a column holds strings, or lists of strings, of ids or of lists of ids."""
     inner = kind.value_type if is_list(kind) else kind
     inner = inner.value_type if pa.types.is_dictionary(inner) else inner
     if any(name in str(inner) for name in ("string", "binary", "null")) and not pa.types.is_nested(inner):
@@ -240,7 +242,8 @@ def _check_columns(path: str, schema: pa.Schema, columns: Columns | None) -> Non
     """Check that a table has the wanted columns.
 
     Raises:
-        InputError: If a column is missing, is there twice, or has another type; of all columns, if two have one name.
+        InputError: If a wanted column is missing, exists twice, or has another type. If all columns are wanted, if two
+            have the same name, or a column has no form in JSON.
     """
     whole = pa.struct(list(schema))
     if columns is None:
@@ -264,7 +267,7 @@ def _check_columns(path: str, schema: pa.Schema, columns: Columns | None) -> Non
 
 
 def _require_json(path: str, kind: pa.DataType) -> None:
-    """Refuse unions, and columns or fields of a struct of the same name: an object would have only the last of them."""
+    """Refuse unions, and columns or struct fields of the same name, since an object would keep only the last one."""
     inner = [kind.field(number) for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
     [(name, count)] = Counter(field.name for field in inner).most_common(1) or [("", 0)]
     if count > 1 and pa.types.is_struct(kind):
@@ -277,17 +280,17 @@ def _require_json(path: str, kind: pa.DataType) -> None:
 
 @contextlib.contextmanager
 def errors_named(path: str, format: Format) -> Iterator[None]:
-    """Turn what pyarrow raises at a damaged or foreign file into a sentence.
+    """Turn errors of pyarrow in the block into errors that name the file.
 
     Raises:
-        InputError: For every error of pyarrow, of the system and of decoding.
+        InputError: For every error of pyarrow, of the operating system and of decoding.
     """
     try:
         yield
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError, KeyError) as error:
-        if isinstance(error, OSError) and error.errno:  # of the disk, not of the table
+        if isinstance(error, OSError) and error.errno:  # the disk failed, the table may be intact
             raise unreadable(path, error) from error
         lines = str(error).strip().splitlines()
         shown = (lines[0] if lines else type(error).__name__)[:_SHOWN_CHARACTERS]
@@ -299,7 +302,7 @@ def errors_named(path: str, format: Format) -> Iterator[None]:
         raise InputError(f"{path}: cannot be read as {format} ({shown})", hint=hint) from error
 
 
-# The values of columns as JSON has them.
+# Convert the values of columns to JSON values.
 
 
 class InvalidText(bytes):
@@ -307,12 +310,12 @@ class InvalidText(bytes):
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Tell whether the values of a type are lists."""
+    """Whether the values of a type are lists."""
     return any(name in str(kind).partition("<")[0] for name in ("list", "list_view"))
 
 
 def json_values(array: pa.Array) -> list[Any]:
-    """Return the values of a column; binary values that are not UTF-8 stay bytes.
+    """Return the values of a column as JSON values; binary values that are not UTF-8 stay bytes.
 
     >>> json_values(pa.array([{"a": 1, "b": None}, None]))
     [{'a': 1}, None]
@@ -326,7 +329,7 @@ def json_values(array: pa.Array) -> list[Any]:
     if isinstance(kind, pa.BaseExtensionType):
         return _extension_values(array, kind.extension_name)
     if types.is_dictionary(kind):
-        if "view" in str(kind.value_type):  # which dictionary_decode does not take
+        if "view" in str(kind.value_type):  # dictionary_decode does not support views
             array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.large_binary()))
         return json_values(array.dictionary_decode())
     if types.is_run_end_encoded(kind):
@@ -377,11 +380,11 @@ def _plain_values(array: pa.Array) -> list[Any]:
 
 def _time_values(array: pa.Array) -> list[Any]:
     kind, types = array.type, pa.types
-    if str(kind).partition(",")[0].endswith("[ns") or types.is_time64(kind):  # Python has microseconds
+    if str(kind).partition(",")[0].endswith("[ns") or types.is_time64(kind):  # Python's times have microseconds
         array = array.cast(pa.time64("us") if types.is_time64(kind) else pa.timestamp("us", kind.tz), safe=False)
     try:
         return [None if value is None else _iso_format(value) for value in array.to_pylist()]
-    except (OverflowError, ValueError):  # Python has the years 1 to 9999
+    except (OverflowError, ValueError):  # Python has only the years 1 to 9999
         return [None if value.value is None else _far_time(value) for value in array]
 
 
@@ -390,7 +393,7 @@ def _iso_format(value: datetime.date | datetime.time) -> str:
 
 
 def _far_time(scalar: pa.Scalar) -> str:
-    """Return a date or time of any year, in UTC if Python does not have that year.
+    """Return a date or time of any year in ISO 8601; outside the years 1 to 9999, in UTC.
 
     >>> _far_time(pa.scalar(2**62, pa.timestamp("us", "UTC")))
     '148108-07-06T14:00:27.387904Z'
@@ -409,7 +412,7 @@ def _far_time(scalar: pa.Scalar) -> str:
 
 
 def _as_object(keys: list[Any], items: list[Any]) -> dict[str, Any]:
-    """Return an entry of a map, whose keys may be of any type."""
+    """Return a map as an object; a key that is not text becomes its JSON."""
     names = (key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key for key in keys)
     return {k if isinstance(k, str) else json.dumps(k): v for k, v in zip(names, items, strict=True)}
 

@@ -227,7 +227,7 @@ def run_seeds(seeds, zygote, base, *, is_long=False, counts=None, minimises=True
 def show_counts(counts):
     """Return what was drawn and what happened as a list, the most frequent first."""
     lines = []
-    for heading in dict.fromkeys(heading for heading, _ in counts):
+    for heading in sorted({heading for heading, _ in counts}):
         own = sorted(((count, name) for (group, name), count in counts.items() if group == heading), reverse=True)
         lines += ["", f"{heading} ({sum(count for count, _ in own):,})", *(f"{n:7,}  {name}" for n, name in own)]
     return "\n".join(lines)
@@ -247,10 +247,14 @@ def main():
     seeds = range(chosen.first, (chosen.first if chosen.last is None else chosen.last) + 1)
     counts, num_failed = Counter(), 0
     with Zygote() as zygote, tempfile.TemporaryDirectory(prefix="drawn", dir=MEMORY) as base:
-        failures = run_seeds(seeds, zygote, base, is_long=chosen.long, counts=counts, minimises=not chosen.no_minimise)
-        for text in failures:
-            num_failed += 1
-            print(text, end="\n\n", flush=True)
+        for begin in range(0, len(seeds), 100):
+            own = seeds[begin : begin + 100]
+            for text in run_seeds(
+                own, zygote, base, is_long=chosen.long, counts=counts, minimises=not chosen.no_minimise
+            ):
+                num_failed += 1
+                print(text, end="\n\n", flush=True)
+            print(f"{begin + len(own):,} of {len(seeds):,} jobs, {num_failed} failed", file=sys.stderr)
     print(show_counts(counts))
     print(f"{num_failed} of {len(seeds):,} jobs failed")
     return int(num_failed > 0)

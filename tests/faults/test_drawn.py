@@ -17,6 +17,15 @@ def test_drawn_jobs_end_as_if_nothing_had_disturbed_them(first, zygote, memory):
     assert not failures, "\n\n".join(failures)
 
 
+FAILED_ONCE = (5006, 7006)
+"""A moved output that was committed, with a work folder elsewhere; a temporary file in a kept work folder."""
+
+
+def test_drawn_jobs_that_failed_once(zygote, memory):
+    failures = list(run_seeds(FAILED_ONCE, zygote, memory))
+    assert not failures, "\n\n".join(failures)
+
+
 ALWAYS = {  # what few seeds draw
     "a run of another plan in between": ("long 0", Event(kind="other", what="--append-eod", share=0.6, replaces=True)),
     "a partial file that grows": ("long 0", Event(kind="strike", what="lengthen partial")),

@@ -243,9 +243,11 @@ class Trial:
         if len(lines) < 2:
             yield
             return
+        status = path.stat()
         path.write_bytes(b"".join(lines[1:] if self.job.seed % 2 else [lines[-1].rstrip(b"\n") + b"\n", *lines[:-1]]))
         yield
         path.write_bytes(data)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
     def move(self, what):
         """Move the output folder or the work folder."""
