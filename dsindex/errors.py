@@ -12,7 +12,7 @@
     ├── OutputError             an output exists already, cannot be written, or does not fit on the disk
     ├── PlanError               the work folder belongs to a command with other options, or to a running one
     ├── LimitError              a size is too large for a format or the machine; checked before work starts
-    ├── TaskError               a task failed more often than it may be retried
+    ├── TaskError               a task still fails after its last retry
     ├── MissingPackageError     a package is not installed
     └── UsageError              options are unknown, missing, wrong, or contradict each other
 
@@ -151,7 +151,7 @@ class LimitError(DsindexError):
 
 
 class TaskError(DsindexError):
-    """A task failed more often than it may be retried."""
+    """A task still fails after its last retry."""
 
 
 class MissingPackageError(DsindexError, ImportError):

@@ -127,11 +127,11 @@ class InstructionEncoder:
         self._fast = fast
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
         """Name -> id of the configured special tokens."""
-        self._construction = MessageConstruction(config) if config.message_construction else None
+        self._construction = MessageConstruction(config)
         self._markers = {text: tokenizer.special_id(name, text) for name, text in config.markers.items()}
         specials = sorted({*tokenizer.special_contents(), *self._markers}, key=len, reverse=True)
         self.special_pattern = re.compile("|".join(map(re.escape, specials))) if specials else None
-        self._template = None if self._construction else open_template(config, tokenizer)
+        self._template = None if config.message_construction else open_template(config, tokenizer)
         sources = self._template.sources if self._template else ()
         self.tag_pairs = find_tag_pairs("\n".join([*sources, *tokenizer.special_contents()]))
         """Tags of the thoughts in replies."""
@@ -144,7 +144,7 @@ class InstructionEncoder:
 
     def why_not_fast(self) -> str | None:
         """Return why the fast engine cannot make the masks of this configuration; None if it can, or is not used."""
-        if self._fast is None or self._construction is not None or self._markers:
+        if self._fast is None or self._template is None or self._markers:
             return None  # only spans of characters need more than ids
         return self._fast.why_unplaced()
 
@@ -198,8 +198,8 @@ class InstructionEncoder:
                 yield problem
 
     def _read_line(self, line: bytes) -> _Prompt:
-        if self._construction is None:
-            return _Chat(self, self._reader.read_line(line))
+        if self._template is not None:
+            return _Chat(self, self._template, self._reader.read_line(line))
         record = parse_record(line)
         for text in strings_in(record):
             check_text(text)
@@ -266,16 +266,6 @@ class InstructionEncoder:
             first = max(last, first + 1)
         return sequences
 
-    def render(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> Rendered:
-        """Render messages with the template of the configuration."""
-        if self._template is None:
-            raise TypeError("the configuration has no chat template")
-        return self._template.render(messages, **variables)
-
-    def reads_variable(self, name: str) -> bool:
-        """Tell whether the template reads a variable."""
-        return self._template is not None and name in self._template.names
-
     def find_special(self, texts: Iterable[str]) -> bool:
         """Tell whether a special token's string stands in one of the texts.
 
@@ -285,8 +275,6 @@ class InstructionEncoder:
         if self.special_pattern is None:
             return False
         found = {special for text in texts for special in self.special_pattern.findall(text)}
-        if not found:
-            return False
         for marker in self._markers:
             if marker in found:
                 raise RecordProblem(
@@ -341,12 +329,11 @@ class InstructionEncoder:
 class _Chat:
     """A conversation that a template writes."""
 
-    def __init__(self, encoder: InstructionEncoder, conversation: Conversation) -> None:
+    def __init__(self, encoder: InstructionEncoder, template: ChatTemplate, conversation: Conversation) -> None:
         messages, variables = conversation.messages, conversation.variables
         if encoder.config.markers and (conversation.trained is not None or conversation.masked_spans):
             raise RecordProblem("bad-field", "a reply is left out, which needs {% generation %} instead of markers")
-        self._encoder = encoder
-        self._conversation = conversation
+        self._encoder, self._template, self._conversation = encoder, template, conversation
         self.content: object = {"messages": messages, **variables}
         values = [value for message in messages for value in message.values()]
         nested = [value for value in values if type(value) is not str]
@@ -359,7 +346,7 @@ class _Chat:
         """Return the text of all messages, or of some after the system messages."""
         messages = self._conversation.messages
         kept = range(len(messages)) if chosen is None else (*range(_num_system(messages)), *chosen)
-        rendered = self._encoder.render([messages[number] for number in kept], self._conversation.variables)
+        rendered = self._template.render([messages[number] for number in kept], **self._conversation.variables)
         spans = list(self._find_spans(rendered, kept))
         if chosen is None:
             self.notes = (*self.notes, *self._find_notes(rendered.text, spans))
@@ -445,7 +432,7 @@ class _Chat:
     def _find_notes(self, text: str, spans: Sequence[CharacterSpan]) -> Iterator[str]:
         """Yield what the template does not write of the conversation, each once, and whether it learns no end."""
         variables = self._conversation.variables
-        notes = {name for name in variables if name not in _DATA and not self._encoder.reads_variable(name)}
+        notes = {name for name in variables if name not in _DATA and name not in self._template.names}
         texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))
         for message in self._conversation.messages:
             if not has_content(message, texts["content"]):

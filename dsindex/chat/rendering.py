@@ -144,7 +144,7 @@ class ChatTemplate:
                 return _take_marks(pieces, budget, has_ends=compiled.marks_generation)
             except MemoryError:
                 raise
-            except Exception as error:
+            except Exception as error:  # a template's own code may raise any type
                 reason = _ADDRESS.sub(">", str(error) or type(error).__name__)[:_SHOWN_CHARACTERS]
                 line = compiled.line_of(error)
                 raise RecordProblem(

@@ -1,4 +1,4 @@
-"""The functions of `import dsindex`, with the options of their commands as typed keyword arguments.
+"""The functions of `import dsindex`. Their arguments are the options of the commands, typed and by keyword.
 
 The arguments are the fields of the command's model in `dsindex.options`. The command line calls the same functions.
 """
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from dsindex.runtime.progress import Snapshot
 
 show_html: Callable[[Any], str] | None = None
-"""Shows a result in a notebook; the package sets it."""
+"""Renders a result in a notebook; the package sets it."""
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 Config = TypeVar("Config", bound=Options)
@@ -61,8 +61,8 @@ Config = TypeVar("Config", bound=Options)
 def takes(
     model: Callable[Arguments, Config],
 ) -> Callable[[Callable[[Config, Reporter], Returned]], Callable[Arguments, Returned]]:
-    """Make a function of a model a function of the model's fields as keyword arguments."""
-    options = cast("type[Options]", model)  # type checkers see its parameters
+    """Turn a function that takes an option model into one that takes the model's fields as keyword arguments."""
+    options = cast("type[Options]", model)  # type checkers see a callable with the model's parameters
 
     def decorate(run: Callable[[Config, Reporter], Returned]) -> Callable[Arguments, Returned]:
         def command(*arguments: Arguments.args, **values: Arguments.kwargs) -> Returned:
@@ -80,7 +80,7 @@ def takes(
                 setattr(type(result), "_repr_html_", show_html)  # noqa: B010 - notebooks call it
             return result
 
-        call.command = command  # type: ignore[attr-defined]  # the command line's, whose messages name flags
+        call.command = command  # type: ignore[attr-defined]  # for the command line, whose messages name flags
         call.__name__ = call.__qualname__ = run.__name__
         call.__doc__ = _document(run.__doc__ or "", options)
         call.__signature__ = _signature(run, options)  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ _FLAG = re.compile(r"--([a-z][a-z-]*)(:?)(?: (\w+))?")
 
 
 def _argument_of(model: type[Options], match: re.Match[str]) -> str:
-    """Return the argument of a function for a flag in a message; flags of other programs stay."""
+    """Return the keyword argument for a flag in a message; flags of other programs are unchanged."""
     name, rest = match[1].replace("-", "_"), match[0].removeprefix(f"--{match[1]}")
     option = options_of(model).get(name)
     if option is None:
@@ -105,7 +105,7 @@ def _argument_of(model: type[Options], match: re.Match[str]) -> str:
 
 
 def _signature(run: Callable[..., object], model: type[Options]) -> inspection.Signature:
-    """Return the signature that type checkers see."""
+    """Return the signature that type checkers see, for `help`."""
     kinds = {True: inspection.Parameter.KEYWORD_ONLY, False: inspection.Parameter.POSITIONAL_OR_KEYWORD}
     parameters = [
         inspection.Parameter(
@@ -121,7 +121,7 @@ def _signature(run: Callable[..., object], model: type[Options]) -> inspection.S
 
 
 class _Annotation(str):
-    """The text of a type, which `help` shows without quotes."""
+    """The text of a type, which `help` shows without quotes because of its `repr`."""
 
     __slots__ = ()
     __repr__ = str.__str__
@@ -135,7 +135,7 @@ def _type_of(option: Option) -> str:
 
 
 def _document(text: str, model: type[Options]) -> str:
-    """Return a docstring with the help text of each option."""
+    """Append the help text of each option to a docstring."""
     lines = [f"    {each.alias or name}: {each.help}" for name, each in options_of(model).items() if each.help]
     if "progress" in options_of(model):
         lines.append("    progress: True shows bars or lines; a function is called with each Snapshot of the progress.")
@@ -144,7 +144,7 @@ def _document(text: str, model: type[Options]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawIndexResult:
-    """Account of the lines of a JSONL file that are in its index and of those left out."""
+    """Number of lines of a JSONL file in its index, and of lines left out."""
 
     file: str
     account: RawIndexAccount
@@ -152,7 +152,7 @@ class RawIndexResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResult:
-    """A `.pbin` that was joined from several."""
+    """A `.pbin` that was joined from several files."""
 
     path: str
     header: PbinHeader
@@ -163,7 +163,7 @@ class JoinResult:
 
 
 class FunctionDisplay(Display):
-    """Calls a function with snapshots; an exception from it stops the command, which can be continued."""
+    """Calls the user's function with snapshots; if it raises, the command stops and can be continued."""
 
     seconds = BAR_SECONDS
 
@@ -191,7 +191,7 @@ def open_reporter(progress: Progress) -> contextlib.AbstractContextManager[Repor
 def on_connected_cluster(config: Config) -> Config:
     """Use the Ray cluster that this process is connected to, unless the options name an executor.
 
-    If the cluster has several nodes, `address` is set as well, so that all nodes are checked for the same files.
+    If the cluster has several nodes, `address` is set too, which makes workers check that they see the same files.
     """
     ray = sys.modules.get("ray")
     is_open = isinstance(config, ExecutorConfig) and not {"executor", "address"} & config.given
@@ -202,7 +202,7 @@ def on_connected_cluster(config: Config) -> Config:
 
 
 def _seen_from_anywhere(config: ExecutorConfig, path: str) -> str:
-    """Return a path for tasks; absolute on Ray, whose workers may run in another working folder."""
+    """Return a path for workers; absolute on Ray, where they may run in another working folder."""
     return absolute(path) if wants_ray(config) else path
 
 

@@ -1,4 +1,4 @@
-"""`dsindex build`: plan, tokenize, merge, publish, index. An interrupted build continues from any point."""
+"""`dsindex build`: plan, tokenize, merge, publish, index. An interrupted build continues from where it stopped."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 MOST_DOCUMENTS = 2**31 - 1
-"""Of a dataset. Source: Megatron-core's document indices are int32."""
+"""Most documents in a dataset. Source: Megatron-core's document indices are int32."""
 MOST_OBJECT_BYTES = 48 << 40
-"""Of a `.bin` in a bucket: 10,000 upload parts of 5 GiB."""
+"""Largest `.bin` in a bucket: below 10,000 upload parts of 5 GiB."""
 FILLED_SHARE = 0.8
-"""Share of these limits that an estimate may reach in one dataset."""
+"""Share of these limits that an estimate may reach before the build makes several datasets."""
 LEAST_RECORD_BYTES = 8
-"""Inputs with less text than this for each of MOST_DOCUMENTS are not sampled for it."""
+"""With less text than this per document of MOST_DOCUMENTS, the limits cannot be reached, and nothing is estimated."""
 PIECE_BYTES = 256 << 10
 NUM_PIECES = 256
-"""Pieces of the sample of `--dry-run`, spread over the input: 64 MiB in all, or all of a small input."""
+"""Number of pieces that `--dry-run` samples, spread over the input: 64 MiB in all, or all of a small input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +49,18 @@ class BuildResult(TextResult):
     """The result of a build."""
 
     engine: str
-    """Name of the engine."""
+    """Name of the encoding library."""
     indices: tuple[IndexResult, ...]
-    """One per dataset if index options were given; otherwise empty."""
+    """One result per dataset if index options were given; otherwise empty."""
 
 
 def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
     """Build one dataset per key, then the index caches; an interrupted run of the same plan is continued.
 
     Raises:
-        DsindexError: If the build cannot be done as asked; final names then never refer to incomplete files.
+        DsindexError: If the build cannot be done as requested; no file under a final name is then incomplete.
     """
-    # preprocess_data.py names the dataset of a key like this.
+    # Megatron's preprocess_data.py names the dataset of a key like this.
     prefixes = [f"{config.output_prefix}_{name}_document" for name in config.dataset_names]
     index_configs = list(filter(None, map(config.index_config, prefixes)))
     indices: tuple[IndexResult, ...] = ()
@@ -127,17 +127,17 @@ def run_build(config: BuildConfig, *, reporter: Reporter) -> BuildResult:
 def _fit_datasets(
     config: BuildConfig, source: TextSource, estimate: Estimate | None = None
 ) -> tuple[BuildConfig, list[str]]:
-    """Return the options with a size of datasets if one would not fit into Megatron's or a bucket's limits, and a note.
+    """Return the options, with a dataset size and a note if one dataset would exceed Megatron's or a bucket's limits.
 
-    The size is a power of two, well below what would fit, so a slightly different estimate gives the same datasets.
+    The size is a power of two, well below the limit, so a slightly different estimate gives the same datasets.
 
     Args:
         config: The options of the build.
         source: Its inputs.
-        estimate: Its estimated size, if it is known; otherwise it is estimated for inputs that may be too large.
+        estimate: Its estimated size; None to estimate it if the inputs may be too large.
 
     Raises:
-        UsageError: If index caches are asked for, which need all datasets at once.
+        UsageError: If index caches were requested too: they need all datasets at once.
     """
     if config.max_dataset_size is not None or source.text_bytes < MOST_DOCUMENTS * LEAST_RECORD_BYTES:
         return config, []
@@ -176,7 +176,7 @@ def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:
 
 
 def _describe_options(config: BuildConfig, source: TextSource, number: int) -> RecordedOptions:
-    """Return the options of an output's manifest, by its number."""
+    """Return the options for an output's manifest, given the output's number within its dataset."""
     group, key = divmod(number, len(config.output_names))
     sample, by_key = config.samples[group], config.token_ids is None and config.join is None
     return source.describe_options(
@@ -202,26 +202,26 @@ class EstimateResult:
     input_bytes: int
     num_shards: int
     largest_shard_bytes: int
-    """The most input of a shard."""
+    """Stored size of the largest shard's input."""
     estimate: Estimate
-    """Documents, each counted once for all keys together, and tokens of all keys, EOD included."""
+    """Documents, each counted once for all keys, and tokens of all keys, including EOD."""
     bad_records: tuple[BadRecords, ...]
     """Bad records of the sample, by input and reason."""
     token_dtype: str
     engine: str
-    """The library that encodes."""
+    """Name of the encoding library."""
     workers: int
     bin_bytes: float
     idx_bytes: float
     work_bytes: float
-    """Size of the shards, until they are merged."""
+    """Size of the shards before they are merged."""
     notes: tuple[str, ...]
     limits: tuple[str, ...]
-    """Sentences about what the build would not find room for."""
+    """Sentences about the disk space that the build would lack."""
 
 
 def estimate_build(config: BuildConfig) -> EstimateResult:
-    """Estimate what a build would take.
+    """Estimate the size of a build from a sample.
 
     Raises:
         DsindexError: If the inputs or the tokenizer cannot be used.

@@ -1,9 +1,10 @@
-"""Convert MMIDIDX to `.pbin` and back without loss, and join `.pbin` files: the same documents, including empty ones.
+"""Convert MMIDIDX to `.pbin` and back without loss, even of empty documents; join `.pbin` files; shuffle documents.
 
-A `.pbin` stores documents but not sequences, and the size of a token but not its type. So a document must be one
-sequence, or none if it is empty, unless it is flattened on purpose. Converting back yields the type that Megatron uses
-for the size (1 byte uint8, 2 bytes uint16, 4 bytes int32) unless another one is requested, as for a uint16 dataset that
-went through the version `spec`, which has only tokens of 4 bytes. Files appear complete, under names that nobody has.
+A `.pbin` stores documents but not sequences, and the size of a token but not its type. So a document must have one
+sequence, or none if it is empty, unless `--flatten` joins its sequences. Converting back yields the type that Megatron
+uses for the size (1 byte uint8, 2 bytes uint16, 4 bytes int32) unless another type is requested, for example for a
+uint16 dataset that went through the version `spec`, whose tokens all have 4 bytes. Files appear complete, and never
+replace other files.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 TYPE_OF_SIZE: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<i4")}
 """MMIDIDX token type by token size in bytes."""
 COPY_TOKENS = 1 << 20
-"""Tokens that are held in memory at once."""
+"""Number of tokens held in memory at once."""
 
 
 class ConvertResult(JobResult):
@@ -55,10 +56,10 @@ class ConvertResult(JobResult):
 
 
 def convert_dataset(config: ConvertCommand) -> ConvertResult:
-    """Convert one dataset; the names determine the formats.
+    """Convert one dataset; the file names determine the formats.
 
     Raises:
-        DsindexError: If it cannot be converted as asked; final names then never refer to incomplete files.
+        DsindexError: If it cannot be converted as requested; no file under a final name is then incomplete.
     """
     source, destination, seed = config.source, config.destination, config.shuffle_documents
     version = PBIN_VERSIONS[config.pbin_era] if config.pbin_era else None
@@ -89,8 +90,8 @@ def convert_to_pbin(
         prefix: Path of the dataset without `.bin` or `.idx`.
         output: The new `.pbin`, which must not exist.
         version: Version of the new file.
-        flatten: Join the sequences of each document, instead of refusing what a `.pbin` cannot represent.
-        seed: Of a random order of the documents; None to keep their order.
+        flatten: Join the sequences of each document, instead of refusing documents that a `.pbin` cannot represent.
+        seed: Seed for a random order of the documents; None to keep their order.
 
     Raises:
         FormatError: If the dataset is damaged, or cannot be represented as a `.pbin`.
@@ -137,7 +138,7 @@ def convert_to_indexed(
         prefix: Path of the new dataset without `.bin` or `.idx`, neither of which may exist.
         version: Version of the `.pbin`; detected if None.
         dtype: The token type; None for the type in TYPE_OF_SIZE.
-        seed: Of a random order of the documents; None to keep their order.
+        seed: Seed for a random order of the documents; None to keep their order.
 
     Raises:
         FormatError: If the file is damaged, or an id does not fit the token type.
@@ -202,7 +203,7 @@ def shuffle_indexed(prefixes: Sequence[str], output: str, seed: int) -> ConvertR
 
 
 def convert_version(path: str, output: str, *, version: PbinVersion, seed: int | None = None) -> ConvertResult:
-    """Write a copy of a `.pbin` in another version.
+    """Write the documents of a `.pbin` in another version of the format.
 
     Raises:
         FormatError: If the file is damaged.
@@ -219,20 +220,20 @@ def join_pbin_files(
 ) -> PbinHeader:
     """Write the documents of several `.pbin` files, of any versions, one file after the other.
 
-    Modalities' own join leaves the offsets of file k (from 0) 12·k bytes too low: it subtracts each file's header once
-    too often.
+    Offsets are correct, unlike in Modalities' own join: it subtracts each file's header once too often, which leaves
+    the offsets of file k (from 0) 12·k bytes too low.
 
     Args:
-        paths: In output order.
+        paths: The files, in output order.
         output: The new file, which must not exist.
         version: Version of the new file.
-        seed: Of a random order of the documents of all files; None to keep their order.
+        seed: Seed for a random order of the documents of all files; None to keep their order.
 
     Returns:
         The header of the new file.
 
     Raises:
-        FormatError: If a file is damaged, or token sizes differ, which means different vocabularies.
+        FormatError: If a file is damaged, or token sizes differ, which means that vocabularies differ.
         OutputError: If the output exists or cannot be written.
         ValueError: If there are no files.
     """
@@ -254,7 +255,7 @@ def _pbin_documents(path: str, header: PbinHeader) -> Documents:
 
 
 def _lengths(parts: Sequence[Documents], seed: int | None) -> NDArray[np.int64]:
-    """Return the tokens of each document in the order of the output."""
+    """Return the number of tokens of each document, in output order."""
     if seed is not None:
         return ShuffledDocuments(parts, seed).lengths()
     return np.concatenate([np.empty(0, np.int64), *(own for part in parts for own in part.lengths())])
@@ -270,7 +271,7 @@ def _write_pbin(output: str, header: PbinHeader, parts: Sequence[Documents], see
 
 
 def _copy_tokens(file: DigestingWriter, parts: Sequence[Documents], dtype: np.dtype[Any], seed: int | None) -> None:
-    """Append tokens in another type, in bounded memory."""
+    """Append tokens, cast to another type, in bounded memory."""
     shuffled = ShuffledDocuments(parts, seed or 0)
     in_order = (
         part.tokens[begin : begin + COPY_TOKENS] for part in parts for begin in range(0, len(part.tokens), COPY_TOKENS)

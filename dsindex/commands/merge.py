@@ -1,4 +1,4 @@
-"""`dsindex merge`: join many datasets, with the same ranges, journal and publishing as a build."""
+"""`dsindex merge`: join datasets, with the same ranges, journal and publishing as a build."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class MergeResult(JobResult):
 
 
 def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
-    """Merge datasets in the order given, continuing an interrupted run of the same plan.
+    """Merge datasets in the given order; an interrupted run of the same plan is continued.
 
     Raises:
-        FormatError: If an input is damaged, or differs from the first in token type or in having modes.
-        DsindexError: If the merge cannot be done as asked; final names then never refer to incomplete files.
+        FormatError: If an input is damaged, or differs from the first one in token type or sequence modes.
+        DsindexError: If the merge cannot be done as requested; no file under a final name is then incomplete.
     """
     prefixes = [absolute(as_prefix(path)) for path in config.input]  # workers may have another working folder
     segments = list(map(open_segment, prefixes))
@@ -99,7 +99,7 @@ def open_segment(prefix: str) -> Segment:
     """Open one dataset for merging.
 
     Args:
-        prefix: Path or address without `.bin` or `.idx`; objects are read as they are now.
+        prefix: Path or address without `.bin` or `.idx`; of an object, the current version is read.
 
     Raises:
         FormatError: If its index is damaged or its `.bin` missing.
@@ -113,10 +113,10 @@ def open_segment(prefix: str) -> Segment:
 
 
 def refuse_mixture(segments: Sequence[Segment]) -> None:
-    """Refuse datasets that differ in token type or in having modes.
+    """Refuse datasets that differ in token type, or of which only some have sequence modes.
 
     Raises:
-        FormatError: Naming the first that does.
+        FormatError: For the first dataset that differs.
     """
     # A dataset without sequences looks the same with and without modes.
     first = next((segment for segment in segments if segment.header.num_sequences), segments[0])
@@ -139,7 +139,7 @@ def _count_tokens(segment: Segment) -> int:
 
 
 def _shared_tokenizer(prefixes: Sequence[str], segments: Sequence[Segment]) -> Manifest | None:
-    """Return the first manifest if all datasets have one, their own, that names the same tokenizer; otherwise None."""
+    """Return the first manifest if all datasets have one that describes them and names the same tokenizer."""
     manifests, tokenizers = list[Manifest](), list[RecordedTokenizer]()
     for prefix, part in zip(prefixes, segments, strict=True):
         try:

@@ -1,4 +1,4 @@
-"""`dsindex pack`: from JSONL to a `.pbin`, with the same shards, executors and work folder as a build."""
+"""`dsindex pack`: tokenize JSONL into a `.pbin`, with the same shards, executors and work folder as a build."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class PackResult(TextResult):
     """The result of packing."""
 
     engine: str
-    """Name of the engine."""
+    """Name of the encoding library."""
 
 
 def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
-    """Pack JSONL into a `.pbin`, continuing an interrupted run of the same plan.
+    """Pack JSONL into a `.pbin`; an interrupted run of the same plan is continued.
 
     Raises:
-        DsindexError: If the input cannot be packed as asked; final names then never refer to incomplete files.
+        DsindexError: If the input cannot be packed as requested; no file under a final name is then incomplete.
     """
     selection, version = open_pattern(config.jq_pattern), PBIN_VERSIONS[config.pbin_era]
     source = open_source(config, append_eod=True, reporter=reporter)
@@ -98,7 +98,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
 
 
 def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
-    """Return the size of a token by Modalities' rule, which counts the vocabulary without added tokens.
+    """Return the bytes per token by Modalities' rule, which counts the vocabulary without added tokens.
 
     Raises:
         TokenizerError: If an added token's id does not fit that size.
@@ -119,11 +119,11 @@ def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
     return token_bytes
 
 
-# A `.pbin` has more than tokens: a header before them, a pickled index after them.
+# Besides tokens, a `.pbin` has a header before them and a pickled index after them.
 
 
 def _add_ends(shards: Shards, output: Output, version: PbinVersion) -> None:
-    """Write the header and the index of all shards to files of the work folder."""
+    """Write the `.pbin` header and index to the work folder, and append the index to the output."""
     data_bytes = sum(segment.bin.size_bytes for segment in output.segments)
     header = PbinHeader(version=version, token_bytes=output.dtype.itemsize, data_bytes=data_bytes)
     arguments = (output.segments, header, joined(shards.job.work_dir, SHARDS_FOLDER))
@@ -138,7 +138,7 @@ def _add_ends(shards: Shards, output: Output, version: PbinVersion) -> None:
 
 @answering_damage
 def _write_ends(segments: Sequence[Segment], header: PbinHeader, folder: str) -> SourceFile:
-    """Write the header, and the index from the lengths in the shards' `.idx` files; return the index.
+    """Write the header, and the index from the lengths in the shards' `.idx` files; return the index file.
 
     Raises:
         OutputError: If the work folder cannot be written.

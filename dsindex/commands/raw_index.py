@@ -12,7 +12,7 @@ from dsindex.store.urls import absolute
 from dsindex.text.streams import find_lines
 
 MAX_REPORTED = 10
-"""Dropped lines that are reported by position; all of them are counted."""
+"""Most dropped lines that are reported by position; all of them are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +29,18 @@ class RawIndexAccount:
 def create_raw_index(path: str, index_path: str | None = None, *, drop_faulty_entries: bool = False) -> RawIndexAccount:
     """Write the raw index of a JSONL file, byte-identical to Modalities' own; the file appears complete or not at all.
 
-    A line is faulty if json.loads refuses it; this includes blank lines.
+    A line is faulty if json.loads rejects it; blank lines are faulty too.
 
     Args:
         path: The JSONL file.
         index_path: Where to write; if None, next to the file with the suffix `.idx`. An existing file is never
-            replaced: an identical index is kept, and anything else is an error.
-        drop_faulty_entries: Leave faulty lines out; otherwise the first one is an error.
+            overwritten: an identical index is kept, and any other file is an error.
+        drop_faulty_entries: Leave out faulty lines; otherwise the first one is an error.
 
     Raises:
         InputError: If the file cannot be read or changes during the run.
         BadRecordError: At the first faulty line.
-        OutputError: If `index_path` is another file, or cannot be written.
+        OutputError: If `index_path` exists with other content, or cannot be written.
     """
     target = raw_index_path(path) if index_path is None else index_path
     pairs, faulty = find_lines(path, drop_faulty_entries=drop_faulty_entries)

@@ -1,4 +1,4 @@
-"""What jobs return: the datasets that they made, and of jobs that read records, what became of these."""
+"""Results of jobs: the datasets that they made and, for jobs that read text, the counts of records."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeDataset:
-    """A published dataset."""
+    """A dataset that a job wrote."""
 
     prefix: str
-    """Its path without `.bin` and `.idx`, or a `.pbin`."""
+    """Its path without `.bin` and `.idx`, or the path of a `.pbin`."""
     num_documents: int
     num_sequences: int
     num_tokens: int
     token_dtype: str
     files: dict[str, StoredFile] = field(default_factory=dict, repr=False)
-    """Its files by suffix; none of a conversion, which writes no manifest."""
+    """Its files by suffix; empty for a conversion, which writes no manifest."""
 
     @classmethod
     def of(cls, prefix: str, content: Content) -> Self:
-        """Return a dataset as its manifest has it."""
+        """Return a dataset as described by its manifest."""
         return cls(
             prefix=prefix,
             num_documents=content.documents,
@@ -46,43 +46,43 @@ class MadeDataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """What the results of every job have."""
+    """Fields that the results of all jobs share."""
 
     datasets: tuple[MadeDataset, ...]
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """The datasets' paths, by which a result can stand for them."""
+        """Paths of the datasets, so that a result can be passed wherever a function takes prefixes."""
         return tuple(dataset.prefix for dataset in self.datasets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextResult(JobResult):
-    """What the results of every job have that reads records; their `repr` has the facts that fit on a line."""
+    """Fields that the results of all jobs that read text share; `repr` shows only those that fit on a line."""
 
     already_complete: bool
     counts: RecordCounts = field(repr=False)
     """Record counts of all datasets together."""
     input_bytes: int
     made_bytes: int
-    """The part of the inputs whose shards this run made."""
+    """Size of the inputs whose shards this run made."""
     seconds: float
     run: Run = field(repr=False)
     quarantines: tuple[str, ...]
-    """The files with the bad records: one for each dataset that has some, of the first key."""
+    """Files of bad records: one for each dataset of the first key that has any."""
     bad_records: tuple[BadRecords, ...]
     notes: tuple[str, ...]
-    """Sentences about inputs that are given more than once."""
+    """Sentences about inputs that may be a mistake, such as an input that is given more than once."""
 
 
 def outcome_fields(source: TextSource, job: Job, *, num_keys: int = 1, num_datasets: int = 1) -> dict[str, Any]:
-    """Return the fields of TextResult but the datasets.
+    """Return the fields of TextResult except `datasets`.
 
     Args:
         source: The inputs.
         job: The job.
-        num_keys: Number of datasets of each sample or split, which are made of the same records.
-        num_datasets: Number of groups of consecutive inputs.
+        num_keys: Number of datasets per sample or split; they are made from the same records.
+        num_datasets: Number of groups of consecutive inputs, each of which makes its own datasets.
     """
     counts = [manifest.content.record_counts for manifest in job.manifests[::num_keys]]
     num_groups = len(counts) // num_datasets

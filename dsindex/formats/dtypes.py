@@ -100,7 +100,7 @@ def require_fit(tokens: NDArray[Any], dtype: np.dtype[Any]) -> None:
 
 
 def starts_of(sizes: ArrayLike) -> NDArray[np.int64]:
-    """Return the start of each of consecutive items with these sizes, and the end of the last; shape [items + 1].
+    """Return the offsets at which consecutive items of these sizes begin, and the last one ends; shape [items + 1].
 
     >>> starts_of(np.array([2, 3]))
     array([0, 2, 5])

@@ -4,8 +4,7 @@
     offset   byte offset of the line in that input's (unpacked) text; in a table, the row group
     line     1-based number of the line, or of the row, in that input
     reason   why it is bad
-    raw      the line, if it is UTF-8
-    raw_base64   the line in Base64, if it is not
+    raw      the line, if it is UTF-8; otherwise raw_base64, the line in Base64
 
 A line longer than --max-record-size is truncated to that size, and to at most 1 MiB.
 """

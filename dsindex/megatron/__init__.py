@@ -1,1 +1,1 @@
-"""Build indices: splits, epochs, document, sample and shuffle index, blends, and the caches that hold them."""
+"""Plan and build Megatron's index caches: splits, epochs, document, sample and shuffle indices, and blends."""

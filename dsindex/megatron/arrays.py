@@ -118,7 +118,7 @@ def _count_tokens(
 ) -> int:
     total: Any = 0
     for position in range(first, end):
-        # Unsigned, since numba checks every signed index for counting from the end.
+        # Unsigned, since numba tests every signed index for being negative.
         total += np.int64(lengths[np.uint32(document_index[position]) - np.uint32(begin)])
     result: int = total
     return result
@@ -143,7 +143,7 @@ def _walk_block(
     tokens: Any = before
     gathered = np.empty(GATHERED, np.int32)
     for group in range(first, end, GATHERED):
-        # Lengths are fetched together, since mispredicted branches would otherwise wait for each of them.
+        # Fetch lengths together: otherwise every mispredicted branch waits for one from memory.
         count = min(GATHERED, end - group)
         for step in range(count):
             gathered[step] = lengths[np.uint32(document_index[group + step]) - np.uint32(begin)]
@@ -181,7 +181,7 @@ def shuffle_in_place(array: NDArray[Any], *, rng: np.random.RandomState) -> None
     """Shuffle a one-dimensional array as `rng.shuffle(array)` does, advancing `rng` in the same way.
 
     Args:
-        array: Contiguous. Only arrays of fewer than 2**32 items of 4 bytes are fast; numpy shuffles the others.
+        array: Contiguous. Only arrays of fewer than 2**32 items of 4 bytes are fast; numpy shuffles all others.
         rng: Left in the state in which numpy's own shuffle leaves it.
 
     >>> ours, numpys = np.arange(1000, dtype=np.int32), np.arange(1000, dtype=np.int32)
@@ -316,8 +316,8 @@ def build_shuffle_index(num_samples: int, *, borders: Sequence[int] = (), rng: n
 
     Args:
         num_samples: Samples in the index.
-        borders: Samples that are not exchanged with those before them, ascending. Megatron has at most one, the first
-            sample of a final epoch that is shuffled by itself.
+        borders: Sample numbers, ascending, that no exchange crosses. Megatron has at most one, the first sample of a
+            final epoch that is shuffled by itself.
         rng: In the state left by build_document_index.
 
     Returns:
@@ -383,8 +383,8 @@ def blend_by_schedule(curve: WeightCurve, taken: Sequence[int]) -> tuple[NDArray
     """Order the samples of a blend whose weights change, so that each dataset stays within a sample of its integral.
 
     The next sample of a dataset is released when the integral of its weight comes within 1 - delta of it, and due when
-    it would lag by more than 1 - delta, with delta = 1 / (2n - 2). The released dataset that is due first is next; an
-    order without a miss exists for any weights.
+    it would lag by more than 1 - delta, with delta = 1 / (2n - 2). The released dataset that is due first comes next.
+    For any weights there is an order in which no dataset is late.
 
     Args:
         curve: The weights.
@@ -405,7 +405,7 @@ def blend_by_schedule(curve: WeightCurve, taken: Sequence[int]) -> tuple[NDArray
 
 
 _Curve: TypeAlias = "tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]"
-"""The arrays of a WeightCurve, and the integral of the weights at the begin of each piece."""
+"""The arrays of a WeightCurve, and the integral of the weights at the start of each piece."""
 
 
 @njit(cache=True, nogil=True)
@@ -429,7 +429,7 @@ def _keep_dates(
                 best, first = dataset, due[dataset]
             if due[dataset] < first_due:
                 last_resort, first_due = dataset, due[dataset]
-        if best < 0:  # rounding alone can lead here
+        if best < 0:  # only rounding can lead here
             best = last_resort
         datasets[sample] = best
         samples[sample] = taken[best]
@@ -469,7 +469,8 @@ def _greedy(
     datasets: NDArray[np.int16],
     samples: NDArray[np.int64],
 ) -> None:
-    # The processor overlaps a search for the largest lag in both halves; a weight of -inf makes them equally long.
+    # Both halves are searched for the largest lag in one loop, since the processor overlaps the two searches. A weight
+    # of -inf pads the shorter half.
     half = (len(weights) + 1) // 2
     shares = np.full(2 * half, -np.inf)
     shares[: len(weights)] = weights

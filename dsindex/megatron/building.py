@@ -30,7 +30,7 @@ def count_parts(prefix: str, parts: Sequence[Part | None], of_documents: bool = 
     Args:
         prefix: The dataset.
         parts: The parts as shares; None for a part that is not needed.
-        of_documents: Whether they are shares of the documents, not of the sequences.
+        of_documents: Whether the parts are shares of the documents instead of the sequences.
 
     Raises:
         InputError: If there is no such dataset.
@@ -56,11 +56,11 @@ def make_contents(cache: Cache, threads: int = 1) -> tuple[Sequence[Content], Ca
     Raises:
         FormatError: If the `.idx` changed since the cache was planned.
         LimitError: If a blend draws more samples than a dataset has.
-        OutputError: If a cache of another order has its name.
+        OutputError: If a cache with a different order has the same name.
     """
     there, wanted, source = cache.files.read_record(), cache.settings, None
     if there is not None and cache.files.exist() and there.settings.order != wanted.order:
-        # A job would train on something else under the same name.
+        # The hash does not cover the order: a job could not tell the two caches apart.
         what = f"has {there.settings.show_order()}, not {wanted.show_order()}"
         hint = "choose another --data-cache-path: names do not tell document orders apart"
         raise OutputError(f"{cache.files.paths[0]}: the cache of this name {what}", hint=hint)
@@ -132,7 +132,7 @@ def build_arrays(
         order: The order of documents and samples.
 
     Raises:
-        InputError: If the order is a file that changed, or does not have each document as often as it should.
+        InputError: If the order file changed, or does not have each document once per epoch.
     """
     from dsindex.megatron.arrays import build_document_index, build_sample_index, build_shuffle_index
 
@@ -154,7 +154,7 @@ def build_arrays(
         return documents, samples, np.arange(epochs.num_samples, dtype=shuffle_dtype(epochs.num_samples))
     borders = [epochs.shuffled_together] if epochs.separate_final_epoch else []
     if order.samples == "separately":
-        # The first samples that begin in each epoch.
+        # The first sample that begins in each epoch after the first.
         first = (-(-epoch * epochs.tokens_per_epoch // rule.sequence_length) for epoch in range(1, epochs.num_epochs))
         borders = [min(sample, epochs.num_samples) for sample in first]
     return documents, samples, build_shuffle_index(epochs.num_samples, borders=borders, rng=rng)

@@ -9,9 +9,9 @@
 md5 is the hash of the description, which Megatron writes with json.dumps(indent=4); a job looks for exactly these
 names. Without the tokenizer's identifiers the hash is unknown, and the dataset's name replaces it.
 
-Megatron uses a cache if its files exist, and checks nothing else. So the description is withdrawn before the arrays of
-a new cache get their names, and comes after all of them. The record has what the hash does not cover, and the digests
-of the files. Another program's file is kept if it has the bytes that would be written, and refused if not.
+Megatron uses a cache if its files exist, and checks nothing else. So the description is removed before the arrays of a
+new cache get their names, and is published after all of them. The record has the settings that the hash does not cover,
+and the digests of the files. Another program's file is kept if its bytes are identical, and refused otherwise.
 
 Source: docs/formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_dataset.py and blended_dataset.py.
 """
@@ -65,18 +65,18 @@ FileState = tuple[int, str]
 
 
 def dataset_parts(identifiers: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
-    """Return what a description says of each dataset: of all in a blend, or of its own."""
+    """Return the description of each dataset: all of a blend, or the only one."""
     parts: Sequence[dict[str, Any]] = identifiers.get("datasets", [identifiers])
     return parts
 
 
 def split_of(identifiers: Mapping[str, Any]) -> str:
-    """Return the split that a description is of."""
+    """Return the split of a description."""
     return str(identifiers["split" if identifiers["class"] == BLENDED_CLASS else "index_split"])
 
 
 def is_maxtext(identifiers: Mapping[str, Any]) -> bool:
-    """Tell whether a description is of a cache that MaxText reads."""
+    """Tell whether a description belongs to a cache for MaxText."""
     return bool(dataset_parts(identifiers)[0].get("class") == MAXTEXT_CLASS)
 
 
@@ -89,7 +89,7 @@ def description_text(identifiers: Mapping[str, Any]) -> str:
 
 
 class _Described(msgspec.Struct):
-    """What is read of the description of a dataset."""
+    """The fields read from a dataset's description."""
 
     kind: Literal["GPTDataset", "GPTFIMDataset"] = msgspec.field(name="class")
     dataset_path: str
@@ -102,7 +102,7 @@ class _Described(msgspec.Struct):
 
 
 class _DescribedMaxText(msgspec.Struct):
-    """What is read of the description of a dataset that MaxText reads."""
+    """The fields read from the description of a dataset for MaxText."""
 
     input_paths: Annotated[list[str], msgspec.Meta(min_length=1, max_length=1)]
     seed: int
@@ -113,14 +113,14 @@ class _DescribedMaxText(msgspec.Struct):
 
 
 class _DescribedBlend(msgspec.Struct):
-    """What is read of the description of a blend, besides its datasets."""
+    """The fields read from a blend's description, besides its datasets."""
 
     split: str
     datasets: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
 
 
 def read_description(path: str) -> dict[str, Any]:
-    """Read a description.txt; one for MaxText gets the names of Megatron's settings, too.
+    """Read a description.txt; settings for MaxText are added again under Megatron's names.
 
     Raises:
         FormatError: If it cannot be read or is not the description of a GPTDataset or a blend of them.
@@ -142,7 +142,7 @@ def read_description(path: str) -> dict[str, Any]:
 
 
 def _check_dataset(identifiers: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
-    """Check what a description says of a dataset."""
+    """Check the description of one dataset."""
     if isinstance(identifiers, dict) and identifiers.get("class") == MAXTEXT_CLASS:
         msgspec.convert(identifiers, _DescribedMaxText)
         return with_megatron_names(identifiers)
@@ -154,24 +154,24 @@ def _check_dataset(identifiers: Any) -> dict[str, Any]:  # noqa: ANN401 - any JS
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """A part of a run that was planned over time."""
+    """A phase of a continued or scheduled run."""
 
     begin: int
-    """Its first sample."""
+    """First sample of the phase."""
     what: str
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The options and plans of a cache that Megatron's hash does not cover."""
+    """The options and plan of a cache that Megatron's hash does not cover."""
 
     extra_token: bool = True
     keep_partial: bool = False
     document_order: str | None = None
-    """None for Megatron's."""
+    """None for Megatron's order."""
     shuffle_epochs: str | None = None
     document_order_digest: str | None = None
     plan: str | None = None
-    """Name of a plan over time: a schedule, or what it continues."""
+    """Name of the plan of a continued or scheduled cache."""
     consumed_samples: int | None = None
     taken: int | None = None
     """Samples of the dataset that were read."""
@@ -181,7 +181,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def order(self) -> tuple[str | None, ...]:
-        """What decides the order of training; all None for Megatron's."""
+        """The settings that decide the training order; all None for Megatron's."""
         return self.document_order, self.shuffle_epochs, self.document_order_digest, self.plan
 
     def show_order(self) -> str:
@@ -199,7 +199,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The dataset that an index was built from, and the lengths of its sequences: all that an index depends on."""
+    """The dataset that an index was built from, and a digest of its sequence lengths, all that an index depends on."""
 
     prefix: str
     idx_bytes: int | None
@@ -209,7 +209,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     end: int
     lengths_digest: str
     of_documents: bool = False
-    """Whether lengths, `begin` and `end` are of documents, not of sequences."""
+    """Whether lengths, `begin` and `end` are of documents instead of sequences."""
 
 
 class CacheRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="version", tag=1):
@@ -220,7 +220,7 @@ class CacheRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     settings: Settings = Settings()
     source: Fingerprint | None = None
     files: dict[str, list[FileState]] = {}
-    """Names → what dsindex wrote."""
+    """File name → states of this file that dsindex wrote."""
 
 
 # Names.
@@ -311,12 +311,12 @@ def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None
 
 
 def files_of(description: str) -> CacheFiles:
-    """Return the paths of the cache of a description."""
+    """Return the paths of a cache, given the path of its description."""
     return CacheFiles(description.removesuffix(DESCRIPTION_SUFFIX))
 
 
 def descriptions_in(folder: str, ending: str = "") -> list[str]:
-    """Return the paths of the descriptions in a folder whose names before the suffix end so; none if it is no folder.
+    """Return the paths of a folder's descriptions whose stems have this ending; none if there is no such folder.
 
     Raises:
         InputError: If the folder cannot be read.
@@ -330,20 +330,20 @@ def descriptions_in(folder: str, ending: str = "") -> list[str]:
 def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:
     """Return the path of a cache's description: under its hash or, as in caches without hashes, under any other name.
 
-    Without any, the path under its hash is returned.
+    If there is no description, the path under its hash is returned.
     """
     hashed = cache_files(folder, identifiers).description
     if is_there(hashed):
         return hashed
     for path in descriptions_in(folder, f"-{identifiers['class']}-{split_of(identifiers)}"):
-        with contextlib.suppress(FormatError):  # whose file it is, is not known
+        with contextlib.suppress(FormatError):  # it may be another program's file
             if read_description(path) == identifiers:
                 return path
     return hashed
 
 
 def find_cache(descriptions: Iterable[str], split: str | None, *, place: str) -> str:
-    """Return the description of a split's index cache; the caches of a blend's datasets are parts of it.
+    """Return the description of a split's index cache; the caches of a blend's datasets are not candidates.
 
     Args:
         descriptions: Paths of descriptions.
@@ -384,11 +384,11 @@ def open_array(source: IndexSource, name: str, *, length: int | None = None) -> 
 
     Args:
         source: The array, or its path.
-        name: Which one it is, such as `sample_index`.
-        length: Its length; None for any.
+        name: Name of the index, such as `sample_index`.
+        length: The expected length; None for any.
 
     Raises:
-        FormatError: If the file cannot be read, or the array is not one of integers in its shape.
+        FormatError: If the file cannot be read, or the array does not have integers in the shape of this index.
     """
     what, place = name.replace("_", " "), "the index array" if isinstance(source, np.ndarray) else os.fspath(source)
     array = source
@@ -398,7 +398,7 @@ def open_array(source: IndexSource, name: str, *, length: int | None = None) -> 
                 array = np.load(place, mmap_mode="r", allow_pickle=False)
         except DAMAGED_ARRAY_ERRORS as error:
             raise FormatError(f"{place}: cannot be read as a {what} ({error})") from error
-    shape: tuple[int, ...] = array.shape if isinstance(array, np.ndarray) else ()  # not of an archive
+    shape: tuple[int, ...] = array.shape if isinstance(array, np.ndarray) else ()  # an .npz archive has none
     fits = len(shape) > 0 and length in {None, shape[0]} and shape[1:] == ((2,) if name == "sample_index" else ())
     if not isinstance(array, np.ndarray) or not fits or array.dtype.kind not in "iu" or not array.flags.c_contiguous:
         asked = f"{'any' if length is None else length}{' x 2' if name == 'sample_index' else ''}"
@@ -414,7 +414,7 @@ def open_array(source: IndexSource, name: str, *, length: int | None = None) -> 
 
 
 def find_unwritten(files: CacheFiles, contents: Sequence[Content], record: CacheRecord) -> list[tuple[str, Content]]:
-    """Return the files of a cache that are to be written, in order: all, the record alone, or none of an identical one.
+    """Return the files of a cache to write, in order: all, only the record, or none if the cache is identical.
 
     Args:
         files: The paths.
@@ -464,7 +464,7 @@ def state_of(content: Content) -> FileState:
 
 
 def _state_at(path: str) -> FileState | None:
-    """Return the state of a file; None if it is missing, and a state that equals no other if it is not regular."""
+    """Return the state of a file; None if it is missing, and a state that equals no other if it is no regular file."""
     if not is_there(path):
         return None
     if not os.path.isfile(path):
@@ -514,14 +514,14 @@ def count_tokens(sequence_lengths: NDArray[np.int32]) -> int:
 def fingerprint(
     prefix: str, begin: int, end: int, lengths: NDArray[np.int32], *, of_documents: bool = False
 ) -> Fingerprint:
-    """Return what a record has of the files and the lengths that an index is built from.
+    """Return the fingerprint of the files and lengths that an index is built from.
 
     Args:
         prefix: The dataset.
-        begin: First sequence that the index draws from, or document.
+        begin: First sequence or document that the index draws from.
         end: One past the last one.
-        lengths: Their tokens: all that an index depends on.
-        of_documents: Whether the index has documents, not sequences.
+        lengths: Tokens of each of them.
+        of_documents: Whether the index draws from documents instead of sequences.
     """
     idx_bytes, idx_modified_ns = look_at(f"{prefix}.idx") or (None, None)
     return Fingerprint(
@@ -537,7 +537,7 @@ def fingerprint(
 
 
 def look_at(path: str) -> tuple[int, int] | None:
-    """Return size and time of a file, or size and a hash of the version of an object; None if it cannot be seen."""
+    """Return the size and time of a file, or the size and version hash of an object; None if it is not visible."""
     try:
         status = input_status(path)
     except (OSError, MissingObjectError):

@@ -1,15 +1,15 @@
-"""Plan caches over time, and build them: what continues the caches of a first job, and blends whose weights change.
+"""Plan and build train caches that continue a first job, or whose blend weights change during the run.
 
-The caches of train are found as for any job, by its flags. Here their content is planned: the first job's samples come
-first, then the blend of this job, with what each dataset has left. Everything else about the job stays as it is.
+The job's flags decide which train caches it needs, as for any job. This module plans their content: the samples that
+the first job read come first, then this job's blend of what each dataset has left.
 
     document index   [ the first job's                  ][ new sequences, once per open epoch ][ epoch ][ epoch ] …
     sample index     [ the first job's, unchanged       ] …
-    shuffle index    [ what was read ][ what the open epochs have left ][ epoch ][ epoch ] …
+    shuffle index    [ samples already read ][ unread samples of the open epochs ][ epoch ][ epoch ] …
 
-The arrays of the first job stay as they are, so the samples that were read keep their numbers. After them come the
-samples that were not read, epoch by epoch, so that no sample repeats before its epoch ends and nothing is lost.
-An epoch begins where its first document does: a *segment* of the document index has the documents of one epoch.
+The first job's arrays stay unchanged, so samples that were read keep their numbers. Unread samples follow, epoch by
+epoch, so that no sample repeats before its epoch ends and none is lost. A *segment* of the document index has the
+documents of one epoch, which begins where its first document begins.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 TRAIN = SPLIT_NAMES[0]
 ROUNDING = 1e-6
-"""Samples that a weight may add up to and draw none."""
+"""A dataset draws no sample if its weight adds up to no more samples than this: the sum is in floating point."""
 
 
 def plan_over_time(
@@ -66,20 +66,20 @@ def plan_over_time(
     schedule: str | None,
     max_epochs: Fraction | None,
 ) -> tuple[list[GPTCache], list[BlendedCache], list[str]]:
-    """Plan the train caches of a job over time; return all its caches, and notes for the user.
+    """Plan the continued or scheduled train caches of a job; return all its caches, and notes for the user.
 
     Args:
         datasets: The caches of datasets.
         blends: The caches of blends.
-        continue_from: The caches of a first job.
-        consumed: Samples of the run that were read.
-        schedule: How weights change.
-        max_epochs: How often a dataset may be read; None for once with a schedule, else for any number.
+        continue_from: Folder of the first job's caches, or the description of its train cache.
+        consumed: Samples that the run has already read.
+        schedule: How weights change, as typed.
+        max_epochs: Most epochs of a dataset; None for 1 with a schedule, and for no limit without one.
 
     Raises:
         InputError: If the options do not fit the first job.
         LimitError: If a dataset runs out.
-        FormatError: If the first job's caches are damaged, or a dataset changed in another way than by growing.
+        FormatError: If the first job's caches are damaged, or a dataset changed other than by growing.
     """
     flag = "--continue-from" if continue_from is not None else "--blend-schedule"
     members, blend = _caches_of_train(flag, datasets, blends, needs_blend=schedule is not None)
@@ -162,7 +162,7 @@ def _caches_of_train(
     """Return the caches of train's datasets, in the order of the blend, and the blend's cache.
 
     Raises:
-        InputError: If train is no single cache, or is not blended by weights.
+        InputError: If train has several caches, or is not blended by weights.
     """
     own = [cache for cache in datasets if cache.split == TRAIN]
     blended = [blend for blend in blends if blend.split == TRAIN]
@@ -180,7 +180,7 @@ def _caches_of_train(
 
 
 def _plan_name(consumed: int, content: object) -> str:
-    """Return what tells caches of one name apart that were planned over time."""
+    """Name a plan, since the names of caches do not tell plans apart."""
     return f"planned after {count(consumed, 'sample')}, {xxhash.xxh3_64_hexdigest(repr(content).encode())[:8]}"
 
 
@@ -189,25 +189,28 @@ def _plan_name(consumed: int, content: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstCache:
-    """A cache of train in the first job: of a blend, or of a dataset."""
+    """A train cache of the first job, of a blend or of one dataset."""
 
     files: CacheFiles
     described: dict[str, Any]
-    """Its description, with the path of the dataset as the job types it."""
+    """The description, with the dataset's path as the job types it."""
     record: CacheRecord
     """dsindex's record; empty for another program's cache."""
 
     def is_of(self, cache: GPTCache) -> bool:
-        """Tell whether it is of the same dataset as a cache: by the job's path, or by the one here where recorded."""
+        """Tell whether both caches are of the same dataset, by the job's path or by the recorded path here."""
         is_here = self.record.source is not None and self.record.source.prefix == os.path.abspath(cache.path)
         return is_here or cache.identifiers["dataset_path"] == self.described["dataset_path"]
 
 
 def read_first_job(path: str) -> tuple[FirstCache, list[FirstCache]]:
-    """Read the train cache of a folder or a description, and the caches of its datasets (itself without a blend).
+    """Read a train cache, and the caches of its datasets (without a blend, the cache itself).
+
+    Args:
+        path: The description, or its folder.
 
     Raises:
-        InputError: If there is not exactly one.
+        InputError: If the folder does not have exactly one train cache.
         FormatError: If they are damaged, or were changed after dsindex wrote them.
     """
     if os.path.isdir(path):
@@ -234,11 +237,11 @@ def _match(
     """Find the datasets of the first job in this job, which has to cut samples in the same way.
 
     Returns:
-        For each dataset of the first job its number in this one, or None if it is left out; and the samples of each
-        dataset of this job that were read.
+        For each dataset of the first job, its number in this job, or None if it is left out; and for each dataset of
+        this job, the number of samples that were read.
 
     Raises:
-        InputError: If samples have other borders, or a dataset of which something was read is not there.
+        InputError: If sample borders differ, or this job leaves out a dataset that was read.
         FormatError: If the samples that were read are not the first ones of each dataset.
     """
     rule, length, place = members[0].rule, olds[0].described["sequence_length"], first.files.stem
@@ -277,7 +280,7 @@ def _match(
 
 
 def _plan_dataset(cache: GPTCache, first: FirstCache | None, *, taken: int, wanted: float, consumed: int) -> GPTCache:
-    """Return the cache of a dataset with what it continues, and with all samples that the run draws from it.
+    """Return a dataset's cache with its continuation planned, large enough for all samples that the run draws from it.
 
     Raises:
         FormatError: If the first job's index is damaged, or draws from other sequences.
@@ -297,7 +300,7 @@ def _plan_dataset(cache: GPTCache, first: FirstCache | None, *, taken: int, want
     segments = () if first is None else _segments_of(first, len(documents), end - start)
     last = max((epoch for _, epoch in segments), default=0)
     growth, grown = range(0), len(lengths) - (end - start)
-    if grown:  # the sequences that came to a dataset go into all epochs of which something is left
+    if grown:  # added sequences go into every epoch that has unread samples
         epochs, _ = _epochs_of_samples(samples, segments)
         left = np.ones(len(shuffle), np.bool_)
         left[shuffle[:taken]] = False
@@ -343,7 +346,7 @@ def _plan_dataset(cache: GPTCache, first: FirstCache | None, *, taken: int, want
 
 
 def _open_first(files: CacheFiles | None) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Map document, sample and shuffle index of the first job; they are empty for a dataset that it did not have.
+    """Map document, sample and shuffle index of the first job; they are empty for a dataset that is new.
 
     Raises:
         FormatError: If they are damaged.
@@ -357,10 +360,10 @@ def _open_first(files: CacheFiles | None) -> tuple[NDArray[Any], NDArray[Any], N
 
 
 def _segments_of(first: FirstCache, num_positions: int, per_epoch: int) -> tuple[Segment, ...]:
-    """Return the segments of a document index: those in its record, or equal epochs.
+    """Return the recorded segments of a document index; without a record, one segment per epoch.
 
     Raises:
-        FormatError: If the document index has others.
+        FormatError: If the segments do not add up to the document index.
     """
     segments = first.record.settings.segments
     if segments is None:
@@ -375,7 +378,7 @@ def _segments_of(first: FirstCache, num_positions: int, per_epoch: int) -> tuple
 def _epochs_of_samples(
     samples: NDArray[Any], segments: Sequence[Segment]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the epoch in which each sample begins, and whether it has tokens of the next segment, which come early."""
+    """Return the epoch in which each sample begins, and whether it also has tokens of the next segment."""
     ends = np.cumsum([size for size, _ in segments])
     places = np.searchsorted(ends, samples[:, 0], side="right")
     is_first = np.isin(samples[:, 0], ends) & (samples[:, 1] == 0)
@@ -386,12 +389,12 @@ def _epochs_of_samples(
 def build_continued_arrays(
     cache: GPTCache, plan: ContinuedIndex, lengths: NDArray[np.int32], *, threads: int
 ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
-    """Build document, sample and shuffle index.
+    """Build the document, sample and shuffle index of a continued dataset.
 
     Args:
-        cache: The cache.
-        plan: What it has.
-        lengths: Tokens of the sequences of the part, now.
+        cache: The dataset's cache.
+        plan: How its index continues.
+        lengths: Tokens of each sequence of the part, as it is now.
         threads: Threads for the sample index.
 
     Raises:
@@ -401,7 +404,7 @@ def build_continued_arrays(
     from dsindex.megatron.document_order import order_epoch
 
     begin, rule, order, num_samples = cache.part.begin, cache.rule, cache.order, cache.num_samples
-    # The document index: the old one, then the segments that are appended.
+    # The document index: the old one, then the appended segments.
     rng = np.random.RandomState([cache.seed, plan.consumed & 0xFFFFFFFF, plan.consumed >> 32])
     old_documents, old_samples, old_shuffle = _open_first(plan.files)
     everything = np.arange(begin, cache.part.end, dtype=DOCUMENT_DTYPE)
@@ -422,7 +425,7 @@ def build_continued_arrays(
         what = "sequences have other lengths than in the first job, so what it read is unknown"
         hint = "continue with the dataset as it was, which may only have grown at its end"
         raise FormatError(f"{cache.name}: {what}", hint=hint)
-    # The shuffle index: what was read, then what is left, epoch by epoch.
+    # The shuffle index: samples already read, then unread ones, epoch by epoch.
     filled = plan.taken
     shuffle = np.empty(num_samples, shuffle_dtype(num_samples))
     shuffle[:filled] = old_shuffle[:filled]
@@ -441,7 +444,7 @@ def build_continued_arrays(
 
 
 def build_continued_blend(plan: ContinuedBlend) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """Return the dataset of each sample and its number in that dataset, those that were read first."""
+    """Return each sample's dataset and its number in that dataset; samples already read come first."""
     from dsindex.megatron.arrays import blend_by_schedule
 
     next_datasets, next_samples = blend_by_schedule(plan.curve, plan.taken)
@@ -456,8 +459,8 @@ def build_continued_blend(plan: ContinuedBlend) -> tuple[NDArray[np.int16], NDAr
 
 # Blends whose weights change over a run: `--blend-schedule`, and the samples that it draws from each dataset.
 #
-#     0:90,10 50%:50,50               steps: these weights until the half of the run, then those
-#     linear 0:90,10 200Btokens:1,1   from the first to the second on a line, then constant
+#     0:90,10 50%:50,50               steps: 90,10 for half of the run, then 50,50
+#     linear 0:90,10 200Btokens:1,1   linear from the first weights to the second, then constant
 #
 # W[d](t) is the integral of the normalised weight of dataset d over the first t samples. `arrays.blend_by_schedule`
 # draws samples so that the samples taken from each dataset differ from W[d](t) by less than one at every t.
@@ -477,10 +480,10 @@ def draw_curve(schedule: str, num_datasets: int, *, num_samples: int, sequence_l
     """Return the weights of datasets over a run.
 
     Args:
-        schedule: As typed.
+        schedule: The value of --blend-schedule.
         num_datasets: Datasets of the blend.
         num_samples: Samples of the run.
-        sequence_length: L, by which positions in tokens become samples.
+        sequence_length: L, which converts positions in tokens to samples.
 
     Raises:
         InputError: If it is not a schedule, or does not fit the datasets or the run.

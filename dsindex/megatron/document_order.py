@@ -1,16 +1,16 @@
-"""Document indices in orders other than Megatron's: packed, by length, or as a file says.
+"""Document indices in orders other than Megatron's: packed, by length, or read from a file.
 
-Packed: sample k takes the input tokens [k * L, (k + 1) * L) of the documents laid end to end. In Megatron's order these
-borders fall anywhere; here documents are arranged so that few borders fall inside a document:
+Sample k takes the input tokens [k * L, (k + 1) * L) of the documents laid end to end. In Megatron's order these borders
+fall anywhere; the packed order arranges documents so that few borders fall inside a document:
 
     L = 8, lengths 5 6 3 4 2 4: Megatron's order, for example, 5 (3|3) 3 (2|2) 2 4; packed 6 2 | 5 3 | 4 4
 
-A document of k * L + r tokens takes k whole samples and r tokens of one more wherever it begins, if the open sample has
-r free tokens. So this is exact bin packing of the sizes r in [1, L] into bins of L tokens. A bin is opened by the
-largest document, filled in random order and closed by one document, two, or a subset of some that fit exactly.
-Otherwise a document is cut, one longer than L if possible.
+A document of k * L + r tokens, with r in [1, L], fills k whole samples and r tokens of one more, wherever it begins, if
+the open sample has r free tokens. So this is exact bin packing of the sizes r into bins of L tokens. The largest
+document opens a bin, others follow in random order, and one document, two, or a subset that fits exactly closes it.
+If nothing fits, a document is cut, preferably one longer than L.
 
-Each epoch is a permutation of the documents. The room that an epoch leaves in its last sample is filled by the next.
+Each epoch is a permutation of the documents. The next epoch fills the room left in the last sample.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from dsindex.megatron.epochs import DocumentOrder
 
 GROUP = 1 << 18
-"""Documents that are packed at a time."""
+"""Number of documents packed at a time."""
 RESERVE = 1 << 14
-"""Documents of a group left for the next one, so that bins can be filled exactly to its end."""
+"""Documents that a group leaves to the next one, so that its last bins can still be filled exactly."""
 TAIL = 1 << 11
-"""The last documents of an epoch, which are packed in several orders."""
+"""Number of documents at the end of an epoch that are packed in several orders."""
 ATTEMPTS = 32
-"""Orders that are tried, until no document of at most L tokens is cut."""
+"""Most orders to try; the search stops early once no document of at most L tokens is cut."""
 CANDIDATES = 64
-"""Documents tried as one of two that fill a bin, and documents whose sums are tried."""
+"""Most documents to try as one of a pair that fills a bin, and most documents whose subset sums are tried."""
 SCANNED = 1 << 12
-"""Documents among which these are looked for."""
+"""Documents to scan for these candidates."""
 SUM_WORK = 64
-"""Bound on the steps of finding sums, per document."""
+"""Most steps of the subset-sum search, per document."""
 MOST_OPEN = 1 << 12
-"""Documents of an open bin whose order is shuffled; of a larger bin, the documents of each part."""
+"""Documents of an open bin that are shuffled together; a larger bin is shuffled in runs of this size."""
 
 
 def build_ordered_document_index(
@@ -57,7 +57,7 @@ def build_ordered_document_index(
     order: DocumentOrder,
     rng: np.random.RandomState,
 ) -> NDArray[np.int32]:
-    """Order the documents of each epoch by themselves.
+    """Order the documents of each epoch separately.
 
     Args:
         lengths: Tokens of the sequences [begin, begin + n), shape [n].
@@ -88,7 +88,7 @@ def build_ordered_document_index(
 
 
 def read_order(path: str, begin: int, count: int, num_epochs: int) -> NDArray[np.integer[Any]]:
-    """Read the numbers of the documents [begin, begin + count), for one epoch or for all.
+    """Read an order file: the numbers of the documents [begin, begin + count), for one epoch or for all.
 
     Returns:
         Numbers, shape [1 or num_epochs, count].
@@ -131,7 +131,7 @@ def order_epoch(
     order: DocumentOrder,
     rng: np.random.RandomState,
 ) -> int:
-    """Rearrange the documents of one epoch in place, in any order but a file's.
+    """Rearrange the documents of one epoch in place, in any order that is not read from a file.
 
     Args:
         documents: Ids from `begin` on, ascending.
@@ -139,10 +139,10 @@ def order_epoch(
         begin: The id of lengths[0].
         length: L.
         room: Free tokens in the sample in which the epoch begins, in [1, L].
-        epoch: Number of the epoch. In every other one, the only document of a size that fills a sample exactly gives
-            way to two others, so that documents of rare sizes do not share a sample in every epoch.
-        order: How they are arranged after a shuffle.
-        rng: Shuffles them, and packed ones within a sample.
+        epoch: Number of the epoch. In every second epoch, a pair of documents is preferred to the only document that
+            fills a sample exactly; otherwise documents of rare sizes would share a sample in every epoch.
+        order: How documents are arranged after a shuffle.
+        rng: Shuffles the documents, and packed documents within a sample.
 
     Returns:
         Free tokens in the sample in which a packed epoch ends, in [1, L].
@@ -154,7 +154,7 @@ def order_epoch(
         return room
     width, seed = int(min(length, lengths.max(initial=1))), np.uint64(rng.randint(1 << 31))
     room, packed, _ = _pack(documents, lengths, begin, length, width, room, epoch, seed, TAIL)
-    # The fewer documents are left, the fewer sums they have: the last ones are tried in several orders.
+    # Few documents have few sums, so the last ones are packed in several orders and the best one is kept.
     tail, fewest, last_room = documents[packed:].copy(), len(documents) + 1, room
     for attempt in range(ATTEMPTS):
         tried = tail.copy() if attempt == 0 else rng.permutation(tail)
@@ -167,17 +167,15 @@ def order_epoch(
 
 
 class _Pool(NamedTuple):
-    """The documents that are packed at a time."""
-
     ids: NDArray[np.int32]
     sizes: NDArray[np.int32]
-    """Their size in [1, L], or 0 for an empty document."""
+    """Size r of each document, in [1, L]; 0 for an empty document."""
     is_long: NDArray[np.uint8]
     used: NDArray[np.uint8]
     by_size: NDArray[np.int32]
-    """Places in the pool, sorted by size."""
+    """Places of the documents in the pool, sorted by size."""
     ends: NDArray[np.int32]
-    """Size → end of its unused documents in by_size, below which used ones may be left."""
+    """Size → end of its unused documents in by_size; used ones may remain below it."""
     unused: NDArray[np.int32]
     """Size → number of its unused documents."""
     chosen: NDArray[np.int64]
@@ -270,7 +268,7 @@ def _pack_pool(
                 largest -= 1
             pool.chosen[0] = _take(pool, largest)
         elif size > room or (room - size) * remaining < tokens:
-            # Less than the mean document would be left free: look for what fills the room exactly.
+            # It does not fit, or leaves less room than a mean document: search for documents that fill it exactly.
             by_two = num_opened > 0 and (pool.ids[opened[0]] ^ epoch) & 1 == 1
             num_chosen, done = _fill(pool, cursor, count, room, width, work, by_two)
             work -= done
@@ -353,7 +351,7 @@ def _fill(pool: _Pool, cursor: int, count: int, room: int, width: int, work: int
     num_chosen, done = _fill_with_many(pool, cursor, count, room) if work > 0 else (0, 0)
     if num_chosen:
         return num_chosen, done
-    # Cut a long document if there is one near, else the next one that does not fit.
+    # Cut a long document if one is near, otherwise the next document that does not fit.
     pool.chosen[0] = cursor
     for place in range(cursor, min(count, cursor + SCANNED)):
         if not pool.used[place] and pool.sizes[place] > room:
@@ -387,7 +385,7 @@ def _fill_with_two(pool: _Pool, cursor: int, count: int, room: int, width: int) 
                 break
     if found:
         pool.chosen[0] = _take(pool, found)
-        pool.used[pool.chosen[0]] = 1  # so that the other is not the same
+        pool.used[pool.chosen[0]] = 1  # so that the second is a different document
         pool.chosen[1] = _take(pool, room - found)
         pool.used[pool.chosen[0]] = 0
     return bool(found)
@@ -395,7 +393,7 @@ def _fill_with_two(pool: _Pool, cursor: int, count: int, room: int, width: int) 
 
 @njit(cache=True, nogil=True)
 def _fill_with_many(pool: _Pool, cursor: int, count: int, room: int) -> tuple[int, int]:
-    """Choose among the next documents those whose sum is the room; return how many, and the work."""
+    """Choose a subset of the next documents whose sizes sum to the room; return how many, and the work."""
     sums, num_candidates, step = pool.sums, 0, 0
     for place in range(cursor, min(count, cursor + SCANNED)):
         if num_candidates == CANDIDATES:
@@ -408,7 +406,7 @@ def _fill_with_many(pool: _Pool, cursor: int, count: int, room: int) -> tuple[in
     while step < num_candidates and sums[room] < 0:
         size = np.int64(pool.sizes[pool.candidates[step]])
         highest += size
-        # sums[s] is the last of the documents by which the sum s was first reached.
+        # sums[s] is the candidate that completed the sum s when it was first reached.
         for total in range(min(room, highest), size - 1, -1):
             if sums[total] < 0 and (total == size or sums[total - size] >= 0):
                 sums[total] = step

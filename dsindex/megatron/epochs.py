@@ -51,14 +51,14 @@ class SampleRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentOrder:
-    """The order in which an index has its documents and its samples; by default Megatron's."""
+    """The order of documents and samples in an index; by default Megatron's."""
 
     documents: str = "shuffled"
     """`shuffled`, `packed`, `length`, or the path of a file with the numbers of the documents."""
     samples: Literal["together", "separately", "never"] = "together"
-    """Whether samples of different epochs are shuffled together, each epoch by itself, or none."""
+    """Whether samples are shuffled across epochs, within each epoch, or not at all."""
     digest: str | None = None
-    """Digest of the file."""
+    """Digest of the order file; None without a file."""
 
     @property
     def is_stock(self) -> bool:
@@ -66,7 +66,7 @@ class DocumentOrder:
         return self == STOCK_ORDER
 
     def as_settings(self) -> dict[str, Any]:
-        """Return the `Settings` of a cache in this order; none for Megatron's."""
+        """Return the fields of `Settings` that record this order; empty for Megatron's."""
         if self.is_stock:
             return {}
         name = self.documents if self.digest is None else os.path.basename(self.documents)
@@ -74,12 +74,11 @@ class DocumentOrder:
 
 
 STOCK_ORDER = DocumentOrder()
-"""Megatron's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochCounts:
-    """The counts of one index."""
+    """The numbers of epochs and samples of one index."""
 
     tokens_per_epoch: int
     num_epochs: int

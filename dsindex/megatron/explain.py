@@ -1,7 +1,7 @@
 """Explain why a job would not find its cache: which settings differ, or what changed since the cache was built.
 
-Megatron looks for a file named by a hash, and builds everything again if it is missing. Here the descriptions in a
-folder are compared with the wanted one, setting by setting.
+Megatron looks for a file named by a hash, and rebuilds everything if it is missing. This module compares the wanted
+description with those in a folder, setting by setting.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def explain_cache(
 
     Args:
         wanted: The job's description.
-        files: The paths at which the job looks.
+        files: The paths where the job looks for the cache.
         prefix: The dataset's files on this machine, which are checked for changes; None to skip the check.
         settings: The job's options that the hash does not cover; None to skip the comparison.
     """
@@ -136,7 +136,7 @@ def source_changes(prefix: str, recorded: Fingerprint) -> list[str]:
 
 
 def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> Iterator[str]:
-    """Yield sentences about the settings in which the most similar description of the same kind differs."""
+    """Yield sentences about the differences from the most similar description of the same kind."""
     found = []
     for path in descriptions_in(folder, "" if is_maxtext(wanted) else f"-{wanted['class']}-{split_of(wanted)}"):
         try:
@@ -191,7 +191,7 @@ def _flatten(described: Mapping[str, Any]) -> dict[str, Any]:
 
 def _compare(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
     for key in dict.fromkeys([*wanted, *there]):
-        # Compared as written, since the hash tells 1 from 1.0.
+        # Compared as JSON, since 1 and 1.0 have different hashes.
         if key in there and key in wanted and json.dumps(there[key]) == json.dumps(wanted[key]):
             continue
         if key == "split_matrix" and there.get("split") != wanted.get("split"):

@@ -1,14 +1,14 @@
-"""What the flags of a pretrain_gpt.py job say of its caches, release by release of Megatron-LM.
+"""Derive tokenizer identifiers and sample counts from the flags of a pretrain_gpt.py job, for each Megatron release.
 
-The tokenizer's identifiers in a description are its class, its path and the options that it was made with, as texts
-and in order. Which options there are, and in which order, depends on the kind of tokenizer and on the release:
+A description identifies the tokenizer by its class, path and options, as strings in a fixed order. Which options, and
+in which order, depends on the kind of tokenizer and on the release:
 
     0.16  and 0.17   megatron.core.tokenizers, `DefaultTokenizerText`
     0.18  and 0.19   a chat template comes first
     main             `MegatronTokenizerText`, and `use_gigatoken` comes last
 
-Nothing is loaded: a path is what the job types, and need not exist here. The numbers of samples differ as well: 0.16
-and 0.17 ramp the batch size up, which later releases ignore in favour of a schedule of steps.
+No tokenizer is loaded: paths are the job's and need not exist here. Sample counts depend on the release, too: 0.16 and
+0.17 ramp the batch size up; later releases ignore the ramp and have a schedule of steps.
 
 Source: megatron/core/tokenizers/utils/build_tokenizer.py (0.16: text/utils/build_tokenizer.py) and
 text/text_tokenizer.py, `unique_identifiers`;
@@ -67,7 +67,7 @@ _NEEDED = {**dict.fromkeys(MODEL_TYPES, ("tokenizer_model",)), "NullTokenizer": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTokenizer:
-    """The flags of a job that say which tokenizer it has, under Megatron's names and with its defaults."""
+    """A job's tokenizer flags, with Megatron's names and defaults."""
 
     tokenizer_type: str | None = None
     tokenizer_model: str | None = None
@@ -77,7 +77,7 @@ class JobTokenizer:
     vocab_size: int | None = None
     tokenizer_special_tokens: tuple[str, ...] | None = None
     tiktoken_special_tokens: tuple[str, ...] | None = None
-    """0.16 and 0.17: the same, under an older name."""
+    """The older name of `tokenizer_special_tokens`, in 0.16 and 0.17."""
     tiktoken_pattern: str | None = None
     tiktoken_num_special_tokens: int = 1000
     tokenizer_metadata: str | None = None
@@ -100,7 +100,7 @@ class JobTokenizer:
 
 
 def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
-    """Return the `unique_identifiers` that the descriptions of a release's job have of its tokenizer.
+    """Return the tokenizer's `unique_identifiers`, as a job of this release writes them into its descriptions.
 
     Raises:
         UsageError: If a job of this release could not make such a tokenizer.
@@ -172,7 +172,7 @@ def _hugging_face(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
 def _class_name(tokenizer: JobTokenizer, release: str) -> str:
     metadata: Mapping[str, Any] = {}
     if tokenizer.tokenizer_metadata is not None and tokenizer.tokenizer_type != "NullTokenizer":
-        from dsindex.store.config_files import read_object  # its yaml is not needed to verify
+        from dsindex.store.config_files import read_object  # imports yaml, which verify does not need
 
         metadata = read_object(tokenizer.tokenizer_metadata)
     if release == "main":
@@ -212,7 +212,7 @@ class TrainingLength:
     """First batch size, increment, and the samples over which it grows."""
     step_batch_size_schedule: str | None = None
     sequence_length: int | None = None
-    """By which the tokens of a schedule become samples."""
+    """Converts the tokens of a schedule to samples."""
     release: str | None = None
     """The job's release of Megatron; None if it is not known."""
 
@@ -235,7 +235,7 @@ def samples_for_training(length: TrainingLength) -> list[Sizes]:
     if length.full_validation:
         valid = None
     elif not length.skip_train:
-        interval = length.eval_interval or 0  # which is checked
+        interval = length.eval_interval or 0  # not 0: _check_length refuses that
         validations = _count_iterations(length, batch, steps) // interval + 1
         if length.start_eval_at_iter is not None:
             validations = max(0, validations - length.start_eval_at_iter // interval)
@@ -246,7 +246,7 @@ def samples_for_training(length: TrainingLength) -> list[Sizes]:
 
 
 def _check_length(length: TrainingLength) -> int:
-    """Refuse what Megatron refuses; return the batch size."""
+    """Refuse flags that Megatron refuses; return the global batch size."""
     iterations, samples, ramp = length.train_iters, length.train_samples, length.rampup_batch_size
     num_given = (iterations is not None) + (samples is not None)
     if num_given != 1 and not (num_given == 2 and length.skip_train and not is_before(length.release, "0.17")):
@@ -281,7 +281,7 @@ def _count_iterations(length: TrainingLength, batch: int, steps: list[tuple[int,
 
 
 def _parse_steps(length: TrainingLength) -> list[tuple[int, int]]:
-    """Return the steps of `--step-batch-size-schedule` as samples, and the batch size from there on.
+    """Return the steps of `--step-batch-size-schedule`: the first sample of each, and its batch size.
 
     Raises:
         UsageError: If it is not valid.
@@ -319,7 +319,7 @@ def _count_scheduled(samples: int, steps: list[tuple[int, int]]) -> int:
 
 
 def _count_ramped(samples: int, final_size: int, ramp: tuple[int, int, int]) -> int:
-    """Count iterations of a batch size that grows, an increment at a time, and then of the final one."""
+    """Count iterations while the batch size grows by increments, and then at the final batch size."""
     first, increment, ramp_samples = ramp
     per_increment = ramp_samples / ((final_size - first) // increment)
     last = min(ramp_samples, samples)
@@ -327,7 +327,7 @@ def _count_ramped(samples: int, final_size: int, ramp: tuple[int, int, int]) -> 
     while consumed <= last:
         grown = int(consumed / per_increment)  # in floating point, as in Megatron
         size = first + grown * increment
-        # The iterations of this size: up to the first after which the batch has grown, or the ramp is over.
+        # This size lasts until the iteration after which the batch has grown or the ramp is over.
         most = (last - consumed) // size + 1
         ends = range(consumed + size, consumed + most * size + 1, size)
         alike = bisect.bisect_left(ends, grown + 1, key=lambda end: int(end / per_increment))

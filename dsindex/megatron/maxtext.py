@@ -1,4 +1,4 @@
-"""The caches that MaxText reads with `grain_file_type=mmap_npy`: what differs from Megatron's.
+"""The caches that MaxText reads with `grain_file_type=mmap_npy`, and how they differ from Megatron's.
 
     {md5}-document_index.npy, -sample_index.npy, -shuffle_index.npy    one split of one dataset
     dataset_index.npy, dataset_sample_index.npy                        a blend, in its `blend_index_dir`
@@ -7,9 +7,9 @@ The arrays are built as Megatron builds them, from the same generator, but:
 
     documents are split, shuffled and cut into samples, not sequences
     the hash has the number of epochs instead of the number of samples, and no tokenizer
-    a blend has exactly as many samples as the job reads: Megatron's has the sum of the rounded-up shares
+    a blend has exactly as many samples as the job reads; Megatron's has the sum of the rounded-up shares
 
-MaxText ignores descriptions. `{md5}-description.txt` is the text whose MD5 is in the names.
+MaxText ignores descriptions. `{md5}-description.txt` contains the text whose MD5 is in the names.
 
 Source: MaxText 0.2.5, src/maxtext/input_pipeline: _mmap_index_utils.py, _mmap_datasource.py, _megatron_blending.py and
 grain_data_processing.py.
@@ -41,7 +41,7 @@ DEFAULT_SEED = 0
 def describe_dataset(
     path: str, epochs: EpochCounts, *, split: str | None, split_index: int, seed: int, sequence_length: int
 ) -> dict[str, Any]:
-    """Return what MaxText hashes for one split of a dataset, in its order, and the same under Megatron's names."""
+    """Return the settings that MaxText hashes for one split, in its order, and again under Megatron's names."""
     hashed = {
         "class": MAXTEXT_CLASS,
         "input_paths": [path],
@@ -57,7 +57,7 @@ def describe_dataset(
 
 
 def with_megatron_names(hashed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description with the same settings under Megatron's names added."""
+    """Add the settings of a description under Megatron's names, so that other modules read both kinds alike."""
     return {
         **hashed,
         "dataset_path": hashed["input_paths"][0],
@@ -76,10 +76,10 @@ def hashed_settings(described: Mapping[str, Any]) -> dict[str, Any]:
 def parse_shares(text: str) -> SplitMatrix:
     """Return the parts of `mmap_npy_split`, as shares of the documents.
 
-    The total is exact, as `sum` of floats is from Python 3.12 on, which MaxText needs.
+    `math.fsum`, because MaxText needs Python 3.12, where `sum` of floats no longer accumulates rounding errors.
 
     Raises:
-        UsageError: If MaxText would not read it, although Megatron may.
+        UsageError: If MaxText cannot read the text, even if Megatron can.
 
     >>> parse_shares("99,1")
     ((0, 0.99), (0.99, 1.0), None)
@@ -107,12 +107,12 @@ def samples_for_steps(length: TrainingLength) -> list[Sizes]:
 
 
 def show_settings(folder: str, blends: Mapping[str, tuple[Sequence[str], Sequence[float]]], split: str | None) -> str:
-    """Return MaxText's settings that make it read caches.
+    """Return the MaxText settings for reading caches.
 
     Args:
         folder: The cache folder.
         blends: Split → its datasets as the job types them, and their weights.
-        split: As typed.
+        split: The value of --split.
 
     >>> show_settings("cache", {"train": (["web", "books"], [7.0, 3.0])}, None)
     "grain_file_type=mmap_npy grain_train_files='cache|web,7.0;cache|books,3.0' blend_index_dir=cache"

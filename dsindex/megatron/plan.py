@@ -75,7 +75,7 @@ class Blend:
     """One for each prefix; None to blend in proportion to the datasets' lengths."""
 
     def shares(self, place: str) -> list[Fraction]:
-        """Return the shares that the datasets of a list have of an amount.
+        """Return each dataset's share of the total weight.
 
         Raises:
             InputError: If they have no weights.
@@ -92,7 +92,7 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
     A prefix may be the path of a list, whose datasets share its weight.
 
     Raises:
-        InputError: If there is no prefix, or some weights are numbers and others are not; or a list is not one.
+        InputError: If there is no prefix, only some weights are numbers, or a list does not name datasets.
         LimitError: If a weight is not a positive number, or there are too many datasets.
 
     >>> parse_data_path(["30", "web", "70", "books"])
@@ -141,7 +141,7 @@ def read_words(path: str) -> list[str]:
     """Return the words of a file for Megatron's --data-args-path.
 
     Raises:
-        InputError: If it cannot be read, or has none.
+        InputError: If the file is missing, is not text, or has no words.
     """
     stored = store_of(path).read(path)
     try:
@@ -171,7 +171,7 @@ def read_list(path: str) -> Blend | None:
 
 
 def _as_number(word: str) -> float | None:
-    """Return what a word is worth as a weight; None for a prefix."""
+    """Return a word as a weight; None for a prefix."""
     try:
         return float(word)
     except ValueError:
@@ -182,7 +182,7 @@ def samples_wanted(weights: Sequence[float], num_samples: int, *, surplus: float
     """Return the samples of each dataset of a blend, rounded up, and rounded up again with the surplus.
 
     Args:
-        weights: As typed; normalised here, once.
+        weights: As typed. They are normalised here, once.
         num_samples: Samples of the blend.
         surplus: 0 for the samples that the blend draws, MID_LEVEL_SURPLUS for those requested from each dataset.
 
@@ -218,17 +218,17 @@ class CacheSettings:
     keep_partial_validation: bool = False
     surplus: float = MID_LEVEL_SURPLUS
     split: str | None = None
-    """As typed; None if each split has its own path."""
+    """--split as typed; None if each split has its own path."""
     matrix: SplitMatrix | None = None
     tokenizer: Mapping[str, Any] | None = None
-    """The tokenizer's identifiers; None for names of datasets in the place of hashes."""
+    """The tokenizer's identifiers; None to name caches after datasets instead of hashes."""
     class_name: str = GPT_CLASS
-    """Megatron's class of a dataset."""
+    """Megatron's dataset class."""
     multiple_validation_sets: bool = False
-    """Whether valid's datasets stay apart; only with a path for each split."""
+    """Whether the datasets of valid are not blended; only with a path for each split."""
     order: DocumentOrder = STOCK_ORDER
     ordered_splits: tuple[str, ...] = ("train",)
-    """The splits whose documents are in `order`; the others are in Megatron's."""
+    """The splits whose documents are in `order`; all other splits are in Megatron's order."""
     folder: str | None = None
     """The cache folder; None for one next to each dataset."""
     is_maxtext: bool = False
@@ -247,35 +247,35 @@ class CacheSettings:
         )
 
     def files_of(self, identifiers: Mapping[str, Any], prefix: str, name: str | None) -> CacheFiles:
-        """Return the paths of a cache, whose names begin with `name`, or with the hash."""
-        folder = self.folder or os.path.join(prefix, "cache", f"{self.class_name}_indices")  # as Megatron's
+        """Return the paths of a cache; file names begin with `name`, or with the hash without one."""
+        folder = self.folder or os.path.join(prefix, "cache", f"{self.class_name}_indices")  # Megatron's default
         return cache_files(os.path.abspath(folder), identifiers, name=name)
 
 
 Segment = tuple[int, int]
-"""Positions of the document index, and the number of their epoch, from 1."""
+"""Number of positions in the document index, and their epoch, from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuedIndex:
-    """How the index of a dataset goes on after a first job."""
+    """How the index of a dataset continues after a first job."""
 
     files: CacheFiles | None
-    """The cache of the first job; None for a dataset that it did not have."""
+    """The first job's cache; None for a dataset that is new."""
     begin: int
-    """First sequence that it draws from."""
+    """First sequence that the first job draws from."""
     end: int
     num_tokens: int
-    """Tokens of its document index."""
+    """Tokens of the first job's document index."""
     taken: int
-    """Samples of it that were read."""
+    """Samples of the dataset that were read."""
     consumed: int
-    """Samples of the run that were read; each number has orders of its own."""
+    """Samples of the run that were read; part of the seed, so that every continuation has its own order."""
     segments: tuple[Segment, ...]
     """All segments of the document index: the old ones, new sequences for each open epoch, and new epochs."""
     num_old: int
     num_grown: int
-    """Segments after the old ones that have the new sequences alone."""
+    """Number of segments after the old ones that have only new sequences."""
 
     @property
     def num_positions(self) -> int:
@@ -285,14 +285,14 @@ class ContinuedIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightCurve:
-    """The weights of each dataset as a function of the sample, in pieces that are lines."""
+    """The weight of each dataset as a piecewise linear function of the sample number."""
 
     starts: NDArray[np.float64]
     """First sample of each piece, shape [k]."""
     weights: NDArray[np.float64]
-    """Normalised weights at the begin of each piece, shape [k, datasets]."""
+    """Normalised weights at the start of each piece, shape [k, datasets]."""
     slopes: NDArray[np.float64]
-    """By which they change per sample, shape [k, datasets]."""
+    """Change of each weight per sample, shape [k, datasets]."""
     num_samples: int
 
     def integral(self, begin: float, end: float) -> NDArray[np.float64]:
@@ -306,7 +306,7 @@ class WeightCurve:
         return total
 
     def beginning_at(self, begin: int) -> WeightCurve:
-        """Return the rest of the curve, counted from a sample."""
+        """Return the curve from a sample on, which becomes sample 0."""
         first = int(np.searchsorted(self.starts, begin, side="right")) - 1
         starts = np.maximum(self.starts[first:] - begin, 0.0)
         weights = self.weights[first:].copy()
@@ -318,19 +318,18 @@ class WeightCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuedBlend:
-    """How the blend of a run goes on."""
+    """How the blend of a run continues."""
 
     consumed: int
     """Samples that were read; 0 for a schedule from the beginning."""
     old: CacheFiles | None
-    """The blend of the first job; None without a first job, or if it had one dataset."""
+    """The first job's blend; None without a first job, or if the first job had one dataset."""
     numbers: tuple[int | None, ...]
-    """For each dataset of the first job its number in this one; None if it is left out, and nothing of it was read.
-    """
+    """For each dataset of the first job, its number in this job; None if it is left out, and was never read."""
     taken: tuple[int, ...]
-    """Samples that were read of each dataset."""
+    """Samples of each dataset that were read."""
     curve: WeightCurve
-    """The weights after what was read."""
+    """The weights of the samples that follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,9 +337,9 @@ class GPTCache:
     """The document, sample and shuffle index of one split of one dataset."""
 
     prefix: str
-    """As typed."""
+    """The dataset's prefix as typed."""
     path: str
-    """The same, absolute: a cache may be built on another machine."""
+    """The absolute prefix, since another machine may build the cache."""
     split: str
     part: PartCounts
     seed: int
@@ -351,7 +350,7 @@ class GPTCache:
     identifiers: dict[str, Any]
     files: CacheFiles
     continued: ContinuedIndex | None = None
-    """What goes before the epochs that are built, if they are planned over time."""
+    """How the index continues; None unless the job continues a first one or has a blend schedule."""
 
     @property
     def name(self) -> str:
@@ -370,12 +369,12 @@ class GPTCache:
 
     @property
     def of_documents(self) -> bool:
-        """Whether the index, and so `part`, has documents, not sequences."""
+        """Whether the index and `part` count documents instead of sequences."""
         return bool(self.identifiers["class"] == MAXTEXT_CLASS)
 
     @property
     def num_sequences(self) -> int:
-        """Sequences of the part, or documents."""
+        """Sequences or documents of the part."""
         return self.part.end - self.part.begin
 
     @property
@@ -398,7 +397,7 @@ class GPTCache:
     @property
     def memory_bytes(self) -> int:
         """Peak memory: the arrays, the lengths and one epoch of ids."""
-        # Which samples are left, and their epochs; the numbers of a file, and how often each was seen.
+        # A continuation marks unread samples and their epochs; an order file is read, and its numbers are counted.
         marks = 0 if self.continued is None else 10 * self.num_samples
         marks += 0 if self.order.digest is None else 32 * self.num_sequences
         return self.file_bytes + 2 * 4 * self.num_sequences + marks + LOOP_BYTES
@@ -465,7 +464,7 @@ def find_needed_caches(
     """Return the caches of train, valid and test in each phase of a job, each once.
 
     Args:
-        blends: The datasets of each split; None for a split without any. With `settings.matrix` they are the same.
+        blends: The datasets of each split; None for a split without any. With `settings.matrix`, all are the same.
         sizes: Samples requested from each split in each phase; None for one epoch.
         settings: Settings of all caches.
         counts: Prefix → its parts in train, valid and test.
@@ -488,15 +487,15 @@ def find_needed_caches(
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """The settings of a job, and the caches of datasets that were found."""
+    """The settings of a job, and the caches of datasets planned so far."""
 
     settings: CacheSettings
     counts: Mapping[str, Sequence[PartCounts | None]]
     job_path: Callable[[str], str]
     plain_names: Mapping[str, str]
-    """Prefix → what its caches' names begin with instead of a hash."""
+    """Prefix → begin of its caches' names, instead of a hash."""
     blend_names: Sequence[str | None]
-    """The same for the blend of each split."""
+    """For each split, begin of its blend's cache names; None for a hash."""
     datasets: dict[str, GPTCache] = field(default_factory=dict)
 
     def plan_split(self, split: int, blend: Blend, size: int | None) -> BlendedCache | None:
@@ -601,11 +600,11 @@ class _Planner:
 def _name_caches(
     settings: CacheSettings, prefixes: Iterable[str], blends: Iterable[Blend]
 ) -> tuple[dict[str, str], Sequence[str | None]]:
-    """Return what replaces the hash in names: by dataset, and for the blend of each split.
+    """Return what replaces the hash in file names: by dataset, and for the blend of each split.
 
-    Without the tokenizer's identifiers it is the last part of a dataset's path, with a number if that is not unique.
+    Without the tokenizer's identifiers, it is the last part of a dataset's path, with a number if that is not unique.
     """
-    if settings.is_maxtext:  # one folder has the blends of all splits, and the fixed names are taken for either
+    if settings.is_maxtext:  # all blends are in one folder, where MaxText's fixed names fit only one of them
         is_one = sum(len(blend.prefixes) > 1 for blend in blends) < 2
         return {}, [MAXTEXT_BLEND if is_one else f"maxtext-{BLENDED_CLASS}-{name}" for name in SPLITS_READ]
     if settings.tokenizer is not None:

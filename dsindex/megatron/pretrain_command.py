@@ -1,10 +1,11 @@
-"""What the index caches of a Megatron job depend on, from the command that starts it, as an argument vector.
+"""Read the options of a Megatron job's index caches from the command that starts the job.
 
-`dsindex index … -- torchrun … pretrain_gpt.py …` gives it; the shell has expanded its variables. Flags that matter are
-options of `dsindex index` under the same names; the others only have to exist in the job's release.
+The command is an argument vector, from `dsindex index … -- torchrun … pretrain_gpt.py …`; the shell has expanded its
+variables. Flags that matter are options of `dsindex index` under the same names; all other flags only have to exist in
+the job's release.
 
-`job_flags.txt`, written by tests/peers/job_flags.py, has the flags of each release: in turn, a line with releases and a
-line with the flags that exactly these releases have.
+`job_flags.txt`, written by tests/peers/job_flags.py, has a line of releases, then a line of the flags that exactly
+these releases have, and so on.
 
 Source: `get_train_valid_test_num_samples` of megatron/training/training.py and `core_gpt_dataset_config_from_args` of
 pretrain_gpt.py.
@@ -51,7 +52,7 @@ REFUSED = {
 MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 LAUNCHER_SIZES = ("nnodes", "nproc_per_node")
 SIZES = ("micro_batch_size", *MODEL_SIZES, *LAUNCHER_SIZES)
-"""What a job's batch size follows from if it does not say it."""
+"""Flags that give a job's batch size if it has no --global-batch-size."""
 _SHELL_SCRIPT = re.compile(r".+\.(sh|bash|sbatch|slurm)|sh|bash|zsh|sbatch")
 _OTHER_SCRIPT = re.compile(r"pretrain_(bert|t5|ict|retro|vlm|mimo|vision\w*)\.py|train_rl\.py")
 _NEGATIVE_NUMBER = re.compile(r"-(\d|\.\d)")
@@ -70,15 +71,15 @@ class JobCommand:
 def take_command(
     words: Sequence[str], *, release: str | None = None, dataset_path_as: Sequence[str] = ()
 ) -> JobCommand:
-    """Take what a job's caches depend on from its command, or from its flags alone.
+    """Read the options of a job's caches from its command, or from its flags alone.
 
     Args:
         words: Such as `torchrun --nnodes 2 pretrain_gpt.py --seq-length 4096 …`.
         release: The job's release of Megatron; None for any.
-        dataset_path_as: The words of that option, which say how the job spells the beginnings of paths.
+        dataset_path_as: The values of --dataset-path-as, which map beginnings of paths here to the job's.
 
     Raises:
-        InputError: If a flag is refused, or Megatron does not have it, or nothing is taken.
+        InputError: If a flag is refused or unknown to Megatron, or no flag matters for caches.
 
     >>> take_command(["torchrun", "pretrain_gpt.py", "--seq-length", "4096", "--bf16"])
     JobCommand(options={'seq_length': '4096'}, ignored=['--bf16'], notes=[])
@@ -109,7 +110,7 @@ def take_command(
 
 
 Flag: TypeAlias = tuple[str, list[str]]
-"""A flag as it is typed, and its values."""
+"""A flag as typed, and its values."""
 
 
 def _split(words: Sequence[str]) -> tuple[str, list[Flag], list[Flag]]:
@@ -142,10 +143,10 @@ def _flags(words: Sequence[str]) -> list[Flag]:
 
 
 def _check_flags(flags: Sequence[str], script: str, release: str | None, command: JobCommand) -> None:
-    """Check that a release has the flags. A script that is not Megatron's may have its own, so a note is added instead.
+    """Check that a release has the flags. Other scripts may define flags of their own, so they only get a note.
 
     Raises:
-        InputError: If a script of Megatron's would stop at a flag.
+        InputError: If one of Megatron's scripts would stop at a flag.
     """
     known = read_job_flags(release)
     unknown = [flag for flag in dict.fromkeys(flags) if flag not in known]
@@ -160,7 +161,7 @@ def _check_flags(flags: Sequence[str], script: str, release: str | None, command
 
 
 def read_job_flags(release: str | None) -> set[str]:
-    """Return the flags of the scripts of a release of Megatron, or of any of them.
+    """Return the flags that a Megatron release knows; None for the flags of all releases together.
 
     >>> "--use-gigatoken" in read_job_flags("main"), "--use-gigatoken" in read_job_flags("0.16")
     (True, False)
@@ -202,7 +203,7 @@ def _derive_batch_size(command: JobCommand, sizes: dict[str, int]) -> None:
 
 
 def merge_command(given: dict[str, Any], command: JobCommand) -> dict[str, Any]:
-    """Add the options of a job's command to those that are given, which override them; a note says what was taken."""
+    """Merge the options of a job's command with the given ones, which take precedence; a note lists those taken."""
     overridden = set[str]()
     if any(name in given for name in (*PATHS, *FILES)):
         overridden |= {*PATHS, *FILES}
@@ -222,7 +223,7 @@ def merge_command(given: dict[str, Any], command: JobCommand) -> dict[str, Any]:
 
 
 DEFAULT_TYPE = "GPT2BPETokenizer"
-"""What pretrain_gpt.py makes without --tokenizer-type."""
+"""The tokenizer of pretrain_gpt.py without --tokenizer-type."""
 
 
 Replacement = tuple[str, str]
@@ -246,7 +247,7 @@ def parse_replacements(words: Sequence[str]) -> list[Replacement]:
 
 
 def job_path(path: str, replacements: Sequence[Replacement]) -> str:
-    """Return a path of this machine as the job types it; the longest beginning counts.
+    """Return a path of this machine as the job types it; the longest matching beginning is replaced.
 
     >>> job_path("data/web", [("data", "/lustre/data")])
     '/lustre/data/web'
@@ -258,5 +259,5 @@ def job_path(path: str, replacements: Sequence[Replacement]) -> str:
 
 
 def local_path(path: str, replacements: Sequence[Replacement]) -> str:
-    """Return a path that the job types as it is on this machine."""
+    """Return the path on this machine of a path that the job types."""
     return job_path(path, [(there, here) for here, there in replacements])

@@ -1,6 +1,6 @@
-"""Executors: where calls run. Threads and spawned processes are here, a Ray cluster in dsindex.runtime.ray.
+"""Executors run calls: on threads and spawned processes here, on a Ray cluster in dsindex.runtime.ray.
 
-An executor starts calls and reports which have ended; dsindex.runtime.dispatch retries them.
+An executor starts calls and reports those that ended; dsindex.runtime.dispatch retries them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 HIRE_SECONDS = 2.0
-"""Pause after a worker that did not start."""
+"""Pause after a worker failed to start."""
 DEADLINE_POLL_SECONDS = 0.5
-"""How often the deadlines of running calls are looked at."""
+"""How often the deadlines of running calls are checked."""
 FAILING_SECONDS = 30.0
-"""How long workers may fail to start: on a lost node they fail until Ray notices the loss."""
+"""How long workers may fail to start before the job fails: on a lost node they fail until Ray notices the loss."""
 
 
 class ClusterLostError(TaskError):
@@ -56,24 +56,24 @@ class Call:
     arguments: tuple[Any, ...]
     """Arguments; may contain values that `Executor.share` returned."""
     seconds: float = 0.0
-    """Time that it may take, if that is more than the deadline of all calls."""
+    """Deadline of this call, if it is longer than the executor's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A large argument of many calls, such as a tokenizer, which each worker process receives once."""
+    """A large argument that many calls use, such as a tokenizer; each worker process receives it once."""
 
     key: str
     value: Any = None
-    """What is shared, or a reference to it; None for a worker that has it."""
+    """The value or a reference to it; None when sent to a worker that already has it."""
 
     def take(self) -> Any:  # noqa: ANN401 - what was shared
-        """Return the value, in a worker; every call there gets the same object."""
+        """Return the value, on a worker; every call there gets the same object."""
         return received.setdefault(self.key, self.value)
 
 
 received: dict[str, Any] = {}
-"""In a worker: the key of a shared value → the value."""
+"""On a worker: key → shared value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,67 +83,67 @@ class Outcome:
     attempt_id: int
     value: Any = None
     error: BaseException | None = None
-    """The function's exception, or the reason for the loss of its worker."""
+    """The function's exception, or the reason why its worker was lost."""
     worker_lost: bool = False
-    """Whether the worker died or could not be reached, perhaps not because of the call."""
+    """Whether the worker died or became unreachable, which may not be the call's fault."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Worker:
-    """The driver's view of a worker, which runs one call after another."""
+    """The driver's view of a worker, which runs one call at a time."""
 
     handle: Any
-    """A pool of threads, a pool of one process, or an actor."""
+    """A thread pool, a pool of one process, or an actor."""
     future: Future[Any] | None = None
-    """Of its start, then of its call; None while it is idle, and once it is laid off."""
+    """Future of its start, then of its current call; None while it is idle and after it is laid off."""
     pid: int | None = None
-    """Its process, once it has begun."""
+    """Its process id, once it has started."""
     attempt_id: int | None = None
-    """The attempt that it runs; None while it is idle or starts."""
+    """The attempt that it runs; None while it is idle or starting."""
     ends: float = math.inf
-    """The deadline of its attempt (time.monotonic)."""
+    """Deadline of its attempt (time.monotonic)."""
     received: set[str] = field(default_factory=set)
-    """Keys of the shared values that were sent to it."""
+    """Keys of the shared values already sent to it."""
 
     def take_new(self, call: Call) -> list[Shared]:
-        """Return the shared values of a call that it does not have; from now on it counts as having them."""
+        """Return the shared values of a call that this worker lacks, and count them as sent."""
         new = [each for each in call.arguments if isinstance(each, Shared) and each.key not in self.received]
         self.received.update(each.key for each in new)
         return new
 
 
 class Executor(ABC):
-    """Runs calls on workers, each of which can be lost, or ended, without the others; one driver owns it."""
+    """Runs calls on workers of one driver; a worker can be lost or killed without affecting the other workers."""
 
     kind: str
     lost: tuple[type[Exception], ...] = ()
-    """Exceptions that mean that a worker is lost; empty if workers cannot be ended."""
+    """Exceptions that mean a lost worker; empty if workers cannot be killed."""
     introduction: str | None = None
-    """Names the cluster that was joined, if it is the user's."""
+    """Sentence that names the joined cluster, if it is the user's."""
     waiting: str | None = None
-    """What calls wait for and since when; None while calls run."""
+    """What calls wait for, and since when; None while calls run."""
     retries = 0
-    """Calls that were tried again so far."""
+    """Number of retried calls so far."""
     lost_workers = 0
-    """Workers that died, were lost or ended at a deadline so far."""
+    """Number of workers that died, were lost or were killed at a deadline so far."""
     deadline_seconds = 3600.0
-    """Longest duration of a call's first attempt, after which its worker is ended; it doubles with each retry."""
+    """Longest duration of a call's first attempt, after which its worker is killed; doubled after each lost worker."""
 
     def __init__(self, workers: int) -> None:
         self.slots = workers
         """Number of calls that run at once."""
         self.backlog = workers
-        """Number of calls to start beyond `slots`, so that no slot waits for the driver."""
+        """Number of calls queued beyond `slots`, so that no slot waits for the driver."""
         self.most_workers = workers
         self.on_idle: Callable[[], None] = lambda: None
         """Called at least every half second while calls run, for progress displays."""
         self._queue: deque[tuple[int, Call, float]] = deque()
-        """Attempts that wait for a worker, and their deadlines."""
+        """Attempts that wait for a worker: id, call, allowed seconds."""
         self._workers: dict[Worker, None] = {}
         self._idle: list[Worker] = []
         self._num_starting = 0
         self._ended: queue.SimpleQueue[tuple[Worker, Future[Any]]] = queue.SimpleQueue()
-        """Workers whose futures ended, so that the work for each is the same however many there are."""
+        """Workers whose futures ended; with a queue, each costs the same however many workers run."""
         self._looks_from = 0.0
         self._num_attempts = 0
         self._hires_from = 0.0
@@ -151,26 +151,26 @@ class Executor(ABC):
 
     @abstractmethod
     def hire(self) -> tuple[Worker, Future[Any] | None]:
-        """Start a worker; return the future of its process, or None if it can take a call at once."""
+        """Start a worker; return it with the future of its start, or None if it can take a call at once."""
 
     def give(self, worker: Worker, call: Call) -> Future[Any]:
-        """Let a worker run a call; return the future of its value and its error."""
+        """Send a call to a worker; return the future of its value and error."""
         future: Future[Any] = worker.handle.submit(run_guarded, call.function, call.arguments)
         return future
 
     @abstractmethod
     def end(self, worker: Worker) -> None:
-        """End a worker that may be lost."""
+        """End a worker, which may be lost already."""
 
     def result_of(self, future: Future[Any]) -> Any:  # noqa: ANN401 - of any function
-        """Return the result of a finished future; raise one of `lost` if its worker was lost."""
+        """Return the result of a finished future; raise one of `lost` if the worker was lost."""
         return future.result()
 
     def share(self, value: object) -> object:
-        """Return what to pass in `Call.arguments` for a large value, so that it travels once per worker."""
+        """Wrap a large value for `Call.arguments`, so that it is sent once per worker."""
         return value
 
-    def require_seen(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:  # noqa: B027 - this machine does
+    def require_seen(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:  # noqa: B027 - none needed here
         """Make workers on other machines check, before their first call, that they see the same files.
 
         Args:
@@ -179,13 +179,13 @@ class Executor(ABC):
         """
 
     def start(self, call: Call, *, deadline_seconds: float = math.inf) -> int:
-        """Queue one attempt for a worker, which is ended if it takes longer; return the attempt's id."""
+        """Queue one attempt at a call; return its id. The worker is killed if the attempt takes longer."""
         self._num_attempts += 1
         self._queue.append((self._num_attempts, call, deadline_seconds))
         return self._num_attempts
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """Return the attempts that ended, waiting for at least one up to `timeout` seconds.
+        """Return the attempts that ended, waiting up to `timeout` seconds for the first.
 
         Raises:
             TaskError: If no worker can start.
@@ -201,7 +201,7 @@ class Executor(ABC):
         if now >= self._looks_from:
             self._looks_from = now + DEADLINE_POLL_SECONDS
             outcomes += [self._give_up(worker) for worker in list(self._workers) if worker.ends <= now]
-        self._assign()  # no worker should wait until the driver has handled these outcomes
+        self._assign()  # keeps workers busy while the driver handles these outcomes
         return [outcome for outcome in outcomes if outcome is not None]
 
     def abandon(self, attempt_ids: Set[int]) -> None:
@@ -211,7 +211,7 @@ class Executor(ABC):
             self._lay_off(worker)
 
     def close(self) -> None:
-        """End all workers. Attempts that still run are abandoned."""
+        """End all workers, and abandon attempts that still run."""
         self._queue.clear()
         for worker in list(self._workers):
             self._lay_off(worker)
@@ -226,7 +226,7 @@ class Executor(ABC):
         future.add_done_callback(lambda ended: self._ended.put((worker, ended)))
 
     def _assign(self) -> None:
-        """Hire workers if there are fewer than could be used, and give queued attempts to idle ones."""
+        """Hire workers if attempts wait for one, and give queued attempts to idle workers."""
         missing = len(self._queue) - len(self._idle) - self._num_starting
         if missing > 0 and time.monotonic() >= self._hires_from:
             self._hire(min(missing, self.most_workers - len(self._workers)))
@@ -234,7 +234,7 @@ class Executor(ABC):
             worker, (attempt_id, call, seconds) = self._idle.pop(), self._queue[0]
             try:
                 future = self.give(worker, call)
-            except self.lost:  # while it was idle; its number may be another process's by now
+            except self.lost:  # while it was idle; its pid may belong to another process by now
                 worker.pid = None
                 self._lay_off(worker)
                 continue
@@ -244,7 +244,7 @@ class Executor(ABC):
             self._watch(worker, future)
 
     def _hire(self, count: int) -> None:
-        """Start workers; where the system's limits allow fewer, the job goes on with those that run."""
+        """Start workers; if the system's limits allow fewer, continue with the running ones."""
         try:
             for _ in range(count):
                 worker, future = self.hire()
@@ -261,7 +261,7 @@ class Executor(ABC):
             self.most_workers = len(self._workers)
 
     def _take(self, worker: Worker, future: Future[Any]) -> Outcome | None:
-        """Handle a finished future: a worker has started, or its attempt has ended."""
+        """Handle a finished future: either a worker started, or its attempt ended."""
         attempt_id, worker.attempt_id, worker.ends = worker.attempt_id, None, math.inf
         self._num_starting -= attempt_id is None
         try:
@@ -310,7 +310,7 @@ class ThreadExecutor(Executor):
         return Worker(handle=self._pool), None
 
     def end(self, worker: Worker) -> None:
-        """Drop a queued call; a running call's result is discarded."""
+        """Cancel a queued call; the result of a running call is discarded."""
         if worker.future is not None:
             worker.future.cancel()
 
@@ -327,11 +327,11 @@ class ProcessExecutor(Executor):
     lost = (BrokenExecutor,)
 
     def share(self, value: object) -> object:
-        """Return a value under a key, for `give`."""
+        """Wrap a value with a key, so that `give` sends it only once."""
         return Shared(uuid.uuid4().hex, value)
 
     def give(self, worker: Worker, call: Call) -> Future[Any]:
-        """Send a call; of the values that it shares, only those that the process does not have."""
+        """Send a call, with only those shared values that the process lacks."""
         new = worker.take_new(call)
         known = (Shared(each.key) if isinstance(each, Shared) and each not in new else each for each in call.arguments)
         future: Future[Any] = worker.handle.submit(run_guarded, call.function, tuple(known))
@@ -345,23 +345,23 @@ class ProcessExecutor(Executor):
             return Worker(handle=pool), pool.submit(begin_worker)
 
     def end(self, worker: Worker) -> None:
-        """Kill a process; one that is still starting ends by itself afterwards."""
+        """Kill the process; one that is still starting exits by itself."""
         if worker.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGKILL)
-        # Its thread here must end before the interpreter does, which would wake it up by a pipe that it closes.
+        # Wait for the pool's own thread: at exit, the interpreter writes to its wake-up pipe, which it may be closing.
         worker.handle.shutdown(wait=True, cancel_futures=True)
 
 
 def begin_worker() -> int:
-    """Import what calls need, while the driver does something else; return the process."""
+    """Import the modules that calls need, while the driver does other work; return the process id."""
     import dsindex.runtime.merge  # noqa: F401
 
     return os.getpid()
 
 
 def _end_with_driver() -> None:
-    """End this process with the driver, even if that is killed in the middle of a call."""
+    """Exit when the driver exits, even if the driver is killed during a call."""
 
     def follow() -> None:
         driver = multiprocessing.parent_process()
@@ -374,7 +374,7 @@ def _end_with_driver() -> None:
 
 @contextlib.contextmanager
 def _spawning() -> Iterator[None]:
-    """Let spawned processes neither rerun the calling script nor receive Ctrl-C, which the driver handles."""
+    """Keep spawned processes from rerunning the calling script and from receiving Ctrl-C, which the driver handles."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -388,15 +388,15 @@ def _spawning() -> Iterator[None]:
 def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, Exception | None]:
     """Return a function's value, or an error that can be sent to the driver and raised there.
 
-    A panic of a library in Rust is no `Exception`, and a SystemExit would end the driver silently. The error has its
-    traceback, which cannot be pickled, as a note.
+    Everything is caught: a panic in a Rust library is no `Exception`, and a SystemExit would end the driver silently.
+    The traceback, which cannot be pickled, is added as a note.
     """
     try:
         return function(*(each.take() if isinstance(each, Shared) else each for each in arguments)), None
     except BaseException as error:  # noqa: BLE001 - the driver handles every error
         sent: Exception = RuntimeError(f"{type(error).__name__}: {error}")
         if isinstance(error, Exception):
-            with contextlib.suppress(Exception):  # a class may do anything there
+            with contextlib.suppress(Exception):  # pickling runs code of the error's class
                 pickle.loads(pickle.dumps(error))  # noqa: S301 - it was made here
                 sent = error
         sent.add_note("".join(traceback.format_exception(error)))
@@ -404,7 +404,7 @@ def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple
 
 
 def last_line(error: BaseException) -> str:
-    r"""Return the last line of an error's message, which names the cause of what happened elsewhere.
+    r"""Return the last line of an error's message without colors; in errors from a worker, it names the cause.
 
     >>> last_line(RuntimeError("lost\n\x1b[36mImportError: no such module\x1b[39m\n"))
     'ImportError: no such module'

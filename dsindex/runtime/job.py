@@ -1,8 +1,8 @@
-"""The frame of every job that assembles datasets: outputs, locks, what an earlier run finished, journal, publishing.
+"""Run a job that assembles datasets: its outputs, locks, journal and publishing, and the work of earlier runs.
 
-`open_job` locks the work folder and the outputs, finishes what a killed driver had committed, looks for what is done,
-and opens the journal. Whatever can be refused is refused before anything changes, and files under final names are left
-alone until everything that replaces them is complete.
+`open_job` locks the work folder and the outputs, finishes what a killed driver had committed, checks whether the output
+is complete, and opens the journal. Every check comes before any change, and files under final names are unchanged until
+everything that replaces them is complete.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ if TYPE_CHECKING:
 
 
 RANGE_BYTES = DIGEST_BLOCK_BYTES
-"""Size of the ranges of a token file, so that each has one digest."""
+"""Size of the ranges of a token file: one digest block, so that each range has one digest."""
 MEGATRON_SUFFIXES = ("bin", PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "idx")
-"""In the order of publishing: if the last file exists, the others are complete."""
+"""In the order of publishing: if the last file exists, all are complete."""
 PBIN_SUFFIXES = (PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, "pbin")
 
 
 def ranges_of(begin: int, end: int) -> range:
-    """Return the numbers of the ranges that the bytes [begin, end) of a token file overlap."""
+    """Return the numbers of the ranges that overlap the bytes [begin, end) of a token file."""
     return range(begin // RANGE_BYTES, -(-end // RANGE_BYTES))
 
 
@@ -94,25 +94,24 @@ def begin_of(number: int) -> int:
 
 @dataclass(kw_only=True, eq=False)
 class Output:
-    """A dataset that a job assembles of segments, which are added in their order."""
+    """A dataset that a job assembles from segments, which are appended in order."""
 
     prefix: str
     """Absolute path or address without suffix."""
     plan_id: str
-    """Id of the job's plan."""
     dtype: np.dtype[Any]
     """Token type of its segments."""
     is_mask: bool = False
-    """Whether it has a value for each token of another output, and shares that one's provenance and bad records."""
+    """Whether it has a value for each token of another output, which keeps the provenance and bad records of both."""
     head: SourceFile | None = None
-    """The header of a `.pbin`, which is written after all tokens are known; None for a `.bin` and an `.idx`."""
+    """Header of a `.pbin`, written after all tokens are known; None for a `.bin` with an `.idx`."""
     list_path: str | None = None
-    """A list of this and further datasets, which is published with it; the others are complete before."""
+    """File that lists this and other datasets; published with this one, after the other datasets are complete."""
     segments: list[Segment] = field(init=False, default_factory=list)
     sources: list[SourceFile] = field(init=False, default_factory=list)
-    """The files of which its token file consists: the header, the tokens of each segment, what follows them."""
+    """The files that make up its token file: header, tokens of each segment, trailing bytes."""
     begins: list[int] = field(init=False, default_factory=lambda: [0])
-    """Where each source begins in the token file, and where the last one ends."""
+    """Offset of each source in the token file, then the size of the token file."""
 
     def __post_init__(self) -> None:
         if self.head is not None:
@@ -120,7 +119,7 @@ class Output:
 
     @cached_property
     def artifact(self) -> Artifact:
-        """Its files, with the manifest, under all names that they may have."""
+        """All files that it may have, and the manifest."""
         *others, completing = map(self.final, self.all_suffixes)
         listed = () if self.list_path is None else (self.list_path,)
         finals = (*others, *listed, completing, manifest_path(self.prefix))
@@ -128,17 +127,17 @@ class Output:
 
     @property
     def in_bucket(self) -> bool:
-        """Whether its files are objects."""
+        """Whether its files are objects in a bucket."""
         return self.artifact.in_bucket
 
     @property
     def all_suffixes(self) -> tuple[str, ...]:
-        """Suffixes of all files that it may have, except the manifest's, in the order of publishing."""
+        """Suffixes of all files that it may have, without the manifest, in the order of publishing."""
         return MEGATRON_SUFFIXES if self.head is None else PBIN_SUFFIXES
 
     @property
     def suffixes(self) -> list[str]:
-        """Suffixes of the files that it has, once all segments are known."""
+        """Suffixes of the files that it does have, once all segments are known."""
         has_rows = {
             PROVENANCE_SUFFIX: any(segment.provenance for segment in self.segments),
             QUARANTINE_SUFFIX: any(segment.quarantine for segment in self.segments),
@@ -147,27 +146,27 @@ class Output:
 
     @property
     def token_suffix(self) -> str:
-        """The suffix of the file that is assembled from tokens."""
+        """Suffix of the token file."""
         return "bin" if self.head is None else "pbin"
 
     @property
     def name(self) -> str:
-        """Its name in messages and in the journal; folders may be moved."""
+        """Its name in messages and in the journal, without folders, which may be moved."""
         return os.path.basename(self.prefix)
 
     def final(self, suffix: str) -> str:
-        """Return a file's published path, or an object's address."""
+        """Return a file's published path or address."""
         return f"{self.prefix}.{suffix}"
 
     def partial(self, suffix: str) -> str:
-        """Return where a file is written: on a disk under its partial name, in a bucket under its final one."""
+        """Return where a file is written: under its partial name on a disk, under its final name in a bucket."""
         return self.artifact.partial(self.final(suffix))
 
     # The token file, by ranges.
 
     @property
     def token_path(self) -> str:
-        """Where the token file is assembled."""
+        """Path at which the token file is assembled."""
         return self.partial(self.token_suffix)
 
     @property
@@ -177,11 +176,11 @@ class Output:
 
     @property
     def ranges(self) -> range:
-        """The numbers of all ranges, the last of which may not be full."""
+        """Numbers of all ranges; the last one may not be full."""
         return ranges_of(0, self.size_bytes)
 
     def append(self, segment: Segment) -> range:
-        """Append a segment; return the numbers of the ranges that became full, but for one with the header."""
+        """Append a segment; return the numbers of the ranges that it filled, except the one with the header."""
         before = self.size_bytes
         self.segments.append(segment)
         self.append_source(segment.bin)
@@ -189,12 +188,12 @@ class Output:
         return range(first, max(first, self.size_bytes // RANGE_BYTES))
 
     def append_source(self, source: SourceFile) -> None:
-        """Append bytes to the token file that belong to no segment."""
+        """Append bytes that belong to no segment to the token file."""
         self.sources.append(source)
         self.begins.append(self.size_bytes + source.size_bytes)
 
     def replace(self, place: int, segment: Segment) -> None:
-        """Put a segment of the same size in the place of another."""
+        """Replace a segment by another one of the same size."""
         self.segments[place] = segment
         self.sources[place + int(self.head is not None)] = segment.bin
 
@@ -213,7 +212,7 @@ class Output:
 
 @dataclass(kw_only=True)
 class Job:
-    """A job that owns its work folder and its outputs, and what its stages share."""
+    """A running job: its work folder, its outputs, and the state that its stages share."""
 
     config: WorkConfig
     plan: Plan
@@ -229,7 +228,7 @@ class Job:
     locks: Sequence[Lock]
     """The locks of the work folder and of each output."""
     manifests: list[Manifest]
-    """The manifests in the order of the outputs, once everything is published by this run or an earlier one."""
+    """The manifests, in the order of the outputs, once this run or an earlier one has published everything."""
     already_complete: bool
     """Whether an earlier run of the plan published everything."""
     made_bytes: int = 0
@@ -238,7 +237,7 @@ class Job:
 
     @cached_property
     def executor(self) -> Executor:
-        """The executor, which starts when it is needed; it ends with the job."""
+        """The executor, started on first use and closed with the job."""
         text_bytes = 0 if self.already_complete else self.text_bytes
         executor = make_executor(self.config, text_bytes=text_bytes, holds_gil=self.holds_gil)
         executor.deadline_seconds, executor.on_idle = self.config.shard_deadline, self.reporter.tick
@@ -250,7 +249,7 @@ class Job:
         return [output.artifact for output in self.outputs]
 
     def require_locks(self) -> None:
-        """Refuse to publish if another driver may have taken this job over.
+        """Refuse to publish if another driver may have taken over this job.
 
         Raises:
             PlanError: If a lock was lost.
@@ -267,18 +266,18 @@ class Job:
         engine: Engine | None = None,
         tokenizer_path: str | None = None,
     ) -> None:
-        """Publish the outputs, which are assembled.
+        """Publish the assembled outputs.
 
         Args:
             described: The content of each output's manifest, in order.
-            texts: Content of the lists of datasets, by path.
+            texts: Contents of the dataset lists, by path.
             num_shards: Number of shards or datasets that each output was assembled from.
             engine: The engine, if the job encodes.
-            tokenizer_path: What names the tokenizer, which is recorded if it is a path in UTF-8.
+            tokenizer_path: Path or name of the tokenizer; recorded only if it is an existing, printable path.
 
         Raises:
             PlanError: If this driver lost a lock.
-            OutputError: If a file cannot be written, or is not what was assembled.
+            OutputError: If a file cannot be written, or differs from what was assembled.
         """
         path = os.path.abspath(tokenizer_path or "")
         is_path = tokenizer_path and os.path.exists(path) and path.isprintable()
@@ -324,19 +323,19 @@ def open_job(
     text_bytes: int = 0,
     holds_gil: bool = False,
 ) -> Iterator[Job]:
-    """Own a job's work folder and outputs while the block does its work, unless the job is already complete.
+    """Lock a job's work folder and outputs while the block runs; prepare the work unless the job is already complete.
 
     Args:
         config: Options of the executor and the work folder.
         plan: The job's plan.
         outputs: All outputs.
         reporter: Shows progress.
-        text_bytes: Size of the text to tokenize, about; 0 if the job does not tokenize.
+        text_bytes: Approximate size of the text to tokenize; 0 if the job does not tokenize.
         holds_gil: Whether tasks run Python code, so that threads would not help.
 
     Raises:
-        DsindexError: If the job cannot be done as asked; files under final names are then unchanged.
-        BaseException: Whatever interrupts the block, with a note about the finished work that is kept.
+        DsindexError: If the job cannot be done as requested; files under final names are then unchanged.
+        BaseException: Any exception of the block, with a note about the finished work that is kept.
     """
     raise_missed_stop()
     work_dir, prefix = work_folder_path(config), absolute(config.output_prefix)
@@ -382,18 +381,18 @@ def open_job(
 
 
 def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> list[Manifest]:
-    """Return the manifests of existing output if the same plan made all of it; refuse output that must not be replaced.
+    """Return the manifests if the same plan made all outputs; refuse existing output that must not be replaced.
 
     Args:
         outputs: Every output of the job.
         plan: The job's plan.
-        replaces: Whether output of another plan, or of somebody else, may be replaced.
+        replaces: Whether output of another plan or another program may be replaced.
 
     Returns:
-        The manifests of finished output of the same plan; nothing if there is work to do.
+        The manifest of each output; empty if there is work to do.
 
     Raises:
-        PlanError: If another plan made the output, naming what differs, or no manifest describes it.
+        PlanError: If another plan made the output, naming the differences, or if it has no manifest.
         FormatError: If a manifest cannot be read.
     """
     finished: list[Manifest] = []
@@ -421,10 +420,10 @@ def find_finished(outputs: Sequence[Output], plan: Plan, *, replaces: bool) -> l
 
 
 def _take_over(job: Job) -> None:
-    """Go on with the work of an earlier run, but for what belongs to inputs that changed.
+    """Continue the work of an earlier run, except for inputs that changed.
 
     Raises:
-        PlanError: If it is the work of other settings or of another output, naming what differs.
+        PlanError: If the work belongs to other settings or to another output, naming the differences.
     """
     journal, began, prefix = job.journal, job.journal.began, job.prefix
     if began is None:
@@ -440,7 +439,7 @@ def _take_over(job: Job) -> None:
             f"{job.work_dir}: this work folder belongs to a build with different options: {'; '.join(settings)}",
             hint="use the same options as before to continue, or --replace to discard the work and start over",
         )
-    if began.output_prefix != prefix:  # the job was moved, and its partial files may have stayed
+    if began.output_prefix != prefix:  # the job was moved: partial files may be left under the old prefix
         for artifact in job.artifacts:
             finals = (began.output_prefix + final[len(prefix) :] for final in artifact.finals)
             remove_leftovers([replace(artifact, finals=tuple(finals))])
@@ -453,7 +452,7 @@ def _take_over(job: Job) -> None:
 
 @contextlib.contextmanager
 def _working(job: Job) -> Iterator[None]:
-    """Give a job what it needs to work, and say what is kept if it is stopped."""
+    """Prepare the work folder and the executor for the block, and report what is kept if it is stopped."""
     journal, prefix, artifacts, plan_id = job.journal, job.prefix, job.artifacts, job.plan.plan_id
     remove_leftovers(artifacts, keeps=plan_id, with_commits=False)
 
@@ -464,7 +463,7 @@ def _working(job: Job) -> Iterator[None]:
         if not journal.has_work:
             remove_work(job.work_dir)
 
-    job.owned.callback(tidy)  # once the executor has ended
+    job.owned.callback(tidy)  # registered before the executor starts, so that it runs after the executor has ended
     executor = job.executor
     journal.log.begin()
     try:

@@ -1,11 +1,11 @@
 """Assemble outputs from the files of shards or of other datasets: the functions that workers run.
 
-Tokens are copied by ranges of the output, each at its offset, so a second attempt writes the same bytes to the same
+Tokens are copied by ranges of the output, each to its own offset, so a second attempt writes the same bytes to the same
 place. Indices, provenance and bad records are streams, each written by one task, as is every object in a bucket.
 
-Every file of a shard is read once, from its first byte to its last; a range reads at most one block more at each of its
-borders. Each block is compared with the digest in the shard's receipt before its bytes are used. A file that fails is
-the function's answer (`Damaged`), since the driver can have the shard made again.
+Every shard file is read once, from its first byte to its last; a range reads at most one extra block at each end. Each
+block is checked against the digest in the shard's receipt before its bytes are used. A worker returns a damaged file as
+a result (`Damaged`), not as an error, because the driver can have the shard made again.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ T = TypeVar("T")
 
 
 class _DamageError(Exception):
-    """A file of a shard has other bytes than its worker wrote, or is gone."""
+    """A shard's file is missing, or differs from what its worker wrote."""
 
 
 def answering_damage(function: Callable[P, T]) -> Callable[P, T | Damaged]:
-    """Let a function of a worker answer that a shard's file is damaged, instead of raising it."""
+    """Make a worker's function return `Damaged` for a damaged shard file, instead of raising."""
 
     @functools.wraps(function)
     def answer(*args: P.args, **kwargs: P.kwargs) -> T | Damaged:
@@ -63,10 +63,10 @@ def answering_damage(function: Callable[P, T]) -> Callable[P, T | Damaged]:
 
 @answering_damage
 def merge_range(task: MergeRange) -> str:
-    """Copy one range of a token file to its place, and sync it.
+    """Copy one range of a token file into place, and sync it.
 
     Returns:
-        Its XXH3-128, in hexadecimal.
+        XXH3-128 of the range, in hexadecimal.
 
     Raises:
         InputError: If a dataset to merge is missing or shorter than planned.
@@ -88,12 +88,12 @@ def merge_range(task: MergeRange) -> str:
 
 
 def check_merged(path: str, begin: int, line: RangeMerged | FileComplete) -> bool:
-    """Tell whether bytes that an earlier run wrote are still those it recorded; of an object, whether its size is.
+    """Tell whether bytes that an earlier run wrote still match its record; of an object, only the size is checked.
 
     Args:
-        path: A token file, and where the range begins in it, or another file.
-        begin: The range's first byte.
-        line: What was recorded.
+        path: A token file, or another file of an output.
+        begin: First byte of the range in the token file.
+        line: The record in the journal.
     """
     if isinstance(line, RangeMerged):
         try:
@@ -109,7 +109,7 @@ def check_merged(path: str, begin: int, line: RangeMerged | FileComplete) -> boo
 
 @answering_damage
 def merge_whole(files: Sequence[SourceFile], path: str) -> StoredFile:
-    """Assemble an object from its start to its end; it appears complete or not at all.
+    """Write an object from its start to its end; it appears complete or not at all.
 
     Raises:
         InputError, OutputError: As `merge_range`.
@@ -125,9 +125,9 @@ def _whole(file: SourceFile) -> tuple[SourceFile, int, int]:
 
 
 def _read_pieces(pieces: Sequence[tuple[SourceFile, int, int]]) -> Iterator[tuple[int, memoryview]]:
-    """Yield the bytes of pieces, each chunk with the number of its piece; chunks share a buffer.
+    """Yield the bytes of pieces in chunks, each with the number of its piece; all chunks share one buffer.
 
-    Blocks of shards are compared with their digests first. Objects are read ahead.
+    Blocks of shard files are checked against their digests first. Objects are read ahead.
 
     Raises:
         _DamageError: At the first block that differs, or if a shard's file is missing or too short.
@@ -135,9 +135,11 @@ def _read_pieces(pieces: Sequence[tuple[SourceFile, int, int]]) -> Iterator[tupl
     """
     buffer, spans = memoryview(bytearray(BLOCK_BYTES)), []
     for file, begin, end in pieces:
-        if file.blocks is not None:  # whole blocks, so that they can be compared
+        if file.blocks is not None:  # widen to whole blocks, since each digest covers one block
             begin, end = begin // BLOCK_BYTES * BLOCK_BYTES, min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, file.size_bytes)
-        status = InputStatus(path=file.path, size_bytes=end, version="")  # no request looks at an object
+        status = InputStatus(
+            path=file.path, size_bytes=end, version=""
+        )  # not requested from the store: sizes are known
         spans.append(Extent(file=status, begin=begin, end=end))
     try:
         for number, source in enumerate(open_in_order(spans)):
@@ -164,10 +166,10 @@ def _is_lost(file: SourceFile) -> bool:
 
 
 def check_segment(segment: Segment) -> None:
-    """Check the index of a dataset that is to be merged.
+    """Check the index of a dataset to merge.
 
     Raises:
-        FormatError: If it is damaged, or does not belong to its `.bin`.
+        FormatError: If it is damaged, or does not match its `.bin`.
     """
     check_index(segment.idx.path, read_index(segment.idx.path), bin_size_bytes=segment.bin.size_bytes)
 
@@ -176,8 +178,8 @@ def check_segment(segment: Segment) -> None:
 def make_index(segments: Sequence[Segment], path: str) -> StoredFile:
     """Write the merged `.idx`: unchanged lengths, continuous pointers, and each segment's boundaries shifted.
 
-    It is complete or absent. Every index is read once, and what comes later in the file is spooled, so no step holds
-    all documents in memory.
+    The file appears complete or not at all. Each index is read once, and sections that come later in the file are
+    spooled, so no step holds all documents in memory.
 
     Raises:
         OutputError: If it cannot be written.
@@ -198,7 +200,7 @@ def make_index(segments: Sequence[Segment], path: str) -> StoredFile:
 def read_sections(segments: Sequence[Segment]) -> Iterator[tuple[int, str, NDArray[Any]]]:
     """Yield the lengths, boundaries and modes of indices in pieces, each with its segment's number and its section.
 
-    The first boundary of each index, which is 0, is left out.
+    The first boundary of each index, which is always 0, is skipped.
     """
     pieces, wanted, owners = [], [], []
     for number, segment in enumerate(segments):
@@ -230,7 +232,7 @@ def read_sections(segments: Sequence[Segment]) -> Iterator[tuple[int, str, NDArr
 
 @answering_damage
 def make_provenance(segments: Sequence[Segment], path: str) -> StoredFile:
-    """Write the merged provenance; it is complete or absent."""
+    """Write the merged provenance; the file appears complete or not at all."""
 
     def read() -> Iterator[NDArray[np.void]]:
         for segment, data in _read_rows(segments, "provenance", lambda data: len(data) // ROW.itemsize * ROW.itemsize):
@@ -246,12 +248,12 @@ def make_provenance(segments: Sequence[Segment], path: str) -> StoredFile:
 
 @answering_damage
 def make_quarantine(segments: Sequence[Segment], path: str) -> StoredFile:
-    """Write the bad records of all shards; the file is complete or absent."""
+    """Write the bad records of all shards; the file appears complete or not at all."""
 
     def read() -> Iterator[bytes]:
         for segment, lines in _read_rows(segments, "quarantine", lambda data: data.rfind(b"\n") + 1):
             for line in lines.splitlines():
-                entry = json.loads(line)  # the user's data, which stays as it is
+                entry = json.loads(line)  # the user's data, which must not change
                 entry["file"] = segment.names[entry["file"]]
                 entry["line"] += segment.line
                 yield encode_json(entry, newline=True)
@@ -264,12 +266,12 @@ def make_quarantine(segments: Sequence[Segment], path: str) -> StoredFile:
 def _read_rows(
     segments: Sequence[Segment], kind: Literal["provenance", "quarantine"], whole: Callable[[bytes], int]
 ) -> Iterator[tuple[Segment, bytes]]:
-    """Yield rows of segments in pieces that end with a row, each with its segment.
+    """Yield rows of segments in pieces that end at the end of a row, each with its segment.
 
     Args:
-        segments: The segments; those without such rows are left out.
-        kind: The rows.
-        whole: Returns how many bytes of a piece end with a row.
+        segments: The segments; those without such rows are skipped.
+        kind: Which rows to read.
+        whole: Returns how many leading bytes of a piece are whole rows.
     """
     having = [(segment, file) for segment in segments if (file := getattr(segment, kind)) is not None]
     current, rest = -1, b""

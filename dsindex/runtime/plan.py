@@ -1,8 +1,7 @@
-"""What a job is: its settings, its inputs in order, and the shards that they are cut into.
+"""Plan a job: its settings, its inputs in order, and the shards that they are cut into.
 
-Two runs belong to the same plan if and only if nothing that their output depends on differs. If only inputs differ,
-their shards alone are made again, since each shard belongs to its own input: how a file is cut depends on that file and
-the chosen sizes alone.
+Two runs have the same plan if and only if nothing that affects their output differs. If only inputs differ, only their
+shards are made again: how a file is cut depends on that file and the chosen sizes alone.
 """
 
 from __future__ import annotations
@@ -39,37 +38,37 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 SHARDS_PER_INPUT = 32
-"""Target number of shards for a large input, until they reach the largest size."""
+"""Target number of shards for a large input, until its shards reach the largest size."""
 MOST_SHARDS_PER_INPUT = 10_000
-"""An input that would have more gets larger shards."""
+"""An input that would have more shards gets larger ones."""
 LARGEST_SHARD_BYTES = 64 << 20
-"""The largest shard size that is chosen for one input, but for that limit."""
+"""Largest shard size that is chosen for one input, unless it would exceed MOST_SHARDS_PER_INPUT."""
 JOB_SHARDS = 1 << 17
-"""About as many shards has a large job: the driver's work for each is small, but not nothing."""
+"""Target number of shards for a large job, since each shard costs the driver a little time."""
 LARGEST_JOB_SHARD_BYTES = 1 << 30
-"""The largest size that is chosen for that."""
+"""Largest shard size that is chosen to meet JOB_SHARDS."""
 TEXT_PER_STORED_BYTE = 4
 """Assumed bytes of text per compressed byte; only speed depends on it."""
 SMALL_PART = 4
 """Inputs of at most 1/4 of a shard share shards."""
 FILE_WEIGHT_BYTES = 2 << 10
-"""A smaller input counts as this many bytes, since opening it takes as long as encoding that many."""
+"""Least size that an input counts for, since opening a file takes as long as encoding this many bytes."""
 _EXAMINED_AT_ONCE = 48
 _WAITING = 4096
 _QUICK_SECONDS = 0.0005
-"""If looking at a file takes longer, threads look at several at once."""
+"""If examining a file takes longer, threads examine several at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """One input, and the parts it is read in."""
+    """One input, and the parts in which it is read."""
 
     path: str
     """The path as the user gave it."""
     parts: tuple[TextPart, ...]
-    """At least one, in order; a single one until it is cut."""
+    """At least one, in order; exactly one until the input is cut."""
     groups: tuple[int, ...] | None = None
-    """Bytes of text in each row group of a table that is not cut yet."""
+    """Bytes of text in each row group of a table; None for other inputs, and once the table is cut."""
 
     @property
     def size_bytes(self) -> int:
@@ -85,15 +84,15 @@ class InputFile:
 def look_at_inputs(
     paths: Iterable[FoundPath], *, wanted: InputFormat = "auto", selection: Selection | None = None
 ) -> list[InputFile]:
-    """Look at files: their size, version, compression and format.
+    """Read the size, version, compression and format of files.
 
     Args:
         paths: The paths.
         wanted: The format of all inputs that are not Parquet or Arrow; `auto` is JSON lines.
-        selection: What is read of records; None if any record may be read.
+        selection: The record fields that the job reads; None if it may read all.
 
     Raises:
-        InputError: If one cannot be an input, naming it.
+        InputError: If a file cannot be an input, naming it.
     """
     return _map_in_threads(partial(_look_at, wanted=wanted, selection=selection), list(paths))
 
@@ -117,13 +116,13 @@ def _look_at(found: FoundPath, *, wanted: InputFormat, selection: Selection | No
 def cut_input(
     file: InputFile, *, shard_size: int | None = None, smallest: int = 0, largest: int = LARGEST_SHARD_BYTES
 ) -> InputFile:
-    """Cut an input into the parts of shards: ranges of bytes, runs of row groups, or all if it can only be read whole.
+    """Cut an input into the parts of shards: byte ranges, runs of row groups, or one part if it can only be read whole.
 
     Args:
-        file: The input, which depends on nothing else.
-        shard_size: Bytes of text in a shard, about; None to choose it for the input.
-        smallest: The smallest size that is chosen.
-        largest: The largest size that is chosen, unless `smallest` is larger.
+        file: The input, in one part.
+        shard_size: Approximate bytes of text in a shard; None to choose a size for the input.
+        smallest: The smallest size to choose.
+        largest: The largest size to choose, unless `smallest` is larger.
     """
     [whole] = file.parts
     size = whole.size_bytes
@@ -149,7 +148,7 @@ def cut_input(
 
 
 def choose_smallest_shard(text_bytes: int) -> int:
-    """Return the smallest shard size of a job, so that it has about JOB_SHARDS shards: a power of two up to 1 GiB.
+    """Return the smallest shard size that gives a job about JOB_SHARDS shards: a power of two up to 1 GiB.
 
     >>> choose_smallest_shard(2 << 40) >> 20, choose_smallest_shard(100 * 10**12) >> 20
     (16, 1024)
@@ -159,7 +158,7 @@ def choose_smallest_shard(text_bytes: int) -> int:
 
 
 def choose_shard_size(text_bytes: int, *, smallest: int = 0, largest: int = LARGEST_SHARD_BYTES) -> int:
-    """Return the size of an input's shards in bytes of text: about 1/32 of it, from 1/8 of the largest size on."""
+    """Return the shard size of an input in bytes of text: about 1/32 of it, at least 1/8 of `largest`."""
     size = largest // 8
     while size < largest and size * SHARDS_PER_INPUT < text_bytes:
         size *= 2
@@ -178,7 +177,7 @@ def _begins_of_shards(groups: Sequence[int], shard_bytes: int) -> Iterator[int]:
 
 
 def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
-    """Call a function for each item, one after another while that is quick, otherwise in threads.
+    """Call a function for each item: in this thread while that is quick, otherwise in several threads.
 
     If a file opens in microseconds, threads take eight times as long as one thread, since they wait for the GIL.
     """
@@ -186,11 +185,11 @@ def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -
     began = 0.0
     for item in items:
         answers.append(function(item))
-        began = began or time.monotonic()  # the first may import what it needs
+        began = began or time.monotonic()  # after the first call, which may import modules
         if time.monotonic() - began > _QUICK_SECONDS * (len(answers) + 10):
             break
     with ThreadPoolExecutor(_EXAMINED_AT_ONCE, thread_name_prefix="dsindex-look") as pool:
-        while len(answers) < len(items):  # a waiting call takes more memory than its answer
+        while len(answers) < len(items):  # in batches, since a queued call takes more memory than its answer
             answers += pool.map(function, items[len(answers) : len(answers) + _WAITING])
     return answers
 
@@ -198,12 +197,12 @@ def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -
 def plan_shards(
     inputs: Sequence[InputFile], *, shard_bytes: int, dataset_begins: Sequence[int] = (0,)
 ) -> list[ShardTask]:
-    """Return the shards of inputs in order: one for each part, except that small inputs share shards.
+    """Return the shards of inputs in order: one per part, except that small inputs share shards.
 
     Args:
         inputs: The inputs.
-        shard_bytes: About the bytes of text of small inputs in a shard.
-        dataset_begins: Number of the first input of each dataset; no shard has inputs of two.
+        shard_bytes: Approximate bytes of text in a shard of small inputs.
+        dataset_begins: Number of the first input of each dataset; no shard has inputs of two datasets.
     """
     tasks, times = list[ShardTask](), Counter[str]()
     for dataset, (begin, end) in enumerate(pairwise([*dataset_begins, len(inputs)])):
@@ -216,7 +215,7 @@ def plan_shards(
 
 
 def group_inputs(sizes: Iterable[int], most_bytes: int) -> list[int]:
-    """Return the number of the first input of each dataset; no dataset but one of a single input is larger.
+    """Return the number of the first input of each dataset; only a dataset of a single input exceeds `most_bytes`.
 
     >>> group_inputs([5, 4, 3, 20, 1, 2], 10)
     [0, 2, 3, 4]
@@ -231,7 +230,7 @@ def group_inputs(sizes: Iterable[int], most_bytes: int) -> list[int]:
 
 
 def _share_shards(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tuple[int, tuple[TextPart, ...]]]:
-    """Yield the parts of each shard, with the number of the first part's input."""
+    """Yield the number of the first input and the parts of each shard."""
     held: list[TextPart] = []
     held_bytes = 0
     for number, file in enumerate(inputs):
@@ -252,18 +251,18 @@ def _share_shards(inputs: Sequence[InputFile], shard_bytes: int) -> Iterator[tup
 
 
 def _ends_list(file: InputFile, among: int) -> bool:
-    """Decide by the name of a small input whether a shard ends with it, so an added input changes few shards.
+    """Decide from the name of a small input whether it ends a shard, so that an added input changes few shards.
 
-    On average, a shard is then half full.
+    On average, such shards are half full.
     """
     return xxhash.xxh3_64_intdigest(file.parts[0].path.encode("utf-8", "surrogateescape")) % max(1, among) == 0
 
 
-# What a job is: its settings, and the ordered list of its inputs.
+# Plans: the settings of a job, and the ordered list of its inputs.
 
 
 def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputStatus] = ()) -> Plan:
-    """Return the plan of settings, which are of types that JSON has, and inputs."""
+    """Return the plan for inputs and for settings, which must be JSON-compatible."""
     return Plan(
         settings=json.loads(encode_json(settings)),
         inputs=[(name_in_plan(file.path), file.size_bytes, file.version) for file in inputs],
@@ -271,9 +270,9 @@ def make_plan(settings: Mapping[str, Any], inputs: Iterable[InputStatus] = ()) -
 
 
 def compare_plans(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
-    """Return the differences between the settings and those between the inputs of two plans, a phrase for each.
+    """Return the differences between the settings of two plans, and between their inputs, a phrase for each.
 
-    Bad records may be quarantined from now on: shards that were made when a bad record ended the job have none.
+    Changing `on-bad-record` from `fail` is no difference: shards that were made under `fail` have no bad records.
     """
     before, now = old.settings, new.settings
     settings = [

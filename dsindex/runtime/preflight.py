@@ -1,7 +1,7 @@
-"""Encode a sample of the text, spread over all inputs, before a build and for its `--dry-run`.
+"""Encode a sample of the text, spread over all inputs, before a build and for `--dry-run`.
 
-It shows whether the engines agree, and how large the output will be. Every job compares the disk space that it needs
-with what is free.
+The sample shows whether the engines agree, and how large the output will be. Every job compares the disk space that it
+needs with the free space.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
     from dsindex.text.selection import Selection
 
 AUDIT_SHARE = 4000
-"""One part in this many of the input is audited before a build, up to AUDIT_MAX_BYTES."""
+"""Before a build, one part in this many of the input is audited, up to AUDIT_MAX_BYTES."""
 AUDIT_MAX_BYTES = 4 << 20
 """Largest size of the audited sample."""
 AUDIT_PIECE_BYTES = 16 << 10
-"""Size of each piece of the audited sample, which has at least one."""
+"""Size of each piece of the audited sample, which has at least one piece."""
 AUDITED_AT_ONCE = 3
-"""Pieces that are examined at a time before a build: some wait for a store while others are encoded."""
+"""Pieces examined at a time before a build, so that some wait for a store while others are encoded."""
 AUDITED_TEXT_BYTES = 16 << 10
-"""Characters to which long texts are cut for the audit, since `tokenizers` is slow."""
+"""Longer texts are cut to this many characters for the audit, since `tokenizers` is slow."""
 SAMPLED_RECORD_BYTES = 64 << 20
-"""Size above which the driver does not hold a record to audit it: it may be a bad one of any size."""
+"""Larger records count as bad in the audit, since the driver would hold them in memory, whatever their size."""
 _MEASURED_BYTES = 512 << 10
-"""Compressed bytes by which the size of the text is estimated, at least."""
+"""Compressed bytes from which the size of the text is estimated, at least."""
 IDX_BYTES = 4 + 8 + 8
-"""Of a document in an `.idx`: length, pointer and boundary."""
+"""Bytes per document in an `.idx`: length, pointer and boundary."""
 PROVENANCE_BYTES = 16
-"""Of a document in a shard."""
+"""Bytes per document in the provenance of a shard."""
 LATE_SHARE = 0.3
-"""Share of the shards that are there at a time on a disk, where their tokens go as they are merged."""
+"""Share of the shards that is on a disk at the same time, since tokens are deleted as they are merged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,9 @@ class Estimate:
     documents: float
     """Documents of all inputs."""
     is_exact: bool = True
-    """Whether everything was read."""
+    """Whether the whole input was read."""
     bad: tuple[BadRecords, ...] = ()
-    """The bad records of the sample; their lines count from the first one of their piece."""
+    """Bad records of the sample; line numbers count from the start of their piece."""
 
     def scaled(self, share: float) -> Estimate:
         """Return the estimate for a share of the records."""
@@ -78,29 +78,29 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceCounts:
-    """The counts from encoding the records of a piece."""
+    """Counts from encoding the records of one piece."""
 
     documents: int
     tokens: int
     """Number of tokens of all keys, without EOD."""
     bad: tuple[BadRecords, ...]
-    """Its bad records; their lines count from the piece's first."""
+    """Bad records; line numbers count from the start of the piece."""
     line_bytes: float
-    """Size of its lines in the stored input, bad and left out ones too."""
+    """Size of its lines in the stored input, including bad and filtered records."""
     range_bytes: float
-    """Size of the range in the stored input in which they begin."""
+    """Size of the range of the stored input in which these lines begin."""
 
 
 def spread_pieces(inputs: Sequence[InputFile], *, num_pieces: int, piece_bytes: int) -> list[TextPart]:
-    """Spread pieces evenly over the bytes of all inputs; together they are all of small inputs.
+    """Spread pieces evenly over the bytes of all inputs; small inputs are covered completely.
 
     Args:
         inputs: The inputs.
-        num_pieces: Number of pieces, at least 1. Those in one part that cannot be cut become one.
-        piece_bytes: Size of each piece, which is less if the next one begins before, or its part ends.
+        num_pieces: Number of pieces, at least 1. Pieces in a part that cannot be cut are joined.
+        piece_bytes: Size of each piece; smaller if the next piece begins or the part ends before.
 
     Returns:
-        What is read; the `stored_bytes` of a piece are about the size of its records, not of all that is read for them.
+        The parts to read; a piece's `stored_bytes` is about the size of its records, not of all bytes read for them.
     """
     parts = [part for file in inputs for part in file.parts if part.stored_bytes]
     ends = list(accumulate(part.stored_bytes for part in parts)) or [0]
@@ -130,14 +130,14 @@ def spread_pieces(inputs: Sequence[InputFile], *, num_pieces: int, piece_bytes: 
 def encode_piece(
     part: TextPart, source: TextSource, selection: Selection, *, max_record_bytes: int, audits: bool
 ) -> PieceCounts:
-    """Read and encode the records of a piece. Bad records are only counted; making their shard reports them.
+    """Read and encode the records of a piece. Bad records are only counted; the shard that has them reports them.
 
     Args:
-        part: The piece of one of the inputs.
-        source: Has the tokenizer and the engine.
+        part: The piece.
+        source: Provides the tokenizer and the engine.
         selection: The records to keep and the values to read.
         max_record_bytes: Size above which a record is bad.
-        audits: Compare the engine with the reference, on texts that are cut short; the lost tokens are estimated.
+        audits: Whether to compare the engine with the reference, on shortened texts; the count is then extrapolated.
 
     Raises:
         TokenizerError: If the engines differ.
@@ -179,18 +179,18 @@ def encode_piece(
 
 
 def _stored_per_byte(part: TextPart) -> float:
-    """Return the size that a byte of a part's text has in the stored file, about."""
+    """Return the approximate number of stored bytes for each byte of a part's text."""
     if part.form.container == "plain":
         return part.stored_bytes / max(1, part.text_bytes)
     try:
         num_bytes = max(_MEASURED_BYTES, part.stored_bytes)
         return measure_compression(part.path, part.form.container, num_bytes=num_bytes)
-    except InputError:  # reported by its shard
+    except InputError:  # damage is reported by its shard
         return 1 / TEXT_PER_STORED_BYTE
 
 
 def _first_blocks(blocks: Iterator[RecordBlock], part: TextPart, num_bytes: int) -> Iterator[RecordBlock]:
-    """Yield blocks: so many bytes of a part that cannot be cut, and a compressed one up to where it is damaged."""
+    """Yield the blocks of a part: `num_bytes` if it cannot be cut, and those before damage if it is compressed."""
     try:
         for block in blocks:
             yield block
@@ -212,12 +212,12 @@ def examine_sample(
 ) -> Estimate:
     """Estimate the size of a job from a sample spread over all inputs.
 
-    Tokens are estimated by the size of the lines, so that a long line which begins in a short piece counts as one.
+    Tokens are scaled by the size of the lines, because a long line may begin in a piece and end far beyond it.
 
     Args:
         source: The inputs and the tokenizer.
         selection: The records to keep and the values to read.
-        num_pieces: Number of pieces, for an estimate alone; None to audit the engine on a share of the input.
+        num_pieces: Number of pieces, if this is only an estimate; None to audit the engine on a share of the input.
         piece_bytes: Size of each piece.
         max_record_bytes: Size above which a record is bad.
 
@@ -229,7 +229,7 @@ def examine_sample(
         num_pieces = max(1, -(-min(total // AUDIT_SHARE, AUDIT_MAX_BYTES) // AUDIT_PIECE_BYTES))
     encode = partial(encode_piece, source=source, selection=selection, max_record_bytes=max_record_bytes, audits=audits)
     pieces = spread_pieces(inputs, num_pieces=num_pieces, piece_bytes=piece_bytes)
-    counts = list(map(encode, pieces[:1]))  # loads the tokenizers; tables without rows have no pieces
+    counts = list(map(encode, pieces[:1]))  # the first loads the tokenizers; tables without rows have no pieces
     with ThreadPoolExecutor(AUDITED_AT_ONCE if audits else available_cpus()) as pool:
         counts += pool.map(encode, pieces[1:])
     documents = sum(count.documents for count in counts)
@@ -246,11 +246,11 @@ def examine_sample(
     return Estimate(tokens=tokens * total / max(1.0, lines), documents=documents / covered, is_exact=False, bad=bad)
 
 
-# Room on disks.
+# Disk space.
 
 
 def check_room(config: WorkConfig, estimate: Estimate, *, itemsize: int, num_keys: int) -> None:
-    """Refuse a job whose shards and output would not fit on disk, unless an earlier run has begun it.
+    """Refuse a job whose shards and output would not fit on disk, unless an earlier run began it.
 
     Args:
         config: The options of the job.
@@ -275,8 +275,8 @@ def require_room(needs: Mapping[str, int], *, what: str) -> None:
     """Refuse to write more than fits on disk.
 
     Args:
-        needs: Folder → estimated bytes, which are added up on each disk.
-        what: Names what they are for.
+        needs: Folder → estimated bytes; folders on the same disk are added up.
+        what: Purpose of the space, for the message.
 
     Raises:
         OutputError: If fewer bytes are free.

@@ -1,14 +1,14 @@
-"""Progress of a command: bars in a terminal or notebook, lines every few seconds in a log, and a file by the output.
+"""Show the progress of a command: bars in a terminal or notebook, lines in a log, and a file next to the output.
 
     {"format": "dsindex progress 1", "state": "running", "updated": "2026-08-01T12:00:00Z", "started": …,
      "output": "/data/out/x", "host": …, "pid": …, "error": null, "message": null, "stage": {…},
      "finished_stages": [{…}]}
 
 `state` is running, done, stopped or failed; `error` says why a command stopped or failed, and `message` is its last
-message. A stage has the fields of Snapshot. The file is replaced about once a second while a stage runs: if `updated`
-is older than a minute then, the driver was killed.
+message. A stage has the fields of Snapshot. While a stage runs, the file is replaced about once a second: if `updated`
+is then older than a minute, the driver was killed.
 
-Speeds only count work of this run: shards kept from an earlier run take no time and would make the ETA too short.
+Speeds count only the work of this run: shards kept from an earlier run take no time and would make the ETA too short.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Snapshot:
     tokens_per_second: float = 0.0
     """Tokens per second in this run."""
     eta_seconds: float | None = None
-    """Estimated seconds until the stage ends; None before the first task of this run has ended, and at the end."""
+    """Estimated seconds until the stage ends; None before the first task of this run ends, and after the stage."""
     retries: int = 0
     """Retries of the command so far."""
     lost_workers: int = 0
@@ -92,11 +92,11 @@ class Display:
         """Show a message."""
 
     def close(self, error: BaseException | None, last: Snapshot | None) -> None:
-        """Stop; `error` is the exception that ended the command, if any, and `last` the stage that it ended."""
+        """End; `error` is the exception that ended the command, if any, and `last` the stage that it interrupted."""
 
 
 class PlainDisplay(Display):
-    """A line every few seconds."""
+    """Writes a line to standard error every few seconds."""
 
     seconds = LINE_SECONDS
 
@@ -112,7 +112,7 @@ class PlainDisplay(Display):
 
 
 class BarDisplay(Display):
-    """A bar per stage."""
+    """Shows a bar per stage in a terminal."""
 
     seconds = BAR_SECONDS
 
@@ -144,7 +144,7 @@ class BarDisplay(Display):
 
 
 class NotebookDisplay(Display):
-    """A bar per stage below the cell of a notebook."""
+    """Shows a bar per stage below a notebook cell."""
 
     seconds = BAR_SECONDS
 
@@ -213,7 +213,7 @@ def utc_now() -> str:
 
 
 def read_progress(path: str) -> dict[str, Any] | None:
-    """Return the content of a progress file; None if there is no such file."""
+    """Return the content of a progress file; None if there is no valid one."""
     try:
         with open(path, "rb") as file:
             entry = decode_json(file.read())
@@ -223,14 +223,14 @@ def read_progress(path: str) -> dict[str, Any] | None:
 
 
 def conclude(prefix: str) -> None:
-    """Write `done` for a driver that was killed after it had published everything."""
+    """Set the state to `done` if a driver was killed after it had published everything."""
     entry = read_progress(f"{prefix}.{PROGRESS_SUFFIX}")
     if entry is not None and entry.get("state") != "done":
         ProgressFile(prefix).close(None, None)
 
 
 def _reason(error: BaseException) -> str:
-    """Return why a command ended, and what is kept."""
+    """Return why a command ended, and for an interrupted one what is kept."""
     if isinstance(error, KeyboardInterrupt):
         return "; ".join([str(error) or "interrupted", *getattr(error, "__notes__", [])[:1]])
     return error.sentence if isinstance(error, DsindexError) else f"{type(error).__name__}: {error}"
@@ -244,13 +244,13 @@ class Reporter:
         """Display → time of its next snapshot."""
         self._stage: Snapshot | None = None
         self._kept = (0, 0)
-        """Units and tokens of an earlier run, which do not count for speeds."""
+        """Units and tokens of an earlier run, which speeds do not count."""
         self._began = 0.0
         self._executor: Executor | None = None
 
     @contextlib.contextmanager
     def showing(self, *displays: Display) -> Iterator[Reporter]:
-        """Also show on these displays while the block runs; the running stage ends with it."""
+        """Also show progress on these displays while the block runs; the running stage ends with the block."""
         self._due |= dict.fromkeys(displays, 0.0)
         error: BaseException | None = None
         try:
@@ -283,11 +283,11 @@ class Reporter:
         """Count finished work.
 
         Args:
-            amount: Units.
-            tasks: Tasks that ended.
+            amount: Finished units.
+            tasks: Finished tasks.
             documents: Documents.
             tokens: Tokens.
-            fresh: False for work of an earlier run, which is counted first.
+            fresh: False for work of an earlier run, which must be counted first.
         """
         if (stage := self._stage) is not None:
             stage.done += amount
@@ -342,7 +342,7 @@ def standard_display() -> Display:
 
 
 def describe(snapshot: Snapshot) -> str:
-    """Return the share, counts, speeds, time left and retries of a stage, or what it waits for."""
+    """Describe a stage: share, counts, speeds, time left and retries, or what it waits for."""
     if snapshot.waiting:
         return snapshot.waiting
     if snapshot.done >= snapshot.total:
@@ -363,7 +363,7 @@ def describe(snapshot: Snapshot) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration in seconds, minutes or hours.
+    """Format a duration in seconds, minutes or hours.
 
     >>> format_duration(3.21), format_duration(192), format_duration(11532)
     ('3.2 s', '3:12 min', '3:12:12 h')

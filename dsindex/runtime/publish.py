@@ -1,20 +1,20 @@
-"""The one way in which files of dsindex get their final names, for every command that leaves files behind.
+"""Publish files: the only way in which files of dsindex get their final names.
 
 A job locks its outputs, writes every file next to its final name as `<final>.<plan id>.partial` (a rename cannot cross
 file systems), and publishes all of them at once:
 
-    1. compare the sizes of the partial files with what was written
+    1. compare the sizes of the partial files with the sizes that were written
     2. write the commit, `<first final>.<plan id>.commit`: from here on the job is as good as published
-    3. withdraw the old: remove what completes an earlier artifact, and files that the new one does not have
-    4. rename each file; what completes an artifact (`.idx`, description, manifest) comes after all it depends on
+    3. withdraw old files: those that complete an earlier artifact, and those that the new one does not have
+    4. rename each file; a file that completes an artifact (`.idx`, description, manifest) follows all it depends on
     5. remove the commit
 
-The next job that locks the same outputs finishes a commit that a killed driver left. So a reader never sees half of
-anything, and a file under a final name is never lost. In a bucket, each object appears complete under its final name:
-there the commit only says whose names these are, and is written before the first object.
+The next job that locks the same outputs finishes a commit that a killed driver left. So a reader never sees an
+incomplete artifact, and a published file is never lost. In a bucket, each object appears complete under its final name:
+there the commit only records which plan owns the names, and is written before the first object.
 
-Every name is a pattern of a final name, so whatever a killed run left is found without a list, and nothing else is
-touched.
+Every temporary name begins with a final name, so the leftovers of a killed run are found without a list, and no other
+file is touched.
 """
 
 from __future__ import annotations
@@ -47,41 +47,41 @@ if TYPE_CHECKING:
 
 LOCK_SUFFIX = ".dsindex-lock"
 _LEFT = re.compile(r"(\.[0-9a-f]{16}\.(partial|commit|withdrawn))?(\.[0-9a-f]{32}\.tmp)?")
-"""What may follow a final name in the name of a file that is not published."""
+"""What may follow a final name in the name of an unpublished file."""
 
 
 class _Commit(msgspec.Struct, frozen=True):
-    """What is to be published. Names are relative to the commit's folder, which may have been moved."""
+    """The files to publish. Names are relative to the commit's folder, which may have been moved."""
 
     withdrawn: list[str]
-    """What is removed before the first rename, in this order."""
+    """Files to remove before the first rename, in this order."""
     files: list[tuple[str, StoredFile | None]]
     """Final names in the order of the renames, with what was written; None for a folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """Files that readers take together."""
+    """Files that readers use together."""
 
     finals: tuple[str, ...]
-    """The absolute final paths that it may have, in the order of publishing: the one that completes it for a reader
-    comes before only its manifest, if it has one."""
+    """All absolute final paths that it may have, in the order of publishing. The file that completes it for a reader
+    comes last, or last before the manifest."""
     plan_id: str
     num_completing: int = 2
-    """How many of the last files tell a reader that the others are there: they are withdrawn first."""
+    """How many of the last files tell a reader that the artifact is complete; they are withdrawn first."""
 
     @property
     def in_bucket(self) -> bool:
-        """Whether its files are objects."""
+        """Whether its files are objects in a bucket."""
         return holds_writes(self.finals[0])
 
     @property
     def commit_path(self) -> str:
-        """Where its commit is, if it is the first of a job."""
+        """Path of the commit, if this is the first artifact of a job."""
         return f"{self.finals[0]}.{self.plan_id}.commit"
 
     def partial(self, final: str) -> str:
-        """Return where a file is written: in a bucket its final name, on a disk its partial one."""
+        """Return where a file is written: under its final name in a bucket, under its partial name on a disk."""
         return final if self.in_bucket else f"{final}.{self.plan_id}.partial"
 
 
@@ -89,18 +89,18 @@ def hold_output(path: str, *, waits: bool = False) -> contextlib.AbstractContext
     """Hold the lock of an output, named by its prefix, file or folder.
 
     Args:
-        path: Names the output.
+        path: The prefix, file or folder.
         waits: Whether to wait for another driver instead of refusing.
 
     Raises:
         PlanError: If another driver holds it.
-        OutputError: If it cannot be written.
+        OutputError: If the lock cannot be written.
     """
     return hold_lock(f"{absolute(path)}{LOCK_SUFFIX}", what=f"the output {path}", waits=waits)
 
 
 def refuse_inputs(artifacts: Sequence[Artifact], inputs: Sequence[str]) -> None:
-    """Refuse outputs that are inputs of the same job, also through links to folders or files.
+    """Refuse outputs that are also inputs of the same job, even through links to folders or files.
 
     Raises:
         OutputError: If an output is an input, naming both.
@@ -116,7 +116,7 @@ def refuse_inputs(artifacts: Sequence[Artifact], inputs: Sequence[str]) -> None:
 
 
 def _identity(path: str) -> object:
-    """Return what two names of the same file have in common; None if there is no file. Objects have one name."""
+    """Return an identity that all names of a file share; None if there is no file. An object has one name."""
     if holds_writes(path):
         return path
     with contextlib.suppress(OSError):
@@ -127,12 +127,12 @@ def _identity(path: str) -> object:
 
 @contextlib.contextmanager
 def writing_artifacts(names: Sequence[str], artifacts: Sequence[Artifact], *, waits: bool = False) -> Iterator[bool]:
-    """Own artifacts of one task while the block writes and publishes them: locked, without leftovers before and after.
+    """Lock the artifacts of one task while the block writes and publishes them; remove leftovers before and after.
 
-    Gives whether a killed run's artifacts have just been published.
+    Yields whether artifacts of a killed run have just been published.
 
     Args:
-        names: What names each artifact's lock.
+        names: The prefix, file or folder that names each lock.
         artifacts: The artifacts.
         waits: Whether to wait for another driver.
     """
@@ -151,7 +151,7 @@ def writing_artifacts(names: Sequence[str], artifacts: Sequence[Artifact], *, wa
 
 
 class NewFiles:
-    """Files that one task writes, under names that nobody has."""
+    """Collects the files that one task writes under their partial names."""
 
     def __init__(self, artifact: Artifact) -> None:
         self._artifact = artifact
@@ -174,10 +174,10 @@ def new_files(name: str, paths: Sequence[str], plan: Plan) -> Iterator[NewFiles]
     Args:
         name: Names the lock.
         paths: All final paths, in the order of publishing, in one folder of this machine.
-        plan: What the files depend on.
+        plan: The settings and inputs that the files depend on.
 
     Raises:
-        OutputError: If a file exists that does not have the bytes that were written, or the disk refuses.
+        OutputError: If a file exists with other content, or cannot be written.
         PlanError: If another driver writes them.
     """
     for path in paths:
@@ -205,8 +205,8 @@ def publish(artifacts: Sequence[Artifact], written: Mapping[str, StoredFile | No
     """Give the files of artifacts their final names, the last artifact first.
 
     Args:
-        artifacts: On a disk, all in one folder.
-        written: What was written, by final path; of a folder None.
+        artifacts: The artifacts; on a disk, all in one folder.
+        written: The written files by final path; None for a folder.
 
     Raises:
         OutputError: If a partial file is missing or has another size, or cannot be renamed.
@@ -236,13 +236,13 @@ def publish(artifacts: Sequence[Artifact], written: Mapping[str, StoredFile | No
 
 
 def begin_in_bucket(first: Artifact, artifacts: Sequence[Artifact], present: Iterable[str]) -> None:
-    """Say that the final names are this plan's from now on, and withdraw earlier objects of these names.
+    """Record that this plan owns the final names from now on, and withdraw earlier objects with these names.
 
-    On a disk there is nothing to do before `publish`.
+    On a disk this does nothing.
 
     Args:
         first: The first artifact of the job.
-        artifacts: Those that are not complete.
+        artifacts: The artifacts that are not complete.
         present: The final paths that the job's artifacts will have.
     """
     if not first.in_bucket:
@@ -255,19 +255,19 @@ def begin_in_bucket(first: Artifact, artifacts: Sequence[Artifact], present: Ite
 
 
 def is_publishing(artifacts: Sequence[Artifact]) -> bool:
-    """Tell whether a run was stopped while it wrote under these final names, as it can only be in a bucket.
+    """Tell whether a run was stopped while it wrote under these final names, which is possible only in a bucket.
 
     Args:
-        artifacts: If they have a plan, only a run of that plan counts.
+        artifacts: The artifacts; if they have a plan, only a run of that plan counts.
     """
     ending = f"{artifacts[0].plan_id}.commit"
     return artifacts[0].in_bucket and any(path.endswith(ending) for path in _left_by(artifacts))
 
 
 def finish_publishing(artifacts: Sequence[Artifact]) -> bool:
-    """Finish what a killed driver had committed for any of these names, whatever its plan; call it under the lock.
+    """Finish what a killed driver had committed for any of these names, under any plan; requires the lock.
 
-    If a file was damaged since, its commit is undone: what was renamed gets its partial name back.
+    If a file was damaged since, the commit is undone: renamed files get their partial names back.
 
     Returns:
         Whether anything was published.
@@ -286,7 +286,7 @@ def finish_publishing(artifacts: Sequence[Artifact]) -> bool:
             _carry_out(path, plan_id, commit)
             has_published = True
             continue
-        # Nothing completes an artifact that is half renamed; what this commit completed is taken back, the last first.
+        # An artifact that was renamed, in part or as a whole, is taken back, its last file first.
         for artifact in artifacts:
             last = artifact.finals[-1]
             is_renamed = os.path.basename(last) in places and not is_there(f"{last}.{plan_id}.partial")
@@ -311,19 +311,19 @@ def _decode(stored: bytes) -> _Commit | None:
 
 
 def _place_of(folder: str, name: str, plan_id: str) -> str:
-    """Return where a file of a commit is: under its partial name, or its final one."""
+    """Return where a file of a commit is: at its partial name if that exists, otherwise at its final name."""
     partial = joined(folder, f"{name}.{plan_id}.partial")
     return partial if is_there(partial) else joined(folder, name)
 
 
 def _carry_out(path: str, plan_id: str, commit: _Commit) -> None:
-    """Carry out a commit, from wherever a killed driver left off."""
+    """Carry out a commit, from the step at which a killed driver stopped."""
     folder = folder_of(path)
     waiting = {name for name, _ in commit.files if _place_of(folder, name, plan_id).endswith(".partial")}
-    if len(waiting) == len(commit.files):  # afterwards, these names are the new files'
+    if len(waiting) == len(commit.files):  # after the first rename, these names may belong to new files
         _withdraw(joined(folder, name) for name in commit.withdrawn)
     for name, _ in commit.files:
-        if name in commit.withdrawn:  # what completes an artifact must not survive a power cut without the rest
+        if name in commit.withdrawn:  # after a power cut, the file that completes an artifact must not be there alone
             _sync(folder)
         if name in waiting:
             _rename(joined(folder, f"{name}.{plan_id}.partial"), joined(folder, name))
@@ -352,7 +352,7 @@ def _withdraw(paths: Iterable[str]) -> None:
 
 
 def _rename(partial: str, final: str) -> None:
-    """Rename a file over an earlier one, or a folder once an earlier one is out of its way."""
+    """Rename a file over an earlier one, or a folder after an earlier one was moved away."""
     with writing(final):
         if os.path.isdir(partial) and is_there(final):
             withdrawn = f"{partial.removesuffix('.partial')}.withdrawn"
@@ -364,12 +364,12 @@ def _rename(partial: str, final: str) -> None:
 
 
 def remove_leftovers(artifacts: Iterable[Artifact], *, keeps: str | None = None, with_commits: bool = True) -> None:
-    """Remove partial files, temporary files and commits of these names, whatever their plan.
+    """Remove partial files, temporary files and commits of these artifacts, under any plan.
 
     Args:
         artifacts: The artifacts.
-        keeps: The plan whose partial files the next run uses; None for none.
-        with_commits: Whether nothing is being published any more.
+        keeps: Id of the plan whose partial files the next run uses; None to keep none.
+        with_commits: Whether to remove commits too, because nothing is being published any more.
     """
     for path in _left_by(artifacts):
         is_kept = path.endswith(".commit") and not with_commits
@@ -381,7 +381,7 @@ def remove_leftovers(artifacts: Iterable[Artifact], *, keeps: str | None = None,
 
 
 def _left_by(artifacts: Iterable[Artifact]) -> list[str]:
-    """Return the paths, commits first, of all that is not published, by the names of artifacts."""
+    """Return the paths of all unpublished files of artifacts, commits first."""
     finals = {final for artifact in artifacts for final in artifact.finals}
     left = []
     for folder in sorted({folder_of(final) for final in finals}):

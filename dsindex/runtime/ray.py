@@ -1,8 +1,8 @@
-"""Calls on a Ray cluster: one actor a CPU runs one call after another, and the driver, not Ray, retries calls.
+"""Run calls on a Ray cluster: one actor per CPU runs one call at a time, and the driver, not Ray, retries calls.
 
 A cluster is joined if the user named one; otherwise a private one is started, and stopped at the end. Actors keep their
-processes, and with them what they have imported and loaded. Those that wait for a CPU are the demand by which an
-autoscaler adds nodes. Only this module imports Ray, and only its public API.
+processes, and with them imported modules and loaded tokenizers. Actors that wait for a CPU make an autoscaler add
+nodes. Only this module imports Ray, and only its public API.
 """
 
 from __future__ import annotations
@@ -53,33 +53,33 @@ CLUSTER_PORT = 6379
 CONNECT_SECONDS = 3.0
 """How long a head may take to accept a connection."""
 LOOK_SECONDS = 2.0
-"""Interval at which the head is tried and the cluster's nodes are counted."""
+"""Interval at which the head is tried and the cluster's CPUs are counted."""
 LOST_SECONDS = 40.0
-"""Time without an answer after which a head counts as lost. Ray ends its drivers after 60 s, without an exception."""
+"""A head that does not answer for this long counts as lost. Ray ends its drivers after 60 s, without an exception."""
 BUSY_SECONDS = 10.0
-"""Time without any worker after which the user is told that none can start."""
+"""Time without any worker after which the user is told why none starts."""
 LEAST_BACKLOG = 16
-"""Calls beyond the slots at least, so that a cluster that starts from nothing is asked for more than one CPU."""
+"""Least number of calls beyond the slots, so that a cluster without nodes is asked for more than one CPU."""
 MOST_PENDING = 512
-"""Most actors beyond the CPUs of the cluster."""
+"""Most actors to request beyond the CPUs of the cluster."""
 CHECKED_FILES = 20
 SAME_VERSIONS = ("ray", "gigatoken", "tokenizers", "sentencepiece", "tiktoken", "pyarrow", "numpy")
 """Packages whose versions must be equal on all nodes, like Python's and dsindex's, so that all write the same data."""
 STORE_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION")
-"""Variables of the driver that say where stores are; credentials are each node's own."""
+"""Variables of the driver that locate stores; credentials are configured on each node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCheck:
-    """What a worker checks before its first call: equal versions, and the files that the driver sees."""
+    """A worker's check before its first call: equal versions, and the same files as the driver's."""
 
     versions: Mapping[str, str]
     sizes: Mapping[str, int]
-    """Path → size of some files."""
+    """Path → size, for some of the files."""
     folders: Sequence[str]
 
     def faults(self) -> Iterator[str]:
-        """Yield sentences about what differs here."""
+        """Yield a sentence for each difference on this node."""
         here = versions()
         for name, version in self.versions.items():
             if here[name] != version:
@@ -107,24 +107,24 @@ class DsindexWorker:
     """A process on some node that runs calls; Ray's dashboard shows the name of this class.
 
     Args:
-        environment: Variables to set.
+        environment: Environment variables to set.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         os.environ.update(environment)
 
     def begin(self) -> int:
-        """Begin as a process does."""
+        """Import the modules that calls need; return the process id."""
         return begin_worker()
 
     def receive(self, key: str, value: object) -> None:
-        """Keep a shared value, which Ray takes out of the object store."""
+        """Keep a shared value, which Ray fetches from the object store."""
         received[key] = value
 
     def run(self, pickled: bytes) -> bytes:
         """Run one call; check this node first if the driver asks for it.
 
-        Bytes cost the driver a tenth of what Ray's own pickling of every argument and value does.
+        Sending pickled bytes costs the driver a tenth of Ray's own pickling of every argument and value.
         """
         check, function, arguments = pickle.loads(pickled)  # noqa: S301 - the driver sent it
         if check is not None and (faults := list(islice(check.faults(), 5))):
@@ -140,7 +140,7 @@ class RayExecutor(Executor):
     lost = (ray.exceptions.RayError,)
 
     def __init__(self, *, address: str | None, workers: int | None) -> None:
-        """Connect, unless this process is connected already.
+        """Connect to a cluster, unless this process is connected already.
 
         Args:
             address: The cluster to join; None starts a private one.
@@ -161,7 +161,7 @@ class RayExecutor(Executor):
         self._environment = {name: os.environ[name] for name in STORE_VARIABLES if name in os.environ}
         self._environment["TOKENIZERS_PARALLELISM"] = "false"
         self._check: Shared | None = None
-        """A NodeCheck, which each worker gets once."""
+        """The NodeCheck that each worker gets once."""
         self._head_answers = True
         self._looked = self._answered = self._had_worker = time.monotonic()
         num_nodes, num_cpus = self._count_cpus()
@@ -171,11 +171,11 @@ class RayExecutor(Executor):
             self.introduction = f"joined the Ray cluster at {self._head}: {size}{shown}"
 
     def share(self, value: object) -> object:
-        """Put a value into the object store, from which each worker takes it once."""
+        """Put a value into the object store, from which each worker fetches it once."""
         return Shared(uuid.uuid4().hex, ray.put(value))
 
     def require_seen(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:
-        """Let workers check their versions and these paths before their next call."""
+        """Make workers check their versions and some of these paths before their next call."""
         paths = list(dict.fromkeys(absolute(path) for path in local_paths(files) if os.path.isfile(path)))
         spread = islice(paths, 0, None, -(-len(paths) // CHECKED_FILES) or 1)
         sizes = {path: os.path.getsize(path) for path in spread}
@@ -193,12 +193,12 @@ class RayExecutor(Executor):
         return super().wait(timeout)
 
     def hire(self) -> tuple[Worker, Future[Any]]:
-        """Begin an actor, once the cluster has a CPU for it."""
+        """Request an actor, which starts once the cluster has a CPU for it."""
         actor = _ACTOR.remote(self._environment)
         return Worker(handle=actor), actor.begin.remote().future()
 
     def give(self, worker: Worker, call: Call) -> Future[Any]:
-        """Send a call, after the values that it shares and the actor does not have."""
+        """Send a call, after those shared values that the actor lacks."""
         for shared in worker.take_new(call):
             worker.handle.receive.remote(shared.key, shared.value)
         arguments = tuple(Shared(each.key) if isinstance(each, Shared) else each for each in call.arguments)
@@ -211,7 +211,7 @@ class RayExecutor(Executor):
         return future
 
     def result_of(self, future: Future[Any]) -> Any:  # noqa: ANN401 - of any function
-        """Return a result: of a call unpickled, of a start its process."""
+        """Return the unpickled result of a call, or the process id of a started actor."""
         result = future.result()
         return pickle.loads(result) if isinstance(result, bytes) else result  # noqa: S301 - a worker of ours sent it
 
@@ -221,16 +221,16 @@ class RayExecutor(Executor):
             ray.kill(worker.handle)
 
     def close(self) -> None:
-        """Disconnect, and stop a cluster that was started here; a connection that was already open stays open."""
+        """Disconnect, and stop a private cluster; a connection that was open before stays open."""
         super().close()
         if not self._is_guest and self._head_answers:
             with keeping_sigterm():
                 ray.shutdown()
 
     def _look_if_due(self) -> None:
-        """Check every LOOK_SECONDS whether the head answers, and count the cluster's CPUs.
+        """Every LOOK_SECONDS, check whether the head answers, and count the cluster's CPUs.
 
-        The head is tried before anything waits for its answer: Ray ends this process if that takes a minute.
+        The head is tried before any request is sent to it: Ray ends this process if a request takes a minute.
         """
         now = time.monotonic()
         if now - self._looked < LOOK_SECONDS:
@@ -248,7 +248,7 @@ class RayExecutor(Executor):
     def _count_cpus(self) -> tuple[int, int]:
         """Count nodes and CPUs, and set how many calls and actors there may be.
 
-        Actors beyond the CPUs are pending; an autoscaler adds nodes for them, so a private cluster has none.
+        Actors beyond the CPUs are pending, so that an autoscaler adds nodes; a private cluster has no autoscaler.
         """
         nodes = [node for node in ray.nodes() if node["Alive"]]
         num_cpus = int(sum(node["Resources"].get("CPU", 0) for node in nodes))
@@ -274,7 +274,7 @@ def connect(address: str | None, workers: int | None) -> str:
 
     Args:
         address: The cluster to join: HOST:PORT, HOST, or auto for the one on this machine; None starts a private one.
-        workers: Number of CPUs of a private one; None: all that this process may use.
+        workers: Number of CPUs of a private cluster; None for all that this process may use.
 
     Raises:
         TaskError: If the cluster cannot be started or reached.
@@ -296,12 +296,12 @@ def connect(address: str | None, workers: int | None) -> str:
 
 
 def require_listener(address: str) -> str:
-    """Return the address of a cluster's head as HOST:PORT, once somebody has accepted a connection there.
+    """Return the address of a cluster's head as HOST:PORT, after it has accepted a connection.
 
-    Ray itself tries for minutes where nobody does.
+    Without this check, Ray tries for minutes to reach an address at which nothing listens.
 
     Raises:
-        TaskError: If it is no such address, or nobody listens there.
+        TaskError: If the address is invalid, or nothing listens there.
     """
     head = address if re.search(r":\d+$", address) else f"{address}:{CLUSTER_PORT}"
     reason = try_port(head)
@@ -320,6 +320,6 @@ def try_port(address: str) -> str | None:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except (OSError, UnicodeError, OverflowError) as error:  # of a name or a port that cannot be one
+    except (OSError, UnicodeError, OverflowError) as error:  # also for invalid names and ports
         return getattr(error, "strerror", None) or str(error)
     return None

@@ -1,6 +1,6 @@
-"""Make the shards of a plan: keep those that the journal has, make the others, count records, describe the datasets.
+"""Make the shards of a plan: keep those in the journal, make the rest, count records, describe the datasets.
 
-Meanwhile, ranges of the outputs that finished shards fill are merged (dsindex.runtime.assembly).
+While shards are made, the output ranges that they complete are merged (dsindex.runtime.assembly).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from dsindex.store.local import StoredFile
 
 SLOWEST_BYTES_PER_SECOND = 5e6
-"""Stored input that a worker reads and encodes in a second, at least: a seventh of the slowest that was measured."""
+"""Least speed at which a worker reads and encodes stored input: a seventh of the slowest that was measured."""
 MOST_DAMAGES = 3
-"""How often a file of one shard may be found damaged in a run, before the disk is given up."""
+"""How often one shard may be found damaged in a run before the disk is considered faulty."""
 
 
 class Shards(Assembly):
@@ -68,23 +68,23 @@ class Shards(Assembly):
             for dataset in range(len(dataset_begins))
         ]
         self._per_dataset = len(job.outputs) // len(dataset_begins)
-        """Outputs of each dataset: one for each key of each sample or split."""
+        """Number of outputs per dataset: one for each key of each sample or split."""
         self._function, self._settings = function, job.executor.share(settings)
         self._results: dict[int, ShardResult] = {}
         self._lines: list[int] = []
-        """1-based number of each leading shard's first line in its input; these shards are in the outputs."""
+        """1-based number of each leading shard's first line in its input; the outputs contain these shards."""
         self._again: set[int] = set()
-        """Shards that are being made again, since a file was damaged."""
+        """Shards that are being made again because a file was damaged."""
         self._replaced: set[str] = set()
         """Files of damaged attempts."""
         self._num_damages: Counter[int] = Counter()
         self._num_bad = 0
 
     def tokenize_and_merge(self) -> None:
-        """Make the shards that the journal does not have, and merge ranges of the outputs meanwhile.
+        """Make the shards that the journal lacks, and merge the output ranges that they complete.
 
         Raises:
-            BadRecordError: The bad record at the smallest input and offset, with its line number.
+            BadRecordError: For the first bad record, in the order of inputs and offsets, with its line number.
             InputError: If there are more bad records than allowed, or no records at all.
         """
         job, tasks, kept = self.job, self._tasks, self._find_kept()
@@ -102,7 +102,6 @@ class Shards(Assembly):
         self._require_records()
 
     def _shards_of(self, dataset: int) -> range:
-        """Return the numbers of a dataset's shards."""
         return range(*[*self._first_shards, len(self._tasks)][dataset : dataset + 2])
 
     def _outputs_of(self, task: ShardTask) -> Sequence[Output]:
@@ -121,7 +120,7 @@ class Shards(Assembly):
     def _find_kept(self) -> dict[int, ShardResult]:
         """Return the shards of the journal whose files have the recorded sizes, by number in the plan.
 
-        Their bytes are compared when they are merged. A file of tokens may be gone if ranges have them.
+        Merging checks their bytes. A shard's token file may be deleted already if all its ranges are merged.
         """
         job, made = self.job, self.job.journal.shards
         wants_provenance = not self.source.config.no_provenance
@@ -145,7 +144,7 @@ class Shards(Assembly):
         return {number: result for number, result in known.items() if is_whole(result)}
 
     def take(self, key: Key, answer: Any) -> Calls:  # noqa: ANN401 - of any function
-        """Record the answer of a call; return the calls that follow from it."""
+        """Record a call's result; return the calls that it releases."""
         if not isinstance(key, int):
             return super().take(key, answer)
         self.job.journal.record(ShardMade(self._tasks[key].key, answer))
@@ -176,7 +175,7 @@ class Shards(Assembly):
         return self._lines[before] + self._results[before].files[0].lines
 
     def _segments(self, task: ShardTask, result: ShardResult) -> Iterator[tuple[Output, Segment]]:
-        """Yield each output of a shard, and what the shard has for it."""
+        """Yield each output of a shard, and the segment that the shard adds to it."""
         work_dir = self.job.work_dir
 
         def source(file: ShardFile) -> SourceFile:
@@ -207,12 +206,12 @@ class Shards(Assembly):
     # Damage.
 
     def make_again(self, damaged: Damaged) -> Calls:
-        """Return the call that makes the shard of a damaged file again.
+        """Return the call that remakes the shard of a damaged file.
 
         Raises:
-            OutputError: If no shard has the file, or the shard's files are damaged again and again.
+            OutputError: If no shard has the file, or the shard was damaged too often.
         """
-        if damaged.path in self._replaced:  # found once more by work that had begun before
+        if damaged.path in self._replaced:  # reported again by work that began earlier
             return () if self._again else self.release_waiting()
         name = damaged.path[len(self.job.work_dir) :].lstrip("/")
         shards = (shard for shard, made in self._results.items() if name in {file.name for file in made.stored_files})
@@ -227,7 +226,7 @@ class Shards(Assembly):
         return [self._shard_call(self._tasks[number])]
 
     def _take_again(self, number: int, result: ShardResult) -> Calls:
-        """Put a shard in the place of a damaged attempt; return the calls that waited for it."""
+        """Replace a damaged shard by its new attempt; return the calls that waited for it."""
         task, old = self._tasks[number], self._results[number]
         if [file.size_bytes for file in old.stored_files] != [file.size_bytes for file in result.stored_files]:
             what = "read again, it gives other tokens"
@@ -239,20 +238,20 @@ class Shards(Assembly):
             output.replace(place, segment)
         return () if self._again else self.release_waiting()
 
-    # Descriptions.
+    # Manifests.
 
     @property
     def counts(self) -> Counter[str]:
-        """The sums of the named counts of all shards."""
+        """Named counts, summed over all shards."""
         counts: Counter[str] = Counter()
         for result in self._results.values():
             counts.update(dict(result.counts))
         return counts
 
     def _explain(self, error: BadRecordError) -> BadRecordError:
-        """Return the error of a record with its line in the input, what is kept, and how the job goes on.
+        """Add to a bad record's error its line in the input, the number of kept shards, and how to continue.
 
-        All shards before it are made.
+        The line is known because all shards before it are made.
         """
         shard, offset = error.part or (0, 0)
         line = self._find_line(self._tasks[shard]) + offset
@@ -261,7 +260,7 @@ class Shards(Assembly):
         return BadRecordError(error.path, error.offset, reason, line, is_row=error.is_row, hint=hint)
 
     def _require_records(self) -> None:
-        """Check that there are records, and not too many bad ones for a limit that is a share."""
+        """Check that there are records, and not more bad ones than a limit in percent allows."""
         files = [file for result in self._results.values() for file in result.files]
         bad, records = self._num_bad, sum(file.lines - file.blank for file in files)
         self._refuse_more_bad(records)
@@ -271,7 +270,7 @@ class Shards(Assembly):
             raise InputError(f"{self._tasks[0].parts[0].path}: {what}", hint="check --input and the conditions")
 
     def _refuse_more_bad(self, records: int | None = None) -> None:
-        """Refuse more bad records than are allowed; a limit that is a share needs the number of all records."""
+        """Refuse more bad records than are allowed; a limit in percent needs the number of all records."""
         limit = self.source.config.max_bad_records or "inf"
         if limit.endswith("%"):
             most = math.inf if records is None else float(limit[:-1]) / 100 * records
@@ -288,7 +287,7 @@ class Shards(Assembly):
 
         Args:
             own: For each output, the fields of Content that only this kind of job has.
-            encodes: Whether texts were encoded.
+            encodes: Whether the job encodes texts.
         """
         files = self.complete()
         contents = [self._content(number, files[number], fields) for number, fields in enumerate(own)]
@@ -306,7 +305,7 @@ class Shards(Assembly):
         self.job.publish(contents, texts, num_shards=num_shards, engine=engine, tokenizer_path=name)
 
     def _content(self, number: int, files: dict[str, StoredFile], own: Mapping[str, Any]) -> Content:
-        """Return the content of the manifest of an output, by its number."""
+        """Return the content of an output's manifest, given the output's number."""
         output = self.job.outputs[number]
         dataset, key = divmod(number, self._per_dataset)
         parts = [self._results[shard].keys[key] for shard in self._shards_of(dataset)]
@@ -330,7 +329,7 @@ class Shards(Assembly):
         )
 
     def _describe_inputs(self, dataset: int, key: int) -> Iterator[RecordedInput]:
-        """Yield an output's `inputs`, with fingerprints and record counts; records of other groups are filtered."""
+        """Yield an output's inputs with counts; records of other samples or splits count as filtered."""
         group = key * len(self._results[0].files[0].kept) // self._per_dataset
         tasks = (self._tasks[shard] for shard in self._shards_of(dataset))
         numbered = (pair for task in tasks for pair in zip(task.inputs, self._results[task.shard].files, strict=True))

@@ -1,4 +1,4 @@
-"""What a job reads: its inputs, its tokenizer, and the shards they are cut into."""
+"""The text that a job reads: its inputs, its tokenizer, and the shards that the inputs are cut into."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TextSource:
     smallest_shard: int
     """The smallest shard size: recorded in the work folder, or chosen from the size of the job."""
     folders: tuple[str, ...]
-    """Sentences about the files that are read of each folder."""
+    """Sentences about the files that are read from each folder."""
 
     @property
     def files(self) -> list[TextPart]:
@@ -72,7 +72,7 @@ class TextSource:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What may be a mistake: files that are given, and are in the output, more than once, and empty files."""
+        """Warnings about inputs that may be a mistake: repeated, empty, or large and compressed."""
         times = Counter(file.path for file in self.files)
         packed = (file for file in self.files if file.form.container != "plain")
         named = {
@@ -115,7 +115,7 @@ class TextSource:
         )
 
     def tasks(self, dataset_begins: Sequence[int] = (0,)) -> list[ShardTask]:
-        """Return all shards, in plan order; `dataset_begins` are the first inputs of the datasets."""
+        """Return all shards, in plan order; `dataset_begins` is the number of each dataset's first input."""
         config = self.config
         chosen = choose_shard_size(0, smallest=self.smallest_shard, largest=config.largest_shard)
         shard_bytes = config.shard_size or chosen
@@ -131,7 +131,7 @@ class TextSource:
         }
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the plan that the inputs and the tokenizer depend on, named after the options."""
+        """Return the plan's settings for the inputs and the tokenizer, named after the options."""
         config = self.config
         return {
             "tokenizer": self.tokenizer.sha256,
@@ -188,11 +188,11 @@ def open_source(
         config: The options of the job.
         append_eod: Whether every document ends with EOD.
         reporter: Shows messages; None for a command that writes nothing, which cannot read standard input.
-        selection: What is read of records; None if any record may be read.
+        selection: The record fields that the job reads; None if it may read all.
 
     Raises:
         InputError: If an input is missing, empty or not readable.
-        PlanError: If standard input cannot be stored, since the work folder is another job's.
+        PlanError: If standard input cannot be stored because the work folder belongs to another job.
         TokenizerError: If the tokenizer cannot be used, or has no EOD where one is to be appended.
     """
     from dsindex.text.engines import choose_engine
@@ -233,19 +233,19 @@ def open_source(
     )
 
 
-# Standard input is a file of the work folder: a file can be read in parts, in parallel, and again.
+# Standard input is stored as a file of the work folder, since a file can be read in parts, in parallel, and repeatedly.
 #
-# It is complete or absent. On a disk its modification time is derived from its content, so the same text makes the same
-# plan whenever it is piped; in a bucket its ETag is. So a run that continues reads its standard input like any other
-# input: if it is the same, its shards are kept, and if it is not, they are made again.
+# The file is complete or absent. On a disk its modification time is derived from its content, in a bucket its ETag is,
+# so the same text gives the same plan whenever it is piped. A run that continues treats it like any other input: if it
+# is unchanged, its shards are kept; otherwise they are made again.
 
 
 def _store_standard_input(work_dir: str, path: str, *, say: Callable[[str], None]) -> None:
-    """Store standard input in the work folder; without one, keep what an interrupted run stored.
+    """Store standard input in the work folder; if nothing is piped, keep what an interrupted run stored.
 
     Raises:
         InputError: If standard input is empty or cannot be read, and nothing intact is stored.
-        PlanError: If the folder is another program's or another driver's.
+        PlanError: If the folder belongs to another program or another driver.
         OutputError: If it cannot be stored.
     """
     kept, folder = find(path) if is_marked(work_dir) else None, os.path.dirname(path)
@@ -256,9 +256,9 @@ def _store_standard_input(work_dir: str, path: str, *, say: Callable[[str], None
             if not holds_writes(path):
                 make_folder(folder)
                 left = (each.path for each in store_of(folder).list(folder) if each.path != path)
-                store_of(folder).delete(left)  # a killed driver's
+                store_of(folder).delete(left)  # leftovers of a killed driver
             with open_output(path) as file:
-                while chunk := stream.read1(_READ_BYTES):  # Ctrl-C is heard after it
+                while chunk := stream.read1(_READ_BYTES):  # Ctrl-C takes effect between reads
                     file.write(chunk)
                 if not file.size_bytes:
                     raise InputError("-: standard input is empty", hint="check the pipe")
@@ -277,7 +277,7 @@ def _store_standard_input(work_dir: str, path: str, *, say: Callable[[str], None
 
 
 def time_of_content(digest: str) -> int:
-    """Return a modification time in ns that identifies a content: an even second before 2004, which any disk can store.
+    """Return a modification time in ns that identifies a content: even seconds before 2004 fit on any disk.
 
     >>> time_of_content("99aa06d3014798d86001c324468d497f")
     430573266000000000
@@ -290,4 +290,4 @@ _READ_BYTES = 1 << 20
 _LARGE_BYTES = 30 << 30
 """A compressed input of this size keeps a worker busy for 5 to 15 minutes."""
 _MANY_INPUTS = 50_000
-"""Looking at this many inputs takes long enough for a message."""
+"""From this many inputs on, examining them takes long enough for a message."""

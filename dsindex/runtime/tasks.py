@@ -1,8 +1,8 @@
-"""What the driver and its workers exchange: tasks and receipts. No behaviour is here.
+"""Tasks and receipts, which the driver and its workers exchange as plain data.
 
-A shard task is a part of one input, or a list of small inputs; a range task is a block of an output. Receipts are what
-the journal records. They carry the digest of every block of a shard's files, so a task that copies bytes of such a
-file checks exactly the blocks that hold them.
+A shard task is a part of one input, or a list of small inputs; a range task is a block of an output. The journal
+records receipts. A receipt has the digest of every block of a shard's files, so a task that copies bytes of such a file
+checks exactly the blocks that hold them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class ShardTask(Struct, frozen=True, kw_only=True):
     """Number of the first part's input in plan order; each further part is of the next input."""
     parts: tuple[TextPart, ...]
     dataset: int = 0
-    """Number of the dataset that its records belong to, if a build makes several of consecutive inputs."""
+    """Number of the dataset that its records belong to, if a build makes several datasets of consecutive inputs."""
     occurrence: int = 0
-    """How many earlier tasks of the plan read the same bytes: an input given twice has two shards of each part."""
+    """Number of earlier tasks in the plan that read the same bytes: an input given twice has two shards per part."""
 
     @property
     def key(self) -> str:
-        """What it reads, and which occurrence of it: unique within a plan, and the same when other inputs are added."""
+        """Identifies what it reads and which occurrence it is: unique in a plan, and unaffected by added inputs."""
         first, *others = (
             f"{name_in_plan(part.path)}\0{part.size_bytes}\0{part.version}\0{part.begin}\0{part.end}"
             for part in self.parts
@@ -62,12 +62,12 @@ class ShardTask(Struct, frozen=True, kw_only=True):
 
 
 def name_in_plan(path: str) -> str:
-    """Return what a plan calls an input: standard input is in the work folder, which may be moved."""
+    """Return an input's name in plans: `-` for standard input, whose file moves with the work folder."""
     return "-" if path.endswith(SPOOLED) else path
 
 
 class FileCounts(Struct, frozen=True, array_like=True, gc=False):
-    """What a shard read of one of its files. A shard may have a hundred thousand, so it is stored without names."""
+    """Counts of one file of a shard. A shard may have a hundred thousand files, so field names are not stored."""
 
     lines: int
     blank: int
@@ -79,21 +79,21 @@ class FileCounts(Struct, frozen=True, array_like=True, gc=False):
     kept: tuple[int, ...]
     """Records kept in each sample or split."""
     tokenized_bytes: tuple[int, ...] = ()
-    """Size of the texts that became tokens, in UTF-8, for each key of the receipt."""
+    """UTF-8 size of the tokenized texts, for each key of the receipt."""
 
 
 class ShardFile(Struct, frozen=True, array_like=True, gc=False):
     """A file that a worker wrote for a shard."""
 
     name: str
-    """Relative to the work folder."""
+    """Name relative to the work folder."""
     size_bytes: int
     blocks: tuple[str, ...]
     """XXH3-64 of each block of BLOCK_BYTES, in hexadecimal."""
 
 
 class KeyResult(Struct, frozen=True, kw_only=True, gc=False):
-    """What a shard has for one of the job's outputs."""
+    """What a shard adds to one of the job's outputs."""
 
     num_sequences: int
     num_documents: int
@@ -105,11 +105,11 @@ class KeyResult(Struct, frozen=True, kw_only=True, gc=False):
     bin: ShardFile
     idx: ShardFile
     provenance: ShardFile | None = None
-    """Where its documents are from; keys with the same records share it."""
+    """Origins of its documents; keys with the same records share the file."""
 
 
 class ShardResult(Struct, frozen=True, kw_only=True, gc=False):
-    """The receipt of one attempt at a shard: small, and all that the driver needs."""
+    """The receipt of one attempt at a shard: small, and all that the driver needs to know."""
 
     files: tuple[FileCounts, ...]
     """The counts of each file of the task."""
@@ -117,11 +117,11 @@ class ShardResult(Struct, frozen=True, kw_only=True, gc=False):
     """In the order of the job's outputs: all keys of a sample or split, then all keys of the next one."""
     quarantine: ShardFile | None = None
     counts: tuple[tuple[str, int], ...] = ()
-    """Further named counts of a kind of shard, to be added up over shards."""
+    """Named counts of a kind of shard, to be summed over shards."""
 
     @property
     def num_records(self) -> int:
-        """Records kept."""
+        """Number of records kept."""
         return sum(sum(file.kept) for file in self.files)
 
     @property
@@ -137,21 +137,21 @@ class SourceFile(Struct, frozen=True, gc=False):
     path: str
     size_bytes: int
     blocks: tuple[str, ...] | None = None
-    """The digests of a shard's file; None for a file that no worker wrote, which is copied as it is."""
+    """Block digests of a shard's file; None for a file of a dataset to merge, which is copied without checks."""
 
 
 class Segment(Struct, frozen=True, kw_only=True):
-    """What a shard, or a dataset that is merged, has for one output."""
+    """What a shard, or a dataset to merge, adds to one output."""
 
     bin: SourceFile
     idx: SourceFile
     header: IndexHeader
     provenance: SourceFile | None = None
-    """A shard's rows of provenance, which count inputs and lines from its beginning."""
+    """A shard's provenance; input numbers and lines count from the start of the shard."""
     quarantine: SourceFile | None = None
-    """A shard's bad records, which count in the same way."""
+    """A shard's bad records; input numbers and lines count from the start of the shard."""
     input: int = 0
-    """Number of the shard's first input."""
+    """Number of the shard's first input, counted within its dataset."""
     line: int = 1
     """1-based number of the shard's first line in that input."""
     names: tuple[str, ...] = ()
@@ -163,17 +163,17 @@ class MergeRange(Struct, frozen=True, kw_only=True):
 
     output: str
     begin: int
-    """Byte at which it begins."""
+    """Offset of the block in the output."""
     pieces: tuple[tuple[SourceFile, int, int], ...]
-    """Files, and the first byte of each to copy, and the one after the last."""
+    """Files, each with the first byte to copy, and the byte after the last."""
 
     @property
     def size_bytes(self) -> int:
-        """Its size."""
+        """Size of the block."""
         return sum(end - begin for _, begin, end in self.pieces)
 
 
 class Damaged(Struct, frozen=True):
-    """The answer of a worker that found other bytes in a shard's file than were written, or no file."""
+    """The result of a worker that found a shard's file missing or changed."""
 
     path: str

@@ -1,8 +1,8 @@
-"""Tokenize a part of an input, or a list of small ones, into the files of a shard: the functions that workers run.
+"""Tokenize a part of an input, or a list of small inputs, into the files of a shard: the functions that workers run.
 
-Any number of attempts at one shard may run at once, even after the job has moved on, since each writes under names of
-its own; the driver alone decides which attempt counts, in its journal. A worker holds a few parsed blocks, never a
-whole part.
+Any number of attempts at one shard may run at once, even after the job has moved on: each writes under unique names,
+and only the driver decides, in its journal, which attempt counts. A worker holds a few parsed blocks, never a whole
+part.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkSettings:
-    """The settings that the shards of all jobs have; sent to every worker once."""
+    """The settings that all kinds of shards share."""
 
     quarantine: bool
     """Whether bad records are quarantined; otherwise the first bad record is an error."""
@@ -67,7 +67,7 @@ class WorkSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSettings(WorkSettings):
-    """The settings that all shards of a build share."""
+    """The settings that the shards of a build share."""
 
     tokenizer: Tokenizer
     engine: Engine
@@ -79,21 +79,21 @@ class ShardSettings(WorkSettings):
     eod_id: int | None
     """Appended to every document that has tokens; None to append nothing."""
     layout: Literal["keep", "eod", "pbin"]
-    """How documents are laid out: as Megatron does, where a document without tokens stays empty (`keep`) or becomes a
-    single EOD (`eod`), or as Modalities does (`pbin`)."""
+    """How documents are laid out: as in Megatron, where a document without tokens stays empty (`keep`) or becomes a
+    single EOD (`eod`), or as in Modalities (`pbin`)."""
     samples: tuple[Sample, ...] = (ALL_RECORDS,)
-    """The records to keep; each sample becomes a dataset of every key."""
+    """The records to keep; each sample becomes one dataset per key."""
 
 
 # The files of one attempt at a shard.
 
 SHARDS_PER_FOLDER = 10_000
 BLOCK_BYTES = 4 << 20
-"""Size of the blocks of a shard's files, each of which has a digest in the receipt."""
+"""Block size of a shard's files; the receipt has a digest for each block."""
 
 
 class Attempt(contextlib.ExitStack):
-    """The files of one attempt, under names that are used once: complete when the block ends, absent if it fails.
+    """The files of one attempt, under unique names: complete when the block ends, absent if it fails.
 
     Args:
         task: The shard.
@@ -120,7 +120,7 @@ class Attempt(contextlib.ExitStack):
         """Return a file of this attempt; the first call opens it.
 
         Raises:
-            OutputError: If the work folder refuses.
+            OutputError: If the work folder cannot be written.
         """
         if suffix not in self._files:
             path = joined(self._settings.work_dir, f"{self._stem}.{suffix}")
@@ -139,8 +139,8 @@ class Attempt(contextlib.ExitStack):
 
         Raises:
             BadRecordError: If bad records are not quarantined.
-            InputError: If not, and the file is damaged, so that the record is not what was written.
-            OutputError: If the work folder refuses.
+            InputError: If they are not, and the record is bad because the compressed input is damaged.
+            OutputError: If the work folder cannot be written.
         """
         if not self._settings.quarantine:
             part, place = self._task.parts[record.part], (self._task.shard, record.line)
@@ -155,7 +155,7 @@ class Attempt(contextlib.ExitStack):
         """Return the counts of each part.
 
         Args:
-            reader: What read the parts.
+            reader: The reader of the parts.
             counted: Counts per part, shape [parts]: the records kept in each sample or split, and if texts were
                 tokenized, the bytes of text of each key.
         """
@@ -179,7 +179,7 @@ class GroupWriter:
         provenance: Whether to write provenance.
 
     Raises:
-        OutputError: If the work folder refuses.
+        OutputError: If the work folder cannot be written.
     """
 
     def __init__(self, attempt: Attempt, name: str, dtypes: Sequence[np.dtype[Any]], *, provenance: bool) -> None:
@@ -196,9 +196,9 @@ class GroupWriter:
 
         Args:
             key: The number of the key.
-            tokens: Of the type on disk.
-            lengths: Tokens of each sequence, shape [sequences].
-            per_document: Sequences of each document, shape [documents].
+            tokens: Token ids in the type on disk.
+            lengths: Number of tokens of each sequence, shape [sequences].
+            per_document: Number of sequences of each document, shape [documents].
             facts: Counts to add to the key's receipt.
 
         Raises:
@@ -214,7 +214,7 @@ class GroupWriter:
 
         Args:
             offsets: Byte offset of each document's line in its input, shape [documents].
-            lines: Number of the line, counted from 0 at the start of the range; same shape.
+            lines: Line numbers, counted from 0 at the start of the part; same shape.
             inputs: Number of the input, counted from the shard's first.
         """
         if self._provenance is not None:
@@ -252,7 +252,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
     """Tokenize a part of the input into files with unique names, and sync them.
 
     Raises:
-        BadRecordError: At the range's first bad record, unless bad records are quarantined.
+        BadRecordError: At the first bad record, unless bad records are quarantined.
         InputError: If the input is missing or has changed since the job was planned.
         TokenizerError: If a token id is outside the tokenizer's vocabulary, or the engine fails its audit.
         OutputError: If the work folder cannot be written.
@@ -296,7 +296,7 @@ class _SampleWriter(GroupWriter):
             lay_out_documents, dtype=dtype, eod_id=settings.eod_id, layout=settings.layout, vocabulary_size=size
         )
         self.kept = np.zeros(len(attempt.bad), np.int64)
-        """Number of records in each part."""
+        """Number of records kept in each part."""
         self.text_bytes = np.zeros((len(settings.keys), len(attempt.bad)), np.int64)
         """Bytes of text of each key in each part."""
 

@@ -1,15 +1,15 @@
-"""A job's work folder. A marked folder is dsindex's own: `rm -r` of it gives a job up, and nothing else is lost.
+"""A job's work folder. A marked folder belongs to dsindex: removing it (`rm -r`) abandons the job and nothing else.
 
 dsindex-work-folder.json   the marker; a folder without it must be empty
 owner.json                 the lock of the driver that works here
-journal.jsonl              what is done; in a bucket journal/00000001.jsonl and so on
+journal.jsonl              completed work; in a bucket journal/00000001.jsonl and so on
 inputs/stdin               standard input, if the job reads it
 shard-size.txt             the smallest shard size that was chosen when the work began
-shards/                    files of attempts, each under a name that is used once
+shards/                    files of attempts, each under a unique name
 
 Only the driver appends to the journal. It records completed work and decides nothing else: a line that was damaged or
-cut off is ignored, and its work is done again. Shards belong to their inputs, whatever the plan; ranges and files
-belong to a plan, whose id is also in the name of the partial files.
+cut off is ignored, and its work is done again. Shards belong to their inputs, under any plan; ranges and files belong
+to a plan, whose id is also in the names of the partial files.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def write_marker(path: str) -> None:
 
 @contextlib.contextmanager
 def hold_work_folder(path: str) -> Iterator[Lock]:
-    """Hold a new, empty or marked folder while the block runs; one in which nothing is done is removed.
+    """Lock a new, empty or marked folder while the block runs; remove it afterwards if it holds no work.
 
     Raises:
-        PlanError: If the folder is another program's or of another version, or another driver works there.
+        PlanError: If the folder belongs to another program or version, or another driver works there.
         OutputError: If it cannot be created.
     """
-    # Another file in place of the lock is refused when it is taken. A disk may have damaged the marker: then a line of
-    # the journal, which has its digest, is as good, and before the journal there is nothing but standard input.
+    # A foreign file in place of the lock is refused when the lock is taken. If a disk damaged the marker, a line of
+    # the journal (with its digest) proves the same; before the journal, only standard input can be in the folder.
     own: tuple[str, ...] = (LOCK_FILE, f"{MARKER_FILE}.")
     found = store_of(path).read(joined(path, MARKER_FILE))
     if found is not None and (b"dsindex" in found[0] or MARKER.startswith(found[0])):
@@ -100,34 +100,34 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
 
 
 def read_shard_size(path: str) -> int | None:
-    """Return the smallest shard size that was chosen when the work began; None if none was."""
+    """Return the smallest shard size that was chosen when the work began; None if none is recorded."""
     found = store_of(path).read(joined(path, SHARD_SIZE_FILE))
     size = int(found[0]) if found is not None and found[0].isdigit() else 0
     return size if size.bit_count() == 1 else None
 
 
 def keep_shard_size(path: str, smallest: int) -> None:
-    """Record the smallest shard size, so that inputs which are added later leave other shards as they are."""
+    """Record the smallest shard size, so that inputs added later do not change the shards of the other inputs."""
     if read_shard_size(path) is None:
         replace_file(joined(path, SHARD_SIZE_FILE), b"%d" % smallest)
 
 
 def remove_work(path: str) -> None:
-    """Remove shards and journal, to begin again; marker, lock and standard input stay."""
+    """Remove shards and journal, to start over; marker, lock and standard input stay."""
     _remove(path, _WORK)
 
 
 def remove_unused(path: str, used: Iterable[str]) -> None:
-    """Remove temporary files, and shards' files but for those that are used, by their names relative to the folder."""
+    """Remove temporary files, and shards' files except the used ones, which are named relative to the work folder."""
     removable = {name for name in _files(path) if name.startswith(f"{SHARDS_FOLDER}/") or name.endswith(".tmp")}
     _delete(path, removable.difference(used))
 
 
 def remove_work_folder(path: str) -> None:
-    """Remove what jobs wrote in their folder, except the held lock; the marker goes last."""
+    """Remove everything that jobs wrote in their folder, except the held lock; the marker goes last."""
     _remove(path, (*_WORK, INPUTS_FOLDER, f"{MARKER_FILE}."))
     _delete(path, [MARKER_FILE])
-    remove_work(path)  # what a worker wrote that had seen the marker before
+    remove_work(path)  # files of a worker that had checked the marker before it was removed
 
 
 def _files(path: str) -> list[str]:
@@ -136,7 +136,7 @@ def _files(path: str) -> list[str]:
 
 
 def _remove(path: str, beginnings: tuple[str, ...]) -> None:
-    """Remove files; the journal goes last, since it tells whose folder this is."""
+    """Remove files; the journal goes last, since it proves that the folder belongs to dsindex."""
     names = [name for name in _files(path) if name.startswith(beginnings)]
     _delete(path, [name for name in names if not name.startswith("journal")])
     _delete(path, [name for name in names if name.startswith("journal")])
@@ -144,7 +144,7 @@ def _remove(path: str, beginnings: tuple[str, ...]) -> None:
 
 
 def _delete(path: str, names: Iterable[str]) -> None:
-    """Delete files of a folder, many at a time: each waits for the file system, not for this process."""
+    """Delete files of a folder in parallel, since each deletion waits for the file system."""
     paths = [joined(path, name) for name in names]
     batches = [paths[begin : begin + _DELETED_AT_ONCE] for begin in range(0, len(paths), _DELETED_AT_ONCE)]
     with ThreadPoolExecutor(max(1, min(_DELETING_THREADS, len(batches))), thread_name_prefix="dsindex-delete") as pool:
@@ -156,7 +156,7 @@ _DELETING_THREADS = 16
 
 
 def _remove_empty(path: str) -> None:
-    """Remove the empty folders below one of this machine, and itself if it is empty."""
+    """Remove the empty folders below a local folder, and the folder itself if it is empty."""
     for folder, _, _ in os.walk(path, topdown=False):
         with contextlib.suppress(OSError):
             os.rmdir(folder)
@@ -166,7 +166,7 @@ def _remove_empty(path: str) -> None:
 
 
 class _Line(msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower):
-    """A line, which has the name of its class."""
+    """A line of the journal; its `kind` is the name of its class."""
 
 
 class Began(_Line, frozen=True):
@@ -174,11 +174,11 @@ class Began(_Line, frozen=True):
 
     plan: Plan
     output_prefix: str
-    """Where its outputs are."""
+    """Absolute prefix of the outputs."""
 
 
 class ShardMade(_Line, frozen=True, tag="shard"):
-    """A shard was made: its key and its receipt. A later line of the same key replaces it, if files were damaged."""
+    """A shard was made. A later line with the same key replaces this one, for example after damage."""
 
     task: str
     result: ShardResult
@@ -210,7 +210,7 @@ Line: TypeAlias = Finished | Began | ShardMade | RangeMerged | FileComplete
 
 
 class Journal:
-    """What is done in one work folder: as it was read once when it was opened, and as it is recorded since.
+    """The completed work in one work folder: read once when the journal is opened, then updated with each record.
 
     Args:
         work_dir: The work folder.
@@ -219,9 +219,9 @@ class Journal:
     def __init__(self, work_dir: str) -> None:
         self.log = open_log(work_dir)
         self.began: Began | None = None
-        """How the last run began; None if none did."""
+        """How the last run began; None before the first run."""
         self.is_finished = False
-        """Whether it published everything."""
+        """Whether the last run published everything."""
         self.shards: dict[str, ShardResult] = {}
         """Key of a shard → its receipt."""
         self._merged: defaultdict[tuple[str, str], dict[int | str, RangeMerged | FileComplete]] = defaultdict(dict)
@@ -231,11 +231,11 @@ class Journal:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything is made."""
+        """Whether any shard, range or file is recorded."""
         return bool(self.shards) or any(self._merged.values())
 
     def merged(self, plan: str, output: str) -> dict[int | str, RangeMerged | FileComplete]:
-        """Return what is merged of a plan's output: ranges of a token file by number, other files by suffix."""
+        """Return the merged parts of a plan's output: ranges of the token file by number, other files by suffix."""
         return self._merged[plan, output]
 
     def _take(self, line: Line) -> None:
@@ -252,7 +252,7 @@ class Journal:
                 self._merged[plan, output][file.name] = line
 
     def record(self, line: Line) -> None:
-        """Append a line, then take it, so that no state exceeds what is on file.
+        """Append a line, then apply it, so that the state in memory never exceeds the file.
 
         Raises:
             OutputError: If it cannot be written.

@@ -1,1 +1,1 @@
-"""Files and objects: locations, ranges, atomic writes, locks."""
+"""Files and objects: paths and addresses, listings, reads in ranges, atomic writes, locks and journals."""

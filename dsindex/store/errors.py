@@ -1,4 +1,4 @@
-"""Map errors of disks, object stores and the Hugging Face Hub to sentences and hints, in one table each."""
+"""Map errors of disks, object stores and the Hugging Face Hub to sentences and hints."""
 
 from __future__ import annotations
 

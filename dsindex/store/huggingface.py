@@ -58,7 +58,11 @@ def pin(url: str) -> str:
 
 
 def head(url: str) -> InputStatus:
-    """Return size and version of a file."""
+    """Return size and version of a file.
+
+    Raises:
+        MissingObjectError: If it is not a file in the dataset.
+    """
     dataset, revision, name = _parts(pin(url))
     found = _ask(url, lambda: _api().get_paths_info(dataset, name, revision=revision, repo_type="dataset"))
     if not found or getattr(found[0], "size", None) is None or names_folder(url) or has_magic(url):

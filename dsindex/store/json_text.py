@@ -1,4 +1,4 @@
-r"""Write and read dsindex's own JSON, including file names that are not UTF-8, and show such names in messages.
+r"""Write and read dsindex's own JSON, including file names that are not UTF-8.
 
 File names are bytes. Python decodes bytes that are not UTF-8 as lone surrogates, U+DC80 to U+DCFF (PEP 383), and
 encodes them again when it opens the file. JSON stores such a surrogate as the escape `\udc80`; messages show the same.

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
-"""Content to write."""
 Answer = TypeVar("Answer")
 
 READ_PAUSES = (0.1, 0.5, 2.0)
@@ -69,7 +68,7 @@ class InputStatus:
     version: str
     """Modification time in ns, or an object's ETag, Last-Modified time, or blob id on the Hub."""
     modified_ns: int = 0
-    """When it was written, in ns since 1970."""
+    """Modification time, in ns since 1970; 0 if it is not known."""
 
 
 def by_path(listed: Iterable[InputStatus]) -> list[InputStatus]:
@@ -219,7 +218,7 @@ class LocalFile(Readable):
         """Return the file descriptor, which mmap needs."""
         return self._descriptor
 
-    def expect_forwards(self, begin: int, end: int) -> None:  # noqa: ARG002 - Linux reads ahead in whole files
+    def expect_forwards(self, begin: int, end: int) -> None:  # noqa: ARG002 - the advice is for the file
         """Tell the system to read ahead."""
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
@@ -523,7 +522,7 @@ class LocalStore:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return _status(path, status)
 
-    def open(self, path: str, known: InputStatus | None = None) -> LocalFile:  # noqa: ARG002 - the file says it
+    def open(self, path: str, known: InputStatus | None = None) -> LocalFile:  # noqa: ARG002 - for objects
         """Open a file; raise OSError if it cannot be opened or is not a file."""
         return LocalFile(path)
 
@@ -566,7 +565,7 @@ class LocalStore:
                 left.append(path)
         return left
 
-    def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - a file grows
+    def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - for objects
         """Open a file for writing; it appears complete and synced, or not at all."""
         return atomic_writer(path)
 

@@ -147,6 +147,7 @@ class _FileLock(Lock):
                 raise self._refusal(content) from None
             except OSError:  # a file system without flock
                 pass
+            # A power cut may have truncated our own lock; any other file must not be overwritten.
             fields = (b'"host": ', b'"pid": ', b'"token": ')
             is_ours = b'{"host": '.startswith(content) or any(field in content for field in fields)
             if content.strip(b"\0\n ") and not is_ours:

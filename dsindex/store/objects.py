@@ -106,6 +106,7 @@ def _client_of(url: str) -> tuple[AnyStore, str]:
         BaseError: If obstore refuses a setting in the environment.
     """
     scheme, bucket, key = split_address(url)
+    # A client reads the environment only once, so each environment needs its own.
     environment = hash(frozenset(each for each in os.environ.items() if each[0].startswith(_PREFIXES)))
     if scheme == "hf":
         base, key = hub.web_address(url)

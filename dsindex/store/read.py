@@ -240,9 +240,9 @@ def _changed(planned: InputStatus, now: int) -> InputError:
 # Open many files in order, some of them ahead.
 
 AHEAD = 32
-"""Largest number of files that are opened ahead."""
+"""Number of files that are opened ahead, at most."""
 BYTES_AHEAD = 64 << 20
-"""Largest total size of files that are opened ahead."""
+"""Total size of the extents from which no further file is opened ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

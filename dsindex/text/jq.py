@@ -311,7 +311,7 @@ class _Child:
                 [sys.executable, "-P", "-m", __name__, str(other.fileno()), str(RECORD_SECONDS), str(MEMORY_BYTES)],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 pass_fds=[other.fileno()],
-                process_group=0,  # Ctrl-C is for the driver
+                process_group=0,  # Ctrl-C must not kill it before the driver decides
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -23,7 +23,7 @@ Block = TypeVar("Block", bound="RecordBlock | LineBlock")
 JOINED_LINES, JOINED_BYTES = 1024, 512 << 10
 """Small files are joined into blocks of about this many lines or bytes of text."""
 FILE_COUNTS = np.dtype([("lines", "<i8"), ("blank", "<i8"), ("text_bytes", "<i8")])
-"""The counts of a part."""
+"""The counts of one part, as a row of an array."""
 
 
 class TaskReader:

@@ -37,7 +37,7 @@ Decoder: TypeAlias = "Callable[[memoryview[int], int], list[list[Any]] | None]"
 """Decodes lines, given their number; returns the values of each key, or None if `json.loads` must judge a line."""
 
 DEFAULT_BLOCK_BYTES = 2 << 20
-"""Small enough that gigatoken does not divide a block among threads; 1 MiB is slower."""
+"""Bytes of text parsed at a time: few enough that gigatoken uses one thread for a block; 1 MiB is slower."""
 
 
 def parse_block(block: LineBlock, selection: Selection, limit: int) -> RecordBlock:

@@ -290,7 +290,7 @@ def errors_named(path: str, format: Format) -> Iterator[None]:
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError, KeyError) as error:
-        if isinstance(error, OSError) and error.errno:  # of the disk, not of the table
+        if isinstance(error, OSError) and error.errno:  # the disk failed, the table may be intact
             raise unreadable(path, error) from error
         lines = str(error).strip().splitlines()
         shown = (lines[0] if lines else type(error).__name__)[:_SHOWN_CHARACTERS]

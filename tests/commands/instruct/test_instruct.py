@@ -289,7 +289,7 @@ def test_show_prints_the_records_that_a_build_would_train_on_and_writes_nothing(
     before = sorted(tmp_path.rglob("*"))
     shown = cli([*words, "--show", "2"]).out
     assert "  no CONFIG: the tokenizer's own chat template is used\n" in shown
-    assert "\n    USER: 2 + 3?\n    ASSISTANT: [[It is⏎]]\n    [[5.<|endoftext|>]]\n" in shown
+    assert "\n    USER: 2 + 3?\n    ASSISTANT:[[ It is⏎]]\n    [[5.<|endoftext|>]]\n" in shown
     assert "chats.jsonl, line 2: bad record\n    no conversation" in shown
     assert "line 3" not in shown
     assert "chats.jsonl, line 3: " in cli([*words, "--dry-run"]).out
