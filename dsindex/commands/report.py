@@ -340,7 +340,7 @@ def _examples(
     drawn = np.linspace(0, found.documents - 1, SHOWN_EXAMPLES).astype(int).tolist() if found.documents else []
     reasons = [(document, f"{copies:,} copies") for document, copies in found.repeated]
     for reason, numbers in (("longest", found.longest), ("shortest", found.shortest), ("at regular intervals", drawn)):
-        reasons += [(document, reason) for document in numbers]
+        reasons += [(document, reason) for document in dict.fromkeys(numbers)]
     for document in dict.fromkeys(document for document, _ in reasons):
         begin, end = documents.span(document)
         ids = documents.tokens[begin : min(end, begin + EXAMPLE_TOKENS)].tolist()
