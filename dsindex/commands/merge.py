@@ -113,7 +113,7 @@ def open_segment(prefix: str) -> Segment:
 
 
 def refuse_mixture(segments: Sequence[Segment]) -> None:
-    """Refuse datasets that differ in token type, or of which only some have sequence modes.
+    """Refuse datasets that differ in token type, or of which some have sequence modes and some do not.
 
     Raises:
         FormatError: For the first dataset that differs.
