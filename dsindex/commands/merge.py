@@ -113,7 +113,7 @@ def open_segment(prefix: str) -> Segment:
 
 
 def refuse_mixture(segments: Sequence[Segment]) -> None:
-    """Refuse datasets that differ in token type, or of which some have sequence modes and some do not.
+    """Refuse datasets that differ in token type or in having sequence modes.
 
     Raises:
         FormatError: For the first dataset that differs.

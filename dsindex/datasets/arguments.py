@@ -31,7 +31,7 @@ class Caches(Protocol):
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The folders of its caches."""
+        """The cache folders."""
         ...
 
 
@@ -39,7 +39,7 @@ AnyDataset: TypeAlias = AnyPath | Result
 
 
 def list_prefixes(value: AnyDataset | Iterable[AnyDataset]) -> tuple[str, ...]:
-    """Return the prefixes of datasets, all of each result and of each list, as paths or addresses."""
+    """Return the prefixes of datasets as paths or addresses; results and list files stand for all their datasets."""
     from dsindex.megatron.plan import read_list  # slow to import
 
     members = (blend.prefixes if (blend := read_list(path)) else (path,) for path in _names(value))
@@ -68,7 +68,7 @@ def one_prefix(value: AnyDataset | Iterable[AnyDataset]) -> str:
 
 
 def list_text_prefixes(value: AnyDataset | Iterable[AnyDataset]) -> tuple[str, ...]:
-    """Return the prefixes of datasets of .bin and .idx."""
+    """Return the prefixes of .bin/.idx datasets."""
     if hasattr(value, "splits"):
         raise ValueError("instruction data is no dataset of texts: its tokens and masks belong together")
     found = _names(value)

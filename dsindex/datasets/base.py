@@ -1,4 +1,4 @@
-"""What all datasets share: items by number from either end, slices, batches, tensors, and pickling as paths."""
+"""The base class of datasets: items by number from either end, slices, batches, tensors, and pickling as paths."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PATHS |= {"dataset_index", "dataset_sample_index"}
 
 
 class MapDataset(ABC, Generic[Item]):
-    """A map-style dataset: `ds[i]`, `ds[-1]`, `ds[a:b]`. It is pickled as its arguments and opened again."""
+    """A map-style dataset: `ds[i]`, `ds[-1]`, `ds[a:b]`. Its pickle has only arguments, with which it is reopened."""
 
     item: ClassVar[str] = "sample"
-    """What an item is called."""
+    """Name of an item in messages."""
     place: str
     """The dataset's path in messages."""
     _arguments: dict[str, Any]
-    """The arguments by which it is opened again, also in another process and folder."""
+    """The arguments that reopen the dataset, also in another process and working folder."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class MapDataset(ABC, Generic[Item]):
         return [self[index] for index in indices]
 
     def _keep_arguments(self, given: Mapping[str, Any]) -> None:
-        """Keep the arguments of `__init__`, which are its `locals()` at its begin; paths become absolute."""
+        """Keep the arguments of `__init__`, given as its first `locals()`; paths become absolute."""
         own = {name: value for name, value in given.items() if name not in {"self", "__class__"}}
         for name in PATHS & own.keys():
             own[name] = absolute(os.fspath(own[name])) if isinstance(own[name], str | os.PathLike) else own[name]
@@ -73,7 +73,7 @@ class MapDataset(ABC, Generic[Item]):
         return f"{type(self).__name__}({self.place!r}: {count(len(self), self.item)})"
 
     def _repr_html_(self) -> str:
-        """Return the repr and the beginning of the first items' texts, if they can be decoded, for a notebook."""
+        """Return the repr for notebooks, with the beginning of the first items' texts if they can be decoded."""
         import html
 
         lines, decode = [repr(self)], getattr(self, "decode", None)
@@ -83,7 +83,7 @@ class MapDataset(ABC, Generic[Item]):
         return f"<pre>{html.escape(chr(10).join(lines))}</pre>"
 
     def _read(self, number: int) -> Item:
-        """Return the item of a number from 0, unless a dataset has a `__getitem__` of its own."""
+        """Return the item with a number from 0. Subclasses implement this or `__getitem__`."""
         raise NotImplementedError
 
     def _number(self, index: SupportsIndex) -> int:
@@ -102,7 +102,7 @@ class MapDataset(ABC, Generic[Item]):
 
 
 def tensor_maker(wanted: bool) -> Callable[[Item], Item]:
-    """Return the function that every item passes: `to_tensors`, for types as if it were arrays, or `as_it_is`.
+    """Return the function to apply to every item: `to_tensors`, typed as if it returned arrays, or `as_it_is`.
 
     Raises:
         MissingPackageError: If tensors are wanted and torch is not installed.
@@ -118,14 +118,15 @@ def tensor_maker(wanted: bool) -> Callable[[Item], Item]:
 
 
 def as_it_is(value: Item) -> Item:
-    """Return an item."""
+    """Return an item unchanged."""
     return value
 
 
 def to_tensors(value: NDArray[Any] | Mapping[str, Any]) -> Any:  # noqa: ANN401 - torch may not be installed
     """Return an array as a tensor, or a sample with its arrays as tensors.
 
-    Integers become int64, the type of token ids in models. Only the memory of writeable arrays is shared.
+    Integers become int64, the type of token ids in models. Read-only arrays are copied, since torch has no read-only
+    tensors.
     """
     if not isinstance(value, np.ndarray):
         return {name: to_tensors(each) if isinstance(each, np.ndarray) else each for name, each in value.items()}

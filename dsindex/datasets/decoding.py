@@ -1,7 +1,7 @@
-"""Texts of token ids, by the tokenizer that a dataset's manifest names, or by one that is given.
+"""Decode token ids with the tokenizer that a dataset's manifest names, or with a given one.
 
-The manifest (docs/formats.md) names a tokenizer and its SHA-256, by which it is looked for
-(`load_recorded`). Only one with this hash is used.
+The manifest (docs/formats.md) names a tokenizer and its SHA-256. `load_recorded` looks for the tokenizer, and takes
+only one with this hash.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 LEVELS_ABOVE = 3
-"""Folders above a dataset, and above its first input, in which a tokenizer is looked for."""
+"""Number of folders above a dataset, and above its first input, to search for a tokenizer."""
 TokenizerLike: TypeAlias = "Tokenizer | str | os.PathLike[str] | Any"
-"""A tokenizer, the path of one or its name in the hub; or an object with `decode`, as of tokenizers or transformers."""
+"""A tokenizer, its path or hub name, or an object with `decode`, such as one of tokenizers or transformers."""
 
 
 def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | None = None) -> str:
@@ -35,12 +35,12 @@ def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | 
     Args:
         tokens: Token ids; negative ones, which pad samples, are left out.
         prefix: Path of the dataset without suffix; its manifest names the tokenizer.
-        tokenizer: The tokenizer to use, whatever the manifest names.
+        tokenizer: The tokenizer to use instead of the one that the manifest names.
 
     Raises:
-        TokenizerError: If no tokenizer is named or found, it is another one, or it does not have an id.
+        TokenizerError: If no tokenizer is named, none with its hash is found, or an id is not in the vocabulary.
         FormatError: If the manifest is damaged.
-        TypeError: If the ids are not integers, or the tokenizer is something else.
+        TypeError: If the ids are not integers, or the tokenizer has no `decode`.
     """
     ids = np.asarray(tokens)
     if ids.dtype.kind not in "iu" and ids.size:
@@ -62,12 +62,12 @@ def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | 
 def load_recorded(prefix: str, manifest: Manifest | None, *, given: str | None = None) -> Tokenizer:
     """Load the tokenizer that a manifest names.
 
-    A file is searched for where it was, by its name in the working folder, and in the folders above the dataset and its
-    first input; a tokenizer from the Hugging Face Hub is taken from the cache, by its commit.
+    A file is looked for at its recorded path, then by name in the working folder and in the folders above the dataset
+    and its first input. A tokenizer from the Hugging Face Hub is taken from the local cache, by its commit.
 
     Args:
         prefix: The dataset's path without suffix.
-        manifest: Its manifest.
+        manifest: The dataset's manifest.
         given: The path to load it from; None to look for it.
 
     Raises:
@@ -93,17 +93,17 @@ def load_recorded(prefix: str, manifest: Manifest | None, *, given: str | None =
 
 
 def load_like(recorded: RecordedTokenizer | None, path: str, *, is_given: bool = True) -> Tokenizer:
-    """Load a tokenizer with recorded options; its hash may be another.
+    """Load a tokenizer with recorded options, whatever its hash.
 
     Args:
-        recorded: What the manifest says; None for no options.
-        path: Its path.
-        is_given: Whether the path was given by the user: it then takes the place of GPT-2's two files.
+        recorded: The manifest's entry; None for no options.
+        path: Path of the tokenizer, or its name in the hub.
+        is_given: Whether the user gave the path, which then replaces the two files of GPT-2.
 
     Raises:
         TokenizerError: If it cannot be read, or the options are damaged.
     """
-    import msgspec  # what is not needed to read tokens loads here
+    import msgspec  # imported here, since reading tokens does not need it
 
     from dsindex.text.tiktoken_files import TokenizerOptions
     from dsindex.text.tokenizer import load_tokenizer
@@ -118,7 +118,7 @@ def load_like(recorded: RecordedTokenizer | None, path: str, *, is_given: bool =
 
 
 def _places(prefix: str, recorded: RecordedTokenizer, run: Run) -> list[str]:
-    """Return where a tokenizer may be, in the order to look."""
+    """Return the places where a tokenizer may be, in search order."""
     if recorded.revision is not None:
         return [f"{recorded.name}@{recorded.revision}"]
     if "vocab_file" in (recorded.options or {}):
@@ -134,24 +134,24 @@ def _places(prefix: str, recorded: RecordedTokenizer, run: Run) -> list[str]:
 
 @functools.lru_cache(maxsize=8)
 def _load_recorded(prefix: str, _: str) -> Tokenizer:
-    """Load the tokenizer that a dataset's manifest names once for a process and the folder from which paths count."""
+    """Load a manifest's tokenizer once per process and working folder, on which relative paths depend."""
     return load_recorded(prefix, read_manifest(prefix))
 
 
 @functools.lru_cache(maxsize=8)
 def _load_given(path: str) -> Tokenizer:
-    """Load a tokenizer once for a process."""
+    """Load a tokenizer once per process."""
     from dsindex.text.tokenizer import load_tokenizer
 
     return load_tokenizer(path)
 
 
 def _decode_known(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
-    """Return the text of ids, all of which the tokenizer must have."""
+    """Return the text of ids, all of which must be in the vocabulary."""
     from dsindex.text.tokenizer import decode, shared_tokenizer
 
     largest = int(ids.max()) if ids.size else 0
-    # The ids of a tokenizer may have holes.
+    # A vocabulary may have holes, so an id may be larger than the number of tokens.
     is_known = tokenizer.library == "tokenizers" and shared_tokenizer(tokenizer).id_to_token(largest) is not None
     if largest >= tokenizer.vocabulary_size and not is_known:
         raise TokenizerError(

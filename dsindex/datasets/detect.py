@@ -1,4 +1,4 @@
-"""Detect which dataset, index cache or export a path leads to: by the names of files, or else by their content."""
+"""Detect which dataset, index cache or export a path leads to, from file names or, failing that, from content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LINES_SUFFIX = ".jsonl"
 TEXT_SUFFIX = "_text_document"
 MASK_SUFFIX = "_loss_mask"
 PACKING = re.compile(r"(.+)_packing_([0-9]{1,9})(?:_pad([0-9]{1,9}))?", re.DOTALL)
-"""Name of packs: the prefix of the instruction data, the sequence length, and the multiple that conversations fill."""
+"""Path of packs: prefix of the instruction data, sequence length, and the multiple that conversations are padded to."""
 _PREFIX_ENDINGS = (".bin", ".idx", ".manifest.json", ".provenance.parquet")
 _CACHE_ENDINGS = (
     *(DESCRIPTION_SUFFIX, "-dsindex.json", "-document_index.npy", "-sample_index.npy", "-shuffle_index.npy"),
@@ -49,7 +49,7 @@ class DetectedDataset:
 
     @property
     def prefix(self) -> str:
-        """The path of its manifest and provenance without their suffixes."""
+        """The path of the manifest and provenance without their suffixes."""
         return self.path.removesuffix(PBIN_SUFFIX)
 
 
@@ -57,7 +57,7 @@ def detect_dataset(path: str) -> DetectedDataset:
     """Detect what a path leads to. A damaged dataset is still recognized by the names of its files.
 
     Raises:
-        InputError: If nothing is there, it is nothing that dsindex reads, or it is unclear which dataset is meant.
+        InputError: If the path is missing, is not something that dsindex reads, or could mean several datasets.
         FormatError: If the file has none of the known formats, or cannot be read.
     """
     if (refused := what_is_no_file(path)) is not None:
@@ -120,14 +120,14 @@ def _detect_file(path: str) -> DetectedDataset:
 
 
 def pack_layouts(prefix: str) -> dict[str, tuple[int, int]]:
-    """Return the packs of instruction data: prefix → sequence length, and the multiple to which packs are filled."""
+    """Return the packs of instruction data: prefix → sequence length, and the multiple conversations are padded to."""
     paths = [path.removesuffix(".idx") for path in find_stored(f"{prefix}_packing_") if path.endswith(".idx")]
     found = {path: match for path in paths if (match := PACKING.fullmatch(path)) and match[1] == prefix}
     return {path: (int(match[2]), int(match[3] or 1)) for path, match in found.items()}
 
 
 def _refuse_nothing(path: str) -> NoReturn:
-    """Refuse a path that leads to no dataset, and suggest those near it."""
+    """Refuse a path without a dataset, and suggest datasets near it."""
     near = [] if is_url(path) else [*find_stored(os.path.join(path, "")), *find_stored(f"{path}_")]
     names = [name.removesuffix(".idx") for name in near if name.endswith((".idx", PBIN_SUFFIX))]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""

@@ -1,4 +1,4 @@
-"""The documents of datasets of tokens of any format: where they end, and the same in a random order."""
+"""The documents of token datasets in any format: where each one ends, and all of them in a random order."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class Documents:
         return self.end(document - 1), self.end(document)
 
     def at(self, position: int) -> int:
-        """Return the document that has a token."""
+        """Return the number of the document that contains the token at a position."""
         return bisect.bisect_right(range(self.num_documents), position, key=self.end)
 
     def window(self, first: int, num_documents: int) -> Documents:
-        """Return the documents [first, first + num_documents) alone."""
+        """Return only the documents [first, first + num_documents)."""
         start = self.end(first - 1)
         return Documents(
             path=self.path,
@@ -78,7 +78,7 @@ class Documents:
 
 
 def open_documents(detected: DetectedDataset, *, check: bool = False) -> Documents:
-    """Open a dataset of tokens.
+    """Open a dataset and return its documents.
 
     Raises:
         FormatError: If it is damaged.
@@ -89,7 +89,7 @@ def open_documents(detected: DetectedDataset, *, check: bool = False) -> Documen
 
 
 def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
-    """Return the documents of a dataset that is open."""
+    """Return the documents of an open dataset."""
     if isinstance(dataset, PbinDocuments):
         bounds, path, size = dataset.document_bounds, dataset.path, len(dataset)
         return Documents(path=path, tokens=dataset.tokens, num_documents=size, ends_of=lambda last: bounds[last + 1])
@@ -106,22 +106,22 @@ def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
     return Documents(path=f"{dataset.prefix}.bin", tokens=tokens, num_documents=dataset.num_documents, ends_of=ends_of)
 
 
-# Documents in a random order, which follows from a seed and their number alone: `--shuffle-documents SEED`.
+# Documents in a random order that depends only on a seed and the number of documents: `--shuffle-documents SEED`.
 #
 # The order is a Feistel network over the numbers of the documents: output document k is input document `permute(k)`,
-# found without a table, so memory does not grow with the number of documents, and any part of the output can be written
-# by itself.
+# computed without a table, so memory does not grow with the number of documents, and any part of the output can be
+# written independently.
 #
 # Source: M. Luby and C. Rackoff, "How to construct pseudorandom permutations from pseudorandom functions", 1988;
 # J. Black and P. Rogaway, "Ciphers with arbitrary finite domains", 2002 (cycle walking).
 
 ROUNDS = 6
 LEAST_BITS = 3
-"""Bits of half a number: the network needs some room to mix the numbers of few documents."""
+"""Fewest bits of each half: with fewer, the network would not mix the numbers of few documents well."""
 GATHERED_DOCUMENTS = 1 << 16
 """Documents whose places are looked up at once."""
 PIECE_TOKENS = 1 << 22
-"""The most tokens that are returned at once."""
+"""Most tokens of a piece."""
 
 
 def permute(numbers: NDArray[np.integer[Any]], count: int, seed: int) -> NDArray[np.int64]:
@@ -149,7 +149,7 @@ def permute(numbers: NDArray[np.integer[Any]], count: int, seed: int) -> NDArray
 
 
 def splitmix64(words: NDArray[np.uint64], seed: int = 0, number: int = 0) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each word, which differs from round to round."""
+    """Return a 64-bit hash of each word; every round `number` has a different hash function."""
     with np.errstate(over="ignore"):
         mixed = words + np.uint64(seed) + np.uint64(number + 1) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -166,7 +166,7 @@ class ShuffledDocuments:
 
     @property
     def num_documents(self) -> int:
-        """Documents of all datasets."""
+        """Number of documents of all datasets."""
         return sum(part.num_documents for part in self.parts)
 
     def sources(self, begin: int, end: int) -> NDArray[np.int64]:
@@ -177,7 +177,7 @@ class ShuffledDocuments:
         return np.stack([places, numbers - starts[places]], axis=1)
 
     def lengths(self) -> NDArray[np.int64]:
-        """Return the tokens of each document."""
+        """Return the number of tokens of each document, in the random order."""
         blocks = [spans[:, 2] - spans[:, 1] for spans in self._blocks(0, self.num_documents)]
         return np.concatenate(blocks) if blocks else np.empty(0, np.int64)
 

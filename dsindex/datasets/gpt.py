@@ -57,11 +57,11 @@ class SampleOptions:
     eod_mask_loss: bool = False
     """Mask the loss where the input is EOD."""
     create_attention_mask: bool = False
-    """Add `attention_mask`: sequence_length squared bytes for each sample, which most attention kernels do without."""
+    """Add `attention_mask`, sequence_length squared bytes per sample; most attention kernels do not need it."""
     pad_token: int | None = None
     """Pads a partial last sample. As in Megatron, loss on it is masked and the model sees token 0 instead."""
     inter_document_masking: bool = False
-    """Add `cu_seqlens` and `max_seqlen`, by which attention stays inside documents, as from Megatron-core 0.19 on."""
+    """Add `cu_seqlens` and `max_seqlen`, which keep attention inside documents, as Megatron-core does from 0.19 on."""
 
     def __post_init__(self) -> None:
         if self.eod_token is None and (self.reset_position_ids or self.reset_attention_mask or self.eod_mask_loss):
@@ -98,7 +98,7 @@ def add_document_bounds(sample: dict[str, NDArray[Any]], lengths: list[int], *, 
         lengths: Tokens of each of its parts in order, empty ones included, with the extra token if there is one.
         extra: Tokens at the end that only labels have: 1 or 0.
 
-    `cu_seqlens`, int32, shape [sequence_length + 1], has the begin of each part, then sequence_length up to its end.
+    `cu_seqlens`, int32, shape [sequence_length + 1], has the start of each part, then sequence_length in all items.
     `max_seqlen`, int32, shape [], is the length of the longest part. Padding belongs to the last part.
 
     Source: Megatron-core 0.19, GPTDataset.__getitem__.
@@ -140,7 +140,7 @@ def _causal_mask(sequence_length: int, hidden_after: list[int]) -> NDArray[np.bo
 
 
 class MegatronSamples(SampleDataset[dict[str, Any]]):
-    """Training samples of tokens: of one dataset, or of a blend."""
+    """Training samples of one dataset or of a blend."""
 
     num_sample_tokens: int
     """Tokens of a sample, the extra one included."""
@@ -199,8 +199,8 @@ class GPTDataset(MegatronSamples):
         sample_index: Rows [position in document_index, token offset], shape [samples + 1, 2].
         shuffle_index: Row of the sample index for each sample, shape [samples].
         sequence_length: Tokens of a sample that the model sees.
-        add_extra_token: Samples have one more token, so that the last one has a label, too. It must be as the indices
-            were built; they do not say.
+        add_extra_token: Samples have one more token, the label of the last input. Must match the indices, which do not
+            record it.
         options: How masks and positions of samples are made.
         torch: Return tensors instead of arrays.
 
@@ -240,7 +240,7 @@ class GPTDataset(MegatronSamples):
         self._tokens, *columns = dataset.token_columns()
         self._columns: tuple[Any, ...] = (*columns, self.document_index, self.sample_index)
         self._pad = _PADDING if options.pad_token is None else options.pad_token
-        # Only then can a token of the data equal the padding.
+        # Data may contain a pad token, and signed data the placeholder; unsigned data cannot contain -1.
         self._pad_may_occur = options.pad_token is not None or dataset.dtype.kind == "i"
         self._positions = np.arange(sequence_length, dtype=np.int64)
         self._ones = np.ones(sequence_length, np.float32)
@@ -261,8 +261,8 @@ class GPTDataset(MegatronSamples):
         Args:
             description_path: The `<md5>-GPTDataset-<split>-description.txt`; the three indices are in the same folder.
             prefix: The dataset, if its path differs from the one in the description.
-            add_extra_token: Whether the cache was built with it; None for what dsindex recorded, or Megatron's default,
-                as the description does not say.
+            add_extra_token: Whether the cache was built with the extra token, which the description does not say. None
+                for the value in dsindex's record or, without a record, Megatron's default.
             options: How masks and positions of samples are made.
             check: As for IndexedDataset.
             torch: Return tensors instead of arrays.
@@ -330,7 +330,6 @@ class GPTDataset(MegatronSamples):
         return self._convert(sample)
 
     def _find(self, number: int) -> tuple[GPTDataset, int]:
-        """Return itself, as it is no blend, and the number."""
         return self, number
 
     def _copy_tokens(self, number: int, out: NDArray[np.int64]) -> None:
@@ -340,7 +339,7 @@ class GPTDataset(MegatronSamples):
             raise self._damaged(number)
 
     def locate(self, index: SupportsIndex) -> LocatedSample:
-        """Return a sample's number and parts, for `trace_samples`, which traces many at once."""
+        """Return a sample's number and parts; `trace_samples` traces many of them at once."""
         number = self._number(index)
         parts = [
             SamplePart(prefix=self.dataset.prefix, sequence=sequence, offset=offset, num_tokens=num_tokens)
@@ -351,10 +350,10 @@ class GPTDataset(MegatronSamples):
 
     @cached_property
     def _copy_sample(self) -> Callable[..., bool]:
-        """The kernel; numba, which compiles it, is slow to import."""
+        """The kernel that copies a sample, imported on first use since numba is slow to import."""
         from dsindex.datasets.sample_assembly import copy_sample
 
-        is_mapped = isinstance(self._tokens, np.ndarray)  # not in an object store
+        is_mapped = isinstance(self._tokens, np.ndarray)  # tokens in an object store are not an array
         kernel: Callable[..., bool] = copy_sample if is_mapped else getattr(copy_sample, "py_func", copy_sample)
         return kernel
 
@@ -376,7 +375,7 @@ class GPTDataset(MegatronSamples):
 
 
 class BlendedDataset(MegatronSamples):
-    """Map-style dataset of a blend's samples. Pickled as paths if it was opened from paths.
+    """Map-style dataset of a blend's samples. It is pickled as paths if it was opened from paths.
 
     Args:
         datasets: The blended datasets, all of the same sequence length.
@@ -466,7 +465,7 @@ class BlendedDataset(MegatronSamples):
         return {"dataset_id": self.dataset_index[number], **dataset[sample]}  # of the index's type, as in Megatron
 
     def locate(self, index: SupportsIndex) -> LocatedSample:
-        """Return a sample's number, dataset and parts, for `trace_samples`, which traces many at once."""
+        """Return a sample's number, dataset and parts; `trace_samples` traces many of them at once."""
         number = self._number(index)
         dataset, sample = self._find(number)
         return replace(dataset.locate(sample), sample=number, dataset=int(self.dataset_index[number]))

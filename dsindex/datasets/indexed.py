@@ -1,8 +1,8 @@
 """Read the sequences of an MMIDIDX dataset (`<prefix>.bin` and `<prefix>.idx`, see dsindex.formats.mmididx).
 
-Arrays are views of the mapped files: opening takes no memory, and forked or spawned workers share the page cache. Of
-a dataset in an object store, the index is fetched into the user's cache folder and mapped there, and tokens are read in
-ranges; arrays are copies.
+Arrays are views of the mapped files: opening takes no memory, and forked or spawned workers share the page cache. If a
+dataset is in an object store, its index is fetched into the user's cache folder and mapped there, and tokens are read
+in ranges; arrays are copies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class IndexedDataset(MapDataset["NDArray[Any]"]):
     """The sequences of an MMIDIDX dataset as read-only numpy arrays: `ds[i]`, `ds[a:b]`, `ds.document(j)`.
 
-    A sequence is an array even if the dataset has modes, which are in `sequence_modes`.
+    A sequence is one array even if the dataset has modes, which are in `sequence_modes`.
 
     Args:
         prefix: Path of the two files without `.bin` and `.idx`, or their address in an object store.
@@ -42,12 +42,11 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
             then causes a FormatError or wrong tokens later, but nothing is read outside the file.
         torch: Return `ds[i]` and `ds[a:b]` as tensors, of int64 if tokens are integers. They are copies, since torch
             has no read-only tensors.
-
         by_documents: Read each document as one sequence, as MaxText does.
 
     Raises:
-        FormatError: If a file is missing, damaged, or does not fit the other.
-        InputError: If an object cannot be read; as do all methods that read tokens, also if it was replaced.
+        FormatError: If a file is missing or damaged, or the two files do not match.
+        InputError: If an object cannot be read. Methods that read tokens raise it, too, also for a replaced object.
         MissingPackageError: If `torch` is set and torch is not installed.
     """
 
@@ -108,7 +107,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
             begin = self._pointers[index] >> self._shift
             length = self._lengths[index]
         except (IndexError, TypeError):
-            self._number(index)  # says what is wrong with it
+            self._number(index)  # raises an error that names the dataset
             raise
         tokens = self._tokens[begin : begin + length]
         if begin < 0 or len(tokens) != length:
@@ -201,8 +200,8 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
         Raises:
             IndexError: If there is no such sequence.
         """
-        # An empty document begins where the next one does, so the last one that begins at or before owns the sequence.
-        # Not by numpy, which would copy the boundaries, as they are not aligned in the file.
+        # An empty document begins where the next one does, so the last document that begins at or before the sequence
+        # owns it. np.searchsorted would copy the boundaries, as they are not aligned in the file.
         return bisect_right(self.document_indices, self._number(index)) - 1
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
@@ -210,17 +209,17 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
 
         Args:
             index: Number of the sequence.
-            tokenizer: A tokenizer, its path, or an object with `decode`; None for the one that the manifest of the
-                data names, which is checked by its hash.
+            tokenizer: A tokenizer, its path, or an object with `decode`; None for the tokenizer that the manifest
+                names, whose hash is checked.
 
         Raises:
             IndexError: If there is no such sequence.
-            TokenizerError: If the tokenizer is not found, or is another one.
+            TokenizerError: If the tokenizer is not found, or has another hash.
         """
         return decode_tokens(self.get(index), prefix=self.prefix, tokenizer=tokenizer)
 
     def decode_document(self, document: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
-        """Return the text of a document: of all its sequences, as `decode` does of one."""
+        """Return the text of all sequences of a document, as `decode` does for one sequence."""
         return decode_tokens(self.document(document), prefix=self.prefix, tokenizer=tokenizer)
 
     def _outside(self, index: object) -> FormatError:
@@ -228,7 +227,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
 
 
 def _plain_ints(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:
-    """Return a view of an array whose items are plain ints; a tuple if it is empty, which memoryviews cannot be."""
+    """Return a view of an array whose items are plain ints; a tuple if it is empty, since no memoryview is."""
     if not len(array):
         return ()
     native = array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -64,8 +64,8 @@ class DatasetBatch:
     attention_lengths: Any
     """int32, shape [rows]: tokens in each row before its padding."""
     sequence_boundaries: list[Any]
-    """int32 per row, shape [conversations + 1]: start of each conversation, within which attention stays, and the last
-    end."""
+    """int32 per row, shape [conversations + 1]: start of each conversation and end of the last. Attention stays within
+    a conversation."""
     cu_seqlens: list[Any]
     """int32 per row: as in a Block, for variable-length attention."""
     cu_seqlens_unpadded: list[Any]
@@ -87,7 +87,7 @@ def stack_blocks(blocks: Sequence[Block], *, as_torch: bool = False) -> DatasetB
 
 
 def tensors_of_same_type(array: NDArray[Any]) -> Any:  # noqa: ANN401 - torch may not be installed
-    """Return an array as a tensor."""
+    """Return an array as a tensor that shares its memory."""
     import torch
 
     return torch.from_numpy(array)
@@ -191,17 +191,17 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
 
     Args:
         jsonl_path: The JSONL file.
-        index_path: Its raw index, which is built if it is missing. If None, `<stem>.idx` in the same folder is used if
-            it is there; otherwise the lines are found.
+        index_path: Its raw index; `<stem>.idx` in the same folder if None. Without an index, the file is read once to
+            find its lines, and nothing is written.
         tokenizer: Tokenizes texts; adds no special tokens.
-        jq_patterns: Name -> pattern, or patterns whose last part is their name; each selects a text or messages.
-        special_tokens: Name -> text of a special token, which must be exactly one id; or texts, which are their names.
+        jq_patterns: Name -> pattern, or patterns named after their last part; each selects a text or messages.
+        special_tokens: Name -> text of a special token, which must be exactly one id; or texts, used as names, too.
 
     Raises:
         TokenizerError: If a special token is not exactly one id.
         InputError: If the file cannot be read, or a pattern cannot be used.
-        BadRecordError: If a line is faulty, and no index leaves it out.
-        FormatError: If the index at `index_path` is damaged, or not of the file as it is now.
+        BadRecordError: If there is no index and a line is faulty.
+        FormatError: If the index is damaged, or does not fit the current file.
     """
 
     item = "record"
@@ -269,7 +269,7 @@ class InstructionDataset(MapDataset[dict[str, Any]]):
 
 
 class Packs(SampleDataset[Any]):
-    """Blocks of whole sequences of a dataset, which are traced like the samples of an index cache.
+    """Blocks of whole sequences of a dataset. They can be traced like the samples of an index cache.
 
     Args:
         dataset: The tokens.
@@ -288,7 +288,7 @@ class Packs(SampleDataset[Any]):
         return self.plan.num_blocks
 
     def locate(self, index: SupportsIndex) -> LocatedSample:
-        """Return a block's number and parts, for `trace_samples`, which traces many at once."""
+        """Return a block's number and parts; `trace_samples` traces many of them at once."""
         number, lengths = self._number(index), self.dataset.sequence_lengths
         parts = [
             SamplePart(prefix=self.dataset.prefix, sequence=sequence, offset=0, num_tokens=int(lengths[sequence]))
@@ -298,14 +298,14 @@ class Packs(SampleDataset[Any]):
 
 
 class PackedInstructionDataset(Packs):
-    """Blocks of conversations with their loss masks, by the layout that is stored, or else computed.
+    """Blocks of conversations with their loss masks, in the stored block layout or, without one, a computed one.
 
     Args:
-        prefix: Path without `_text_document.bin`, or such an address in an object store.
+        prefix: Path or address in an object store, without `_text_document.bin`.
         sequence_length: Tokens per block.
         pad_id: Token that fills up blocks.
-        pad_to_multiple: Each conversation takes a multiple of so many tokens, as context parallelism needs it.
-        torch: Return blocks as dicts of tensors, by the names of a Block's fields.
+        pad_to_multiple: Pad each conversation to a multiple of this many tokens, as context parallelism needs.
+        torch: Return blocks as dicts of tensors, with the names of a Block's fields.
 
     Raises:
         FormatError: If a file is missing or damaged, or tokens, masks and block layout do not fit each other.
@@ -343,7 +343,7 @@ class PackedInstructionDataset(Packs):
         return self._convert({field.name: getattr(block, field.name) for field in fields(block)})
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
-        """Return the text of a block: of its conversations one after the other, with special tokens, without padding.
+        """Return the text of a block's conversations in order, with special tokens and without padding.
 
         The tokenizer is found as in `IndexedDataset.decode`.
         """
@@ -376,13 +376,13 @@ def packing_prefix(prefix: str, sequence_length: int, pad_to_multiple: int = 1) 
 def read_layout(
     path: str, lengths: NDArray[np.int32], *, sequence_length: int, pad_to_multiple: int = 1
 ) -> BlockLayout:
-    """Read `<prefix>_packing_<L>`.
+    """Read a stored block layout, `<prefix>_packing_<L>`.
 
     Args:
         path: Its path without `.bin` and `.idx`.
         lengths: Tokens of each sequence of the dataset.
         sequence_length: L.
-        pad_to_multiple: Each sequence takes a multiple of so many tokens.
+        pad_to_multiple: Each sequence is padded to a multiple of this many tokens.
 
     Raises:
         FormatError: If a file is missing or damaged, or does not fit the sequences.
@@ -391,7 +391,7 @@ def read_layout(
     conversations, starts = np.asarray(blocks.token_columns()[0][:]), starts_of(blocks.sequence_lengths)
     are_ids = conversations.dtype.kind in "iu" and bool(((conversations >= 0) & (conversations < len(lengths))).all())
     counts = np.bincount(conversations, minlength=len(lengths)) if are_ids else np.zeros(0)
-    # Sequences that are longer than a block are in none if they were to be dropped.
+    # Sequences longer than a block were dropped when the layout was made.
     if len(counts) != len(lengths) or not np.array_equal(counts, lengths <= sequence_length):
         raise FormatError(
             f"{path}.bin: does not have each of {len(lengths)} sequences once", hint="build the packs again"

@@ -1,6 +1,6 @@
-"""The lines of the inputs that a dataset's documents come from, as its manifest and provenance record them.
+"""Find the input lines that a dataset's documents come from, in its manifest and provenance.
 
-A merged dataset has no provenance: its documents are traced into the datasets that it was merged from.
+A merged dataset has no provenance, so its documents are traced into the datasets that were merged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 DEEPEST = 16
-"""Merges of merges that are followed; a longer chain can only be a dataset that names itself."""
+"""Most nested merges to follow; a longer chain can only come from a dataset that names itself as its input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class SourceLine:
     """The record that a document was made from."""
 
     path: str
-    """The input, as it was given to the build."""
+    """The input's path as given to the build."""
     line: int
     """Number of the line, or of a table's row, from 1."""
     offset: int
@@ -52,21 +52,21 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartOfDataset:
-    """Consecutive documents of a merged dataset that come from one of its inputs; all of an unmerged one."""
+    """Consecutive documents of a merged dataset that come from one input; all documents of an unmerged dataset."""
 
     prefix: str
     first_document: int
-    """Number of its first document in the merged dataset."""
+    """Number of the first of these documents in the merged dataset."""
     num_documents: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartDocument:
-    """A document of an input of a merge."""
+    """A document in one of the datasets that were merged."""
 
     prefix: str
     document: int
-    """Its number in that input."""
+    """Number of the document in that dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,18 +76,18 @@ class DocumentOrigin:
     source: SourceLine | None
     """None if it is unknown."""
     part: PartDocument | None
-    """The document in the input of the merge; None in an unmerged dataset."""
+    """The document in the dataset that was merged; None in an unmerged dataset."""
 
 
 def find_document_origins(
     prefix: str, num_documents: int, documents: Iterable[int], *, contact: Sequence[str] = ()
 ) -> tuple[dict[int, DocumentOrigin], tuple[str, ...]]:
-    """Return the origins of documents of a dataset, and sentences about those that are unknown.
+    """Return the origins of some documents of a dataset, and sentences about unknown origins.
 
     Args:
         prefix: The dataset.
-        num_documents: Its number of documents.
-        documents: Their numbers.
+        num_documents: Number of documents in the dataset.
+        documents: Numbers of the documents to trace.
         contact: Addresses whose buckets and servers may be contacted, in addition to the address of the dataset.
 
     Raises:
@@ -145,14 +145,14 @@ def find_lines(prefix: str, num_documents: int, documents: Sequence[int]) -> lis
 
 
 def input_path(manifest: Manifest, number: int, *, given: Iterable[str]) -> str:
-    """Return the path of an input: as the build was given it, or else the absolute one.
+    """Return the path of an input as given to the build or, if nothing is there, the absolute path.
 
     Raises:
-        InputError: If it is at an address that is not among the given ones.
+        InputError: If the path is an address that the user did not give.
     """
     path, planned = manifest.content.inputs[number].path, manifest.run.plan.inputs
     require_confirmed(path, given)
-    if (path == "-" or not is_stored(path)) and number < len(planned):  # it was standard input, or is relative
+    if (path == "-" or not is_stored(path)) and number < len(planned):  # standard input, or a relative path
         path = planned[number][0]
         require_confirmed(path, given)
     return path
@@ -161,14 +161,14 @@ def input_path(manifest: Manifest, number: int, *, given: Iterable[str]) -> str:
 def find_parts(
     prefix: str, num_documents: int, *, given: Iterable[str], first: int = 0, depth: int = 0
 ) -> list[PartOfDataset]:
-    """Return the datasets that a merged one was made of; a part that is a merge itself is replaced by its own parts.
+    """Return the datasets that were merged into a dataset; a part that is a merge itself is replaced by its parts.
 
     Args:
         prefix: The dataset.
-        num_documents: Its number of documents.
-        given: Addresses from the user; a part elsewhere is not opened, so its own parts stay unknown.
-        first: Number of its first document in the outermost merge.
-        depth: Number of merges around it.
+        num_documents: Number of documents in the dataset.
+        given: Addresses from the user; a part at any other address is not opened, so its parts stay unknown.
+        first: Number of the dataset's first document in the outermost merge.
+        depth: Number of merges that contain the dataset.
 
     Raises:
         FormatError: If a manifest is damaged or belongs to another dataset.
@@ -210,7 +210,7 @@ def describe_tokenizers(prefixes: Iterable[str]) -> str | None:
     """Return a warning if the manifests of datasets name different tokenizers."""
     names: dict[str, str] = {}
     for prefix in prefixes:
-        with contextlib.suppress(FormatError, InputError):  # verify says what is wrong with it
+        with contextlib.suppress(FormatError, InputError):  # `dsindex verify` reports damage
             manifest = read_manifest(prefix)
             tokenizer = None if manifest is None else manifest.content.tokenizer
             if tokenizer is not None:
@@ -224,13 +224,13 @@ def describe_tokenizers(prefixes: Iterable[str]) -> str | None:
     )
 
 
-# Notes about the data of a job that somebody may have meant otherwise: what validation is, tokenizers, loss masks.
+# Notes about likely mistakes in a job's data: one-sided validation, different tokenizers, loss masks that are not read.
 #
-# `--split` takes validation from the end of a dataset. If the documents are in the order of the inputs, the last ones
-# come from the last inputs alone, which the provenance shows.
+# `--split` takes validation from the end of a dataset. If documents are in the order of the inputs, the last documents
+# come only from the last inputs, which the provenance shows.
 
 SHOWN = 3
-"""Datasets, and inputs of each, that are named."""
+"""Most datasets, and most inputs of each, that a note names."""
 
 
 def describe_data(validation: Mapping[str, tuple[int, int] | None]) -> Iterator[str]:
@@ -260,7 +260,7 @@ def describe_validation(ends: Iterable[tuple[str, int, int]]) -> str | None:
     for prefix, begin, end in ends:
         try:
             inputs = _inputs_from(prefix, begin) if begin < end else None
-        except (InputError, FormatError):  # verify says what is wrong with it
+        except (InputError, FormatError):  # `dsindex verify` reports damage
             continue
         if inputs is not None:
             notes.append(f"{count(end - begin, 'document')} of {prefix} from {inputs}")
@@ -274,7 +274,7 @@ def describe_validation(ends: Iterable[tuple[str, int, int]]) -> str | None:
 
 
 def _inputs_from(prefix: str, document: int) -> str | None:
-    """Name the inputs of a document and of all documents after it; None if they are all inputs, or unknown."""
+    """Name the inputs of a document and all later documents; None if these are all inputs, or unknown."""
     header, manifest = read_header(f"{prefix}.idx"), read_manifest(prefix)
     if manifest is None or header.num_sequences != header.num_documents:
         return None

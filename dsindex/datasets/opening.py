@@ -66,8 +66,8 @@ def open(
     as its lines, instruction data as packed blocks, and an index cache as a GPTDataset or BlendedDataset.
 
     Args:
-        path: A prefix or one of a dataset's files, here or in an object store; the folder of an index cache, or a
-            result.
+        path: A prefix or one of a dataset's files, here or in an object store; the folder of an index cache; or the
+            result of a function such as `build`.
         block_size: For a `.pbin`: return blocks of this many tokens instead of documents.
         sequence_length: For instruction data: tokens per block; may be None if only one block layout is stored.
         pad_id: For instruction data: token that fills up blocks; 0 if None. Loss is masked on padding.
@@ -92,7 +92,7 @@ def open(
             given["prefix"] = list_text_prefixes(prefix)
         if tokenizer is not None:
             given["tokenizer"] = tokenizer_path(tokenizer)
-        if descriptions := getattr(path, "descriptions", None):  # of a result of build_index
+        if descriptions := getattr(path, "descriptions", None):  # path is a result of build_index
             given["descriptions"] = descriptions
             detected = DetectedDataset(kind="index cache", path="path")
         else:
@@ -103,7 +103,7 @@ def open(
 
 
 def _split_of(path: object, given: dict[str, Any]) -> str | None:
-    """Return the prefix of the wanted split of a result of `instruct`, and remove the option."""
+    """Return the prefix of the wanted split if `path` is a result of `instruct`, and remove the option."""
     splits = getattr(path, "splits", None)
     if not isinstance(path, Result) or not splits:
         return None

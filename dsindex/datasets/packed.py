@@ -1,6 +1,6 @@
 """Read `.pbin` files of Modalities (dsindex.formats.pbin) as documents or as blocks, under Modalities' class names.
 
-They are numpy arrays of the types that Modalities passes to torch: uint8, int32 and int64 for tokens of 1, 2 and 4
+Both are numpy arrays of the types that Modalities passes to torch: uint8, int32 and int64 for tokens of 1, 2 and 4
 bytes.
 """
 
@@ -45,7 +45,7 @@ def plan_document_blocks(document_lengths: NDArray[np.int64], block_size: int) -
     while begin + block_size <= total:
         begins.append(begin)
         end = begin + block_size
-        document = bisect_right(starts, end, lo=document) - 1  # which has the token at the end
+        document = bisect_right(starts, end, lo=document) - 1  # the document with the token at `end`
         begin = end if starts[document] <= begin else starts[document]
     return np.array(begins, np.int64)
 
@@ -55,13 +55,13 @@ MEMORY_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.
 
 
 class _Parts(MapDataset["NDArray[Any]"]):
-    """Parts of a `.pbin` by number, blocks or documents."""
+    """The blocks or documents of a `.pbin`, by number."""
 
     item = "block"
     _begins: Sequence[int] | NDArray[np.int64]
     """The first token of each part."""
     _ends: Sequence[int] | NDArray[np.int64]
-    """The one after its last."""
+    """One past the last token of each part."""
 
     def __init__(self, path: str | os.PathLike[str], *, version: PbinVersion | None = None, torch: bool) -> None:
         self.path = self.place = located(path)
@@ -90,8 +90,6 @@ class _Parts(MapDataset["NDArray[Any]"]):
 
 
 class _Blocks(_Parts):
-    """Blocks of `block_size` tokens."""
-
     def __init__(self, path: str | os.PathLike[str], block_size: int, *, torch: bool) -> None:
         super().__init__(path, torch=torch)
         self.block_size = block_size

@@ -25,8 +25,8 @@ class RawLines(MapDataset[bytes]):
 
     Args:
         path: The JSONL file.
-        index_path: The raw index; `<stem>.idx` in the same folder if None. A missing one is built, under this name.
-        finds: Without an index, find the lines each time, and write nothing.
+        index_path: The raw index; `<stem>.idx` in the same folder if None. Without an index, the file is read once to
+            find its lines, and nothing is written.
 
     Raises:
         InputError: If the file cannot be read.
@@ -96,7 +96,7 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
     Args:
         path: The JSONL file.
         tokenizer: A tokenizer, or the path of one.
-        index_path: The raw index; `<stem>.idx` in the same folder if None. Built if it is missing.
+        index_path: The raw index; `<stem>.idx` in the same folder if None. It may be missing, as for RawLines.
         jq_pattern: Selects the text of a line.
         add_special_tokens: Run the tokenizer's post-processor, as Modalities does.
         torch: Return token ids as tensors of int64.
@@ -163,7 +163,7 @@ class MemMapDataset(MapDataset["NDArray[np.uint32]"]):
 
         Raises:
             IndexError: If there is no such line.
-            BadRecordError: If the line is no record, or the pattern does not return one string.
+            BadRecordError: If the line is not a record, or the pattern does not return one string.
         """
         offset, line = self.lines.offset(index), self.lines[index]
         values = self._selection.read_line(line if offset else line.removeprefix(codecs.BOM_UTF8))

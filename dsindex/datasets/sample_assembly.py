@@ -1,6 +1,6 @@
-"""Where the tokens of a sample are, and how they are copied; compiled, where numba is installed.
+"""Find and copy the tokens of a sample; compiled if numba is installed.
 
-Nothing is read outside the tokens, even if an index is damaged.
+Even with a damaged index, nothing outside the tokens is read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ try:
 except ImportError:  # not installed, or not for this numpy
 
     def njit(**_: object) -> Any:  # noqa: ANN401 - a decorator
-        """Leave a function as it is."""
+        """Return a decorator that does not compile."""
         return lambda function: function
 
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 Columns: TypeAlias = "tuple[NDArray[np.int32], NDArray[np.int64], int, NDArray[Any], NDArray[Any]]"
-"""Tokens of each sequence, byte position of each in the `.bin`, log2 of a token's bytes; the sequences in the order of
-training, and rows [position in this order, token offset], shape [samples + 1, 2]."""
+"""Tokens of each sequence, byte position of each in the `.bin`, log2 of a token's bytes; the document index, and the
+sample index: rows [position in the document index, token offset], shape [samples + 1, 2]."""
 
 
 @njit(cache=True, nogil=True)
 def find_positions(columns: Columns, row: int) -> tuple[int, int]:
-    """Return the first of a sample's positions in the document index, and one past its last; -1 for a damaged index."""
+    """Return a sample's first position in the document index, and one past its last; -1 if an index is damaged."""
     _, _, _, document_index, sample_index = columns
     if 0 <= row < len(sample_index) - 1:
         first, last = int(sample_index[row, 0]), int(sample_index[row + 1, 0])
@@ -44,7 +44,7 @@ def find_part(num_tokens: int, columns: Columns, row: int, extra: int, position:
     Args:
         num_tokens: Tokens in the `.bin`.
         columns: Where sequences and samples are.
-        row: Row of the sample index, as the shuffle index has it. The sample extends to the next.
+        row: Row of the sample index where the sample begins; it ends at the next row.
         extra: Tokens that a sample shares with the next: 1 or 0.
         position: One of the sample's positions.
 
@@ -70,7 +70,7 @@ def find_part(num_tokens: int, columns: Columns, row: int, extra: int, position:
 
 @njit(cache=True, nogil=True)
 def copy_sample(tokens: NDArray[Any], columns: Columns, row: int, extra: int, pad: int, out: NDArray[np.int64]) -> bool:
-    """Copy the tokens of a sample to `out`, which `pad` fills up; tell whether the indices point into the data."""
+    """Copy a sample's tokens to `out` and fill the rest with `pad`; return whether the indices point into the data."""
     filled = 0
     first, end = find_positions(columns, row)
     for position in range(first, end):

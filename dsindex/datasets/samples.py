@@ -1,4 +1,4 @@
-"""A training sample: the sequences, documents and lines that its tokens come from."""
+"""Training samples, and the sequences, documents and input lines that their tokens come from."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class SampleDataset(MapDataset[Item]):
 
     @property
     def datasets(self) -> Sequence[Any]:
-        """The datasets of a blend; otherwise itself alone."""
+        """The datasets of a blend; without a blend, only this dataset."""
         return [self]
 
     @abstractmethod
     def locate(self, index: SupportsIndex) -> LocatedSample:
-        """Return a sample's number, dataset and parts, for `trace_samples`, which traces many at once."""
+        """Return a sample's number, dataset and parts; `trace_samples` traces many of them at once."""
 
     def parts(self, index: SupportsIndex) -> list[SamplePart]:
         """Return the sequences that a sample's tokens come from, in order; parts without tokens are left out.
@@ -64,7 +64,7 @@ class SampleDataset(MapDataset[Item]):
         return list(self.locate(index).parts)
 
     def trace(self, index: SupportsIndex) -> SampleTrace:
-        """Return the documents and the lines of the inputs that a sample's tokens come from.
+        """Return the documents and input lines that a sample's tokens come from.
 
         Raises:
             IndexError: If there is no such sample.
@@ -113,7 +113,7 @@ class SampleTrace:
     notes: tuple[str, ...] = ()
     """Sentences about sources that are unknown."""
     step: int | None = None
-    """The step that reads it, from 1, if `dsindex trace` was asked for steps."""
+    """The training step that reads the sample, from 1; None if the batch size is unknown."""
 
 
 def trace_samples(located: Iterable[LocatedSample], *, contact: Sequence[str] = ()) -> list[SampleTrace]:

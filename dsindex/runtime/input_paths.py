@@ -435,7 +435,7 @@ def _choose_split(folder: str, splits: Mapping[Parts, str | None], wanted: str |
     """Return the files of the wanted split, in order; None stands for the folder's only split.
 
     Raises:
-        InputError: If there are several splits and no choice, or no file belongs to the wanted split.
+        InputError: If `wanted` does not choose between several splits, or no file belongs to it.
     """
     counts = Counter(splits.values())
     known = counts.keys() - {None}

@@ -286,12 +286,14 @@ def finish_publishing(artifacts: Sequence[Artifact]) -> bool:
             _carry_out(path, plan_id, commit)
             has_published = True
             continue
-        # An artifact without its last file was only partly renamed.
-        half = [artifact for artifact in artifacts if not is_there(artifact.finals[-1])]
-        for final in (final for artifact in half for final in artifact.finals):
-            partial = f"{final}.{plan_id}.partial"
-            if is_there(final) and not is_there(partial):
-                _rename(final, partial)
+        # An artifact that was renamed, in part or as a whole, is taken back, its last file first.
+        for artifact in artifacts:
+            last = artifact.finals[-1]
+            is_renamed = os.path.basename(last) in places and not is_there(f"{last}.{plan_id}.partial")
+            for final in reversed(artifact.finals) if is_renamed or not is_there(last) else ():
+                partial = f"{final}.{plan_id}.partial"
+                if is_there(final) and not is_there(partial):
+                    _rename(final, partial)
         store_of(path).delete([path])
     return has_published
 
