@@ -1,1 +1,1 @@
-"""The command line: parser, output, exit codes and signals."""
+"""The command line: its parser, output, exit codes and signals."""

@@ -1,4 +1,4 @@
-"""The command line: `dsindex COMMAND …`. Parses it, runs one command, and prints errors as `error:` and `hint:`."""
+"""The command line `dsindex COMMAND …`: parse it, run one command, and print errors as `error:` and `hint:`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COLOURS = {"error": 31, "warning": 33, "interrupted": 33, "terminated": 33, "hint": 36}
-"""The first word of a line → its colour on a terminal."""
+"""First word of a line → its colour on a terminal."""
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(command: str, values: dict[str, Any]) -> object:
-    """Return the result of a command."""
+    """Run a command and return its result."""
     from dsindex.commands import api as functions  # slow to import
 
     name = "build_index" if command == "index" else command.replace("-", "_")
@@ -100,7 +100,7 @@ def run(command: str, values: dict[str, Any]) -> object:
 
 
 def as_plain(value: object) -> object:
-    """Return a result as plain values for JSON: dataclasses become all their fields and public properties."""
+    """Return a result as JSON-compatible values; a dataclass becomes a dict of its fields and public properties."""
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
         names += [name for name in dir(type(value)) if isinstance(getattr(type(value), name), property)]
@@ -143,7 +143,7 @@ def _fail(options: argparse.Namespace | None, error: Exception) -> int:
 
 
 def program() -> None:
-    """Console entry point, which ends the process as soon as the command is done.
+    """Console entry point, which exits the process as soon as the command is done.
 
     `os._exit` saves the 0.3 s that Python needs to free the memory of a large build, and does not wait for Ray if it
     hangs; a cluster ends the tasks of a driver that has exited.
@@ -176,7 +176,7 @@ def _hand_over(command: str | None, code: int) -> int:
 
 
 def _say(label: str, message: str, *details: str) -> None:
-    """Write a message to standard error: its label in colour, and wrapped between words, if it is a terminal."""
+    """Write a message to standard error; on a terminal, colour its label and wrap it between words."""
     is_terminal = sys.stderr.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else 0
     for text in (f"{label}: {message}", *details):

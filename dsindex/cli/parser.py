@@ -41,7 +41,7 @@ COMMON = frozenset({
     *("data_cache_path", "megatron_release", "explain", "export", "workers", "address", "dry_run"),
     *("config_file", "show"),
 })  # fmt: skip
-"""Options that `-h` lists for commands with more than a screenful; fields of any of the models."""
+"""Options that `-h` lists if a command has more than SCREENFUL; names of fields of any model."""
 HINTS = {"--split-sentences": "give a list of sentences as the text of a record, and each becomes a sequence"}
 REWORDED = {
     r"the following arguments are required: (.*)": r"\1 is required",
@@ -49,9 +49,9 @@ REWORDED = {
     r"ambiguous option: (\S+) could match (.*)": r"\1 could be \2",
     r"invalid choice: (\S+) \(choose from (.*)\)": r"\1 is not one of \2",
 }
-"""Messages of argparse → plainer ones."""
+"""Messages of argparse → plainer ones, as regular expressions."""
 SCREENFUL = 12
-"""Options."""
+"""Number of options above which `-h` lists only the common ones."""
 GROUPS = {
     "samples": "the length of the training job, in one of four ways",
     "over time": "caches that continue another job, and weights that change; the training job must read them with "
@@ -109,7 +109,7 @@ class Parser(argparse.ArgumentParser):
         options, rest = super().parse_known_args(words, namespace)
         if rest:
             word = rest[0].partition("=")[0]
-            if not word.startswith(("-", "–", "—")):  # dashes of a text that was pasted
+            if not word.startswith(("-", "–", "—")):  # pasted text may have typographic dashes
                 is_input = rest[0] == words[0] and "--input" in self._option_string_actions
                 self.error(f"unexpected argument: {rest[0]}", f"did you mean --input {rest[0]}?" if is_input else "")
             near = " or ".join(difflib.get_close_matches(word, self._option_string_actions, n=2, cutoff=0.65))
@@ -117,7 +117,7 @@ class Parser(argparse.ArgumentParser):
         return options, rest
 
     def error(self, message: str, hint: str = "") -> NoReturn:
-        """Raise UsageError, in our words for what users meet most."""
+        """Raise UsageError, in plainer words for the most common messages."""
         message = message.removeprefix("argument ")
         for pattern, words in REWORDED.items():
             message = re.sub(pattern, words, message)
@@ -125,7 +125,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser(command: str | None, *, is_brief: bool = False) -> Parser:
-    """Return the parser of the command line, with the flags of this command only; a brief one hides rare options."""
+    """Return the parser, with the flags of this command only; a brief one hides rare options."""
     description = "Training data for language models: from text to a merged, indexed Megatron dataset."
     parser = Parser(prog="dsindex", description=description, epilog=EPILOG)
     version = "show the version; with --verbose, also the versions of all dependencies"
@@ -164,9 +164,9 @@ class _Ignored(argparse.Action):
 
 
 def add_options(parser: argparse.ArgumentParser, *models: type[Options], is_brief: bool) -> None:
-    """Add the flags of the models' options by groups: required ones first, the model's last group last.
+    """Add the flags of the models' options by groups: required options first, the first model's last group last.
 
-    No flag has a default, so that a file of options can set it.
+    No flag has a default, so that a flag which is not given does not override the file of `--config`.
     """
     shown = {name: each for model in models for name, each in options_of(model).items() if each.help}
     last_title, last_model = getattr(models[0], "last_group", ("", Options))
@@ -204,13 +204,13 @@ def _values(option: Option) -> str:
 
 
 def _is_list(option: Option) -> bool:
-    """Return whether a flag takes several words; the option's own parser may split a word further."""
+    """Tell whether a flag takes several words; the option's own parser may split a word further."""
     kind = option.kind
     return get_origin(kind) is tuple and get_args(kind)[-1] is ... and option.metavar != "N,N"
 
 
 def _settings(name: str, option: Option) -> dict[str, Any]:
-    """Return the settings of argparse for an option."""
+    """Return the arguments of argparse's `add_argument` for an option."""
     kind = option.kind
     if kind is bool:
         return {"dest": name, "action": "store_true"}

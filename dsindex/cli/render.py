@@ -1,4 +1,4 @@
-"""How results are printed: one function per result returns lines and tables, and rich lays them out.
+"""Print results: one function per result class returns lines and tables, and rich lays them out.
 
 Every line and cell is escaped here, so no text can control the terminal.
 """
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 Line: TypeAlias = str | Table
 UNCHANGED: dict[str, Any] = {"markup": False, "highlight": False, "emoji": False, "force_jupyter": False}
-"""Settings of a console that shows text as it is, also in the HTML of a notebook."""
+"""Console settings that show text unchanged, also in the HTML of a notebook."""
 UNBROKEN = 10_000
-"""Columns without a terminal: lines are not broken, so that grep finds them."""
+"""Width without a terminal: lines are not broken, so that grep finds them."""
 STYLES = {"green": "intact", "yellow": "note|warning|sound", "red": "(?i:damaged|missing|different)|FAILED|FOUND"}
-"""Colour → words that get it at the beginning of a line or cell, or after the last colon."""
+"""Colour → words that have it at the beginning of a line or cell, or after the last colon."""
 SHOWN_REASONS, MANY_BAD = 5, 0.01
-"""Reasons of bad records in a summary, and the share of records above which it warns."""
+"""Number of reasons for bad records in a summary, and the share of bad records above which it warns."""
 TOKEN_COLUMNS = 100
-"""Columns of a line of tokens."""
+"""Width of a line of tokens."""
 BORDER = "│"
 """Separates tokens."""
 VERDICTS = {
@@ -66,7 +66,7 @@ def show(result: object, file: TextIO | None = None) -> None:
 
 
 def describe(result: object) -> Iterator[Line]:
-    """Return the lines and tables of a result."""
+    """Yield the lines and tables that show a result."""
     return VIEWS[type(result).__name__](result)
 
 
@@ -83,12 +83,12 @@ def _styled(text: str) -> Text:
     shown = Text(text)
     for style, words in STYLES.items():
         shown.highlight_regex(rf"^ *({words})(?=:|$)|(?<=: )({words})$", style)
-    shown.highlight_regex(r"\[\[.*?\]\]", "green")  # trained text
+    shown.highlight_regex(r"\[\[.*?\]\]", "green")  # text that is trained on
     return shown
 
 
 def _table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *, num_texts: int = 1) -> Table:
-    """Return a table: columns of text, which are folded if there is too little room, then columns of numbers."""
+    """Return a table: columns of text, which are folded if space is short, then columns of numbers."""
     rows = list(rows)
     grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(head), header_style="")
     for place, name in enumerate(head or [""] * len(rows[0])):
@@ -103,7 +103,7 @@ def _table(rows: Iterable[Sequence[str | int]], head: Sequence[str] = (), *, num
 
 
 def _text_job(result: results.TextResult, *, only: str = "", engine: str = "") -> Iterator[str]:
-    """Yield how much was read, how fast, and how many records were kept."""
+    """Yield how much input was read, how fast, and how many records were kept."""
     run, counts = result.run, result.counts
     if result.already_complete:
         yield f"already complete{only}"
@@ -127,12 +127,12 @@ def _text_job(result: results.TextResult, *, only: str = "", engine: str = "") -
         yield f"  {f'and {others:,} other reasons, ' if others > 0 else ''}all in {path}{more}"
     if (share := counts.quarantined / max(1, counts.records)) > MANY_BAD:
         yield f"warning: {show_percent(share)} of the records are quarantined"
-    if result.already_complete:  # otherwise they were shown as the work began
+    if result.already_complete:  # otherwise they were shown when the work began
         yield from _noted(result.notes)
 
 
 def _dataset(dataset: results.MadeDataset) -> Iterator[str]:
-    """Yield sizes, and the digests by which two people can compare their datasets."""
+    """Yield a dataset's sizes, and its digests, by which two people can compare their datasets."""
     sizes = f"{count(dataset.num_documents, 'document')}, {count(dataset.num_sequences, 'sequence')}"
     yield f"{dataset.prefix}: {sizes}, {count(dataset.num_tokens, 'token')}"
     for suffix in ("bin", "idx", "pbin"):
@@ -256,7 +256,7 @@ def _estimated(result: build.EstimateResult) -> Iterator[Line]:
 
 
 def _rounded(estimate: Estimate, value: float) -> str:
-    """Return a number, rounded to two digits unless all input was read."""
+    """Format a number, rounded to two digits unless all input was read."""
     return f"{value if estimate.is_exact else float(f'{value:.2g}'):,.0f}"
 
 
@@ -457,4 +457,4 @@ VIEWS: dict[str, Callable[[Any], Iterator[Line]]] = {
         *(_packed, _raw_indexed, _reported, _traced, _verified),
     )
 }
-"""Class → function; by name, so that a command only imports its own results."""
+"""Result class → function. Keys are names of classes, so that a command imports only its own results."""

@@ -1,4 +1,4 @@
-"""Standard output and standard error that may be closed, full, or unable to encode every character.
+"""Standard output and standard error that work even if closed, full, or unable to encode every character.
 
 A command never fails because of its output. Characters that the encoding lacks, and names that are not UTF-8, are
 escaped. Text that cannot be written is dropped, and `flush_output` raises the reason.
@@ -12,7 +12,7 @@ import sys
 
 
 class StandardOutputError(Exception):
-    """Raised if text could not be written to standard output.
+    """Text could not be written to standard output.
 
     Args:
         reason: The system's error.
@@ -60,7 +60,7 @@ def flush_output() -> None:
 
 
 def prepare_standard_streams() -> None:
-    """Make this process's standard streams StandardStreams.
+    """Replace this process's standard output and standard error by StandardStreams.
 
     A closed descriptor is first opened on the null device. Otherwise the first file that the command opens would get
     this descriptor, and everything printed to standard output would be written into that file.

@@ -1,4 +1,4 @@
-"""What the tools found, as plain models, and how each is shown."""
+"""The results of `dsindex inspect`, `trace` and `verify`, as plain dataclasses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Excerpt:
     num_tokens: int
     """Tokens of the whole document or part."""
     pieces: tuple[Piece, ...] = ()
-    """Shown tokens; their text is missing without a tokenizer."""
+    """The tokens to show; without a tokenizer, they have no text."""
     document: int | None = None
     origin: DocumentOrigin | None = None
     mask: tuple[int, ...] | None = None
-    """Of instruction data: 1 for each token shown that is trainable, else 0."""
+    """For instruction data: 1 for each token shown that is trainable, else 0."""
     text: str | None = None
     """The line of a raw index, instead of tokens."""
 
@@ -38,12 +38,12 @@ class DatasetCounts:
     tokens: int
     token_type: str
     version: str | None
-    """Of a `.pbin`."""
+    """Version of a `.pbin`; None for any other format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """A check that was made."""
+    """A check and its findings."""
 
     name: str
     findings: tuple[str, ...]
@@ -55,7 +55,7 @@ Verdict = Literal["intact", "sound", "different", "damaged", "missing"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """The result of a verification of one dataset."""
+    """The result of verifying one dataset."""
 
     path: str
     kind: str | None
@@ -91,7 +91,7 @@ CACHE = "index cache"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """The findings of a verification; true without findings."""
+    """The result of `dsindex verify`; true if there are no findings."""
 
     reports: tuple[VerifyReport, ...]
     """One per dataset, in the order given."""
@@ -112,14 +112,14 @@ class VerifyResult:
 
 @dataclass(slots=True, kw_only=True)
 class InspectResult:
-    """What was seen."""
+    """What `dsindex inspect` found at a path."""
 
     path: str
     kind: str
     facts: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Of an overview: name -> number, text, list of texts, or sizes of files by path."""
+    """Name -> number, text, list of texts, or sizes of files by path."""
     lengths: dict[str, LengthSummary] = field(default_factory=dict, repr=False)
-    """`documents` and `sequences`, in tokens."""
+    """Lengths of `documents` and `sequences`, in tokens."""
     excerpts: list[Excerpt] = field(default_factory=list, repr=False)
     notes: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
@@ -132,7 +132,7 @@ class InspectResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownDataset:
-    """What samples have of a dataset."""
+    """What the traced samples read from one dataset."""
 
     prefix: str
     num_samples: int
@@ -145,10 +145,10 @@ class TracedSamples:
     """Where samples come from."""
 
     num_samples: int
-    """Samples of the cache, or packs."""
+    """Number of all samples of the cache, or of all packs."""
     samples: tuple[SampleTrace, ...] = field(repr=False)
     datasets: tuple[ShownDataset, ...]
-    """What the samples have of each dataset, the most tokens first."""
+    """What the traced samples read from each dataset, the most tokens first."""
     notes: tuple[str, ...]
 
 
@@ -158,9 +158,9 @@ class ReadTokens:
 
     prefix: str
     num_samples: int
-    """Samples of it that were read."""
+    """Samples of the dataset that were read."""
     tokens_by_times: tuple[int, ...]
-    """Tokens that were read, as inputs, not at all, once, twice, …"""
+    """Number of tokens that were read as input 0 times, once, twice, …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

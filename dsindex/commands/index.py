@@ -1,4 +1,4 @@
-"""`dsindex index`: count the parts of the datasets, plan the caches that a job looks for, build them side by side."""
+"""`dsindex index`: count the parts of datasets, plan the caches that a job looks for, and build them in parallel."""
 
 from __future__ import annotations
 
@@ -72,20 +72,20 @@ NO_FOLDER = "caches of a dataset in an object store need --data-cache-path, here
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltCache:
-    """A cache that was built, or is to be built."""
+    """A cache that was built or planned."""
 
     name: str
     prefixes: tuple[str, ...]
-    """Its datasets, as absolute paths."""
+    """Absolute prefixes of the cache's datasets."""
     paths: tuple[str, ...]
-    """Of the description, the record and the arrays."""
+    """Paths of the description, the record and the arrays."""
     num_samples: int
     num_epochs: int | None
-    """Number of epochs; None for a blend."""
+    """None for a blend."""
     tokens_per_epoch: int | None
     file_bytes: int
     memory_bytes: int
-    """Memory that it takes to build it."""
+    """Peak memory of building the cache."""
     seconds: float | None
     """None if it was only planned."""
     reused: bool
@@ -93,7 +93,7 @@ class BuiltCache:
 
 
 def describe_cache(cache: Cache, *, seconds: float | None = None, reused: bool = False) -> BuiltCache:
-    """Return what there is to say of a cache."""
+    """Return the entry of a cache in the result."""
     epochs = cache.epochs if isinstance(cache, GPTCache) else None
     return BuiltCache(
         name=cache.name,
@@ -114,7 +114,7 @@ class IndexResult:
     """The result of an index job."""
 
     results: tuple[BuiltCache, ...]
-    """The caches; with --explain none."""
+    """The caches; empty with --explain."""
     notes: tuple[str, ...]
     findings: tuple[Finding, ...]
     """The findings of --explain; otherwise empty."""
@@ -127,7 +127,7 @@ class IndexResult:
 
     @property
     def verdict(self) -> str:
-        """How many caches are ready, or planned."""
+        """A sentence: how many caches are ready or planned, and where."""
         place = f" in {', '.join(self.folders)}" if self.folders else ""
         if any(each.seconds is None for each in self.results):
             return f"{count(len(self.results), 'cache')} planned{place}"
@@ -141,12 +141,12 @@ class IndexResult:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The folders of the caches."""
+        """The folders of the caches, each once."""
         return tuple(dict.fromkeys(os.path.dirname(result.paths[0]) for result in self.results))
 
 
 def run_index(config: IndexConfig, *, executor: Executor, reporter: Reporter | None = None) -> IndexResult:
-    """Build the index caches of a job, or only examine them with --dry-run and --explain.
+    """Build the index caches of a job; only plan them with --dry-run, and only look for them with --explain.
 
     Raises:
         LimitError: If Megatron would loop forever, stop or overflow, or the caches do not fit in memory.
@@ -199,10 +199,10 @@ def run_index(config: IndexConfig, *, executor: Executor, reporter: Reporter | N
 
 
 def check_index_options(config: IndexConfig) -> None:
-    """Refuse options of indices that no dataset fits, such as a split without shares, before there is one.
+    """Refuse index options that are wrong for any dataset, such as a split without shares, before one is built.
 
     Raises:
-        InputError: If there are such options, or a file that they name cannot be read.
+        InputError: If an option is wrong, or a file that it names cannot be read.
     """
     _requested_sizes(config, _cache_settings(config), train_tokens=0)
 
@@ -211,10 +211,10 @@ def check_index_options(config: IndexConfig) -> None:
 
 
 def _with_given_paths(config: IndexConfig) -> IndexConfig:
-    """Return options with the paths that --data-args-path or --per-split-data-args-path has.
+    """Return options with the paths in the file of --data-args-path or --per-split-data-args-path.
 
     Raises:
-        InputError: If such a file cannot be read, or has something else.
+        InputError: If the file cannot be read, or does not have paths.
     """
     replacements = parse_replacements(config.dataset_path_as or ())
 
@@ -251,7 +251,7 @@ def _blends(config: IndexConfig) -> list[Blend | None]:
     """Return the datasets of train, valid and test.
 
     Raises:
-        InputError: If they are no blends.
+        InputError: If the paths and weights of a split are not a blend.
         LimitError: If a weight is not positive, or there are too many datasets.
     """
     if config.data_path and config.reader == "maxtext":
@@ -310,7 +310,7 @@ def _document_order(config: IndexConfig) -> DocumentOrder:
     """Return the order that the options ask for.
 
     Raises:
-        InputError: If its file cannot be read.
+        InputError: If the order file cannot be read.
     """
     if config.document_order in DOCUMENT_ORDERS:
         samples = config.shuffle_epochs or DOCUMENT_ORDERS[config.document_order]
@@ -346,8 +346,8 @@ def _check_blends(config: IndexConfig, settings: CacheSettings, blends: Sequence
     """Refuse a file's order for several datasets, and a weighted blend without a number of samples.
 
     Raises:
-        InputError: If there are several datasets.
-        LimitError: If Megatron would stop.
+        InputError: If an order file is given for several datasets.
+        LimitError: If Megatron would stop at the weights.
     """
     prefixes = {prefix for blend in blends if blend is not None for prefix in blend.prefixes}
     if settings.order.digest is not None and len(prefixes) > 1:
@@ -366,10 +366,10 @@ def _check_blends(config: IndexConfig, settings: CacheSettings, blends: Sequence
 def _count_parts(
     config: IndexConfig, blends: Sequence[Blend | None], settings: CacheSettings, executor: Executor
 ) -> Counts:
-    """Count sequences and tokens of every part that a job draws from, prefixes side by side.
+    """Count sequences and tokens of every part that a job draws from, datasets in parallel.
 
     Raises:
-        InputError: If there is no such dataset, or nodes of a cluster do not see it or the folder of the caches.
+        InputError: If there is no such dataset, or cluster nodes do not see the dataset or the cache folder.
         FormatError: If a dataset is damaged.
     """
     wanted: dict[str, list[Part | None]] = {}
@@ -392,13 +392,13 @@ def _count_parts(
 
 
 def _build(caches: Sequence[Cache], executor: Executor, reporter: Reporter) -> list[BuiltCache]:
-    """Build the caches side by side, as many as fit into memory.
+    """Build the caches in parallel, in groups that fit into memory.
 
     Raises:
         LimitError: If one does not fit into memory.
-        OutputError: If they do not fit on the disk.
+        OutputError: If the caches do not fit on the disk.
     """
-    available = None if executor.kind == "ray" else available_memory()  # what the nodes have is not known here
+    available = None if executor.kind == "ray" else available_memory()  # the memory of the nodes is unknown
     threads = 1 if executor.kind == "ray" else available_cpus()
     groups: list[list[Cache]] = [[]]
     needed: Counter[str] = Counter()
@@ -434,7 +434,7 @@ def _build(caches: Sequence[Cache], executor: Executor, reporter: Reporter) -> l
 
 
 def build_cache(cache: Cache, threads: int = 1) -> BuiltCache:
-    """Build one cache and publish it, or keep an existing one that is still valid; waits for another that builds it.
+    """Build one cache and publish it, or keep a valid one; wait while another process builds it.
 
     Raises:
         FormatError: If the `.idx` changed since the cache was planned.
@@ -449,13 +449,13 @@ def build_cache(cache: Cache, threads: int = 1) -> BuiltCache:
 
 
 def _artifact(files: CacheFiles) -> Artifact:
-    """Return a cache's files, of which the description and dsindex's record complete it."""
+    """Return a cache's files, ending with the description and dsindex's record, which complete it."""
     finals = tuple(map(absolute, (*files.paths, files.record)))
     return Artifact(finals=finals, plan_id=make_plan({"cache": files.stem}).plan_id)
 
 
 def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRecord) -> bool:
-    """Publish a cache, which is locked, or keep identical files.
+    """Publish a cache whose lock is held, or keep identical files.
 
     Args:
         files: The paths.
@@ -481,7 +481,7 @@ def write_cache(files: CacheFiles, contents: Sequence[Content], record: CacheRec
 
 
 def write_sequence_counts(path: str, prefixes: Mapping[str, str]) -> None:
-    """Write the file for Megatron's --per-dataset-sequences-path, or keep it if it is right.
+    """Write the file for Megatron's --per-dataset-sequences-path, or keep an identical one.
 
     Raises:
         InputError: If tokens are neither uint16 nor int32.
@@ -545,7 +545,7 @@ def _notes(
     counts: Counts,
     job: Callable[[str], str],
 ) -> Iterator[str]:
-    """Yield what a job may have been meant otherwise, or has to know."""
+    """Yield notes about likely mistakes, and about settings that the training job needs."""
     if settings.is_maxtext:
         blends = zip(maxtext.SPLITS_READ, _blends(config), strict=False)
         words = {name: (tuple(map(job, each.prefixes)), each.weights or (1.0,)) for name, each in blends if each}

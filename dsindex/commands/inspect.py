@@ -1,6 +1,6 @@
 """`dsindex inspect`: what a path is, how long its documents are, and some of their tokens as text with borders.
 
-Nothing is written. Damage is a finding.
+Nothing is written. Damage is reported as a finding.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ CHOSEN_TOKENS = 2000
 SAMPLE_TOKENS = 1024
 """Tokens shown of a sample."""
 BEFORE = 2
-"""Tokens before an excerpt on which its first token's text may depend."""
+"""Tokens to decode before an excerpt, since the text of its first token may depend on them."""
 SHOWN_ITEMS = 3
 """Documents or lines of an overview, spread over all of them."""
 LINE_CHARACTERS = 400
 CHUNK_ITEMS = 1 << 22
 _DOCUMENTS = frozenset({"MMIDIDX", "instruction data", "pbin", "raw index"})
 _CHOICES = {"document": _DOCUMENTS, **dict.fromkeys(("sample", "split", "data_path"), frozenset({"index cache"}))}
-"""The options that choose what to show -> the kinds that have such."""
+"""Option that chooses what to show -> kinds of datasets that it applies to."""
 
 
 def run_inspect(options: InspectConfig) -> InspectResult:
-    """Look at what the path leads to.
+    """Inspect the dataset, index cache, export or work folder at a path.
 
     Raises:
-        InputError: If there is nothing that dsindex knows, or it has no such document or sample.
+        InputError: If the path has nothing that dsindex knows, or has no such document or sample.
         FormatError: If the file is in none of the known formats.
         TokenizerError: If the tokenizer that was given cannot be read.
     """
@@ -98,7 +98,7 @@ def run_inspect(options: InspectConfig) -> InspectResult:
 
 
 def _look_at_tokens(seen: InspectResult, options: InspectConfig) -> None:
-    """Look at a dataset of tokens; of instruction data also at the masks and the block layouts."""
+    """Inspect a dataset of tokens; for instruction data, also the masks and the block layouts."""
     data = open_token_data(detect_dataset(options.path), options)
     dataset, masks = data.dataset, data.masks
     seen.facts["files"] = data.sizes
@@ -153,7 +153,7 @@ def _chunks(items: Any) -> Iterator[Any]:  # noqa: ANN401 - an array, mapped or 
 
 
 def _spread(number: int) -> list[int]:
-    """Return the numbers of a few of so many items, spread over all of them.
+    """Return the numbers of a few items, spread over all of them.
 
     >>> _spread(2), _spread(6000)
     ([0, 1], [1000, 3000, 5000])
@@ -271,7 +271,7 @@ def _share(samples: int, total: int) -> str:
 
 
 def _describe_phases(blend: BlendedDataset) -> list[str]:
-    """Return what each phase of a blend that was planned over time draws; nothing for another blend."""
+    """Return what each phase of a continued or scheduled blend draws; nothing for any other blend."""
     record, index = files_of(blend.place).read_record(), blend.dataset_index
     phases = () if record is None else record.settings.phases
     names = [os.path.basename(each.dataset.prefix) for each in blend.datasets]
@@ -283,11 +283,11 @@ def _describe_phases(blend: BlendedDataset) -> list[str]:
     return lines
 
 
-# Work folders: the job, and how far it is.
+# Work folders: the job and its progress.
 
 
 def find_work_folder(path: str) -> str | None:
-    """Return the work folder that a path is, or `<output-prefix>.build` of a dataset that is not there yet."""
+    """Return the path if it is a work folder, or the folder `<output-prefix>.build` of a dataset in the making."""
     folder, name = os.path.split(path.rstrip("/"))
     stems = [name] + [name[:at] for at in range(len(name) - 1, 0, -1) if name[at] == "_"]
     candidates = [path, *(os.path.join(folder, f"{stem}.build") for stem in stems)]
@@ -299,7 +299,7 @@ def _look_at_work_folder(seen: InspectResult, _: InspectConfig) -> None:
     journal = Journal(path)
     progress = read_progress(f"{path.rstrip('/').removesuffix('.build')}.{PROGRESS_SUFFIX}") or {}
     facts["finished"] = "yes" if journal.is_finished else "no: run the same command again to continue"
-    with contextlib.suppress(KeyError, TypeError, ValueError):  # it is another version's
+    with contextlib.suppress(KeyError, TypeError, ValueError):  # another version wrote it
         snapshot = Snapshot(**progress["stage"])
         facts["stage"] = f"{snapshot.stage}: {describe(snapshot)}"
     if journal.began is not None:

@@ -1,4 +1,4 @@
-"""`dsindex mix`: weights of a blend from shares, epochs and token budgets, and what a job draws of each dataset.
+"""`dsindex mix`: weights of a blend from shares, epochs and token budgets, and what a job draws from each dataset.
 
 A sample has L tokens, and one more that the next sample begins with, all from one dataset. Megatron draws samples, so
 a normalised weight is a share of the samples and of the tokens, whatever the sizes of the datasets.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dsindex.options.mix import MixConfig
 
 MANY_EPOCHS = 4
-"""Up to about four epochs, repeated tokens are nearly worth as much as new ones (Muennighoff et al., 2023)."""
+"""Up to about four epochs, repeated tokens are worth nearly as much as new ones (Muennighoff et al., 2023)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,31 +45,31 @@ class MixedDataset:
 
     prefix: str
     tokens: int
-    """Tokens of one epoch: of its part in the train split."""
+    """Tokens of one epoch, which has the dataset's part in train."""
     valid_tokens: int
     test_tokens: int
     weight: str | None
     """As written for Megatron; None in a blend without weights."""
     share: float
-    """Its share of the samples, and so of the tokens that are drawn."""
+    """The dataset's share of the samples, and so of the tokens that are drawn."""
     num_samples: int
     tokens_drawn: int
     epochs_shuffled_together: int
-    """Epochs whose samples are permuted among each other; if there are several, tokens repeat before all are read."""
+    """Epochs whose samples are shuffled together; above 1, some tokens repeat before the first epoch ends."""
 
     @property
     def epochs(self) -> float:
-        """How often its tokens are drawn."""
+        """How often the dataset's tokens are drawn."""
         return self.tokens_drawn / self.tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixResult:
-    """A blend, what it draws, and what there is to say about it."""
+    """A blend, what it draws from each dataset, and warnings."""
 
     datasets: tuple[MixedDataset, ...]
     split: str | None
-    """As the job has it; None if each split has datasets of its own."""
+    """The job's --split; None if each split has its own datasets."""
     sequence_length: int
     num_samples: int
     num_iterations: int | None
@@ -77,7 +77,7 @@ class MixResult:
     data_path: tuple[str, ...]
     """The words of Megatron's `--data-path`; a single dataset needs no weight."""
     flags: tuple[str, ...]
-    """The flags of the datasets for the training script."""
+    """The training script's flags for these datasets."""
     warnings: tuple[str, ...]
 
     @property
@@ -150,7 +150,7 @@ def run_mix(config: MixConfig) -> MixResult:
 
 
 def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount], tuple[str, ...] | None]:
-    """Return the prefixes, their amounts, and the weights of a job as words; a blend without weights has neither."""
+    """Return the prefixes, their amounts, and a job's weights as words; a job without weights has no amounts."""
     weights: tuple[str, ...] | None = None
     amounts: list[Amount] = []
     if config.data_path:
@@ -170,7 +170,7 @@ def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount], tup
 
 
 def _held_out(config: MixConfig, prefixes: Sequence[str]) -> tuple[str, ...]:
-    """Return the validation sets that `build --hold-out` wrote next to all datasets; nothing if one has no such set."""
+    """Return the validation set that `build --hold-out` wrote next to each dataset; nothing if one is missing."""
     if config.split is not None or config.has_splits_of_their_own:
         return ()
     found = tuple(filter(None, map(_find_hold_out, prefixes)))
@@ -195,7 +195,7 @@ def _words(prefixes: tuple[str, ...], weights: Sequence[str] | None) -> tuple[st
 
 
 def _count(prefixes: Sequence[str], matrix: SplitMatrix) -> list[list[PartCounts | None]]:
-    """Count the parts of datasets side by side.
+    """Count the parts of datasets in parallel.
 
     Raises:
         InputError: If one is missing, or has no tokens in train.
@@ -215,7 +215,7 @@ def _draw(
     num_samples: int | None,
     settings: CacheSettings,
 ) -> tuple[tuple[MixedDataset, ...], int]:
-    """Return what a job draws of each dataset, and its samples.
+    """Return what a job draws from each dataset, and the job's number of samples.
 
     Raises:
         LimitError: If Megatron would stop or loop forever.
@@ -281,10 +281,10 @@ def _warnings(
     yield from describe_data(dict(zip((each.prefix for each in datasets), valid, strict=True)))
 
 
-# Amounts: a share, epochs, tokens, part of what remains, or at most so much of it.
+# Amounts: a share, epochs, tokens, a part of the rest, or a limit on that part.
 
 TOLERANCE = Fraction(1, 1000)
-"""Shares and amounts may miss the whole by this share of it, as 33.33% of each of three datasets do."""
+"""Shares and amounts may miss the total by this fraction of it, as three shares of 33.33% do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +294,7 @@ class Amount:
     kind: Literal["share", "epochs", "tokens"]
     value: Fraction
     is_limit: bool = False
-    """Whether it is part of what the others leave, in proportion to the dataset's tokens, up to this amount."""
+    """Whether the dataset takes part of the rest, in proportion to its tokens, up to this amount."""
 
     def tokens(self, available: int, budget: int) -> Fraction:
         """Return the tokens of an amount, or of its limit."""
@@ -309,16 +309,16 @@ _UNITS: dict[str, tuple[Literal["share", "epochs", "tokens"], Fraction]] = {
     **{unit: ("tokens", Fraction(size)) for unit, size in THOUSANDS.items() if unit},
 }
 REST = Amount(kind="tokens", value=Fraction(2**63), is_limit=True)
-"""What remains, whatever it is."""
+"""The rest, without a limit that could be reached."""
 
 
 def read_source(word: str) -> Iterator[tuple[str, Amount]]:
     """Yield the dataset and the amount of `PREFIX=AMOUNT`; a path itself may have an equals sign.
 
-    The datasets of a list share a number of tokens, and each is read for the same number of epochs.
+    The datasets of a list divide shares and tokens by their weights; epochs hold for each of them.
 
     Raises:
-        UsageError: If there is no dataset, or the word is an amount, or what follows the equals sign is no amount.
+        UsageError: If the word is only an amount, or the text after the equals sign is not an amount.
     """
     refuse_address(word, ONLY_INPUTS, UsageError)
     prefix, equals, text = word.rpartition("=")
@@ -347,7 +347,7 @@ def parse_amount(text: str) -> Amount:
     """Return the amount that a text names.
 
     Raises:
-        ValueError: If it names none, or a number from 1 on without a unit, which can be percent or epochs.
+        ValueError: If it names no amount, or a number from 1 on without a unit, which could be percent or epochs.
 
     >>> parse_amount("40%") == parse_amount("0.4"), parse_amount("10B").value
     (True, Fraction(10000000000, 1))
@@ -405,7 +405,7 @@ def divide(
     if takers and remaining <= 0:
         what = f"nothing remains for it, since the others take all {budget:,} tokens"
         raise InputError(f"{names[takers[0]]}: {what}", hint="make their amounts smaller")
-    takers.sort(key=lambda place: wanted[place] / available[place])  # those whose limits are reached first
+    takers.sort(key=lambda place: wanted[place] / available[place])  # the limit that is reached first comes first
     for number, place in enumerate(takers):
         part = remaining * Fraction(available[place], sum(available[other] for other in takers[number:]))
         tokens[place] = min(part, wanted[place])
@@ -423,8 +423,8 @@ def divide(
 def _follow_budget(amounts: Sequence[Amount], available: Sequence[int]) -> int:
     """Return the tokens of a run that follow from the amounts.
 
-    What takes the rest is read once, or up to its limit. If all are shares, the run ends where the first dataset has
-    been read once.
+    Datasets that take the rest are read once, or up to their limit. If all amounts are shares, the run ends when the
+    first dataset has been read once.
     """
     pairs = list(zip(amounts, available, strict=True))
     shared = sum(amount.value for amount, _ in pairs if amount.kind == "share" and not amount.is_limit)

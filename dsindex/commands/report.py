@@ -1,7 +1,7 @@
 """`dsindex report`: one HTML page about datasets and mixtures, from one pass over their tokens.
 
-The page works without scripts and without network. All text is escaped, also invisible characters and those that change
-the direction of writing. The same data give the same page, byte for byte.
+The page works without scripts and without network. All text is escaped, including invisible characters and characters
+that change the direction of writing. The same data give the same page, byte for byte.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 SHOWN_SOURCES, SHOWN_TOKENS, SHOWN_EXAMPLES, SHOWN_SECTIONS = 25, 30, 10, 50
 EXAMPLE_TOKENS = 512
 MANY_EPOCHS = 4
-"""Up to about so many epochs, repeated tokens are worth nearly as much as new ones (Muennighoff et al., 2023)."""
+"""Up to about four epochs, repeated tokens are worth nearly as much as new ones (Muennighoff et al., 2023)."""
 MARK = b"<!DOCTYPE html>\n<!-- dsindex report "
-"""Begin of a report; other files are not overwritten."""
+"""The first bytes of a report; a file that begins differently is not overwritten."""
 
 Runs: TypeAlias = "tuple[tuple[str, bool], ...]"
 """Parts of a text, and whether they are trained on."""
@@ -75,13 +75,13 @@ class Section:
     notes: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     documents: int | None = None
-    """None if it could not be measured."""
+    """None if the dataset could not be measured."""
     tokens: int | None = None
     repetitions: int = 0
     tiles: tuple[tuple[str, Cell], ...] = ()
     tables: tuple[Table, ...] = ()
     lengths: tuple[tuple[LengthBin, str | None], ...] = ()
-    """Bins, and a line above a bin: the length of samples."""
+    """Bins, each with the text of a line above it that marks the length of samples, or None."""
     settings: str = ""
     """The configuration of instruction data, as JSON."""
     examples: tuple[tuple[str, Runs], ...] = ()
@@ -100,7 +100,7 @@ class ReportResult:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found wrong."""
+        """Whether there are no findings."""
         return not self.findings and not any(section.findings for section in self.datasets)
 
 
@@ -108,9 +108,9 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     """Measure datasets and write a page about them. Damage of a dataset is a finding on the page.
 
     Raises:
-        InputError: If one is not there, is no dataset of tokens, or is given twice; or a folder has no caches of them.
+        InputError: If a path is not a dataset of tokens or is given twice, or a folder has no caches of the datasets.
         TokenizerError: If the tokenizer that was given cannot be read.
-        OutputError: If the page is another file, or cannot be written.
+        OutputError: If the output is a file that is not a report, or cannot be written.
     """
     _check_output(options.output)
     opened = [open_token_data(detect_dataset(path), options) for path in options.prefix]
@@ -170,7 +170,7 @@ def _check_output(path: str) -> None:
     """Refuse to overwrite a file that is not a report.
 
     Raises:
-        OutputError: If there is such a file, or it is an address or a folder.
+        OutputError: If the output is such a file, an address or a folder.
     """
     require_path(path)
     if not os.path.lexists(path):
@@ -185,10 +185,10 @@ def _check_output(path: str) -> None:
 
 
 def _lengths_of(opened: Sequence[TokenData], named: str, by_documents: bool) -> Any:  # noqa: ANN401 - mapped, or None
-    """Return the lengths of the sequences, or documents, of a description's dataset; None if it is not one of them."""
+    """Return the lengths of sequences or documents of the named dataset; None if it is not in the report."""
     known = [each.path for each in opened if isinstance(each.dataset, IndexedDataset)]
     fitting = [name for name in known if absolute(named) == absolute(name)]
-    # On another machine, data are known by their names.
+    # A cache from another machine names another folder: compare the last part of the path.
     fitting = fitting or [name for name in known if os.path.basename(named) == os.path.basename(name)]
     if len(fitting) != 1:
         return None

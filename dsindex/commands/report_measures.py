@@ -1,7 +1,7 @@
-"""What a report counts: one pass over the tokens of a dataset, and what index caches draw from it.
+"""The numbers of a report: counts from one pass over a dataset's tokens, and what index caches draw from it.
 
-Documents are the same if a digest of 64 bits of their tokens is the same. For more than MOST_DIGESTS documents, only a
-share of the digests is counted, and the rest is estimated, so memory does not grow with the dataset.
+Documents are the same if 64-bit digests of their tokens are equal. Beyond MOST_DIGESTS documents, only a share of the
+digests is kept and the total is estimated, so memory does not grow with the dataset.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 MOST_DIGESTS = 1 << 22
 BLOCK_TOKENS = 1 << 24
-"""Tokens of a block, which has at least one document."""
+"""Most tokens of a block, unless its only document is longer."""
 LARGEST_VOCABULARY = 1 << 20
 """Ids from here on are counted together; the largest vocabularies have about 2**18."""
 MOST_NAMED = 5
-"""Number of documents that are named as longest, shortest and most repeated."""
+"""Most documents that are named as longest, shortest and most repeated."""
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _SHIFTS = (np.uint64(32), np.uint64(29))
 
 
 @njit(cache=True, nogil=True)
 def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], size: int) -> tuple[Any, Any, int, Any]:
-    """Read consecutive documents.
+    """Count the tokens of consecutive documents, and digest each document.
 
     Args:
         tokens: Tokens of all documents, laid end to end.
@@ -52,14 +52,14 @@ def read_block(tokens: NDArray[Any], lengths: NDArray[np.int64], size: int) -> t
         size: Number of ids to count.
 
     Returns:
-        How often each id below `size` occurs, how many documents end with each, the number of others, and a digest
-        of each document.
+        How often each id below `size` occurs, how many documents end with each, how many tokens have any other id,
+        and a digest of each document.
     """
     counts, lasts, others = np.zeros(size, np.int64), np.zeros(size, np.int64), 0
     digests = np.empty(len(lengths), np.uint64)
     begin = 0
     for document in range(len(lengths)):
-        # Two chains: one multiplication does not wait for the other.
+        # Two independent chains of multiplications, which the processor overlaps.
         even, odd = np.uint64(lengths[document]), _PRIME
         token = -1
         for index in range(begin, begin + lengths[document]):
@@ -100,12 +100,12 @@ class Measurement:
     """The most frequent documents: number of the first, and number of copies."""
     longest: tuple[int, ...]
     shortest: tuple[int, ...]
-    """Numbers of documents that are not empty."""
+    """Numbers of the shortest documents that are not empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Consecutive documents."""
+    """Consecutive documents that are read together."""
 
     first: int
     begin: int
@@ -116,7 +116,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The source of each document: from a provenance file, or from the number of documents of consecutive sources."""
+    """The source of each document, from a provenance file or from the number of documents of consecutive sources."""
 
     names: list[str]
     path: str | None = None
@@ -153,7 +153,7 @@ def measure(
         documents: The dataset, with integer tokens.
         sources: The source of each document.
         masks: For each token, not 0 if it is trained on.
-        threads: Number of blocks that are read at the same time.
+        threads: Number of blocks to read at the same time.
         on_progress: Called with the number of tokens read since the last call.
 
     Raises:
@@ -269,7 +269,7 @@ class DrawnDataset:
     """The path in the description."""
     num_samples: int = 0
     intended: float | None = None
-    """Its weight in the blend; None without a blend."""
+    """The dataset's weight in the blend; None without a blend."""
     part: tuple[int, int] | None = None
     """First sequence of the split, and one past its last; None if the dataset is not in the report."""
     part_tokens: int | None = None
@@ -279,7 +279,7 @@ class DrawnDataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnSplit:
-    """What the caches of a split read."""
+    """What the caches of a split draw from datasets."""
 
     split: str
     sequence_length: int
@@ -287,7 +287,7 @@ class DrawnSplit:
 
 
 def read_drawn(folder: str, lengths_of: Callable[[str, bool], Any]) -> tuple[list[DrawnSplit], list[str]]:
-    """Read what the caches of a folder draw from known datasets; also return sentences about unreadable caches.
+    """Read what a folder's caches draw from the report's datasets; also return sentences about unreadable caches.
 
     Args:
         folder: The cache folder (`--data-cache-path`).

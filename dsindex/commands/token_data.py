@@ -38,24 +38,24 @@ SHOWN_INPUTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What is known of a dataset's origin."""
+    """A dataset's manifest and tokenizer, with notes and findings about its origin."""
 
     prefix: str
     manifest: Manifest | None
     tokenizer: Tokenizer | None
     notes: dict[str, None] = field(default_factory=dict)
-    """Sentences about a tokenizer that is missing or may be another, and lines and inputs that are not known."""
+    """Sentences about a missing or possibly wrong tokenizer and about unknown lines and inputs, each once."""
     findings: list[str] = field(default_factory=list)
     contact: Sequence[str] = ()
-    """Addresses whose buckets and servers may be contacted, besides the datasets' own."""
+    """Addresses whose buckets and servers may be contacted, in addition to the datasets' own addresses."""
 
     @property
     def content(self) -> Content | None:
-        """The part of the manifest that depends on inputs, tokenizer and options alone."""
+        """The part of the manifest that depends only on inputs, tokenizer and options."""
         return self.manifest.content if self.manifest is not None else None
 
     def lines_of(self, documents: Sequence[int], *, num_documents: int) -> list[DocumentOrigin]:
-        """Return the lines that documents were made from; where they are not known, a note says why.
+        """Return the lines that documents were made from, and note why lines are unknown.
 
         Raises:
             FormatError: If the manifest or the provenance is damaged, or belongs to another dataset.
@@ -66,7 +66,7 @@ class Origin:
         return [found[document] for document in documents]
 
     def check_inputs(self, origins: Iterable[DocumentOrigin]) -> None:
-        """Note what became of the inputs of documents since the dataset was made from them."""
+        """Note which inputs of documents are missing or have changed since the build."""
         known = {(self.prefix if each.part is None else each.part.prefix, each.source) for each in origins}
         for prefix, number in sorted({(prefix, source.input) for prefix, source in known if source is not None}):
             manifest = self.manifest if prefix == self.prefix else read_manifest(prefix)
@@ -100,7 +100,7 @@ class Origin:
 
 
 def some_inputs(names: list[str]) -> list[str]:
-    """Return the first names, and how many others there are."""
+    """Return the first names, and how many more there are."""
     more = len(names) - SHOWN_INPUTS
     return names if more <= 0 else [*names[:SHOWN_INPUTS], f"and {more:,} more"]
 
@@ -152,7 +152,7 @@ def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None)
 
 
 def input_problem(manifest: Manifest, number: int, *, given: Iterable[str]) -> str | None:
-    """Return what became of an input since the build; None if it is as it was. Only given addresses are contacted."""
+    """Return how an input changed since the build; None if it did not. Only given addresses are contacted."""
     recorded = manifest.content.inputs[number]
     try:
         path = input_path(manifest, number, given=given)
@@ -181,7 +181,7 @@ class TokenData:
     """None if it is damaged."""
     documents: Documents | None
     masks: Items | None
-    """Of each token, 1 if it is learned; None for other data than conversations."""
+    """1 for each token that is trained on, otherwise 0; None unless the dataset is instruction data."""
     origin: Origin
     findings: tuple[str, ...]
 
@@ -195,7 +195,7 @@ def open_token_data(detected: DetectedDataset, options: DecodingConfig) -> Token
     """Open a dataset of tokens.
 
     Raises:
-        InputError: If it is a different kind of dataset.
+        InputError: If it is not a dataset of tokens.
         TokenizerError: If the tokenizer that was given cannot be read.
     """
     path = f"{detected.path}{TEXT_SUFFIX}" if detected.kind == "instruction data" else detected.path
@@ -206,7 +206,7 @@ def open_token_data(detected: DetectedDataset, options: DecodingConfig) -> Token
         dataset = PbinDocuments(path) if detected.kind == "pbin" else IndexedDataset(path)
         documents, stem = documents_of(dataset), path.removesuffix(TEXT_SUFFIX)
         if stem != path and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
-            from dsindex.datasets.instruction import open_masked  # loads what texts do not need
+            from dsindex.datasets.instruction import open_masked  # imports modules that texts do not need
 
             masks = open_masked(stem)[1].token_columns()[0]
     except FormatError as error:
@@ -228,7 +228,7 @@ def file_sizes(paths: Iterable[str]) -> dict[str, int]:
     return {path: input_status(path).size_bytes for path in paths if is_stored(path)}
 
 
-# Tokens are decoded one by one, so that it is visible where each begins, as text that cannot control a terminal.
+# Tokens are decoded one by one, to show where each begins.
 
 LONGEST_GROUP = 8
 """Tokens that may make up one character together; a UTF-8 sequence has 4 bytes."""
@@ -237,7 +237,7 @@ _REPLACEMENT = "\ufffd"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """The text of a token, or of several tokens that make up a character only together."""
+    """The text of a token, or of several tokens that only together make up a character."""
 
     ids: tuple[int, ...]
     text: str | None
@@ -245,14 +245,14 @@ class Piece:
 
 
 def cut_pieces(tokenizer: Tokenizer, ids: Sequence[int], *, before: Sequence[int] = ()) -> list[Piece]:
-    """Return the text of each token, as it is within the text of all.
+    """Return the text of each token as it appears in the text of all tokens.
 
-    Tokens are decoded after the piece before them, since the text of many depends on whether something precedes it.
+    Each token is decoded together with the piece before it, since the text of many tokens depends on what precedes.
 
     Args:
         tokenizer: The tokenizer of the ids.
         ids: Tokens.
-        before: Some tokens that precede them.
+        before: Some tokens that precede `ids`.
     """
     pieces: list[Piece] = []
     before = tuple(token for token in before if 0 <= token < tokenizer.vocabulary_size)
@@ -296,7 +296,7 @@ def pieces_of(ids: Sequence[Any], tokenizer: Tokenizer | None, *, before: Sequen
 
 SHARES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 _LARGE = 1 << 16
-"""Lengths from here on are kept one by one: they are few, since each stands for so many tokens."""
+"""Lengths from here on are kept one by one instead of counted, since such long documents are few."""
 EDGES: NDArray[np.int64] = np.unique(np.rint(2.0 ** (np.arange(0, 2 * 63) / 2)).astype(np.int64))
 """Where bins begin: 1, 2, 3, 4, 6, 8, 11, 16, …, two for each doubling."""
 
@@ -320,7 +320,7 @@ class LengthSummary:
     quantiles: dict[str, int]
     """Share as a percentage -> the length that at least this share does not exceed; empty without lengths."""
     bins: tuple[LengthBin, ...] = ()
-    """From the first to the last that has documents, without empty documents."""
+    """From the first to the last bin that has documents; empty documents are in no bin."""
 
 
 def summarize_lengths(blocks: Iterable[NDArray[Any]]) -> LengthSummary:
@@ -336,7 +336,7 @@ def summarize_lengths(blocks: Iterable[NDArray[Any]]) -> LengthSummary:
 
 
 class LengthCounter:
-    """Counts lengths."""
+    """Counts the lengths of documents, block by block."""
 
     def __init__(self) -> None:
         self._small = np.zeros(_LARGE, np.int64)
@@ -351,7 +351,7 @@ class LengthCounter:
         self._small[: len(counts)] += counts
 
     def summary(self) -> LengthSummary:
-        """Return what was counted."""
+        """Return the distribution of all lengths counted so far."""
         lengths = np.concatenate([np.arange(_LARGE), np.sort(np.concatenate(self._large))])
         counts = np.concatenate([self._small, np.ones(len(lengths) - _LARGE, np.int64)])
         below = np.cumsum(counts)

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from dsindex.options.datasets import TraceConfig
 
 MOST_SAMPLES = 100_000
-"""Samples that are traced at once, each of which is held in memory."""
+"""Most samples that are traced at once, since all of them are held in memory."""
 
 
 def run_trace(config: TraceConfig) -> TracedSamples | ConsumedTokens:
-    """Trace what the options ask for.
+    """Trace samples or steps, or count how often tokens were read.
 
     Raises:
-        UsageError: If the steps are too many.
-        InputError: If there is nothing of the kind.
+        UsageError: If too many samples are asked for.
+        InputError: If the path has no samples or steps, or not those that the options name.
         FormatError: If the cache, a manifest or provenance is damaged.
     """
     samples, batch = open_samples(config.cache, split=config.split, prefixes=config.prefix), config.global_batch_size
@@ -100,8 +100,8 @@ def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None
     """Open an index cache without reading all of it, or the packs of instruction data.
 
     Raises:
-        InputError: If the path is neither, or the split has none.
-        FormatError: If they or their data are damaged.
+        InputError: If the path is neither, or the split has no cache.
+        FormatError: If the cache or the packs, or the dataset that they draw from, are damaged.
     """
     detected = detect_dataset(path)
     match = PACKING.fullmatch(detected.path)
@@ -163,7 +163,7 @@ def _require_below(size: int, numbers: NDArray[np.integer], place: str) -> None:
 def tokens_by_times(
     lengths: NDArray[np.int32], documents: NDArray[np.int64], rows: NDArray[np.int64], *, sequence_length: int
 ) -> tuple[int, ...]:
-    """Count the tokens that were the input of no sample, of one, of two, and so on.
+    """Count the tokens that were read as input 0 times, once, twice, and so on.
 
     Args:
         lengths: Tokens of each sequence.

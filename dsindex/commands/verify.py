@@ -1,7 +1,7 @@
-"""`dsindex verify`: functions over pieces of a dataset that return findings, mapped over an executor.
+"""`dsindex verify`: functions that return findings about pieces of a dataset, mapped over an executor.
 
-The structure of a dataset is checked whatever wrote it, and its ids if a vocabulary is known. The digests in its
-manifest cover all else that its files hold.
+The structure is checked whichever program wrote the dataset, and token ids if a vocabulary is known. The digests in the
+manifest cover everything else in the files.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _HINTS = {
     "index cache": "; verify its dataset, with --cache",
 }
 PIECE_TOKENS, CHUNK_TOKENS = 1 << 26, 1 << 21
-"""Tokens that one call reads, and that are held in memory at once."""
+"""Tokens that one call reads, and tokens that it holds in memory at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +91,10 @@ class Check:
 
 
 def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
-    """Verify one dataset: always its structure; the rest as a manifest and options allow.
+    """Verify one dataset: always its structure, and whatever else a manifest and options allow.
 
     Raises:
-        InputError: If it is no such dataset, or `--against-source` or `--cache` asks for a check that is impossible.
+        InputError: If the path is not a dataset to verify, or `--against-source` or `--cache` cannot be checked.
         TokenizerError: If the tokenizer for `--against-source` is not the one that the dataset was made with.
     """
     try:
@@ -137,7 +137,7 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
 
 
 def _read_manifest(detected: DetectedDataset, results: list[CheckResult], notes: list[str]) -> Manifest | None:
-    """Read the manifest; recognise one of another dataset under the same name."""
+    """Read the manifest; ignore, with a note, the manifest of a dataset of another format with the same name."""
     try:
         manifest = read_manifest(detected.prefix)
     except FormatError as error:
@@ -152,7 +152,7 @@ def _read_manifest(detected: DetectedDataset, results: list[CheckResult], notes:
 def _read_structure(
     detected: DetectedDataset, manifest: Manifest | None, results: list[CheckResult]
 ) -> DatasetCounts | None:
-    """Check every entry of the index against the tokens; return no counts of a damaged one."""
+    """Check every entry of the index against the tokens; return None if the index is damaged."""
     counts, findings = None, list[str]()
     try:
         dataset: IndexedDataset | PbinDocuments
@@ -212,7 +212,7 @@ def _require_idx(prefix: str) -> None:
 
 
 def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, place: str) -> Iterator[CheckResult]:
-    """Run checks, all pieces side by side."""
+    """Run checks, with all pieces in parallel."""
     if total := sum(len(check.pieces) for check in checks):
         reporter.stage("verify", total=total, unit="blocks")
 
@@ -223,7 +223,7 @@ def _run(checks: Sequence[Check], executor: Executor, reporter: Reporter, *, pla
     )
     results = run_in_order(executor, calls)
 
-    def next_result() -> Any:  # noqa: ANN401 - of the check's function
+    def next_result() -> Any:  # noqa: ANN401 - a result of the check's function
         reporter.advance(1)
         return next(results)
 
@@ -258,7 +258,7 @@ def _checks_of_content(
 
 
 def find_foreign_id(detected: DetectedDataset, begin: int, end: int, vocabulary_size: int) -> list[str]:
-    """Find the first of the tokens [begin, end) that is in no vocabulary of this size."""
+    """Find the first of the tokens [begin, end) whose id is outside a vocabulary of this size."""
     documents = open_documents(detected)
     for first in range(begin, end, CHUNK_TOKENS):
         tokens = np.asarray(documents.tokens[first : min(first + CHUNK_TOKENS, end)])
@@ -270,7 +270,7 @@ def find_foreign_id(detected: DetectedDataset, begin: int, end: int, vocabulary_
 
 
 def _check_digest(path: str, file: StoredFile) -> Check:
-    """Compare a file with its size and digest in the manifest, the blocks side by side."""
+    """Return the check of a file against its size and digest in the manifest; a piece is one block of the file."""
     size_bytes = input_status(path).size_bytes if is_stored(path) else None
     begins = range(0, file.size_bytes, DIGEST_BLOCK_BYTES) if size_bytes == file.size_bytes else ()
     return Check(
@@ -288,7 +288,7 @@ def digest_piece(path: str, begin: int, end: int) -> list[bytes]:
 
 
 def judge_digest(path: str, file: StoredFile, size_bytes: int | None, pieces: Iterable[list[bytes]]) -> Iterator[str]:
-    """Yield what is wrong with a file by its size, None if it is missing, and the digests of its blocks."""
+    """Yield findings about a file, given its size (None if it is missing) and the digests of its blocks."""
     digest = combine_digests(chain.from_iterable(pieces))
     if size_bytes != file.size_bytes:
         found = "there is no regular file" if size_bytes is None else f"it has {size_bytes} bytes"
@@ -301,14 +301,14 @@ SHARD_BYTES = 32 << 20
 """Text that is tokenized by one call."""
 
 
-# Another dataset: token types and formats may differ. Both are read once, up to the first difference.
+# Comparison with another dataset; token types and formats may differ. Both are read once, up to the first difference.
 
 
 def find_difference(path: str, other_path: str) -> list[str]:
-    """Return a sentence about the first document in which two datasets differ; nothing if all are the same.
+    """Return a sentence about the first document in which two datasets differ; nothing if they are equal.
 
     Raises:
-        InputError: If one is not there.
+        InputError: If a path is not a .bin and .idx or a .pbin.
     """
     both = [detect_dataset(each) for each in (path, other_path)]
     for detected, given in zip(both, (path, other_path), strict=True):
@@ -349,7 +349,7 @@ def first_difference(one: Documents, other: Documents) -> tuple[int, str] | None
 
 
 def _first_unequal_length(one: Documents, other: Documents) -> tuple[int, int]:
-    """Return the first document that only one dataset has, or of another length in each; and where it begins."""
+    """Return the first document that differs in length, or that only one dataset has, and where it begins."""
     number = begin = 0
     for own, others in zip(one.lengths(), other.lengths(), strict=False):  # in blocks of the same size, but the last
         size = min(len(own), len(others))
@@ -373,7 +373,8 @@ def _tell_line(detected: DetectedDataset, documents: Documents, number: int) -> 
     return None if source is None else f"{source.path}, line {source.line:,}"
 
 
-# The source: a shard's first document is the number of rows before it in the provenance, so any can be made again.
+# Comparison with the source. The number of a shard's first document is the number of provenance rows before the shard,
+# so any shard can be made again without those before it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,10 +386,10 @@ class SourceShards:
     tasks: Sequence[ShardTask]
 
     def choose(self, num_documents: int, *, share: float) -> tuple[str, list[tuple[Any, ...]]]:
-        """Choose the shards to make again, by a hash of their numbers, which is the same every time and everywhere.
+        """Choose the shards to make again by a hash of their numbers, so that every run chooses the same ones.
 
         Returns:
-            How many they are, and the arguments of `compare_shard` for each.
+            How many shards were chosen, in words, and the arguments of `compare_shard` for each.
 
         Raises:
             FormatError: If the provenance is damaged.
@@ -420,7 +421,7 @@ def open_source(detected: DetectedDataset, manifest: Manifest | None, config: Ve
     content, options = manifest.content, manifest.content.options
     tokenizer = load_recorded(prefix, manifest, given=config.tokenizer_model)
     set_aside = options.on_bad_record == "quarantine" and any(file.quarantined != 0 for file in content.inputs)
-    # Texts on which the reference fails are no problem for gigatoken, and would be documents now.
+    # gigatoken would make documents of texts that were quarantined because the reference failed on them.
     is_by_reference = manifest.run.engine is not None and manifest.run.engine.name == tokenizer.library
     engine = "reference" if set_aside and is_by_reference and config.engine == "auto" else config.engine
     return SourceShards(
@@ -478,7 +479,7 @@ def _first_documents(provenance: str, tasks: Sequence[ShardTask]) -> list[int]:
 
 
 def _selection_of(prefix: str, manifest: Manifest) -> Selection | None:
-    """Return what a dataset was made from, as its first output; None if it was not made from records.
+    """Return the selection of texts from records for the dataset, as first output; None if it has no records.
 
     Raises:
         InputError: If the dataset was made from conversations, or a jq program in the manifest does not compile.
@@ -506,10 +507,10 @@ def _selection_of(prefix: str, manifest: Manifest) -> Selection | None:
 
 
 def _find_inputs(prefix: str, manifest: Manifest, contact: Sequence[str]) -> list[InputFile]:
-    """Find the inputs by their paths as given, or else their absolute paths, and compare them with the manifest.
+    """Find the inputs at their paths as given or at their absolute paths, and compare them with the manifest.
 
     Raises:
-        InputError: If one is missing, changed, or was standard input; or is at an address that was not confirmed.
+        InputError: If an input is missing, changed, was standard input, or is at an address that was not confirmed.
     """
     found = []
     for number, recorded in enumerate(manifest.content.inputs):

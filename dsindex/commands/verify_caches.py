@@ -3,7 +3,7 @@
 A document index must contain every sequence of its part once per epoch, a shuffle index must be a permutation, and a
 sample index must step through the tokens by the sequence length. Arrays are read in chunks; multisets are compared by
 the sums of a 64-bit mix of their items, which miss damage with a probability of 1 in 2**64. Caches of dsindex are
-compared with the digests in their records instead, and the dataset with what is recorded of it.
+compared with the digests in their records instead, and the dataset with its recorded fingerprint.
 
 Source of the rules: docs/formats.md, section 2.
 """
@@ -50,16 +50,16 @@ def list_caches(folder: str) -> list[str]:
 
 
 def is_cache_of(description: str, prefix: str) -> bool:
-    """Tell whether a description names a dataset, by its path or at least by the last part of it."""
+    """Tell whether a description names a dataset, by its path or at least by the last part of its path."""
     try:
         described = read_description(description)
-    except FormatError:  # verify_cache says what is wrong with it
+    except FormatError:  # verify_cache reports the damage
         return True
     return any(_leads_to(part["dataset_path"], prefix) for part in dataset_parts(described))
 
 
 def read_blend(path: str, described: Mapping[str, Any]) -> tuple[list[int], list[float]]:
-    """Return the samples that a blend draws of each dataset, and their weights.
+    """Return the samples that a blend draws from each dataset, and the weights of the datasets.
 
     Raises:
         FormatError: If its dataset index names other datasets, or not every dataset has a weight.
@@ -87,7 +87,7 @@ def verify_cache(description: str, prefix: str) -> list[str]:
 
 
 def _leads_to(path: str, prefix: str) -> bool:
-    """Tell whether a path of a description is this dataset's; data of another machine is known by its name."""
+    """Tell whether a description's path leads to a dataset; a path of another machine only has to have its name."""
     if os.path.abspath(path) == os.path.abspath(prefix):
         return True
     try:
@@ -146,7 +146,7 @@ def part_of(description: str, described: Mapping[str, Any], num_sequences: int) 
 
 
 def _check_repeats(items: NDArray[Any], what: str, begin: int, end: int) -> Iterator[str]:
-    """Check that an index has the items [begin, end), each as often as the others: once per epoch."""
+    """Check that an index has each of the items [begin, end) once per epoch."""
     epochs, rest = divmod(len(items), max(1, end - begin))
     if rest or (epochs == 0) != (begin == end):
         yield f"{len(items)} entries are no whole number of epochs of {end - begin} {what}s"
@@ -184,7 +184,7 @@ def _check_samples(
             tokens = ends[at] - own[at] + offsets
             wrong = outside | (tokens != (row + np.arange(len(inside))) * length)
             if len(inside) and row + len(inside) == len(samples) and not outside[-1]:
-                # A kept partial sample ends with the tokens, or one before, which inputs and labels share.
+                # A kept partial sample ends at the end of the tokens, or one before it for the extra token.
                 rest = (int(ends[-1]) - int(tokens[-1])) if first + len(own) == len(documents) else -1
                 wrong[-1] &= rest not in {0, 1} or tokens[-1] > (len(samples) - 1) * length
             if wrong.any():

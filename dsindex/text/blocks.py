@@ -1,7 +1,7 @@
 """Blocks of records: the wanted values of consecutive lines as columns, the bad records, and samples.
 
-A value is a text or a list of texts; or, with token ids, a list of ids from 0 to below the size of the vocabulary, or a
-list of such lists. Nothing is converted: `1.0` and `true` are not ids.
+A value is a text or a list of texts; or, with token ids, a list of ids in [0, vocabulary size), or a list of such
+lists. Nothing is converted: `1.0` and `true` are not ids.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Column:
 
     @classmethod
     def of(cls, values: Sequence[Any], *, holds_ids: bool = False) -> Column:
-        """Return the column of these values, one for each record: items or lists of items."""
+        """Make the column from one value per record: an item or a list of items."""
         if not holds_ids and list not in set(map(type, values)):
             return cls(items=values, counts=None)
-        inner = [(value or [0])[0] if holds_ids else value for value in values]  # no ids are one sequence
+        inner = [(value or [0])[0] if holds_ids else value for value in values]  # an empty list of ids is one sequence
         lists = [value if isinstance(each, list) else [value] for value, each in zip(values, inner, strict=True)]
         return cls(items=list(chain.from_iterable(lists)), counts=np.fromiter(map(len, lists), np.int64, len(lists)))
 
@@ -50,7 +50,7 @@ class Column:
         return bool(self.items) and isinstance(self.items[0], list)
 
     def keep(self, kept: NDArray[np.bool_]) -> Column:
-        """Return the column of some of the records."""
+        """Return the column of the kept records."""
         kept_items = kept if self.counts is None else np.repeat(kept, self.counts)
         counts = None if self.counts is None else self.counts[kept]
         return Column(items=list(compress(self.items, kept_items.tolist())), counts=counts)
@@ -66,7 +66,7 @@ class Column:
         return (self.items[begin:end] for begin, end in pairwise(starts_of(self.counts).tolist()))
 
     def sizes(self) -> NDArray[np.int64]:
-        """Return the size of each record's values, of texts in UTF-8, of ids 4 bytes each; shape [records]."""
+        """Return the size of each record's values, shape [records]: UTF-8 bytes of texts, 4 bytes per token id."""
         is_plain = self.holds_ids or all(map(str.isascii, self.items))
         sizes = np.fromiter(map(len, self.items if is_plain else map(str.encode, self.items)), np.int64)
         sizes *= 4 if self.holds_ids else 1
@@ -85,30 +85,30 @@ class BadRecord:
     """The line as stored in the file, excluding the newline, cut at the limit."""
     reason: str
     part: int = 0
-    """Number of the part, where several are read together."""
+    """Number of the part, if several parts are read together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBlock:
-    """Consecutive lines, in order; a line that is no record is blank, bad or filtered."""
+    """The records of consecutive lines, in order; all other lines are blank, bad or filtered."""
 
     num_lines: int
     blank: NDArray[np.int64]
-    """Number of each blank line's part, shape [blank lines]."""
+    """Number of the part of each blank line, shape [blank lines]."""
     offsets: NDArray[np.int64]
     """Byte offset in the file of each record's line, shape [records]."""
     lines: NDArray[np.int64]
     """Line number of each record, counted from 0 at the start of the part, shape [records]."""
     parts: NDArray[np.int64]
-    """Number of each record's part among those that are read together, shape [records]."""
+    """Number of the part of each record, shape [records]."""
     columns: dict[str, Column]
     """The texts or token ids of each wanted key; all columns have the same records."""
     bad: tuple[BadRecord, ...]
     """Bad records, in file order; they are in no column."""
     text_bytes: int = 0
-    """Size of its lines in the text, with newlines; of rows of a table, of their texts."""
+    """Size of what was read: its lines with newlines, or the texts of its table rows."""
     read_line: Callable[[int, int], bytes] = lambda _part, _line: b""
-    """Returns a line by the numbers of its part and of the line."""
+    """Returns the bytes of a line, given the numbers of its part and line."""
 
 
 def describe_long_line(num_bytes: int, limit: int) -> str:
@@ -117,7 +117,7 @@ def describe_long_line(num_bytes: int, limit: int) -> str:
 
 
 def find_id_fault(value: object, vocabulary_size: int) -> str | None:
-    """Describe the first value that is no token id; None if all are.
+    """Describe the first value that is not a token id; None if all are.
 
     >>> find_id_fault([1, 7], 8), find_id_fault([[1], []], 8)
     (None, None)
@@ -146,7 +146,7 @@ def _shown(value: object) -> str:
 
 
 def keep_records(block: RecordBlock, kept: NDArray[np.bool_]) -> RecordBlock:
-    """Return a block with a part of its records; the others are in none of its counts."""
+    """Return a block with only the kept records; the rest count as filtered."""
     return replace(
         block,
         offsets=block.offsets[kept],
@@ -157,7 +157,7 @@ def keep_records(block: RecordBlock, kept: NDArray[np.bool_]) -> RecordBlock:
 
 
 def mark_bad(block: RecordBlock, reasons: Mapping[int, str]) -> RecordBlock:
-    """Return a block in which some records, by number, are bad ones."""
+    """Return a block in which the records with these numbers are bad."""
     bad = list(block.bad)
     for number, reason in reasons.items():
         line, part = int(block.lines[number]), int(block.parts[number])
@@ -171,21 +171,21 @@ def mark_bad(block: RecordBlock, reasons: Mapping[int, str]) -> RecordBlock:
     return replace(keep_records(block, kept), bad=tuple(bad))
 
 
-# Samples: a share of the records, chosen by a hash of their values. So the choice depends on nothing else: not on the
-# input, the position in it, or how the input is stored. A larger share keeps all records of a smaller one.
+# Samples: a share of the records, chosen by a hash of their values, so that the choice does not depend on the input,
+# the position in it, or how the input is stored. A larger share keeps all records of a smaller one.
 
 HASH_SEED = 0x64_73_69_6E_64_65_78
-"""Makes the choice of a sample independent of other choices by XXH3-64 of the text."""
+"""Makes the choice of a sample independent of other uses of XXH3-64 on the same text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The records whose hashes are in a range, as shares of all hashes, and the decimals they print as."""
+    """The records with hashes in [low, high), as shares of all hashes; bounds are exact decimals, as they print."""
 
     low: float = 0.0
     high: float = 1.0
     prefix: str = ""
-    """What stands before the key in the name of their dataset."""
+    """What precedes the key in the name of their dataset."""
 
     def holds(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Tell which records are in the sample, shape [records]."""
@@ -198,10 +198,10 @@ ALL_RECORDS = Sample()
 
 
 def sample_records(block: RecordBlock, samples: Sequence[Sample]) -> RecordBlock:
-    """Return a block with its records that are in a sample.
+    """Return a block with the records that are in any of the samples.
 
     Args:
-        block: The records; bad ones stay.
+        block: The records; bad records are kept.
         samples: The samples.
     """
     if tuple(samples) == (ALL_RECORDS,) or not len(block.offsets):
@@ -212,10 +212,10 @@ def sample_records(block: RecordBlock, samples: Sequence[Sample]) -> RecordBlock
 
 
 def hash_records(block: RecordBlock) -> NDArray[np.uint64]:
-    """Return the hash of each record, shape [records]: the sum of its keys' hashes, in any order, modulo 2**64.
+    """Return the hash of each record, shape [records]: the sum of its keys' hashes modulo 2**64, in any order of keys.
 
-    A key's hash is XXH3-64 of its text in UTF-8; for a list of any other length than 1, XXH3-64 of its texts' hashes,
-    8 bytes each. Of token ids, the ids are hashed, 4 bytes each, in place of the text.
+    A key's hash is XXH3-64 of its UTF-8 text; for a list whose length is not 1, XXH3-64 of its texts' hashes, 8 bytes
+    each. Token ids are hashed instead of a text, 4 bytes each.
     """
     total = np.zeros(len(block.offsets), np.uint64)
     for column in block.columns.values():

@@ -1,9 +1,9 @@
-"""Texts to token ids: one call for a block, by gigatoken or by the library that defines the tokenizer's format.
+"""Encode texts as token ids: one call per block, by gigatoken or by the library that defines the tokenizer's format.
 
-gigatoken returns the tokens of one text as an array, but of many texts as an awkward array, lists or padded rows. So
-texts are joined by a special token of the tokenizer and encoded as one: text is split at special tokens before all
-else. They are passed as a BytesSource, since gigatoken imports awkward to look at a list: 0.3 s of CPU time. A block is
-so small that gigatoken encodes it in the calling thread; it holds no lock meanwhile.
+gigatoken returns the tokens of one text as an array, but those from many texts as an awkward array, lists or padded
+rows. So texts are joined by a special token of the tokenizer and encoded as one: a text is split at special tokens
+before anything else. They are passed as a BytesSource, since gigatoken imports awkward (0.3 s of CPU time) to examine a
+list. A block is so small that gigatoken encodes it in the calling thread; it holds no lock meanwhile.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ EngineName = Literal["gigatoken", "tokenizers", "sentencepiece", "tiktoken"]
 Separator: TypeAlias = tuple[str, int]
 """A special token and its id."""
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""First and last code points, both included."""
+"""Ranges of code points: first and last, both included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FastEngine:
-    """How gigatoken encodes for a tokenizer."""
+    """Settings for encoding with gigatoken."""
 
     version: str
     prefix: tuple[int, ...] = ()
@@ -52,11 +52,11 @@ class FastEngine:
     suffix: tuple[int, ...] = ()
     """Tokens added after every text."""
     differing: Ranges = ()
-    """Code points: a text that contains one is encoded by the reference."""
+    """Code points on which gigatoken differs; the reference encodes every text that contains one."""
     apart: tuple[str, ...] = ()
-    """Strings: a text that contains one is encoded by the reference, too."""
+    """Strings on which gigatoken differs; the reference encodes every text that contains one."""
     separator: Separator | None = None
-    """A token between texts that are encoded as one; None to encode each by itself."""
+    """Token between texts that are encoded as one; None to encode each text by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +71,16 @@ class Engine:
     fast: FastEngine | None = None
     """None if the reference encodes all texts."""
     reason: str = ""
-    """Why gigatoken is not used; empty if it is, or if the reference was asked for."""
+    """Why gigatoken is not used; empty if it is used, or if the user chose the reference."""
 
     @property
     def name(self) -> EngineName:
-        """The package that encodes most texts."""
+        """Name of the package that encodes most texts."""
         return self.reference if self.fast is None else "gigatoken"
 
     @property
     def version(self) -> str:
-        """The version of that package."""
+        """Version of the package that encodes most texts."""
         return self.reference_version if self.fast is None else self.fast.version
 
     def describe(self) -> str:
@@ -91,7 +91,7 @@ class Engine:
         return f"gigatoken {self.version}, and with {reference} where the two can differ"
 
     def describe_fallback(self) -> str | None:
-        """Return why the fast engine is not used and what that costs; None if it is used, or another was asked for."""
+        """Return why gigatoken is not used and what that costs; None if it is used or the user chose the reference."""
         costs = f"{self.name} encodes, and not gigatoken, which is up to fifty times as fast"
         return f"{costs}: {self.reason}" if self.reason else None
 
@@ -101,26 +101,26 @@ class TokenBatch:
     """The tokens of D texts, one after the other."""
 
     spaced: NDArray[np.uint32]
-    """Token ids; after each text's ids a place for an EOD, which holds any token. Shape [T + D]."""
+    """Ids of each text, then one slot for an EOD, which holds any value until then. Shape [T + D]."""
     lengths: NDArray[np.int64]
     """Number of tokens of each text, shape [D]; they add up to T."""
     texts_per_record: NDArray[np.int64] | None = None
     """Number of texts of each record; None if each record has one."""
     text_bytes: int = 0
-    """Size of the texts in UTF-8, where they were encoded."""
+    """UTF-8 size of the encoded texts; 0 if unknown."""
 
     @classmethod
     def of(
         cls, rows: Sequence[Sequence[int]], *, texts_per_record: NDArray[np.int64] | None = None, text_bytes: int = 0
     ) -> TokenBatch:
-        """Return the batch of the tokens of each text."""
+        """Make a batch from the tokens of each text."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         spaced = np.fromiter(itertools.chain.from_iterable((*row, 0) for row in rows), np.uint32)
         return cls(spaced=spaced, lengths=lengths, texts_per_record=texts_per_record, text_bytes=text_bytes)
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """Index of the place after each text, shape [D].
+        """Index of the slot after each text, shape [D].
 
         >>> TokenBatch.of([[5, 6], [], [7]]).places
         array([2, 3, 5])
@@ -138,7 +138,7 @@ class TokenBatch:
         return [self.spaced[end - size : end] for end, size in zip(self.places.tolist(), sizes, strict=True)]
 
     def keep(self, kept: NDArray[np.bool_]) -> TokenBatch:
-        """Return the tokens of some of the records."""
+        """Return the tokens of the kept records."""
         counts = self.texts_per_record
         texts = kept if counts is None else np.repeat(kept, counts)
         return TokenBatch(
@@ -149,11 +149,10 @@ class TokenBatch:
 
 
 def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tuple[RecordBlock, dict[str, TokenBatch]]:
-    """Encode the texts of all columns; token ids are returned as they are.
+    """Encode the texts of all columns; token ids are returned unchanged.
 
     Returns:
-        The block, in which the records with a text on which the tokenizer's library fails are bad ones, and its tokens
-        by key.
+        The block, and its tokens by key. Records with a text on which the tokenizer's library fails are bad there.
     """
     encoded: dict[str, TokenBatch] = {}
     reasons: dict[int, str] = {}
@@ -170,7 +169,7 @@ def encode_block(block: RecordBlock, tokenizer: Tokenizer, engine: Engine) -> tu
 
 
 def _by_record(column: Column, reasons: Mapping[int, str]) -> dict[int, str]:
-    """Return the reason of the first text of each record that has one."""
+    """Return for each record the reason of its first text that has one."""
     if column.counts is None:
         return dict(reasons)
     records = np.searchsorted(np.cumsum(column.counts), list(reasons), side="right").tolist()
@@ -178,7 +177,7 @@ def _by_record(column: Column, reasons: Mapping[int, str]) -> dict[int, str]:
 
 
 def encode_leniently(encoder: Encoder, texts: Sequence[str]) -> tuple[TokenBatch, Sequence[str]]:
-    """Encode texts for a sample; return their tokens and the texts, without those on which the library fails."""
+    """Encode texts of a sample; return the tokens, and the texts without those on which the library fails."""
     try:
         return encoder.encode(texts), texts
     except UnencodableError as error:
@@ -187,17 +186,17 @@ def encode_leniently(encoder: Encoder, texts: Sequence[str]) -> tuple[TokenBatch
 
 
 CACHE_BYTES_PER_THREAD = 256 << 20
-"""Growth after which gigatoken's object is rebuilt: it has a cache for each thread, and never forgets a word. Its
-authors measured that this limit costs 3.5 % of time, and a quarter of it 20 %."""
+"""Memory growth after which gigatoken's object is rebuilt: it caches words for each thread, and never removes one.
+Its authors measured that this limit costs 3.5 % of time, and a quarter of it 20 %."""
 CACHED_PER_BYTE = 10
-"""Most bytes by which the caches grow with a byte of text: 20 MB of random words take 190 MB."""
+"""Most bytes of cache growth per byte of text: 20 MB of random words take 190 MB."""
 
 
 class Encoder:
     """Encodes texts as tokens, in the calling thread; threads may share it.
 
-    With gigatoken, a text with a code point on which it can differ is encoded by the reference, and the fixed tokens of
-    the post-processor are added afterwards. Results do not depend on what was encoded before.
+    With gigatoken, a text with a code point on which the libraries differ is encoded by the reference, and the
+    post-processor's fixed tokens are added afterwards. Results do not depend on what was encoded before.
     """
 
     def __init__(self, tokenizer: Tokenizer, engine: Engine) -> None:
@@ -210,13 +209,13 @@ class Encoder:
         self._text_bytes = 0
         self._resident_when_built = 0
         self._spare_bytes: float = 0
-        """Growth that the memory at hand allows."""
+        """Memory growth that the free memory allows."""
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Encode texts, each on its own; special-token strings in a text become special tokens.
 
         Raises:
-            UnencodableError: If the library fails on some of them.
+            UnencodableError: If the library fails on some texts.
         """
         return encode_all(self._encode, texts, self._tokenizer)
 
@@ -236,7 +235,7 @@ class Encoder:
         return replace(_with_added(batch, fast.prefix, fast.suffix), text_bytes=text_bytes)
 
     def _encode_fast(self, encoded_texts: Sequence[bytes], separator: Separator | None) -> TokenBatch:
-        """Encode texts in UTF-8: as one, in which a separator follows each; each by itself if that is not possible."""
+        """Encode UTF-8 texts: joined as one if a separator allows it, otherwise each by itself."""
         from gigatoken.gigatoken_rs import BytesSource, PadTruncate
 
         backend = self._open_gigatoken(sum(map(len, encoded_texts)))
@@ -246,18 +245,18 @@ class Encoder:
             [ids], _ = backend.encoder.encode_batch_padded(source, PadTruncate(0), parallel=True)
             ids = backend.rotate(ids)
             places = np.flatnonzero(ids == number)
-            if len(places) == len(encoded_texts):  # no text has some of its own
-                ids[places] = 0  # a separator of ours is not in the vocabulary
+            if len(places) == len(encoded_texts):  # otherwise some text contains the separator
+                ids[places] = 0  # TEXT_SEPARATOR is not in the vocabulary
                 return TokenBatch(spaced=ids, lengths=np.diff(places, prepend=-1) - 1)
         batch = TokenBatch.of(backend.encoder.encode_batch_list(BytesSource(list(encoded_texts)), parallel=True))
         return replace(batch, spaced=backend.rotate(batch.spaced))
 
     def _open_gigatoken(self, num_bytes: int) -> Backend:
-        """Return the object for a call, after rebuilding it if that is due."""
+        """Return gigatoken's object, rebuilt if its caches have grown too large."""
         with self._lock:
             growth = min(resident_bytes() - self._resident_when_built, CACHED_PER_BYTE * self._text_bytes)
             allowed = min(CACHE_BYTES_PER_THREAD * len(self._threads), self._spare_bytes)
-            if self._gigatoken is None or growth > allowed:  # other parts of the process grow as well
+            if self._gigatoken is None or growth > allowed:  # the process also grows for other reasons
                 self._gigatoken = None  # frees the old tables before new ones are made, unless a call still uses them
                 self._gigatoken = load_gigatoken(self._tokenizer)
                 self._threads, self._text_bytes, self._resident_when_built = set(), 0, resident_bytes()
@@ -281,7 +280,7 @@ make_encoder = lru_cache(maxsize=4)(Encoder)
 
 
 def _with_added(batch: TokenBatch, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> TokenBatch:
-    """Insert fixed tokens before and after each text."""
+    """Insert the prefix and suffix tokens around each text."""
     if not prefix and not suffix:
         return batch
     number, places = len(batch.lengths), batch.places
@@ -299,9 +298,9 @@ def resident_bytes() -> int:
         return 0
 
 
-# A tokenizer of any format in gigatoken, whose own loaders read a tokenizer.json, ranks of tiktoken and SentencePiece
-# models. What they leave out is added here: ids that do not begin at 0, symbols of SentencePiece that mean nothing in a
-# text, and a separator for texts that are encoded as one.
+# Load a tokenizer of any format into gigatoken, whose own loaders read a tokenizer.json, tiktoken ranks and
+# SentencePiece models. What these lack is added here: ids that do not begin at 0, SentencePiece symbols that have no
+# meaning in a text, and a separator for texts that are encoded as one.
 
 
 class Unsuitable(Exception):
@@ -309,10 +308,10 @@ class Unsuitable(Exception):
 
 
 def require_dense(num_ids: int, num_tokens: int) -> None:
-    """Refuse ids far beyond the number of tokens, since gigatoken allocates by the largest id.
+    """Refuse ids far beyond the number of tokens, since gigatoken allocates memory up to the largest id.
 
     Raises:
-        Unsuitable: If there are more than 2**18 ids, and 16 for each token.
+        Unsuitable: If there are more than 2**18 ids, and more than 16 per token.
     """
     if num_ids > max(1 << 18, 16 * num_tokens):
         raise Unsuitable(f"its ids have holes: {num_ids:,} ids for {num_tokens:,} tokens")
@@ -320,14 +319,14 @@ def require_dense(num_ids: int, num_tokens: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """gigatoken's object for a tokenizer, whose ids are rotated: the tokenizer's id is (id + offset) % size."""
+    """gigatoken's object for a tokenizer. Its ids are rotated: the tokenizer's id is (id + offset) % size."""
 
     encoder: Any
     offset: int = 0
     size: int = 0
 
     def rotate(self, ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """Return the tokenizer's ids for gigatoken's."""
+        """Convert gigatoken's ids to the tokenizer's ids."""
         return (ids + np.uint32(self.offset)) % np.uint32(self.size) if self.offset else ids
 
 
@@ -342,7 +341,7 @@ def load_gigatoken(tokenizer: Tokenizer) -> Backend:
     return Backend(gigatoken.Tokenizer.from_json(content).backend)
 
 
-# Ranks of tiktoken: gigatoken wants them from 0 on, without holes, and knows the patterns by name.
+# tiktoken ranks: gigatoken requires ranks from 0 on, without holes, and knows patterns by name.
 
 SCHEMES = {
     R50K_PATTERN: "gpt2",
@@ -351,14 +350,14 @@ SCHEMES = {
     PATTERNS["llama3"][0]: "olmo3",
     PATTERNS["nemotron"][0]: "nemotron",
 }
-"""gigatoken's names of the patterns that were compared."""
+"""Pattern → gigatoken's name, for the patterns that were compared."""
 
 
 def check_ranks(encoding: TiktokenEncoding) -> str:
-    """Return gigatoken's name of the pattern of an encoding.
+    """Return gigatoken's name for the pattern of an encoding.
 
     Raises:
-        Unsuitable: If gigatoken cannot load it.
+        Unsuitable: If gigatoken cannot load the encoding.
     """
     if encoding.pattern not in SCHEMES:
         raise Unsuitable("its pattern is not among those that were compared")
@@ -383,10 +382,10 @@ def _load_ranks(encoding: TiktokenEncoding) -> Backend:
     return Backend(loaded.backend, offset, size)
 
 
-# SentencePiece models of BPE with byte fallback: gigatoken makes a tokenizer.json of them.
+# SentencePiece BPE models with byte fallback: gigatoken converts them to a tokenizer.json.
 
 TEXT_SEPARATOR = "\U000fd51d<between two texts>\U000fd51e"
-"""A string that no text has; if one does, the reference encodes it."""
+"""A string that texts do not contain; the reference encodes any text that does."""
 SPACE_MARK = "▁"
 REPLACE_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
 PREPEND_SPACE = {"type": "Prepend", "prepend": SPACE_MARK}
@@ -396,13 +395,14 @@ _MOST_APART = 64
 
 @lru_cache(maxsize=2)
 def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]:
-    """Return the tokenizer.json by which gigatoken encodes as sentencepiece does, with TEXT_SEPARATOR as its last id.
+    """Return the tokenizer.json with which gigatoken encodes as sentencepiece does, with TEXT_SEPARATOR as its last id.
 
-    Control symbols mean nothing in a text. User-defined symbols are found in it, marks for spaces among them; but
-    gigatoken would add a space after each if it adds one before a text.
+    Control symbols have no meaning in a text. User-defined symbols are recognized in it, including marks for spaces. If
+    a model adds a space before a text, gigatoken would also add one after each symbol, so the reference encodes texts
+    with symbols.
 
     Returns:
-        The tokenizer.json, and the strings whose texts are left to the reference.
+        The tokenizer.json, and strings: the reference must encode every text that contains one.
 
     Raises:
         Unsuitable: If gigatoken would not encode as sentencepiece does.
@@ -431,7 +431,7 @@ def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]
     merged = [number for number in numbers if len(pieces[number]) > 1 and pieces[number] in normal]
     scores = [processor.get_score(number) for number in merged if pieces[number].strip(SPACE_MARK)]
     scores += {processor.get_score(number) for number in merged if not pieces[number].strip(SPACE_MARK)}
-    if len(set(scores)) < len(scores):  # of runs of marks the longest is merged first, with equal scores as well
+    if len(set(scores)) < len(scores):  # runs of marks may have equal scores: the longest run is merged first
         raise Unsuitable("two of its pieces have the same score")
     merges = document["model"]["merges"]
     document["model"]["merges"] = [pair for pair in merges if {*pair, "".join(pair)} <= normal]
@@ -443,10 +443,10 @@ def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]
     return msgspec.json.encode(document), (TEXT_SEPARATOR, *apart)
 
 
-# The reference of each tokenizer: the library that defines its format, which is right by definition.
+# The reference of each tokenizer: the library that defines its format, and is therefore correct.
 
 TEXTS_PER_CALL = 32
-"""Texts per call of `tokenizers`, which takes twice the memory and a third longer for a whole block."""
+"""Texts per call of `tokenizers`; with a whole block per call, it takes twice the memory and a third longer."""
 
 _T = TypeVar("_T")
 
@@ -454,14 +454,14 @@ _T = TypeVar("_T")
 def encode_by_reference(tokenizer: Tokenizer, texts: Sequence[str], *, add_special_tokens: bool) -> list[Sequence[int]]:
     """Encode texts, each on its own, with the tokenizer's own library.
 
-    As in Megatron, sentencepiece adds nothing around a text, and tiktoken makes special tokens of those in a text. For
-    `tokenizers`, TOKENIZERS_PARALLELISM is set to false in the process unless it is set already: with
-    RAYON_NUM_THREADS=1 instead, all threads would wait for one.
+    As in Megatron, sentencepiece adds nothing around a text, and tiktoken turns special-token strings in a text into
+    special tokens. For `tokenizers`, TOKENIZERS_PARALLELISM is set to false in the process unless it is already set:
+    with RAYON_NUM_THREADS=1 instead, all threads would wait for one.
 
     Args:
         tokenizer: The tokenizer.
         texts: The texts.
-        add_special_tokens: Run the post-processor, if the format has one.
+        add_special_tokens: Whether to run the post-processor, if the format has one.
 
     Returns:
         The token ids of each text.
@@ -487,14 +487,14 @@ def _call_library(tokenizer: Tokenizer, texts: Sequence[str], *, add_special_tok
 
 
 def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], tokenizer: Tokenizer) -> _T:
-    """Encode texts in one call; if the library fails, find out on which of them.
+    """Encode texts in one call; if the library fails, find the texts on which it fails.
 
-    It is asked about each text alone, and not about halves: a text can take it seconds before it fails.
+    It is tried with each text alone, without bisection: the library can take seconds for a text before it fails.
 
     Args:
         encode: Calls the library.
         texts: The texts.
-        tokenizer: Whose library it is.
+        tokenizer: The tokenizer, for messages.
 
     Raises:
         UnencodableError: If the library fails on some of the texts.
@@ -522,7 +522,7 @@ def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], toke
 
 @lru_cache(maxsize=8)
 def _members(ranges: Ranges) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return whether each code point is a member, and whether one has these two first bytes, as a big-endian number."""
+    """Return which code points are in the ranges, and which first two UTF-8 bytes (big-endian) they have."""
     members, pairs = np.zeros(0x110000, np.bool_), np.zeros(1 << 16, np.bool_)
     for first, last in ranges:
         members[first : last + 1] = True
@@ -531,11 +531,11 @@ def _members(ranges: Ranges) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 
 
 def find_texts(texts: Sequence[str], encoded_texts: Sequence[bytes], ranges: Ranges) -> list[int]:
-    """Return the numbers of the texts that contain a code point outside ASCII that is in a range, ascending.
+    """Return the numbers of the texts that contain a non-ASCII code point in one of the ranges, ascending.
 
     Args:
         texts: The texts.
-        encoded_texts: The same in UTF-8.
+        encoded_texts: The same texts in UTF-8.
         ranges: The code points.
     """
     numbers = [number for number, text in enumerate(texts) if not text.isascii()]

@@ -1,13 +1,13 @@
 """Choose the engine that encodes: once, in the driver, from the tokenizer and the installed versions.
 
-An engine is the package that encodes. The library that defines a tokenizer's format is its reference: `tokenizers`,
+An engine is a package that encodes texts. The library that defines a tokenizer's format is its reference: `tokenizers`,
 `sentencepiece` or `tiktoken`. `gigatoken` is up to 50 times as fast, but its tokens can differ: it runs no
-post-processor, reads less of tokenizer.json (it ignores a Split's behavior, other steps between splits, and
-`use_regex`), and has another version of Unicode. It is used only for versions and parts of tokenizers that
-`python -m tests.agreement` has compared, and never for a text with a code point on which the two differ. Probes and a
-sample of the build's own text catch what remains.
+post-processor, ignores parts of tokenizer.json (a Split's behavior, other steps between splits, and `use_regex`), and
+has a different version of Unicode. It is used only for versions and parts of tokenizers that `python -m
+tests.agreement` has compared, and never for a text with a code point on which the two differ. Probes and a sample of
+the build's own text catch the remaining differences.
 
-To allow a new release of any of these packages, run that command with it; if the tables are the same, add the version.
+To allow a new release of any of these packages, run that command with it; if the tables are unchanged, add the version.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "Unsuitable"]
 
 EngineChoice = Literal["auto", "gigatoken", "reference", "tokenizers"]
-"""What can be asked for; `tokenizers` is the reference of a tokenizer.json, by its name."""
+"""Values of the engine option; `tokenizers` names the reference of a tokenizer.json."""
 
 
 _HINT = "use --engine reference"
 
 
 def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_tokens: bool) -> Engine:
-    """Choose between the engines.
+    """Choose the engine for a tokenizer.
 
     Args:
         tokenizer: The tokenizer.
@@ -64,7 +64,7 @@ def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_
         add_special_tokens: Run the post-processor, as Megatron does without --tokenizer-hf-no-include-special-tokens.
 
     Raises:
-        TokenizerError: If the engine requested does not support this tokenizer.
+        TokenizerError: If the requested engine does not support this tokenizer.
     """
     library = tokenizer.library
     if requested not in get_args(EngineChoice):
@@ -88,7 +88,7 @@ def choose_engine(tokenizer: Tokenizer, requested: EngineChoice, *, add_special_
 
 
 def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
-    """Return gigatoken in place of a tokenizer's reference, after trying it.
+    """Return an engine that uses gigatoken instead of the reference, after comparing the two on probes.
 
     Raises:
         Unsuitable: If it is not known to return the same ids.
@@ -110,7 +110,7 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
     elif library == "sentencepiece":
         content, apart = convert_sentencepiece(tokenizer)
         document, parts, fast = msgspec.json.decode(content), ("sentencepiece",), replace(fast, apart=apart)
-        document["added_tokens"].reverse()  # the separator first
+        document["added_tokens"].reverse()  # so that the separator is tried first
     else:
         encoding = read_definition(tokenizer.content)
         parts = (f"tiktoken {check_ranks(encoding)}",)
@@ -119,14 +119,14 @@ def _as_gigatoken(tokenizer: Tokenizer, reference: Engine) -> Engine:
     differing = tuple(ends for part in parts for ends in read_ranges(DIFFERING[part]))
     engine = replace(reference, fast=replace(fast, differing=differing, separator=choose_separator(document)))
     probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
-    del document  # it may be large, and gigatoken makes its own
+    del document  # it may be large, and gigatoken parses a copy of its own
     if (different := _find_difference(tokenizer, engine, probes)) is not None:
         raise Unsuitable(f"gigatoken gives other ids than {library} for {different[:40]!r}")
     return engine
 
 
 def audit(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> None:
-    """Encode a sample of a build's own text with both engines; does nothing if the engine is the reference.
+    """Compare an engine with its reference on a sample of the build's text; does nothing if they are the same.
 
     Raises:
         TokenizerError: At the first text that they encode differently.
@@ -143,9 +143,9 @@ def differing_tokens(tokenizer: Tokenizer, engine: Engine, text: str) -> Tokeniz
 
 
 def _find_difference(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str]) -> str | None:
-    """Return the first text that an engine encodes differently from the reference.
+    """Return the first text that an engine encodes differently from the reference, if there is one.
 
-    Texts on which the reference fails are left out: there is nothing to compare.
+    Texts on which the reference fails are skipped, since there is nothing to compare.
     """
     reference = make_encoder(tokenizer, replace(engine, fast=None))
     wanted, texts = encode_leniently(reference, texts)
@@ -155,13 +155,13 @@ def _find_difference(tokenizer: Tokenizer, engine: Engine, texts: Sequence[str])
 
 
 def clip_texts(texts: Sequence[str], *, most: int, total: int) -> list[str]:
-    """Shorten each text to `most` characters, and drop the last texts, so that all have at most `total`."""
+    """Cut each text to `most` characters, and drop texts from the end until all have at most `total` characters."""
     sizes = itertools.accumulate(min(len(text), most) for text in texts)
     return [text[:most] for text, size in zip(texts, sizes, strict=True) if size <= total]
 
 
-# The versions that were compared, and the code points on which the libraries differ: they have different versions of
-# Unicode, so a letter for one is unassigned for the other.
+# The compared versions, and the code points on which the libraries differ: they have different versions of Unicode, so
+# a letter in one is unassigned in the other.
 
 GIGATOKEN_VERSIONS = ("0.10.0",)
 COMPARED_VERSIONS: dict[LibraryName, tuple[str, ...]] = {
@@ -210,7 +210,7 @@ DIFFERING: dict[str, str] = {
     "tiktoken o200k": f"{_LETTERS} {_MARKS}",
     "tiktoken nemotron": f"{_LETTERS} {_MARKS}",
 }
-"""Code points and ranges, in hexadecimal, by part of a tokenizer."""
+"""Part of a tokenizer → code points on which gigatoken differs from the reference, in hexadecimal."""
 
 
 def read_ranges(text: str) -> list[tuple[int, int]]:
@@ -238,7 +238,7 @@ def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
         Names of parts, as in DIFFERING.
 
     Raises:
-        Unsuitable: If there is a part that was not compared.
+        Unsuitable: If a part was not compared.
     """
     model, added = document["model"], {token["content"] for token in document.get("added_tokens") or []}
     _check_model(model)
@@ -257,7 +257,7 @@ def compared_parts(document: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _check_model(model: dict[str, Any]) -> None:
-    """Refuse a model that is no plain BPE, or has no token for a byte; ASCII bytes may be plain characters."""
+    """Refuse a model that is not plain BPE or lacks the token of a byte; for an ASCII byte, the character will do."""
     kind, vocabulary, has_fallback = model.get("type"), model["vocab"], model.get("byte_fallback")
     if kind not in ("BPE", None):  # files from before 2020 have no type
         raise Unsuitable(f"its model is of the type {kind!r}, not BPE")
@@ -286,9 +286,9 @@ def byte_characters() -> list[str]:
 
 
 def _name_splits(steps: list[dict[str, Any]]) -> str:
-    """Return the name of the way in which text is split before a byte-level model.
+    """Return the name of the patterns by which text is split before a byte-level model.
 
-    Several published tokenizers remove the text between matches, which is empty if the only pattern matches any text.
+    Several published tokenizers remove the text between matches; there is no such text if the only pattern matches any.
     """
     splits, last = steps[:-1], steps[-1] if steps else {}
     if last.get("type") == "ByteLevel":
@@ -309,7 +309,7 @@ def _splits(patterns: Sequence[str], *, behavior: str = "Isolated", invert: bool
 
 
 def _check_space_marks(steps: list[dict[str, Any]], normalizers: list[dict[str, Any]]) -> None:
-    """Check the way in which spaces become marks before a model with byte fallback."""
+    """Check how spaces become marks before a model with byte fallback."""
     if normalizers not in ([], [REPLACE_SPACES], [PREPEND_SPACE, REPLACE_SPACES]):
         raise _not_compared("normalizer", normalizers)
     split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
@@ -332,7 +332,7 @@ def _not_compared(what: str, steps: Sequence[dict[str, Any]]) -> Unsuitable:
     return Unsuitable(f"its {what} is not among those that were compared ({shown})")
 
 
-# Added tokens: `tokenizers` first looks for those with normalized=false in the raw text, then for the others in the
+# Added tokens: `tokenizers` first finds tokens with normalized=false in the raw text, then other tokens in the
 # normalized rest. gigatoken makes one pass over the raw text, ignores single_word, and treats added tokens as words.
 
 
@@ -374,12 +374,12 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
 
 
 _TRIED_SEPARATORS = 8
-"""In published tokenizers the first will do; each is compared with all other added tokens."""
+"""Added tokens to try, each against all other added tokens; in published tokenizers the first one works."""
 _MOST_COMPARED = 1 << 24
 
 
 def find_overlap(raw: Sequence[str], late: Sequence[str]) -> tuple[str, str] | None:
-    """Return two strings, one of each list, whose occurrences can overlap in a text; None if no two can.
+    """Return two strings, one from each list, whose occurrences can overlap in a text; None if no two can.
 
     Time and memory grow with the sum of the squared lengths, not with the number of pairs.
 
@@ -387,7 +387,7 @@ def find_overlap(raw: Sequence[str], late: Sequence[str]) -> tuple[str, str] | N
     ('bc', 'cd')
 
     Raises:
-        Unsuitable: If that would take seconds.
+        Unsuitable: If the comparison would take seconds.
     """
     if sum(len(content) ** 2 for content in (*raw, *late)) > _MOST_COMPARED:
         raise Unsuitable(f"its {len(raw) + len(late)} added tokens are too many to compare")
@@ -403,9 +403,9 @@ def find_overlap(raw: Sequence[str], late: Sequence[str]) -> tuple[str, str] | N
 
 
 def choose_separator(document: dict[str, Any]) -> Separator | None:
-    """Return an added token that can be between texts: none can overlap it, nor it itself, and it takes no space.
+    """Return an added token that can separate texts: no added token overlaps it or itself does, and it strips no space.
 
-    A tokenizer that adds a space before the first text alone has none.
+    A tokenizer that adds a space only before the first text has no separator.
     """
     if any(step.get("prepend_scheme") == "first" for step in flat_steps(document.get("pre_tokenizer"))):
         return None
@@ -423,17 +423,17 @@ def _strips(token: dict[str, Any]) -> bool:
 
 
 def _overlap(first: str, second: str) -> bool:
-    """Tell whether occurrences of two strings can overlap in a text, or two of one."""
+    """Tell whether occurrences of two strings, or two occurrences of one string, can overlap in a text."""
     if first != second and (first in second or second in first):
         return True
     shorter = min(len(first), len(second))
     return any(first.endswith(second[:n]) or second.endswith(first[:n]) for n in range(1, shorter))
 
 
-# Texts that both engines must encode alike before the fast one is used; they expose every option of tokenizers.
+# Texts that both engines must encode alike before gigatoken is used; they exercise every option of tokenizers.
 
 PROBED_ADDED_TOKENS = 64
-"""Added tokens that are probed, so that probing takes at most 0.1 s."""
+"""Most added tokens to probe, so that probing takes at most 0.1 s."""
 
 FIXED_PROBES = (
     "", " ", "  ", "\n", "\r\n", "\t \t", "\0", "a\0b", "\u00a0x\u2003y\u3000z", " leading", "trailing ", "a" * 300,
@@ -448,7 +448,7 @@ FIXED_PROBES = (
 """Texts in many scripts and of many kinds."""
 
 _SHORT = ("a", "B", "'s", "1", " ", "\n", "\t", ".", "/", "é", "中", "\u0301", "▁")
-"""Every sequence of up to three of these is a probe, which shows where a pre-tokenizer splits."""
+"""All sequences of up to three of these are probes, to show where a pre-tokenizer splits."""
 
 
 def probes_of(added_tokens: Sequence[str]) -> list[str]:

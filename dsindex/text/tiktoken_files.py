@@ -1,6 +1,6 @@
 """Ranks of tiktoken's encodings, and the patterns of published tokenizers.
 
-A file of ranks does not contain patterns and special tokens; for published encodings they are here by name. Two kinds
+A file of ranks has no pattern and no special tokens; for published encodings, this module lists them by name. Two kinds
 of files hold ranks: tiktoken's own (a line per token: base64, space, rank), and the JSON list of Megatron-LM's
 TikTokenizer.
 
@@ -50,10 +50,10 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "nemotron": (rf"{_FIRST}{_UPPER}*{_LOWER}+|{_FIRST}{_UPPER}+{_LOWER}*|\p{{N}}|{_SYMBOLS}|{_ENDS}",),
     "deepseek": (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", _DEEPSEEK),
 }
-"""Patterns of the Splits that were compared, in order, by name. cl100k's `\\s*[\\r\\n]` is missing because gigatoken
-joins the spaces after a text's last newline to it, and `{1,3}+` because gigatoken reads it as `{1,3}`."""
+"""Patterns of the compared Splits, in order, by name. cl100k's `\\s*[\\r\\n]` is left out because gigatoken joins the
+spaces after a text's last newline to it, and `{1,3}+` because gigatoken reads it as `{1,3}`."""
 R50K_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-"""How tiktoken writes GPT-2's pattern."""
+"""GPT-2's pattern, as written in tiktoken."""
 CL100K_PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
     r"|\s+(?!\S)|\s"
@@ -69,15 +69,15 @@ MEGATRON_VOCABULARY_SIZE = 1 << 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerOptions:
-    """What a tokenizer's file does not say, named as the options of Megatron-LM where it has them."""
+    """Facts that a tokenizer's file lacks, named like the options of Megatron-LM that set them."""
 
     tokenizer_type: str | None = None
-    """Megatron's name of the type that the file must be of; None for whatever its content is."""
+    """Megatron's name for the type that the file must have; None to accept any."""
     vocab_file: str | None = None
     """GPT-2's vocab.json, which is read together with `merge_file` in place of the path."""
     merge_file: str | None = None
     tiktoken_encoding: str | None = None
-    """Name of the pattern and special tokens of a tiktoken file; None if the file's name says it."""
+    """Name of the pattern and special tokens of a tiktoken file; None to take it from the file's name."""
     tiktoken_pattern: Literal["v1", "v2"] = "v2"
     """Megatron's pattern for ranks in JSON."""
     tiktoken_num_special_tokens: int = 1000
@@ -91,7 +91,7 @@ class TiktokenEncoding(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that determines the tokens of a text; its JSON is the definition that tokenizers carry.
 
     Raises:
-        ValueError: If a text would have no tokens, or tokens that depend on chance.
+        ValueError: If some text would have no tokens, or no unique tokens.
     """
 
     pattern: str
@@ -106,7 +106,7 @@ class TiktokenEncoding(msgspec.Struct, frozen=True, kw_only=True):
         missing = next((byte for byte in range(256) if bytes([byte]) not in self.ranks), None)
         if missing is not None:
             raise ValueError(f"no token for the byte 0x{missing:02X}")
-        numbers = [*self.ranks.values(), *set(self.special_tokens.values())]  # o200k_harmony has one with two names
+        numbers = [*self.ranks.values(), *set(self.special_tokens.values())]  # o200k_harmony gives one id two names
         if min(numbers) < 0 or max(numbers) >= self.vocabulary_size or len(set(numbers)) < len(numbers):
             raise ValueError(
                 f"{len(numbers)} tokens have {len(set(numbers))} different ids from {min(numbers)} to {max(numbers)}, "
@@ -151,12 +151,12 @@ _FAMILIES = (*_ENCODINGS, *_LLAMA_NAMES)
 
 
 def read_rank_file(file: str, content: bytes, family: str | None) -> tuple[TiktokenEncoding, str | None]:
-    """Return the encoding in one of tiktoken's files, and the token that ends its documents, if it has it.
+    """Return the encoding in one of tiktoken's files, and its end-of-document token, if it has one.
 
     Args:
-        file: Its path.
-        content: Its bytes.
-        family: Name of the encoding; None for that in the file's name, such as `cl100k_base.tiktoken`.
+        file: Path of the file.
+        content: Content of the file.
+        family: Name of the encoding; None to take it from the file's name, such as `cl100k_base.tiktoken`.
 
     Raises:
         TokenizerError: If the encoding is not known.
@@ -182,10 +182,10 @@ def read_rank_file(file: str, content: bytes, family: str | None) -> tuple[Tikto
 
 
 def _collect_ranks(entries: Iterable[Sequence[bytes | str | int]]) -> dict[bytes, int]:
-    """Return the rank of each token, given tokens in base64 and their ranks.
+    """Return the rank of each token, given pairs of a base64 token and its rank.
 
     Raises:
-        ValueError: Naming the first that is not as expected.
+        ValueError: Naming the first invalid entry.
     """
     ranks: dict[bytes, int] = {}
     for number, entry in enumerate(entries):

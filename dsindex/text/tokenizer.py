@@ -1,8 +1,8 @@
-"""Load a tokenizer and describe it as plain data, which every worker gets once.
+"""Load a tokenizer and describe it as plain data, which every worker receives once.
 
 The formats are a `tokenizer.json` of the `tokenizers` library, or a folder with one as written by `save_pretrained` of
-transformers; a SentencePiece `.model`; ranks of tiktoken in two kinds of files; GPT-2's vocab.json and merges.txt. No
-code of a tokenizer is run.
+transformers; a SentencePiece `.model`; tiktoken ranks in two kinds of files; GPT-2's vocab.json and merges.txt. Code
+that comes with a tokenizer is never run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LibraryName = Literal["tokenizers", "sentencepiece", "tiktoken"]
 """The library that defines a tokenizer's format, which is the reference for its tokens."""
 
 LARGEST_FILE_BYTES = 128 << 20
-"""The largest published tokenizers have 35 MB. Parsing takes up to 60 times a file's size, for one of tiny tokens."""
+"""The largest published tokenizers have 35 MB. Parsing a file of tiny tokens takes up to 60 times its size."""
 LARGEST_CONFIG_BYTES = 16 << 20
 
 _SHOWN_CHARACTERS = 200
@@ -55,15 +55,15 @@ _AGAIN = "fetch or save the file again, or pass another --tokenizer-model"
 
 
 class LibraryError(Exception):
-    """A tokenizer's library failed; the message is what it said, on one line."""
+    """A tokenizer's library failed; the message is the library's own, on one line."""
 
 
 @contextlib.contextmanager
 def library_errors() -> Iterator[None]:
-    """Turn everything that a tokenizer's library raises, panics included, into one error.
+    """Turn everything that a tokenizer's library raises, including panics, into LibraryError.
 
     Raises:
-        LibraryError: With the library's message. Our own errors, MemoryError and ModuleNotFoundError pass unchanged.
+        LibraryError: With the library's message. TokenizerError, MemoryError and ModuleNotFoundError pass unchanged.
     """
     try:
         yield
@@ -81,7 +81,7 @@ def refused(what: str, hint: str | None = None) -> Iterator[None]:
     """Turn everything that a library raises into an error about a tokenizer.
 
     Raises:
-        TokenizerError: With `what`, and the library's message behind it.
+        TokenizerError: With `what`, followed by the library's message.
     """
     try:
         with library_errors():
@@ -95,7 +95,7 @@ class Tokenizer:
     """A tokenizer as data: picklable, comparable, and the same on every node."""
 
     name: str
-    """Name of the folder or file, or in the hub, for messages and the manifest."""
+    """Name of the folder or file, or in the Hub, for messages and the manifest."""
     library: LibraryName = "tokenizers"
     content: bytes
     """The bytes of tokenizer.json, of a SentencePiece `.model`, or of the definition of a tiktoken encoding."""
@@ -108,9 +108,9 @@ class Tokenizer:
     eod_id: int | None = None
     eod_token: str | None = None
     revision: str | None = None
-    """The commit in the hub that it was loaded from; None for a path."""
+    """The Hub commit from which it was loaded; None for a path."""
     note: str | None = None
-    """What transformers does differently with the tokenizer's folder, in a sentence."""
+    """A sentence about how transformers treats the tokenizer's folder differently, if it does."""
 
 
 def load_tokenizer(
@@ -122,8 +122,8 @@ def load_tokenizer(
         path: A tokenizer's file; a folder with a tokenizer.json and, optionally, tokenizer_config.json and
             special_tokens_map.json; or a name in the Hugging Face hub, optionally with `@` and a revision.
         eod_token: The end-of-document token; None for the folder's eos_token or the file's own, if it has one.
-        options: What the file does not say.
-        fetches: Ask the hub for a tokenizer that is not in its cache.
+        options: Facts that the file lacks.
+        fetches: Whether to ask the Hub for a tokenizer that is not in its cache.
 
     Raises:
         TokenizerError: If there is no tokenizer, it is unknown or damaged, its tokens are random, the folder's files
@@ -185,7 +185,7 @@ def _token_id(tokenizer: Tokenizer, token: str) -> int | None:
 
 
 def open_library(tokenizer: Tokenizer) -> Any:  # noqa: ANN401 - of three libraries
-    """Return the object of the tokenizer's library, which all threads of a process share."""
+    """Return the tokenizer as an object of its library, which all threads of a process share."""
     return _open_library(tokenizer.library, tokenizer.content)
 
 
@@ -231,10 +231,10 @@ def shared_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     return loaded
 
 
-# Where a tokenizer is: a path, or a name such as `gpt2` or `meta-llama/Llama-3.1-8B@main`.
+# Find a tokenizer by its path, or by its Hub name, such as `gpt2` or `meta-llama/Llama-3.1-8B@main`.
 #
-# Only the files of a tokenizer are fetched, never code or weights. What is in the Hugging Face cache is used without
-# asking the hub; HF_HUB_OFFLINE and HF_HOME have their usual meaning. The commit that was found is the revision.
+# Only the files of a tokenizer are fetched, never code or weights. Files in the Hugging Face cache are used without
+# asking the Hub; HF_HUB_OFFLINE and HF_HOME have their usual meaning. The commit that was found is the revision.
 
 _NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)(@(?P<revision>[\w][\w./-]*))?")
 _FILE_SUFFIXES = (".json", ".model", ".tiktoken", ".txt")
@@ -246,13 +246,13 @@ _FILES = (
 
 
 def find_tokenizer(path: str, *, fetches: bool = True) -> tuple[str, str | None]:
-    """Return where a tokenizer is on this machine, and the commit of one that is given by its name in the hub.
+    """Return the local path of a tokenizer, and its commit if it was found by its Hub name.
 
     Returns:
-        The path itself, if it exists or cannot be a name, and None; or a folder of the cache, and the commit.
+        The path itself and None, if it exists or cannot be a name; otherwise a folder of the cache, and the commit.
 
     Raises:
-        TokenizerError: If there is neither a file, nor a copy in the cache, nor one that can be fetched.
+        TokenizerError: If there is no such file, no copy in the cache, and no tokenizer to fetch.
     """
     match = _NAME.fullmatch(path)
     if match is None or os.path.exists(path) or path.endswith(_FILE_SUFFIXES):
@@ -277,7 +277,7 @@ def find_tokenizer(path: str, *, fetches: bool = True) -> tuple[str, str | None]
 
 
 _FOREIGN = {"tekken.json", "tiktoken.model"}
-"""Files of Mistral and Kimi; the pattern and the special tokens are in code."""
+"""Files of Mistral and Kimi, whose pattern and special tokens are in the publishers' code."""
 
 
 def _find_file(path: str, *, wants_model: bool) -> str:
@@ -323,17 +323,17 @@ def read_tokenizer_bytes(file: str, *, most: int = LARGEST_FILE_BYTES) -> bytes:
 
 
 def _read_config(file: str) -> dict[str, Any]:
-    """Parse a small JSON object as transformers does, with Python's parser, which also takes `Infinity`."""
+    """Parse a small JSON object as transformers does: with Python's parser, which also accepts `Infinity`."""
     content = read_tokenizer_bytes(file, most=LARGEST_CONFIG_BYTES)
     with refused(f"{file}: not valid", _AGAIN):
         document = json.loads(content)
-        json.dumps(document, ensure_ascii=False).encode()  # raises for half a surrogate pair
+        json.dumps(document, ensure_ascii=False).encode()  # raises for a lone surrogate
         if not isinstance(document, dict):
             raise ValueError(f"a JSON object is needed, not {type(document).__name__}")
     return {key: value for key, value in document.items() if value is not None}
 
 
-# What a file is: detected from its content, and compared with the type that was asked for.
+# The kind of a file is detected from its content, and compared with the requested type.
 
 FileKind = Literal["tokenizer.json", "SentencePiece", "tiktoken", "ranks in JSON"]
 
@@ -343,7 +343,7 @@ _TYPES: dict[FileKind, tuple[str, ...]] = {
     "ranks in JSON": ("TikTokenizer",),
     "tiktoken": (),
 }
-"""Megatron's types that read each kind, first the one to use."""
+"""Megatron's types that read each kind; the first one is suggested to users."""
 
 
 def _read_file(path: str, file: str, options: TokenizerOptions) -> Tokenizer:
@@ -375,7 +375,7 @@ def _read_file(path: str, file: str, options: TokenizerOptions) -> Tokenizer:
 
 
 def _detect_kind(file: str, content: bytes) -> FileKind:
-    """Return what a file is by its content; Llama 3's `tokenizer.model` is a file of tiktoken's."""
+    """Detect the kind of a file from its content; Llama 3's `tokenizer.model` is a tiktoken file."""
     token, _, rank = content[:4096].partition(b"\n")[0].strip().partition(b" ")
     with contextlib.suppress(binascii.Error):
         if token and rank.isdigit() and base64.b64decode(token, validate=True):
@@ -405,7 +405,7 @@ def _of(
     library: LibraryName, content: bytes, *, size: int, special: Iterable[str], eod: str | None = None
 ) -> Tokenizer:
     return Tokenizer(
-        name="",  # it is named when it is complete
+        name="",  # set by load_tokenizer
         library=library,
         content=content,
         sha256=hashlib.sha256(content).hexdigest(),
@@ -431,8 +431,8 @@ def _read_gpt2_files(vocab_file: str, merge_file: str) -> Tokenizer:
     return _of("tokenizers", loaded.to_str().encode(), size=size, special=special, eod=eod)
 
 
-# A tokenizer.json, and what the other files of its folder say about it: what transformers makes of them, and so
-# Megatron, or a refusal. Source: `TokenizersBackend.__init__` and `update_post_processor` of transformers 5.
+# A tokenizer.json and the other files of its folder: either they mean here what they mean to transformers, and so to
+# Megatron, or they are refused. Source: `TokenizersBackend.__init__` and `update_post_processor` of transformers 5.
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -443,7 +443,7 @@ class _Model(msgspec.Struct):
 
 
 class _Document(msgspec.Struct):
-    """What a tokenizer's description takes from its tokenizer.json."""
+    """The fields of a tokenizer.json that its description needs."""
 
     model: _Model | None = None
     added_tokens: list[dict[str, Any]] | None = None
@@ -495,15 +495,15 @@ def _describe_json(file: str, content: bytes, document: _Document) -> Tokenizer:
         loaded = _open_library("tokenizers", content)
         size = loaded.get_vocab_size(with_added_tokens=True)
         for text in ("", "a text"):
-            with contextlib.suppress(Exception):  # an unknown token, for one, which other texts may not have
-                loaded.encode(text)  # a panic comes through
+            with contextlib.suppress(Exception):  # for example an unknown token, which other texts may lack
+                loaded.encode(text)  # a panic is not suppressed
     special = (token["content"] for token in document.added_tokens or [] if token.get("special"))
     return _of("tokenizers", content, size=size, special=special)
 
 
-# A small file can make texts, token lists or decoded texts of any size: by two replacements of `a` with `aa` in a row,
-# or a template that repeats the text. Published tokenizers have 8 steps or fewer, and make a text at most 3 times as
-# long.
+# A small file can produce texts, token lists or decoded texts of any size, for example by two replacements of `a` with
+# `aa` in a row, or by a template that repeats the text. Published tokenizers have at most 8 steps, and make a text at
+# most 3 times as long.
 
 _MOST_STEPS = 64
 _MOST_GROWTH = 1000
@@ -511,7 +511,7 @@ _LONGEST_ADDED_TOKEN = 4096
 
 
 def _find_growth(document: _Document) -> str | None:
-    """Return why a tokenizer.json may take far more memory than its size and the text's; None if it may not."""
+    """Return why a tokenizer.json may take far more memory than its size and the text's; None if it cannot."""
     for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         steps = flat_steps(getattr(document, part))
         growth = math.prod(map(_growth, steps))
@@ -522,7 +522,7 @@ def _find_growth(document: _Document) -> str | None:
 
 
 def _growth(step: dict[str, Any]) -> float:
-    """Return how many times as long a step can make a text."""
+    """Return the factor by which a step can lengthen a text."""
     content, pieces, special = (step.get(name) for name in ("content", "single", "special_tokens"))
     if isinstance(content, str):
         return 1.0 + len(content)
@@ -533,13 +533,13 @@ def _growth(step: dict[str, Any]) -> float:
 
 
 def read_folder_config(folder: str) -> dict[str, Any]:
-    """Read the folder's other files; the tokens of added_tokens.json are under that name.
+    """Read the folder's other files; tokens from added_tokens.json are under the key of that name.
 
     As in transformers, special_tokens_map.json and added_tokens.json count only if tokenizer_config.json has no
     added_tokens_decoder.
 
     Raises:
-        TokenizerError: If one holds no JSON object.
+        TokenizerError: If a file holds no JSON object.
     """
     names = ("special_tokens_map.json", "added_tokens.json", "tokenizer_config.json")
     files = [os.path.join(folder, name) for name in names]
@@ -550,16 +550,16 @@ def read_folder_config(folder: str) -> dict[str, Any]:
 
 
 def token_text(token: object) -> str | None:
-    """Return a token's text; the folder's files store a string, or an object with its content."""
+    """Return a token's text; in the folder's files, a token is a string or an object with its content."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 
 
 def _added_by_transformers(config: dict[str, Any], document: _Document) -> dict[str, dict[str, bool]]:
-    """Return the flags of the added tokens that transformers adds to a tokenizer.json, or changes, by text.
+    """Return the flags of the added tokens that transformers adds to or changes in a tokenizer.json, by text.
 
     Raises:
-        ValueError: If transformers would stop at a setting.
+        ValueError: If transformers would fail on a setting.
     """
     added = document.added_tokens or []
     known = {token["content"]: {name: token.get(name) for name in _TOKEN_FLAGS} for token in added}
@@ -571,8 +571,8 @@ def _added_by_transformers(config: dict[str, Any], document: _Document) -> dict[
     config = {"pad_token": (document.padding or {}).get("pad_token"), **config}
     listed = [*map(config.get, names), *(extra if has_names else [])]
     always_special = set(map(token_text, listed))
-    different = {repr(token): token for token in [*listed, *unnamed]}.values()  # the first of equal ones
-    named = {text: token for token in different if (text := token_text(token))}  # the last of one text
+    different = {repr(token): token for token in [*listed, *unnamed]}.values()  # without repetitions
+    named = {text: token for token in different if (text := token_text(token))}  # the last token of each text counts
     if "added_tokens_decoder" in config:
         decoder = _list_tokens("added_tokens_decoder", config)
         given = {text: _flags(token) for token in decoder if isinstance(token, dict) and (text := token_text(token))}
@@ -606,12 +606,12 @@ def _flags(token: dict[str, Any]) -> dict[str, bool]:
 
 
 def _require_same_ends(config: dict[str, Any], loaded: tokenizers.Tokenizer) -> None:
-    """Refuse what changes the special tokens of every text.
+    """Refuse settings that change the special tokens of every text.
 
-    An explicit add_bos_token or add_eos_token replaces the post-processor, but not in transformers 5.24.
+    In transformers, except in 5.24, an explicit add_bos_token or add_eos_token replaces the post-processor.
 
     Raises:
-        ValueError: If the settings of a folder and its tokenizer.json disagree.
+        ValueError: If a folder's settings and its tokenizer.json disagree.
     """
     if config.get("split_special_tokens"):
         raise ValueError("split_special_tokens in tokenizer_config.json has special tokens split like other text")
@@ -631,20 +631,20 @@ def tokens_around(loaded: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[
     return None
 
 
-# What transformers makes of the class that tokenizer_config.json names; it was tried with transformers 5.23.
+# What transformers does for the class that tokenizer_config.json names; tested with transformers 5.23.
 
 _SPACE_CLASSES = {"LlamaTokenizer": True, "CodeLlamaTokenizer": True, "GemmaTokenizer": False}
-"""Classes that set up the space before a text themselves, and whether they add one if the folder does not say."""
+"""Classes that set up the space before a text themselves → whether they add one by default."""
 _CLASSES_WITH_OPTION = ("LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer")
-"""Classes that heed `add_prefix_space`."""
+"""Classes that obey `add_prefix_space`."""
 
 
 def _describe_class(folder: str, config: dict[str, Any], document: _Document) -> str | None:
-    """Return a note if transformers, by the class that a folder names, treats the space before a text differently."""
+    """Return a note if transformers treats the space before a text differently, because of the class in the folder."""
     name = str(config.get("tokenizer_class")).removesuffix("Fast")
     steps = [*flat_steps(document.pre_tokenizer), *flat_steps(document.normalizer)]
     if name in _SPACE_CLASSES and any(step.get("type") == "ByteLevel" for step in steps):
-        return None  # such a class leaves a tokenizer.json of another family alone
+        return None  # such a class does not change a tokenizer.json of another family
     option = config.get("add_prefix_space") if name in _CLASSES_WITH_OPTION else None
     wanted = option if isinstance(option, bool) else _SPACE_CLASSES.get(name)
     adds = any(
@@ -674,7 +674,7 @@ def flat_steps(part: object) -> list[dict[str, Any]]:
     pending = [] if part is None else [part]
     while pending:
         step = pending.pop()
-        if not isinstance(step, dict):  # `tokenizers` reads a list as well, and does without a type
+        if not isinstance(step, dict):  # `tokenizers` also accepts a list, and steps without a type
             steps.append({"type": type(step).__name__})
         elif step.get("type") != "Sequence":
             steps.append(step)

@@ -29,6 +29,8 @@ def damage_one(what, paths, rng):
     path = Path(rng.choice(groups[rng.choice(sorted(groups))]))
     if what in {"flips", "digits"} and not re.search(r"journal|/shards/|\.partial", str(path)):
         what = "flip"  # what names the owner of a folder may not lose its name
+    if what == "lengthen" and re.search(r"owner\.json|-lock", path.name):
+        what = "truncate"  # what is added to an empty lock is somebody else's
     try:
         damage_file(path, what, rng)
     except FileNotFoundError:  # removed meanwhile

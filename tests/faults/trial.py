@@ -189,7 +189,7 @@ class Trial:
         ended = self.run(strike)
         shown = f"{event.what}{' while publishing' if event.is_publishing and not strike.reads else ''}"
         self.counts["Interruptions" if ended.struck is not None else "Interruptions not reached", shown] += 1
-        if not any(each.kind == "other" for each in self.job.events):
+        if not any(each.kind == "other" for each in self.job.events) and "final name" not in self.touched:
             check_what_stands(snapshot(self.out), self.before_job, self.expected)
         if ended.code == 1 and not self.was_killed and self.job.command in ONCE:
             self.check_nothing_changed()
@@ -212,7 +212,7 @@ class Trial:
         if done is None:
             self.counts["Damage between runs", "nothing was left to damage"] += 1
             return
-        self.touched += f" {kind_of(done.replace(f'{self.folder}/', ''))}"
+        self.touched += f" {file_kind(done)}: {kind_of(done.replace(f'{self.folder}/', ''))}"
         self.log.append(f"# {done}")
         self.counts["Damage between runs", event.what] += 1
         self.counts["Files damaged between runs", file_kind(done)] += 1
@@ -412,7 +412,9 @@ def check_said(lines):
 def check_what_stands(found, before, expected):
     """Check that what is complete to a reader is all from before the job, or all as it will be."""
     for name, match in (
-        (name, match) for name in found if (match := COMPLETING.fullmatch(name)) and ".build/" not in name
+        (name, match)
+        for name in found
+        if (match := COMPLETING.fullmatch(name)) and not re.search(r"\.build/|\.partial/", name)
     ):
         stem, end = match["stem"], match["end"]
         for source in (before, expected):

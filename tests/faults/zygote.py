@@ -232,6 +232,7 @@ def run_child(folder, arguments, strike, waiting, stdin, range_bytes):
     sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115
     sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), line_buffering=True)  # noqa: SIM115
     sys.stderr = io.TextIOWrapper(open(2, "wb", closefd=False), line_buffering=True)  # noqa: SIM115
+    faulthandler.enable(2)
     faulthandler.register(signal.SIGUSR1)
     code = 99
     try:
