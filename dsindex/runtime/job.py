@@ -372,7 +372,8 @@ def open_job(
         journal = job.journal
         began = journal.began
         is_other = began is not None and began.output_prefix != prefix and journal.has_work
-        is_moved = began is not None and began.plan == plan and not journal.is_finished
+        former = "" if began is None else began.output_prefix + outputs[0].prefix[len(prefix) :]
+        is_moved = began is not None and began.plan == plan and find(manifest_path(former)) is None
         if config.keep_shards:
             remove_unused(work_dir, (file.name for result in journal.shards.values() for file in result.stored_files))
         elif config.work_dir is None or is_moved or not is_other:
