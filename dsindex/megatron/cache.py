@@ -302,7 +302,7 @@ def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None
     >>> cache_files("cache", {"class": "GPTDataset", "index_split": "train"}).stem
     'cache/ea5bb378baa5a235645b597098926baf-GPTDataset-train'
     """
-    import hashlib  # slow to import for readers
+    import hashlib  # slow to import, and needed only for names
 
     begin = name or hashlib.md5(description_text(identifiers).encode(), usedforsecurity=False).hexdigest()
     if is_maxtext(identifiers):

@@ -247,7 +247,7 @@ class CacheSettings:
         )
 
     def files_of(self, identifiers: Mapping[str, Any], prefix: str, name: str | None) -> CacheFiles:
-        """Return the paths of a cache; file names begin with `name`, or with the hash without one."""
+        """Return the paths of a cache; file names begin with `name` or, without it, with the hash."""
         folder = self.folder or os.path.join(prefix, "cache", f"{self.class_name}_indices")  # Megatron's default
         return cache_files(os.path.abspath(folder), identifiers, name=name)
 
@@ -493,9 +493,9 @@ class _Planner:
     counts: Mapping[str, Sequence[PartCounts | None]]
     job_path: Callable[[str], str]
     plain_names: Mapping[str, str]
-    """Prefix → begin of its caches' names, instead of a hash."""
+    """Prefix → start of its caches' names, instead of a hash."""
     blend_names: Sequence[str | None]
-    """For each split, begin of its blend's cache names; None for a hash."""
+    """For each split, start of its blend's cache names; None for a hash."""
     datasets: dict[str, GPTCache] = field(default_factory=dict)
 
     def plan_split(self, split: int, blend: Blend, size: int | None) -> BlendedCache | None:
