@@ -333,7 +333,6 @@ class GPTDataset(MegatronSamples):
         return self, number
 
     def _copy_tokens(self, number: int, out: NDArray[np.int64]) -> None:
-        """Copy the tokens of a sample to an array, as `tokens` returns them."""
         row = int(self.shuffle_index[number])
         if not self._copy_sample(self._tokens, self._columns, row, self._extra, self._pad, out):
             raise self._damaged(number)

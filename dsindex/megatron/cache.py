@@ -142,7 +142,6 @@ def read_description(path: str) -> dict[str, Any]:
 
 
 def _check_dataset(identifiers: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
-    """Check the description of one dataset."""
     if isinstance(identifiers, dict) and identifiers.get("class") == MAXTEXT_CLASS:
         msgspec.convert(identifiers, _DescribedMaxText)
         return with_megatron_names(identifiers)

@@ -223,7 +223,6 @@ class CacheSettings:
     tokenizer: Mapping[str, Any] | None = None
     """The tokenizer's identifiers; None to name caches after datasets instead of hashes."""
     class_name: str = GPT_CLASS
-    """Megatron's dataset class."""
     multiple_validation_sets: bool = False
     """Whether the datasets of valid are not blended; only with a path for each split."""
     order: DocumentOrder = STOCK_ORDER
@@ -429,7 +428,7 @@ class BlendedCache:
 
     @property
     def weights(self) -> list[float]:
-        """Weights, normalised twice; the datasets' lengths if there is no size."""
+        """Weights, normalised as often as in Megatron, since that decides the last bit; lengths if there is no size."""
         weights: list[float] = self.identifiers["weights"]
         return weights
 
