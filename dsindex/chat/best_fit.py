@@ -1,4 +1,7 @@
-"""The best-fit kernel, compiled by numba; imported only when it is used."""
+"""Best-fit packing of conversations into blocks, compiled by numba.
+
+Import this module only inside the function that packs: importing numba is slow.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +16,28 @@ if TYPE_CHECKING:
 
 @njit(cache=True, nogil=True)
 def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], int, NDArray[np.int32]]:
-    """Place conversations into blocks: O(n) copies, and O(sqrt(capacity)) of search for each block and length.
+    """Assign conversations to blocks, the longest conversation first, each into the fullest block with enough room.
 
-    Conversations of equal length are placed together: the fullest block with room for one of them takes as many as fit,
-    since it remains the fullest. `newest[r]` is the most recently filled block with r free places, and `older` links it
-    to the one before. `num_used[s]` counts the r of a stretch that have a block: a search steps over empty ones.
+    The cost is O(n) copies, plus a search of O(sqrt(capacity)) for each block and each distinct length. Conversations
+    of equal length are placed together: the fullest block with enough room takes as many as fit, because it stays the
+    fullest. `newest[r]` is the block with r free tokens that was filled last, and `older[block]` is the one filled
+    before it. The search divides the values of r into stretches; `num_used[s]` counts the values in stretch s that have
+    a block, so the search can skip a stretch without any.
 
     Args:
-        sizes: Places of each conversation, each at least 1; those above `capacity` are left out. At most 2**31 - 1.
-        capacity: Places of a block.
+        sizes: Length of each conversation in tokens, at least 1. Conversations longer than `capacity` are left out. At
+            most 2**31 - 1 conversations.
+        capacity: Length of a block in tokens.
 
     Returns:
         (blocks, num_blocks, order): the block of each conversation, −1 if it is left out, and the placed conversations,
-        longest first. Blocks are numbered in the order in which they were begun.
+        longest first. Blocks are numbered in the order in which they were opened.
     """
     order, ends = _longest_first(sizes, capacity)
     stretch = int(np.sqrt(capacity)) + 1
     num_used = np.zeros(capacity // stretch + 1, np.int32)
     newest = np.full(capacity + 1, -1, np.int32)
-    older = np.empty(order.size, np.int32)  # as many as blocks are used
+    older = np.empty(order.size, np.int32)  # one entry per block; there are at most as many blocks as conversations
     blocks = np.full(sizes.size, -1, np.int32)
     num_blocks = 0
     at = 0
@@ -62,7 +68,7 @@ def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32
 
 @njit(cache=True, nogil=True)
 def _longest_first(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the conversations of at most `capacity`, longest first, and the end of each length in that order."""
+    """Sort the conversations of at most `capacity` tokens, longest first; also return where each length ends."""
     longest = 0
     for size in sizes:
         if longest < size <= capacity:
@@ -87,12 +93,12 @@ def _longest_first(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.
 def arrange(
     blocks: NDArray[np.int32], numbers: NDArray[np.int32], conversations: NDArray[np.int32]
 ) -> NDArray[np.int64]:
-    """Write the conversations of each block, ascending, to `conversations`; return where each block starts.
+    """Write the conversations of each block, in ascending order, to `conversations`; return where each block starts.
 
     Args:
         blocks: The block of each conversation, −1 if it is left out.
-        numbers: The place of each block in the result; a permutation.
-        conversations: Output, with one entry for each conversation that is in a block.
+        numbers: The position of each block in the result; a permutation.
+        conversations: Output array with one entry for each placed conversation.
     """
     starts = np.zeros(numbers.size + 1, np.int64)
     for block in blocks:

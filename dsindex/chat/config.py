@@ -1,7 +1,7 @@
-"""The configuration of instruction-tuning data, which is one YAML file.
+"""The configuration of instruction-tuning data, one YAML file.
 
-A prompt is made either by `message_construction`, with `special_tokens` and `loss_masking_jq_patterns`, or by a chat
-template, never by both.
+Either `message_construction` (with `special_tokens` and `loss_masking_jq_patterns`) or a chat template turns a record
+into a prompt, never both.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# The chat templates that dsindex has for the commonest families of models, by name.
+# dsindex ships chat templates for the most common model families; a configuration refers to them by name.
 #
-# They are written for training: every reply is marked with `{% generation %}`, including what ends it. On the
-# conversations that they accept, their text equals the family's published template.
+# They are written for training: `{% generation %}` marks every reply, including the token that ends it. For every
+# conversation that they accept, they render the same text as the family's published template.
 
 _FOLDER = "templates"
 _SUFFIX = ".jinja"
 
 
 def template_names() -> list[str]:
-    """Return the names of all templates, sorted."""
+    """Return the names of the chat templates that dsindex ships, sorted."""
     files = resources.files("dsindex.chat").joinpath(_FOLDER).iterdir()
     return sorted(file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX))
 
 
 def read_template(name: str) -> str:
-    """Return the jinja2 text of a template.
+    """Return the jinja2 source of a chat template that dsindex ships.
 
     Raises:
         ValueError: If no template has this name.
@@ -59,7 +59,7 @@ _CONTROL_TOKEN = re.compile(r"<\|[^|>' ]+\|>|<(?:start|end)_of_turn>")
 
 
 def control_tokens(template: str | None) -> list[str]:
-    """Return the control tokens that a template of `template_names` spells out, sorted; none of another template.
+    """Return the control tokens in the source of a template that dsindex ships, sorted; [] for any other template.
 
     >>> control_tokens(read_template("chatml")), control_tokens("<|mine|>")
     (['<|im_end|>', '<|im_start|>'], [])
@@ -69,11 +69,11 @@ def control_tokens(template: str | None) -> list[str]:
 
 
 MAX_TEMPLATE_BYTES = 1 << 20
-"""Largest file of a chat template; a model's takes some KiB."""
+"""Largest chat template file; published templates take a few KiB."""
 
 
 def name_special_tokens(tokens: object) -> object:
-    """Return special tokens by name; tokens in a list are their own names.
+    """Return a mapping of name -> special token; each token in a list is its own name.
 
     >>> name_special_tokens(["<s>", "</s>"]), name_special_tokens({"eos_token": "</s>"})
     ({'<s>': '<s>', '</s>': '</s>'}, {'eos_token': '</s>'})
@@ -92,84 +92,87 @@ def name_special_tokens(tokens: object) -> object:
 
 
 class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How records become prompts, which text is trainable, and how long prompts may be."""
+    """Options for turning records into prompts, for masking them, and for limiting their length."""
 
     special_tokens: dict[str, str] = {}
-    """Name -> text of a token, which must be one id. `bos_token`, `eos_token` and `pad_token` have special meanings. In
-    a list, tokens are their own names."""
+    """Name -> text of a special token, which the tokenizer must encode as one id. `bos_token`, `eos_token` and
+    `pad_token` have special meanings. In a list, each token is its own name."""
     message_construction: tuple[str, ...] = ()
-    """Names of fields in the order in which their texts are concatenated; empty to use a chat template."""
+    """Field names, in the order in which the texts of the fields are concatenated; empty to use a chat template."""
     loss_masking_jq_patterns: tuple[str, ...] = ()
-    """What is masked: `.field`, or `.field | filter` to apply the filter to every message of the field."""
+    """Patterns that select masked text: `.field` masks a whole field, `.field | filter` each message of the field for
+    which the filter is true."""
     jq_patterns: dict[str, str] | tuple[str, ...] | None = None
-    """Patterns for the fields of `message_construction` in a record; by default, field `x` is `.x`."""
+    """jq patterns that extract the fields of `message_construction` from a record; by default, field `x` is `.x`."""
     loss_masking_spans: dict[str, str] = {}
-    """Field of `message_construction` -> pattern of the spans of its text that are masked: pairs of the first and the
-    last character, as in Fast-LLM."""
+    """Field of `message_construction` -> jq pattern that extracts the masked spans of its text: pairs of the first and
+    the last character (inclusive), as in Fast-LLM."""
     optional_fields: tuple[str, ...] | None = None
-    """Fields that a record may lack. By default, those that are masked as a whole, as by `.role`: they have
-    nothing to train on."""
+    """Fields that a record may lack. By default, the fields that a pattern such as `.role` masks entirely, because
+    nothing in them is trained on."""
     unmatched_patterns: Literal["refuse", "allow"] = "refuse"
-    """Whether to refuse a record in which a masking pattern selects nothing although its field exists."""
+    """Whether to refuse a record if a masking pattern selects nothing in a field that the record has."""
     role_prefixes: dict[str, str] = {}
-    """Text added before each message of a mapped role; never trainable."""
+    """Mapped role -> text added before each message of that role; never trainable."""
     separator: str = ""
-    """Text added between two parts; never trainable."""
+    """Text added between two parts of a prompt (fields or messages); never trainable."""
     eos_after: Literal["conversation", "reply"] = "conversation"
-    """Where EOS is added: at the end only, or also after every trainable message."""
+    """Add EOS only at the end of a conversation, or also after every trainable message."""
 
     chat_template: str | None = None
-    """A jinja2 chat template, or the name of one that dsindex has; None for the tokenizer's own."""
+    """A jinja2 chat template, or the name of one that dsindex ships; None for the tokenizer's own."""
     chat_template_file: str | None = None
-    """File with a chat template, relative to the configuration."""
+    """Path of a chat template file, relative to the configuration file."""
     chat_template_name: str = "default"
-    """Name of the template in a tokenizer that has several."""
+    """Which template to use if the tokenizer has several."""
     control_tokens: Literal["refuse", "allow"] = "refuse"
-    """Whether to refuse a named template whose control tokens, such as `<|im_start|>`, are not ids of the tokenizer, or
-    to write them in pieces, like other text."""
+    """What to do if a named template has control tokens, such as `<|im_start|>`, that are not single ids of the
+    tokenizer: refuse the template, or tokenize them like other text."""
     chat_template_data: dict[str, Any] = {}
-    """The template's variable `chat_template_data`, as in Modalities."""
+    """Value of the template variable `chat_template_data`, as in Modalities."""
     template_variables: dict[str, Any] = {}
-    """Further variables of the template, such as `enable_thinking`. A record's `chat_template_kwargs` come first."""
+    """Further template variables, such as `enable_thinking`. A record's `chat_template_kwargs` override them."""
     join_template_lines: bool = False
     """Remove newlines between `}` and `{`, as Modalities does for a template written as a YAML block."""
     template_date: datetime.date | None = None
-    """The date for `strftime_now`. Without it, a template that uses the date is refused: output never depends on the
-    day."""
+    """The date for `strftime_now`. Without it, a template that asks for the date is refused, because output must not
+    depend on the day of the run."""
     b_include_to_loss_token: str | None = None
-    """Begin marker, a token as in Modalities: the tokens strictly between begin and end markers are trainable. Without
-    markers, the text in `{% generation %}` blocks is."""
+    """Begin marker, a special token as in Modalities: the tokens strictly between a begin and an end marker are
+    trainable. Without markers, the text in `{% generation %}` blocks is trainable."""
     e_include_to_loss_token: str | None = None
+    """End marker; set both markers or neither."""
 
     turns_field: str | None = None
-    """A record's key for its list of turns, if it has an unusual name."""
+    """A record's key for its list of turns, if it is not one of the usual keys."""
     role_mapping: dict[str, str] = {}
-    """A record's role name -> the template's, added to the usual ones. A record with any other role is bad."""
+    """Role in a record -> role in the template, added to the usual roles. A record with an unknown role is bad."""
     assistant_role: str = "assistant"
-    """The mapped role whose messages end an exchange, where a long conversation can be split."""
+    """The mapped role of replies. A reply ends an exchange, and a long conversation is split between exchanges."""
     learn: Learn = "all"
-    """Whether all replies are trainable, or only those after the last message of the user."""
+    """Train on all replies, or only on the replies after the last user message."""
     reasoning: Reasoning = "learn"
-    """Whether reasoning (`reasoning_content`, `<think>`) is trainable, is masked, or is left out of the messages."""
+    """Train on reasoning (`reasoning_content`, `<think>`), mask it, or drop it from the messages."""
     unwritten: Literal["count", "refuse"] = "count"
-    """Whether a record of which the template does not write something, such as reasoning, is counted or bad."""
+    """If the template leaves out a part of a record, such as its reasoning: count the record, or treat it as bad."""
     special_tokens_in_text: Literal["keep", "refuse"] = "keep"
-    """Whether a special token's text in a message becomes that token, and is counted, or makes the record bad."""
+    """If a message contains the text of a special token: encode it as that token and count it, or treat the record as
+    bad."""
 
     max_length: Annotated[int, msgspec.Meta(ge=2)] | None = None
     """Maximum number of tokens of one sequence."""
     too_long: Literal["refuse", "truncate", "split"] = "refuse"
-    """A longer conversation makes its record bad, is cut to its first `max_length` tokens, or is split between
-    exchanges into several sequences, each with the whole prompt."""
+    """What to do with a conversation of more than `max_length` tokens: treat its record as bad, cut the conversation to
+    its first `max_length` tokens, or split it between exchanges into several sequences, each with the whole prompt."""
 
     @property
     def roles(self) -> dict[str, str]:
-        """A record's role -> the template's: the usual ones, and `role_mapping`."""
+        """Role in a record -> role in the template: the usual roles, extended by `role_mapping`."""
         return {**DEFAULT_ROLES, **self.role_mapping}
 
     @property
     def reader(self) -> ConversationReader:
-        """What reads the conversations of records."""
+        """Reader of conversations, set up by the options above."""
         return ConversationReader(
             roles=self.roles,
             assistant_role=self.assistant_role,
@@ -180,7 +183,7 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def markers(self) -> dict[str, str]:
-        """Names and texts of the tokens that open and close a trainable part; none to use `{% generation %}`."""
+        """Option name -> text of the markers around trainable text; empty if `{% generation %}` marks it."""
         names = ("b_include_to_loss_token", "e_include_to_loss_token")
         return {name: text for name in names if (text := getattr(self, name)) is not None}
 
@@ -237,11 +240,11 @@ def parse_config(text: str, *, source: str = "configuration", folder: Path | Non
     Args:
         text: YAML, one mapping.
         source: Name of the configuration in errors.
-        folder: Folder of a relative `chat_template_file`; its text becomes `chat_template`, so that the configuration
-            is self-contained.
+        folder: Folder that `chat_template_file` is relative to. The file's text becomes `chat_template`, so the result
+            does not depend on other files.
 
     Raises:
-        InputError: If the text is not YAML, or not this configuration.
+        InputError: If the text is not YAML, or not a valid configuration.
     """
     return check_config(parse_yaml(text, source=source), source=source, folder=folder)
 
@@ -250,13 +253,13 @@ def read_instruction_config(path: Path) -> InstructionConfig:
     """Read a configuration from a YAML file.
 
     Raises:
-        InputError: If the file cannot be read, or is not this configuration.
+        InputError: If the file cannot be read, or is not a valid configuration.
     """
     return check_config(read_yaml(str(path)), source=str(path), folder=path.parent)
 
 
 def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None = None) -> InstructionConfig:
-    """Return options as a self-contained configuration.
+    """Check options, and return a configuration that contains the text of its chat template.
 
     Args:
         options: Name -> value, as parsed from YAML.
@@ -264,7 +267,7 @@ def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None
         folder: As for `parse_config`.
 
     Raises:
-        InputError: If the options are invalid, or the file of a chat template cannot be read.
+        InputError: If the options are invalid, or the chat template file cannot be read.
     """
     try:
         tokens = name_special_tokens(options.get("special_tokens") or {})
@@ -297,7 +300,7 @@ def _read_file(path: Path) -> str:
 
 
 def _explain(problem: str) -> str:
-    """Name the option in msgspec's message, which ends in `- at `$.separator``."""
+    """Rewrite a msgspec error, which ends in `- at `$.separator``, so that it starts with the name of the option."""
     message, _, place = problem.partition(" - at `$.")
     name = place.rstrip("`").replace("[...]", "")
     unknown = re.fullmatch(r"Object contains unknown field `(.*)`", message)

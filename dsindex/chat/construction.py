@@ -1,10 +1,10 @@
-"""Message construction: concatenate fields of a record, and mask some of them.
+"""Message construction: concatenate the fields of a record, and mask some of them.
 
 `message_construction: [role, instruction, conversations]` sets the order. A field is a text, or a list of messages with
 `from` and `value` (or `role` and `content`). Each text is tokenized separately, so a boundary between trainable and
-masked text is always a boundary between tokens. Masked are prefixes, separators, BOS, and what a pattern of
-`loss_masking_jq_patterns` selects (`dsindex.text.jq`). EOS is trainable iff the part before it is: a model that is
-trained on a reply also learns to end it.
+masked text is always a boundary between tokens. Prefixes, separators, BOS and the text that a pattern of
+`loss_masking_jq_patterns` selects (`dsindex.text.jq`) are masked. EOS is trainable if and only if the part before it is
+trainable: a model that is trained on a reply also learns to end it.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPart:
-    """One text of a prompt: a field, or a message in a field."""
+    """One text of a prompt: a text field, or one message of a field that is a list."""
 
     text: str
     trainable: bool = True
     prefix: str = ""
-    """Added before the text; never trainable."""
+    """Text added before the part; never trainable."""
     role: str | None = None
-    """Mapped role of a message."""
+    """Mapped role of a message; None for a text field."""
     place: tuple[str, int | None]
-    """Field, and index of the message in it; None if the field is a text."""
+    """Field name, and index of the message in the field (None for a text field)."""
     masked_spans: tuple[CharacterSpan, ...] = ()
     """Spans of the text that are not trainable, in order."""
 
@@ -63,7 +63,7 @@ class Segment:
     place: tuple[str, int | None] | None = None
     """Where the text comes from, as in PromptPart; None for prefixes, separators and special tokens."""
     special: str | None = None
-    """Name of a special token instead of a text."""
+    """Name of the special token if the segment is one; `text` is then empty."""
 
 
 class MessageConstruction:
@@ -71,7 +71,7 @@ class MessageConstruction:
 
     Args:
         config: A configuration with `message_construction`.
-        from_fields: Records are already mappings of field names to values; `jq_patterns` are not applied.
+        from_fields: Records already map field names to values, so `jq_patterns` are not applied.
 
     Raises:
         InputError: If a pattern is not valid or not allowed, or names a field that is not in `message_construction`.
@@ -79,7 +79,7 @@ class MessageConstruction:
 
     def __init__(self, config: InstructionConfig, *, from_fields: bool = False) -> None:
         names = config.message_construction
-        # Quoted, so that any key is possible: `.["my-field"]`.
+        # jq accepts any key in quotes, such as `.["my-field"]`; `.my-field` would be a subtraction.
         own = {name: f'.["{name}"]' for name in names}
         patterns = own if from_fields else config.jq_patterns or own
         fields = name_patterns(patterns)
@@ -98,11 +98,11 @@ class MessageConstruction:
         self._config = config
 
     def read(self, record: Mapping[str, Any]) -> PatternAnswers:
-        """Return what the patterns select, for `read_fields` and `build_parts`."""
+        """Apply all patterns to a record; pass the result to `read_fields` and `build_parts`."""
         return self._patterns.read(record)
 
     def read_fields(self, answers: PatternAnswers) -> dict[str, Any]:
-        """Return the fields of a record by name, in the order of construction; optional fields may be missing.
+        """Return field name -> value, in the order of `message_construction`; optional fields may be missing.
 
         Raises:
             RecordProblem: If a field is missing, or is neither a text nor a list of messages.
@@ -121,7 +121,7 @@ class MessageConstruction:
         return fields
 
     def build_parts(self, fields: Mapping[str, Any], answers: PatternAnswers) -> list[PromptPart]:
-        """Return the parts of all fields in order, each with its mask.
+        """Return the parts of all fields in order, each marked as trainable or masked.
 
         Raises:
             RecordProblem: If there is no text, a role is unknown, a message lacks a key, or a pattern fails or
@@ -145,7 +145,7 @@ class MessageConstruction:
         ]
 
     def lay_out(self, parts: Sequence[PromptPart]) -> list[Segment]:
-        """Return the segments of one sequence: BOS, the parts with prefixes and separators, EOS."""
+        """Return the segments of one sequence: BOS, the parts with their prefixes and separators, and EOS."""
         config = self._config
         has_bos, has_eos = "bos_token" in config.special_tokens, "eos_token" in config.special_tokens
         segments = [Segment(text="", trainable=False, special="bos_token")] if has_bos else []
@@ -162,7 +162,7 @@ class MessageConstruction:
     def _select_masked(self, fields: Mapping[str, Any], answers: PatternAnswers) -> set[tuple[str, int | None]]:
         masked: set[tuple[str, int | None]] = set()
         for number, mask in enumerate(self._masks):
-            if mask.field not in fields:  # it is optional: `read_fields` raises for other fields
+            if mask.field not in fields:  # an optional field; `read_fields` raised an error for any other
                 continue
             selected = answers.selected(number)
             if not any(selected) and self._config.unmatched_patterns == "refuse":
@@ -173,10 +173,10 @@ class MessageConstruction:
         return masked
 
     def _first_trainable(self, parts: Sequence[PromptPart]) -> int:
-        """Return the position of the first part whose message may be trainable."""
+        """Return the position of the first message that `learn` allows to be trainable."""
         if self._config.learn == "all":
             return 0
-        # A text field does not end a turn.
+        # A text field counts as a reply here, because it must not end a turn.
         assistant = self._config.assistant_role
         return last_turn([part.role if part.is_message else assistant for part in parts], assistant)
 
@@ -208,7 +208,7 @@ def _spans_of(field: str) -> str:
 
 
 def _cut_part(part: PromptPart) -> Iterator[Segment]:
-    """Yield a part's text, cut at the boundaries of its masked spans, as Fast-LLM tokenizes it."""
+    """Split a part's text at the boundaries of its masked spans; Fast-LLM tokenizes the pieces separately, too."""
     if not part.masked_spans or not part.trainable:
         yield Segment(text=part.text, trainable=part.trainable, place=part.place)
         return
@@ -221,7 +221,7 @@ def _cut_part(part: PromptPart) -> Iterator[Segment]:
 
 
 def group_exchanges(parts: Sequence[PromptPart]) -> list[list[int]]:
-    """Divide a conversation into exchanges: one begins with each masked message that follows a trainable one.
+    """Divide a conversation into exchanges: each masked message that follows a trainable one begins an exchange.
 
     Args:
         parts: The parts of one record.

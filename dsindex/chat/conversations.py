@@ -1,7 +1,8 @@
-"""Read a record as a conversation: its turns in OpenAI's form, and which replies are trained on.
+"""Read a record as a conversation: messages in OpenAI's format, and the replies to train on.
 
-The result is what transformers would pass to a chat template: messages with `role` and `content`, without keys that
-have no value. A role, or a key that decides what is trained on, makes a bad record if it cannot be read.
+Messages have the form that transformers passes to a chat template: `role`, `content` and further keys, without keys
+whose value is null. A record is bad if a role, or a key that decides what is trained on, cannot be read: a guess would
+change the loss mask.
 """
 
 from __future__ import annotations
@@ -34,25 +35,26 @@ Learn = Literal["all", "last_turn"]
 Reasoning = Literal["learn", "mask", "drop"]
 
 TURN_KEYS = ("messages", "conversations", "conversation")
-"""Keys of a record for its list of turns."""
+"""Keys under which a record may have its list of turns."""
 CALLS_KEY = "answers"
-"""The answer that is a list of tool calls, as in xLAM's data."""
+"""Key of an answer that is a list of tool calls, as in xLAM's data."""
 QUESTION_KEYS = ("prompt", "query", "question", "problem", "instruction", "input", "inputs", "human", "user")
 ANSWER_KEYS = (
     *("completion", "response", "output", "generated_solution", "solution", "answer", "targets", "assistant"),
     CALLS_KEY,
 )
-"""Keys of a question and of its answer, in a record or a turn; the first of each that has a value counts."""
+"""Keys of a question and of its answer, in a record or a turn; the first key in each list that has a value is used."""
 CONTEXT_KEYS = ("input", "context")
-"""Keys of texts that follow an `instruction`, as in Alpaca and Dolly."""
+"""Keys of texts that are appended to an `instruction`, as in Alpaca and Dolly."""
 IGNORED_KEYS = ("chosen", "rejected", "rejected_response", "rejected_messages", "tool_choice", "parallel_tool_calls")
-"""Keys of a record that other trainers read; the counts of notes name those that a record has."""
+"""Keys of a record that other trainers read and dsindex ignores; a record that has one gets a note."""
 ROLE_KEYS = ("role", "from")
 TEXT_KEYS = ("content", "value")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
-"""In transformers' order of precedence; passed under all three names, since templates read any of them."""
+"""Keys of a message's reasoning, in transformers' order of precedence. A template may read any of them, so the
+reasoning is passed under all three."""
 CALL_ROLES = frozenset({"function_call", "tool_call"})
-"""Roles of turns whose text is one or more tool calls."""
+"""Roles of turns whose text consists of tool calls."""
 ARGUMENT_KEYS = ("arguments", "parameters")
 DEFAULT_ROLES: Mapping[str, str] = {
     **dict.fromkeys(("user", "human"), "user"),
@@ -60,37 +62,37 @@ DEFAULT_ROLES: Mapping[str, str] = {
     **dict.fromkeys(("tool", "observation", "tool_response"), "tool"),
     **{role: role for role in ("system", "developer", "function", "ipython")},
 }
-"""A record's role -> the role in chat templates. Case does not matter."""
+"""Role in a record, in any case -> role in chat templates."""
 TOOL_ROLES = frozenset({"tool", "function", "ipython"})
-"""Roles of messages that do not end a turn: the model continues after them."""
+"""Roles of tool results. They do not end a turn: the model continues after them."""
 
 MESSAGE_KEYS = ("tools", "functions", "function_calls", "documents", "reasoning_details", "refusal")
-"""Keys of a message that few templates write; the counts of notes name those that a template does not mention."""
+"""Keys of a message that few templates write; a record gets a note if it has one that its template never mentions."""
 
 LEARN_KEYS: Mapping[str, bool] = {
     **dict.fromkeys(("weight", "train", "training", "trainable", "loss", "loss_weight", "loss_scale"), True),
     **dict.fromkeys(("loss_mask", "train_on_turn", "learn"), True),
     **dict.fromkeys(("masked", "skip_loss", "ignore_loss", "no_loss"), False),
 }
-"""Keys of a turn or a record with true, false, 1 or 0 -> the value for which it is trained on; never passed to
-templates. If there are several, it is trained on only if all agree."""
+"""Flags (true, false, 1 or 0) of a turn or a record -> the value that means "train on it". A turn with several flags is
+trained on only if all of them say so. Flags are never passed to templates."""
 UNWANTED_KEYS = ("label", "kto_tag")
-"""Keys of a record that are false for an answer to avoid, in the data of KTO."""
+"""Keys of a record that are false if a model should avoid the answer, as in KTO's data."""
 SPAN_KEYS = ("train_detail", "training_detail", "loss_masking_spans")
 """Keys of a turn with spans of its text: axolotl's objects of `begin_offset`, `end_offset` (the last character) and
-`train`; or Fast-LLM's pairs of first and last character, which are not trained on."""
+`train`, or Fast-LLM's pairs of first and last character, which mask the text between them."""
 MASKED_ROLE_KEY = "mask"
-"""Key of a record that names a role whose turns are not trained on, as in NeMo's chat data."""
+"""Key of a record that names the role whose turns are masked, as in NeMo's chat data."""
 MEDIA_KEYS = frozenset({"images", "image", "videos", "video", "audios", "audio", "image_url"})
 VARIABLE_KEYS: Mapping[str, type] = {"enable_thinking": bool, "reasoning_effort": str}
-"""Keys of a record that are variables of templates, as in verl's data -> their types."""
+"""Keys of a record that are passed as template variables, as in verl's data -> their types."""
 RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
-"""Variables of templates that neither a configuration nor `chat_template_kwargs` may set."""
+"""Template variables that neither a configuration nor `chat_template_kwargs` may set."""
 
-# Notes of a conversation; other notes are names of keys that the template does not use.
+# Notes about a conversation. Any other note is the name of a key that the template does not use.
 TRAINED_QUESTION = "a user turn marked for training"
 UNTRAINED_END = "an untrained end of the last reply"
-"""The template writes the token that ends a reply outside of `{% generation %}`."""
+"""The template writes the token that ends a reply outside `{% generation %}`, so the token is masked."""
 REORDERED_REPLY = "text or a thought after a tool call"
 OTHER_THOUGHTS = "a thought in unknown tags"
 QUOTED_ARGUMENTS = "arguments of a tool call as a quoted string"
@@ -99,11 +101,11 @@ _T = TypeVar("_T")
 _KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object", bool: "true or false"}
 _NEVER_TRAINED = frozenset({"user", "system", "developer", *TOOL_ROLES})
 _UNPASSED_KEYS = frozenset({*ROLE_KEYS, *LEARN_KEYS, *SPAN_KEYS, *MEDIA_KEYS})
-"""Keys of a turn that templates do not get."""
+"""Keys of a turn that are not copied to the message."""
 _NO_CALL = frozenset({"auto", "none"})
-"""Texts under OpenAI's `function_call` that are no call."""
+"""Values of OpenAI's `function_call` that are settings, not calls."""
 _SURROGATE = re.compile(rb"\\u[dD]")
-"""Escapes that may be a lone surrogate."""
+"""Start of a JSON escape that may be a lone surrogate (U+D800 to U+DFFF)."""
 _QUOTE_OPENS = re.compile(r"""("(?:arguments|parameters)"\s*:\s*)'(?=\{)""")
 _QUOTE_CLOSES = re.compile(r"""\}'(?=\s*\})""")
 _BETWEEN_CALLS = re.compile(r"[\s,;]*")
@@ -111,42 +113,42 @@ _BETWEEN_CALLS = re.compile(r"[\s,;]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """A record as a chat template gets it."""
+    """The messages and variables of a record for a chat template, and what to train on."""
 
     messages: list[Message]
-    """At least one."""
+    """At least one message."""
     variables: dict[str, Any]
-    """The record's own variables: `tools`, `documents`, VARIABLE_KEYS, `chat_template_kwargs`."""
+    """Template variables from the record: `tools`, `documents`, VARIABLE_KEYS, `chat_template_kwargs`."""
     trained: frozenset[int] | None = None
-    """Positions of the replies that are trained on; None for all."""
+    """Positions in `messages` of the replies to train on; None for all replies."""
     masked_spans: Mapping[int, Sequence[CharacterSpan]] = field(default_factory=dict)
-    """Position of a message -> spans of its content that are not trained on."""
+    """Position in `messages` -> masked spans of the message's content."""
     notes: tuple[str, ...] = ()
-    """What was changed or left out, to be counted."""
+    """Notes about what was changed or left out; the manifest counts them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationReader:
-    """Reads conversations as one configuration says."""
+    """Reads conversations from records, with the options of one configuration."""
 
     roles: Mapping[str, str] = field(default_factory=lambda: DEFAULT_ROLES)
-    """The record's role -> the message's role."""
+    """Role in a record -> role in a message."""
     assistant_role: str = "assistant"
     """Role of replies, after mapping."""
     learn: Learn = "all"
-    """`last_turn` trains only on the replies after the last message that is neither a reply nor a tool's result."""
+    """`last_turn` trains only on the replies after the last message that is neither a reply nor a tool result."""
     reasoning: Reasoning = "learn"
     """`drop` removes reasoning from the messages."""
     turns_key: str | None = None
-    """Key of a record for its list of turns; None for the usual keys."""
+    """Key under which a record has its list of turns; None for TURN_KEYS."""
     tag_pairs: tuple[TagPair, ...] = (THINK,)
-    """Tags around thoughts in the template in use."""
+    """Tags that the template in use puts around thoughts."""
 
     def read_line(self, line: bytes) -> Conversation:
-        """Return the conversation of a record as stored in a file.
+        """Read a conversation from one line of JSON.
 
         Raises:
-            RecordProblem: As `parse_record` and `read`; or if a text has a lone surrogate.
+            RecordProblem: If the line is not a JSON object, `read` refuses the record, or a text has a lone surrogate.
         """
         conversation = self.read(parse_record(line))
         if _SURROGATE.search(line):
@@ -155,12 +157,13 @@ class ConversationReader:
         return conversation
 
     def read(self, record: Mapping[str, Any]) -> Conversation:
-        """Return a record's conversation with the variables for its template and the replies that are trained on.
+        """Read a conversation from a record.
 
-        Further keys of a message (`name`, `tool_call_id`, ...) are kept.
+        Further keys of a message (`name`, `tool_call_id`, ...) are kept, since templates may use them.
 
         Raises:
-            RecordProblem: If there is no conversation, a role is unknown, or a field is missing or has a wrong shape.
+            RecordProblem: If there is no conversation, a role is unknown, a field is missing or has the wrong type, or
+                nothing in the record is to be trained on.
 
         >>> ConversationReader().read({"conversations": [{"from": "human", "value": "Hi"}]}).messages
         [{'role': 'user', 'content': 'Hi'}]
@@ -181,7 +184,7 @@ class ConversationReader:
             is_wanted = is_wanted and role != masked_role and number > num_prompt_turns
             spans = message_spans(turn, number, message)
             if is_call and messages and messages[-1]["role"] == role:
-                # The model writes both in one step, which ends once.
+                # The model writes the text and its calls in one step, with one end token: they are one message.
                 if is_wanted != (position - 1 in trained):
                     what = "a tool call and the reply before it are one message, but only one of them is trained on"
                     raise RecordProblem("bad-field", f"message {number}: {what}")
@@ -207,7 +210,7 @@ class ConversationReader:
         )
 
     def _is_wanted(self, turn: Mapping[str, Any], role: str, number: int, notes: set[str]) -> bool:
-        """Return whether no key of a turn says that it is not trained on."""
+        """Return whether a turn may be trained on: true unless one of its flags forbids it."""
         flag = read_flag(turn, f"message {number}: ")
         if flag is False and role not in {self.assistant_role, *_NEVER_TRAINED}:
             what = f"its role {role!r} is not the role of replies, {self.assistant_role!r}; set `assistant_role`"
@@ -217,19 +220,19 @@ class ConversationReader:
         return flag is not False
 
     def _keep_wanted(self, messages: Sequence[Message], trained: set[int]) -> set[int]:
-        """Return the replies that are trained on with `learn` and `reasoning`."""
+        """Remove the replies that `learn` masks, or that are empty without their reasoning."""
         if self.learn == "last_turn":
             first = last_turn([message["role"] for message in messages], self.assistant_role)
             trained = {number for number in trained if number >= first}
             if not trained:
                 what = f"no message of the last turn has the role of replies, {self.assistant_role!r}"
                 raise RecordProblem("no-trained-tokens", f"nothing is trained on: {what}; set `assistant_role`")
-        if self.reasoning == "drop":  # an empty reply is what a dropped thought leaves
+        if self.reasoning == "drop":  # a reply that was only a thought is empty now
             trained = {n for n in trained if "tool_calls" in messages[n] or content_text(messages[n]).strip()}
         return trained
 
     def _find_turns(self, record: Mapping[str, Any], notes: set[str]) -> tuple[list[Any], int]:
-        """Return at least one turn, and how many of them are the prompt."""
+        """Return the turns of a record, at least one, and how many of them belong to the prompt."""
         keys = TURN_KEYS if self.turns_key is None else (self.turns_key,)
         key = next((key for key in keys if record.get(key) is not None), None)
         pair = None if key is not None or self.turns_key is not None else find_pair(record)
@@ -258,7 +261,7 @@ class ConversationReader:
         return [{"role": "system", "content": system}, *turns], num_prompt_turns + (num_prompt_turns > 0)
 
     def _read_message(self, turn: object, number: int, notes: set[str]) -> tuple[Message, bool]:
-        """Return the `number`-th message (from 1) as templates expect it, and whether its role is a tool call's."""
+        """Convert the `number`-th turn (from 1) to a message; also return whether its role is one of CALL_ROLES."""
         turn = require(turn, dict, where := f"message {number}")
         name = message_role(turn, number)
         is_call = name.lower() in CALL_ROLES
@@ -301,7 +304,7 @@ class ConversationReader:
         elif (is_call or message["role"] == self.assistant_role) and any(key in message for key in ARGUMENT_KEYS):
             call = {key: message.pop(key) for key in ("name", *ARGUMENT_KEYS) if key in message}
             message["tool_calls"] = [_read_call(call, where)]
-        given = parse_json(message.get("function_call"))  # OpenAI's former key
+        given = parse_json(message.get("function_call"))  # OpenAI's key before `tool_calls`
         if _is_empty(given) or (isinstance(given, str) and given.strip().lower() in _NO_CALL):
             message.pop("function_call", None)
         elif "tool_calls" not in message:
@@ -330,7 +333,7 @@ class ConversationReader:
 
 
 def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
-    """Return the position at which the last turn's replies begin: after the last message to the model.
+    """Return where the last turn's replies begin: after the last message that is neither a reply nor a tool result.
 
     >>> last_turn(["system", "user", "assistant", "user", "assistant", "tool", "assistant"], "assistant")
     4
@@ -340,17 +343,17 @@ def last_turn(roles: Sequence[str | None], assistant_role: str) -> int:
 
 
 def find_pair(record: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the keys of the question and the answer that a record or a turn has."""
+    """Return the keys under which a record or a turn has a question and its answer; None if one is missing."""
     asked = next((key for key in QUESTION_KEYS if record.get(key) is not None), None)
     answered = next((key for key in ANSWER_KEYS if record.get(key) is not None), None)
     return None if asked is None or answered is None else (asked, answered)
 
 
 def read_flag(turn: Mapping[str, Any], where: str) -> bool | None:
-    """Return whether a turn or a record says that it is trained on; None if it does not say.
+    """Return whether the flags of a turn or a record say to train on it; None if it has no flag.
 
     Raises:
-        RecordProblem: If the value is not true, false, 1 or 0.
+        RecordProblem: If a flag is not true, false, 1 or 0.
 
     >>> read_flag({"weight": 1, "masked": True}, ""), read_flag({"role": "user", "loss": None}, "")
     (False, None)
@@ -371,10 +374,10 @@ def read_flag(turn: Mapping[str, Any], where: str) -> bool | None:
 
 
 def message_role(message: Mapping[str, Any], number: int) -> str:
-    """Return the value of `role` or `from` of the `number`-th message (from 1), unmapped.
+    """Return the `role` or `from` of the `number`-th message (from 1), before mapping.
 
     Raises:
-        RecordProblem: If it has neither, or it is not a text.
+        RecordProblem: If the message has neither key, or the value is not a text.
     """
     for key in ROLE_KEYS:
         value = message.get(key)
@@ -384,10 +387,10 @@ def message_role(message: Mapping[str, Any], number: int) -> str:
 
 
 def message_text(message: Mapping[str, Any], number: int) -> str:
-    """Return the text of `content` or `value` of the `number`-th message (from 1), its parts joined.
+    """Return the text under `content` or `value` of the `number`-th message (from 1), with parts joined.
 
     Raises:
-        RecordProblem: If it has neither, or it is neither a text nor a list of parts of type `text`.
+        RecordProblem: If the message has neither key, or the value is neither a text nor a list of text parts.
     """
     for key in TEXT_KEYS:
         if message.get(key) is not None:
@@ -396,10 +399,10 @@ def message_text(message: Mapping[str, Any], number: int) -> str:
 
 
 def map_role(role: str, roles: Mapping[str, str], where: str) -> str:
-    """Map a role.
+    """Return the template's role for a record's role, which is matched exactly or in lower case.
 
     Raises:
-        RecordProblem: If the role is not one of `roles`.
+        RecordProblem: If `roles` does not have the role.
     """
     mapped = roles.get(role) or roles.get(role.lower())
     if mapped is None:
@@ -411,7 +414,9 @@ def map_role(role: str, roles: Mapping[str, str], where: str) -> str:
 
 
 def parse_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
-    """Return the value of a text that is a JSON list or object, as Arrow's tables need it; anything else unchanged.
+    """Parse a text that is a JSON list or object; return any other value unchanged.
+
+    Datasets store such values as text because an Arrow column cannot hold objects with different keys.
 
     >>> parse_json('[{"name": "f"}]'), parse_json("f"), parse_json(3)
     ([{'name': 'f'}], 'f', 3)
@@ -425,10 +430,10 @@ def parse_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def read_objects(value: object, name: str) -> list[dict[str, Any]]:
-    """Return a list of objects; the list, and each object, may be JSON in a text.
+    """Return a list of objects; the list and each object may be stored as JSON text.
 
     Raises:
-        RecordProblem: If it is anything else.
+        RecordProblem: If the value is not a list of objects.
 
     >>> read_objects(['{"name": "f"}'], "`tools`")
     [{'name': 'f'}]
@@ -441,10 +446,10 @@ def read_objects(value: object, name: str) -> list[dict[str, Any]]:
 
 
 def require(value: object, kind: type[_T], where: str) -> _T:
-    """Return a value of a type.
+    """Return a value after checking its type.
 
     Raises:
-        RecordProblem: If it has another type.
+        RecordProblem: If the value has another type.
     """
     if not isinstance(value, kind):
         raise RecordProblem("bad-field", f"{where} is {type_name(value)}, not {_KINDS[kind]}")
@@ -452,7 +457,10 @@ def require(value: object, kind: type[_T], where: str) -> _T:
 
 
 def _is_empty(value: object) -> bool:
-    """Tell whether a value is null, false, 0, blank or empty, or contains nothing else, as Arrow fills in keys."""
+    """Tell whether a value is null, false, 0 or blank, or contains only such values.
+
+    Arrow gives every row all keys of a column, and fills the missing ones with such values.
+    """
     items = list(value.values()) if isinstance(value, dict) else value
     if isinstance(items, list):
         return all(map(_is_empty, items))
@@ -466,7 +474,11 @@ def _refuse_media(holder: Mapping[str, Any], where: str) -> None:
 
 
 def _read_turns(value: object, key: str) -> list[Any]:
-    """Return turns from a list of turns or pairs, from an object of lists, as old tables have it, or from JSON."""
+    """Return the turns of a record.
+
+    They may be a list of turns, a list of question-answer pairs, an object of lists (one list per key, as in columnar
+    tables), or JSON text of any of these.
+    """
     value = parse_json(value)
     if isinstance(value, dict) and value and all(isinstance(column, list) for column in value.values()):
         if len({len(column) for column in value.values()}) > 1:
@@ -488,9 +500,10 @@ def _read_turns(value: object, key: str) -> list[Any]:
 
 
 def _read_pair(record: Mapping[str, Any], pair: tuple[str, str]) -> tuple[list[Any], int]:
-    """Return the turns of a question and its answer, and how many are the prompt if it has replies of its own.
+    """Return the turns of a question and its answer, and the number of turns that are the prompt and so masked.
 
-    Both may be lists of messages. The replies of `history` are trained on, as in LlamaFactory and ms-swift.
+    The question and the answer may be lists of messages. The number is 0 unless the question is a list. The replies in
+    `history` are trained on if the question is a text, as in LlamaFactory and ms-swift.
     """
     asked, answered = pair
     turns: list[Any] = []
@@ -515,7 +528,7 @@ def _read_pair(record: Mapping[str, Any], pair: tuple[str, str]) -> tuple[list[A
 
 
 def _find_messages(value: object) -> object:
-    """Return a list of messages, also from JSON; any other value unchanged, such as a text that is other JSON."""
+    """Return a list of messages, parsing it if it is JSON text; return any other value, even other JSON, unchanged."""
     items = parse_json(value)
     messages = [*map(parse_json, items)] if isinstance(items, list) else []
     are_messages = [isinstance(item, dict) and any(key in item for key in ROLE_KEYS) for item in messages]
@@ -536,24 +549,24 @@ def _read_part(part: object, where: str) -> dict[str, str]:
         shown = show_value(kind) if isinstance(kind, str) else type_name(kind) if "type" in part else "missing"
         raise RecordProblem("bad-field", f"{where}: its type is {shown}, but only parts of type 'text' can be encoded")
     _refuse_media(part, where)
-    # Without the other keys: a template may take `image_url: null` for an image.
+    # Drop the other keys: a template may mistake `image_url: null` for an image.
     return {"type": "text", "text": require(part.get("text"), str, f"{where}: `text`")}
 
 
 def content_text(message: Message) -> str:
-    """Return the text of a message's content, with its parts joined; empty if it has none."""
+    """Return the text of a message's content, with its parts joined; empty if there is no content."""
     content = message.get("content", "")
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def function_of(call: dict[str, Any]) -> dict[str, Any]:
-    """Return the object with the name and arguments of a tool or a call: its `function`, or itself."""
+    """Return the object with the name of a tool or a call: its `function` if it has one, else the object itself."""
     function = call.get("function")
     return function if isinstance(function, dict) else call
 
 
 def _add_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> None:
-    """Add the turns of tool calls that follow a reply to it, with their texts and thoughts."""
+    """Merge tool-call turns into the reply before them, including their texts and thoughts."""
     before = content_text(reply)
     has_text = bool(before.strip())
     for call in calls:
@@ -572,10 +585,13 @@ def _add_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> Non
 
 
 def _parse_calls(text: str, where: str, pairs: tuple[TagPair, ...]) -> tuple[str, list[dict[str, Any]], bool]:
-    """Return the text around the tool calls of a turn, such as a thought, the calls, and whether text follows one.
+    """Parse the text of a tool-call turn.
 
-    The calls are one or more objects, or lists of objects, in JSON; they may be in Hermes' `<tool_call>` tags with text
-    around them, and a thought may come first. Glaive's data has the arguments in single quotes.
+    Calls are JSON objects or lists of objects. They may be in Hermes' `<tool_call>` tags with text around them, and a
+    thought may come first. Glaive's data has the arguments in single quotes, so that form is tried, too.
+
+    Returns:
+        The text around the calls, including a thought; the calls; and whether text follows a call.
     """
     first, thought_end = next(find_thoughts(text, pairs), (0, 0))
     for candidate, begin in product((text, _unquote_arguments(text)), (0, thought_end if not first else 0)):
@@ -590,10 +606,10 @@ def _parse_calls(text: str, where: str, pairs: tuple[TagPair, ...]) -> tuple[str
 
 
 def _split_calls(text: str, begin: int) -> tuple[list[str], list[Any]]:
-    """Return the texts before, between and after the tool calls of a text, and the calls.
+    """Split a text into the pieces of text before, between and after its tool calls, and the calls.
 
     Raises:
-        ValueError: If the text is not made of calls, or a tag is not closed.
+        ValueError: If the text contains no valid calls, or a tag is not closed.
     """
     opening, closing = "<tool_call>", "</tool_call>"
     if text.startswith(("{", "["), skip_blanks(text, begin, len(text))) or opening not in text:
@@ -611,7 +627,7 @@ def _split_calls(text: str, begin: int) -> tuple[list[str], list[Any]]:
 
 
 def _decode_calls(text: str, begin: int) -> tuple[list[Any], int]:
-    """Return the JSON objects in a text from a place on, also from lists, and the place after them."""
+    """Decode consecutive JSON objects, and lists of them, from `begin` on; return the objects and where they end."""
     decoder, objects = json.JSONDecoder(), []
     position = _BETWEEN_CALLS.match(text, begin).end()  # type: ignore[union-attr]  # it matches any text
     while text.startswith(("{", "["), position):
@@ -622,7 +638,7 @@ def _decode_calls(text: str, begin: int) -> tuple[list[Any], int]:
 
 
 def _unquote_arguments(text: str) -> str:
-    """Return a text in which arguments in single quotes became JSON strings."""
+    """Rewrite arguments in single quotes as JSON strings."""
     pieces, position = [], 0
     while (opens := _QUOTE_OPENS.search(text, position)) and (closes := _QUOTE_CLOSES.search(text, opens.end())):
         pieces += [text[position : opens.end() - 1], json.dumps(text[opens.end() : closes.start() + 1])]
@@ -631,7 +647,7 @@ def _unquote_arguments(text: str) -> str:
 
 
 def _read_call(call: object, where: str) -> dict[str, Any]:
-    """Return a call in OpenAI's form, with its arguments as an object if they are one in a text."""
+    """Return a call in OpenAI's format; arguments that are JSON text are parsed."""
     outer: dict[str, Any] = call if isinstance(call, dict) else {}
     function = function_of(outer)
     if not isinstance(function.get("name"), str):
@@ -643,15 +659,15 @@ def _read_call(call: object, where: str) -> dict[str, Any]:
 
 
 def message_spans(turn: Mapping[str, Any], number: int, message: Message) -> list[CharacterSpan]:
-    """Return the spans of a turn's text that it, or a part of its content, says are not trained on.
+    """Return the spans of a turn's text that its keys, or flags of its content's parts, exclude from training.
 
     Args:
         turn: The turn.
-        number: Its number, from 1.
-        message: What was read of it, without tool calls and dropped thoughts.
+        number: Number of the turn, from 1.
+        message: The message read from the turn, after tool calls and dropped thoughts were removed from its content.
 
     Raises:
-        RecordProblem: If a span is not within the text, or the text has changed.
+        RecordProblem: If a span is not within the text, or the message's content differs from the turn's text.
     """
     if len(turn) == 2 and isinstance(turn.get("content", turn.get("value")), str):
         return []
@@ -663,7 +679,7 @@ def message_spans(turn: Mapping[str, Any], number: int, message: Message) -> lis
     position = 0
     for part in content if isinstance(content, list) else []:
         end = position + len(part["text"])
-        if read_flag(part, f"message {number}: ") is False and position < end:  # axolotl's flags of parts
+        if read_flag(part, f"message {number}: ") is False and position < end:  # as in axolotl's data
             spans.append((position, end))
         position = end
     if spans and text != content_text(message):
@@ -673,7 +689,7 @@ def message_spans(turn: Mapping[str, Any], number: int, message: Message) -> lis
 
 
 def masked_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
-    """Return spans of a text that are not trained on, as axolotl or Fast-LLM write them.
+    """Parse the masked spans of a text, in the format of axolotl or Fast-LLM.
 
     Raises:
         RecordProblem: If a span is not within the text.
@@ -698,10 +714,11 @@ def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
     variables: dict[str, Any] = {}
     for key in ("tools", "documents"):
         value = record.get(key)
-        # "" for none: Arrow's tables cannot hold differing objects, so many datasets have tools as JSON.
+        # Many datasets store tools as JSON text, because an Arrow column cannot hold objects with different keys.
+        # There, a row without tools has an empty text.
         if value is not None and not (isinstance(value, str) and not value.strip()):
             variables[key] = read_objects(value, f"`{key}`")
-    if "tools" not in variables and record.get("functions"):  # OpenAI's former key
+    if "tools" not in variables and record.get("functions"):  # OpenAI's key before `tools`
         functions = read_objects(record["functions"], "`functions`")
         variables["tools"] = [{"type": "function", "function": function} for function in functions]
     given = require(parse_json(record.get("chat_template_kwargs")) or {}, dict, "`chat_template_kwargs`")
@@ -715,7 +732,7 @@ def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def strings_in(value: object) -> Iterator[str]:
-    """Yield every string in JSON data of any depth, including keys, in unspecified order."""
+    """Yield every string in nested JSON data, including keys, in no particular order."""
     stack = [value]
     while stack:
         item = stack.pop()
@@ -729,10 +746,10 @@ def strings_in(value: object) -> Iterator[str]:
 
 
 def check_text(text: str) -> bytes:
-    """Return a text in UTF-8.
+    """Encode a text as UTF-8.
 
     Raises:
-        RecordProblem: If it contains a lone surrogate, which `json.loads` makes of an unpaired escape.
+        RecordProblem: If the text contains a lone surrogate, which `json.loads` returns for an unpaired escape.
     """
     try:
         return text.encode()

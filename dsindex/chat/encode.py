@@ -1,8 +1,11 @@
-"""Encode a record as tokens and mask, which depend only on the record, the configuration and the tokenizer.
+"""Encode a record as tokens and a mask, which depend only on the record, the configuration and the tokenizer.
 
-Read, render, tokenize and mask are one generator over the lines of a block, whose texts are tokenized together. A
-conversation that is too long is refused, truncated or split, according to `too_long`. Splitting cuts between exchanges,
-puts as many as fit into each sequence, and repeats the whole prompt in each (text fields, leading system messages).
+`InstructionEncoder.encode_lines` reads, renders, tokenizes and masks the lines of a block; it tokenizes all texts of
+the block in one call, which is much faster than one call per record.
+
+A conversation that is too long is refused, truncated or split, according to `too_long`. Splitting cuts between
+exchanges, puts as many exchanges as fit into each sequence, and repeats the whole prompt in each sequence. The prompt
+consists of the text fields, or of the leading system messages.
 """
 
 from __future__ import annotations
@@ -63,44 +66,45 @@ if TYPE_CHECKING:
     from dsindex.text.tokenizer import Tokenizer
 
     Source = MarkedText | list[Segment]
-    """What one sequence is made of: a text with its trainable spans, or segments."""
+    """The untokenized form of one sequence: a text with its trainable spans, or segments."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedConversation:
-    """Tokens and mask of one record: a document of one or more sequences."""
+    """Tokens and mask of one record, which becomes a document of one or more sequences."""
 
     tokens: NDArray[np.uint32]
     mask: NDArray[np.uint8]
     """1 for trainable, 0 for masked; same shape as tokens."""
     lengths: NDArray[np.int64]
-    """Tokens of each sequence; more than one only if a long conversation was split."""
+    """Number of tokens of each sequence; there are several only if a long conversation was split."""
     content: object
-    """The messages or fields in use, as JSON data."""
+    """The messages or fields that were encoded, as JSON data."""
     cut: int
-    """Tokens left out: the end of a truncated conversation, and parts of a split one without a reply."""
+    """Number of tokens left out: the end of a truncated conversation, or the sequences of a split one that have no
+    trainable token."""
     special_in_text: bool
-    """Whether the record's own text contains a special token's string."""
+    """Whether the record's text contains the string of a special token."""
     notes: tuple[str, ...]
-    """What the template does not write of it, and the like."""
+    """Notes to count, such as keys of the record that the template does not write."""
 
     @property
     def fingerprint(self) -> bytes:
-        """Hash of the content for `split_by_hash`, 16 bytes."""
+        """16-byte hash of the content, for `split_by_hash`."""
         return fingerprint_content(self.content)
 
 
 class _Prompt(Protocol):
-    """A record that can be laid out, as a whole and in parts."""
+    """A record that was read and can be laid out, as a whole or some of its messages."""
 
     content: object
     has_special: bool
     notes: tuple[str, ...]
 
     def lay_out(self, chosen: Sequence[int] | None = None) -> Source:
-        """Return what the record, or some messages of it after its prompt, becomes."""
+        """Return the source of the whole record, or of its prompt and the chosen messages."""
         ...
 
     def exchanges(self) -> list[list[int]]:
@@ -112,9 +116,10 @@ class InstructionEncoder:
     """Encodes records by message construction or by a chat template. Thread-safe.
 
     Args:
-        config: The form of the records, and what is trainable.
-        tokenizer: The tokenizer, with its names of special tokens and its chat templates.
-        fast: The same tokenizer's fast engine, unless `why_not_fast` says otherwise; None for the reference.
+        config: The options for reading and masking records.
+        tokenizer: The tokenizer, with the names of its special tokens and its chat templates.
+        fast: The fast engine of the same tokenizer; None to use the reference. If `why_not_fast` returns a reason,
+            build the encoder again without it.
 
     Raises:
         TokenizerError: If a special token is not exactly one id.
@@ -126,7 +131,7 @@ class InstructionEncoder:
         self._tokenizer = tokenizer
         self._fast = fast
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
-        """Name -> id of the configured special tokens."""
+        """Name -> id of each configured special token."""
         self._construction = MessageConstruction(config)
         self._markers = {text: tokenizer.special_id(name, text) for name, text in config.markers.items()}
         specials = sorted({*tokenizer.special_contents(), *self._markers}, key=len, reverse=True)
@@ -134,18 +139,18 @@ class InstructionEncoder:
         self._template = None if config.message_construction else open_template(config, tokenizer)
         sources = self._template.sources if self._template else ()
         self.tag_pairs = find_tag_pairs("\n".join([*sources, *tokenizer.special_contents()]))
-        """Tags of the thoughts in replies."""
+        """Tags that may surround thoughts in replies."""
         own_keys = () if self._template is None else MESSAGE_KEYS
         self.unread_keys = {key for key in own_keys if not any(key in source for source in sources)}
-        """Keys of messages whose values the template leaves out."""
+        """Keys of messages that the template never mentions, so their values are not written."""
         blocks = (rf"{re.escape(opening)}\s*{re.escape(closing)}\s*" for opening, closing in self.tag_pairs)
         self.empty_thought = re.compile("|".join(blocks))
         self._reader = replace(config.reader, tag_pairs=self.tag_pairs)
 
     def why_not_fast(self) -> str | None:
-        """Return why the fast engine cannot make the masks of this configuration; None if it can, or is not used."""
+        """Return why the fast engine cannot make this configuration's masks; None if it can, or is not used."""
         if self._fast is None or self._template is None or self._markers:
-            return None  # only spans of characters need more than ids
+            return None  # these masks need only token ids, not the characters that each token covers
         return self._fast.why_unplaced()
 
     def encode(self, record: Mapping[str, Any]) -> EncodedConversation:
@@ -155,10 +160,10 @@ class InstructionEncoder:
             record: A JSON object, as parsed by `json.loads`.
 
         Returns:
-            Tokens and mask of the same length, at least one trainable token in each sequence.
+            Tokens and mask of the same length, with at least one trainable token in each sequence.
 
         Raises:
-            RecordProblem: If the record is not a conversation with a trainable token.
+            RecordProblem: If the record is not a conversation, or has no trainable token.
         """
         [encoded] = self.encode_lines([json.dumps(record).encode()])
         return _require(encoded)
@@ -166,14 +171,14 @@ class InstructionEncoder:
     def encode_lines(
         self, lines: Sequence[bytes], *, up_to_problem: bool = False
     ) -> Iterator[EncodedConversation | RecordProblem]:
-        """Encode records as stored in a file, in order; much faster than one by one.
+        """Encode lines of JSON, in order; much faster than one call of `encode` per record.
 
         Args:
-            lines: JSON objects without their newlines, a few MiB together.
-            up_to_problem: Stop at the first record that cannot be read or rendered.
+            lines: JSON objects without their newlines, a few MiB in total.
+            up_to_problem: Stop after the first record that cannot be read or rendered.
 
         Yields:
-            For each record, the result of `encode` or the problem that it raises.
+            For each record, the result of `encode`, or the problem that `encode` would raise.
         """
         prompts: list[_Prompt | RecordProblem] = []
         sources: list[Source] = []
@@ -225,7 +230,7 @@ class InstructionEncoder:
         )
 
     def _shorten(self, prompt: _Prompt, whole: MaskedTokens, limit: int) -> tuple[list[MaskedTokens], int]:
-        """Return sequences of at most `limit` tokens, and the number of tokens left out."""
+        """Truncate or split a conversation to sequences of at most `limit` tokens; also count the tokens left out."""
         if self.config.too_long == "refuse":
             raise RecordProblem(
                 "too-long",
@@ -244,7 +249,7 @@ class InstructionEncoder:
         return kept, sum(len(part.tokens) for part in sequences) - sum(len(part.tokens) for part in kept)
 
     def _split(self, prompt: _Prompt, limit: int) -> list[MaskedTokens]:
-        """Divide the exchanges, in order, into sequences with as many as fit in each."""
+        """Divide the exchanges, in order, into sequences, each with as many exchanges as fit."""
         exchanges, sequences, first = prompt.exchanges(), [], 0
         if not exchanges:
             raise RecordProblem("too-long", f"more than {limit} tokens, and there is no exchange to split at")
@@ -261,16 +266,16 @@ class InstructionEncoder:
                     "too-long",
                     f"exchange {first + 1} and its prompt: {len(tried.tokens)} tokens, more than {limit}",
                 )
-            # A single exchange without trainable tokens may be too long: it is left out in any case.
+            # One exchange may still be too long if none of it is trainable: `_shorten` drops the sequence.
             sequences.append(tried if best is None else best)
             first = max(last, first + 1)
         return sequences
 
     def find_special(self, texts: Iterable[str]) -> bool:
-        """Tell whether a special token's string stands in one of the texts.
+        """Tell whether one of the texts contains the string of a special token.
 
         Raises:
-            RecordProblem: If one does and is refused, or a marker token does.
+            RecordProblem: If a text contains a marker, or a special token that the configuration refuses.
         """
         if self.special_pattern is None:
             return False
@@ -285,7 +290,11 @@ class InstructionEncoder:
         return bool(found)
 
     def tokenize(self, sources: Sequence[Source]) -> Sequence[MaskedTokens | RecordProblem]:
-        """Tokenize sequences, which are all texts or all segments; the tokenizer may have a problem with one."""
+        """Tokenize sequences; return a problem in place of a sequence that the tokenizer cannot encode.
+
+        Args:
+            sources: Either all MarkedText or all lists of segments.
+        """
         try:
             if not sources:
                 return []
@@ -322,12 +331,11 @@ class InstructionEncoder:
         return found
 
     def _encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        """Return the tokens of each text."""
         return (self._fast or self._tokenizer).encode_ids(texts).split()
 
 
 class _Chat:
-    """A conversation that a template writes."""
+    """A conversation that is rendered by a chat template."""
 
     def __init__(self, encoder: InstructionEncoder, template: ChatTemplate, conversation: Conversation) -> None:
         messages, variables = conversation.messages, conversation.variables
@@ -343,7 +351,7 @@ class _Chat:
         self.notes = conversation.notes
 
     def lay_out(self, chosen: Sequence[int] | None = None) -> MarkedText:
-        """Return the text of all messages, or of some after the system messages."""
+        """Render all messages, or the leading system messages and the chosen ones."""
         messages = self._conversation.messages
         kept = range(len(messages)) if chosen is None else (*range(_num_system(messages)), *chosen)
         rendered = self._template.render([messages[number] for number in kept], **self._conversation.variables)
@@ -353,9 +361,9 @@ class _Chat:
         return MarkedText.of(rendered.text, spans)
 
     def exchanges(self) -> list[list[int]]:
-        """Cut the conversation into exchanges.
+        """Divide the messages after the leading system messages into exchanges.
 
-        One begins with each message that follows an assistant's and is neither an assistant's nor a tool's.
+        An exchange begins at each message that follows a reply and is neither a reply nor a tool result.
         """
         messages, assistant = self._conversation.messages, self._encoder.config.assistant_role
         groups: list[list[int]] = []
@@ -368,7 +376,7 @@ class _Chat:
         return groups
 
     def _find_spans(self, rendered: Rendered, kept: Sequence[int]) -> Iterator[CharacterSpan]:
-        """Yield the trainable spans: what is generated of the replies that are trained on, without masked spans."""
+        """Yield the trainable spans: the generated text of the replies to train on, minus masked spans."""
         conversation = self._conversation
         empty_thought = self._encoder.empty_thought.search(rendered.text)
         for span in rendered.spans:
@@ -394,7 +402,7 @@ class _Chat:
                 yield begin, span.end
 
     def _find_masked(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
-        """Yield the places of a content's masked spans in the rendered text of its message."""
+        """Yield the masked spans of a message's content as spans of the rendered text."""
         spans = self._conversation.masked_spans.get(number)
         if not spans:
             return
@@ -409,12 +417,12 @@ class _Chat:
             yield max(place + first, begin), min(place + last, end)
 
     def _find_reasoning(self, text: str, begin: int, end: int, number: int | None) -> Iterator[CharacterSpan]:
-        """Yield the places of reasoning with the tags around it."""
+        """Yield the spans of reasoning, including its tags and the blanks after it."""
         places = [*find_thoughts(text, self._encoder.tag_pairs, begin, end)]
         message = {} if number is None else self._conversation.messages[number]
         thought = (message.get(REASONING_KEYS[0]) or "").strip()
         content = content_text(message)
-        # A template may leave it out, and the answer may repeat it.
+        # Count occurrences: a template may leave the thought out while the answer repeats its words.
         if thought and text.count(thought, begin, end) > content.count(thought):
             place = text.find(thought, begin, end)
             places.append((place, place + len(thought)))
@@ -422,7 +430,7 @@ class _Chat:
             yield first, skip_blanks(text, last, end)
 
     def _find_empty(self, text: str, begin: int, end: int, number: int) -> Iterator[CharacterSpan]:
-        """Yield empty thoughts that the template writes by itself, which would teach a model not to think."""
+        """Yield the empty thoughts that the template adds: training on them would teach a model not to think."""
         pattern = self._encoder.empty_thought
         found = [match.span() for match in pattern.finditer(text, begin, end)]
         message = self._conversation.messages[number] if found else {}
@@ -430,7 +438,7 @@ class _Chat:
             yield from found
 
     def _find_notes(self, text: str, spans: Sequence[CharacterSpan]) -> Iterator[str]:
-        """Yield what the template does not write of the conversation, each once, and whether it learns no end."""
+        """Yield notes, each once: keys that the template does not write, and problems that training would learn."""
         variables = self._conversation.variables
         notes = {name for name in variables if name not in _DATA and name not in self._template.names}
         texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))
@@ -451,7 +459,7 @@ class _Chat:
             yield UNTRAINED_END
 
     def _find_unwritten(self, message: Message, texts: Mapping[str, SearchedText]) -> Iterator[str]:
-        """Yield the keys of a message, other than its content, that the template does not write."""
+        """Yield the keys of a message, other than `content`, whose values the template does not write."""
         for key, value in message.items():
             if key in REASONING_KEYS:
                 if value.strip() not in texts[REASONING_KEYS[0]]:
@@ -463,7 +471,7 @@ class _Chat:
                 yield key
 
     def _is_end_untrained(self, text: str, begin: int, end: int) -> bool:
-        """Tell whether a special token follows the last trained span, which does not end with one."""
+        """Tell whether a special token follows the last trained span, and that span does not end with one."""
         pattern = self._encoder.special_pattern
         if pattern is None or not pattern.match(text[end : end + 64].lstrip()):
             return False
@@ -476,7 +484,7 @@ def _has_names(items: Sequence[dict[str, Any]], text: SearchedText) -> bool:
 
 
 def _has_quoted_arguments(messages: Sequence[Message], text: str) -> bool:
-    """Tell whether a text has the arguments of a call, which are JSON in a text, as JSON's form of that text."""
+    """Tell whether a template wrote arguments that are JSON text as a quoted and escaped JSON string."""
     calls = [call for message in messages for call in message.get("tool_calls", ())]
     searched = SearchedText(text) if calls else text
     given = (function_of(call).get("arguments") for call in calls)
@@ -489,13 +497,13 @@ def _has_documents(documents: Sequence[Mapping[str, Any]], text: SearchedText) -
 
 
 _CHECKED_DOCUMENTS = 100
-"""A field that the template does not write is looked for in the whole text, once for each document."""
+"""How many documents of a record are searched for in its text: a missing one costs a search of the whole text."""
 _DATA: dict[str, Callable[[Any, SearchedText], bool]] = {"tools": _has_names, "documents": _has_documents}
-"""Variable of a record -> whether a text has its value."""
+"""Variable of a record -> function that tells whether a text contains its value."""
 
 
 class _Constructed:
-    """The parts of a record, in the order of `message_construction`."""
+    """A record that is laid out by `message_construction`."""
 
     notes: tuple[str, ...] = ()
 
@@ -507,7 +515,7 @@ class _Constructed:
         self.has_special = encoder.find_special(part.text for part in self._parts)
 
     def lay_out(self, chosen: Sequence[int] | None = None) -> list[Segment]:
-        """Return the segments of all parts, or of some messages and what is no message."""
+        """Return the segments of all parts, or of the text fields and the chosen messages."""
         wanted = None if chosen is None else set(chosen)
         kept = [
             part for number, part in enumerate(self._parts) if wanted is None or not part.is_message or number in wanted
@@ -515,16 +523,16 @@ class _Constructed:
         return self._construction.lay_out(kept)
 
     def exchanges(self) -> list[list[int]]:
-        """Cut the messages before each masked one that follows a trainable one."""
+        """Divide the messages into exchanges, as `group_exchanges` does."""
         return group_exchanges(self._parts)
 
 
 def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTemplate:
-    """Return the chat template of a configuration or of its tokenizer.
+    """Compile the chat template of a configuration, or else of the tokenizer.
 
     Raises:
         InputError: If there is no template, or it cannot be used.
-        TokenizerError: If it is a named one whose control tokens the tokenizer would split.
+        TokenizerError: If a template that dsindex ships has control tokens that the tokenizer would split.
     """
     source, tool_source = config.chat_template, None
     if source is None:
@@ -559,7 +567,7 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTe
 
 
 def _num_system(messages: Sequence[Message]) -> int:
-    """Return the number of system messages at the beginning."""
+    """Count the system messages at the beginning."""
     return next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
 
 
@@ -568,47 +576,46 @@ def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _require(found: _T | RecordProblem) -> _T:
-    """Return what was found; raise the problem that stands in its place."""
     if isinstance(found, RecordProblem):
         raise found
     return found
 
 
-# What an encoder is made from, as plain data that is sent to every worker.
+# Workers get plain data from which each process builds its own encoder.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderRecipe:
-    """The texts from which an InstructionEncoder is made; equal recipes share one encoder in a process."""
+    """Hashable data from which an InstructionEncoder is built; equal recipes share one encoder in a process."""
 
     config: str
     """An InstructionConfig as JSON."""
     tokenizer: Tokenizer
     engine: Engine
-    """What tokenizes; the fast engine only where masks need nothing that it cannot tell."""
+    """The engine that tokenizes; it is the reference if the fast engine cannot make the masks."""
     special_tokens: tuple[tuple[str, str], ...]
-    """Names such as `bos_token` and texts from the tokenizer's folder, sorted."""
+    """(name, text) of each special token in the tokenizer's folder, such as `bos_token`; sorted."""
     chat_templates: tuple[tuple[str, str], ...]
-    """Names and texts from the tokenizer's folder, sorted."""
+    """(name, jinja2 source) of each chat template in the tokenizer's folder; sorted."""
 
 
 def make_recipe(
     config: InstructionConfig, tokenizer: Tokenizer, tokenizer_model: str, *, engine: Engine
 ) -> EncoderRecipe:
-    """Return the recipe of an encoder, in which the reference takes the place of an engine that cannot make masks.
+    """Return the recipe of an encoder, falling back to the reference if the fast engine cannot make the masks.
 
     Args:
-        config: The form of the records, and what is trainable.
+        config: The options for reading and masking records.
         tokenizer: The tokenizer.
-        tokenizer_model: The path that it was loaded from, where a folder may have chat templates.
-        engine: The engine that was chosen for the tokenizer, without its post-processor.
+        tokenizer_model: Path that the tokenizer was loaded from; a folder may contain chat templates.
+        engine: The engine that was chosen for the tokenizer without its post-processor.
 
     Raises:
-        TokenizerError: If a file of the folder is invalid, the tokenizer is no tokenizer.json, or a special token is
+        TokenizerError: If a file in the folder is invalid, the tokenizer is not a tokenizer.json, or a special token is
             not exactly one id.
         InputError: If a pattern or the template cannot be used.
     """
-    shared_tokenizer(tokenizer)  # refuses other formats
+    shared_tokenizer(tokenizer)  # raises TokenizerError for formats other than tokenizer.json
     special_tokens, chat_templates = read_chat_files(Path(find_tokenizer(tokenizer_model)[0]))
     recipe = EncoderRecipe(
         config=msgspec.json.encode(config).decode(),
@@ -623,7 +630,7 @@ def make_recipe(
 
 @functools.lru_cache(maxsize=2)
 def make_instruction_encoder(recipe: EncoderRecipe) -> InstructionEncoder:
-    """Return the process-wide encoder of a recipe.
+    """Build the encoder of a recipe, or return the one that this process has built already.
 
     Raises:
         TokenizerError: If a special token is not exactly one id.

@@ -1,27 +1,27 @@
-"""The rows of exports of instruction data: Parquet files that other trainers read without conversion.
+"""Exports of instruction data: Parquet files that other trainers read without conversion.
 
-`parquet`, for TRL, axolotl and transformers: a row is a conversation, or a pack with `--seq-length`.
+`parquet`, for TRL, axolotl and transformers. Each row is a conversation, or with `--seq-length` a pack.
 
     input_ids        list<int32>   the tokens
     labels           list<int64>   the token where it is trainable, else -100; not shifted: transformers shifts them
     attention_mask   list<int8>    1 for each token
-    position_ids     list<int32>   of packs: from 0 in each conversation
-    seq_lengths      list<int32>   of packs: the length of each conversation, for TRL's collator
-    sequences        list<int32>   of packs: numbers of the conversations in the dataset; trainers ignore it
+    position_ids     list<int32>   packs only: counts from 0 in each conversation
+    seq_lengths      list<int32>   packs only: the length of each conversation, for TRL's collator
+    sequences        list<int32>   packs only: numbers of the conversations in the dataset; trainers ignore it
 
-`bridge`, for Megatron-Bridge and NeMo: packs in files named `*.idx.parquet`.
+`bridge`, for Megatron-Bridge and NeMo. Each row is a pack, and the files are named `*.idx.parquet`.
 
     input_ids        list<int32>   the sequences of a pack, concatenated
     loss_mask        list<int8>    1 where the *next* token of the same sequence is trainable
     seq_start_id     list<int32>   the start of each sequence
-    sequences        list<int32>   as above
+    sequences        list<int32>   numbers of the conversations in the dataset; trainers ignore it
 
-Bridge's readers remove the last token of each sequence from the input and the first from the labels, so a sequence of n
-tokens takes n - 1 of the L places of a pack. Bridge packs are laid out for that; `parquet` packs are `P_packing_L`.
-With --pad-to-multiple, sequences are padded with the tokenizer's EOS, by which Bridge's readers (`pad_seq_to_mult`)
-find their ends.
+Bridge's readers remove the last token of each sequence from the input and the first token from the labels, so a
+sequence of n tokens takes n - 1 of the L positions of a pack. Bridge packs therefore have their own layout; `parquet`
+packs have the layout of `P_packing_L`, where P is the prefix of the datasets. With --pad-to-multiple, sequences are
+padded with the tokenizer's EOS, because Bridge's readers (`pad_seq_to_mult`) find the end of a sequence by it.
 
-The folder of an export has a manifest, which is published with it in one rename: a folder with a manifest is complete.
+The folder of an export contains a manifest. One rename publishes both, so a folder with a manifest is complete.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ _LARGEST_MANIFEST_BYTES = 1 << 26
 
 
 class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of an export: a function of the datasets and the options."""
+    """The manifest of an export. It depends only on the datasets, the options and the versions of the writers."""
 
     format: Literal["dsindex export 3"] = "dsindex export 3"
     kind: str
     plan: dict[str, Any]
-    """Datasets and options; `sources` has the digests of the datasets, by their names after P_."""
+    """Datasets and options; `sources` maps the name of each dataset, without its prefix, to its digests."""
     tokenizer: dict[str, Any]
     writer: str
-    """The library that wrote the Parquet files; another release may write different bytes."""
+    """Library and version that wrote the Parquet files; another version may write different bytes."""
     splits: dict[str, dict[str, int]]
-    """Split → its rows, sequences, tokens, trainable tokens, and targets: the trainable tokens that do not start a
-    sequence, which a trainer predicts."""
+    """Split → its numbers of rows, sequences, tokens, trainable tokens, and targets. Targets are the trainable tokens
+    that a trainer predicts: all except the first token of a sequence."""
     digests: dict[str, StoredFile]
 
 
 def read_export_manifest(folder: str) -> ExportManifest | None:
-    """Read the manifest in a folder; return None if it is absent.
+    """Read the manifest of an export's folder; return None if the folder has no manifest.
 
     Raises:
-        FormatError: If it cannot be read, or names a file outside of the folder.
+        FormatError: If the manifest cannot be read, or names a file outside the folder.
     """
     path = os.path.join(folder, EXPORT_MANIFEST)
     try:
@@ -83,20 +83,18 @@ def read_export_manifest(folder: str) -> ExportManifest | None:
     return manifest
 
 
-# The rows.
-
 _OF_PACKS = {"position_ids": "int32", "seq_lengths": "int32", "sequences": "int32"}
 COLUMNS = {
     "rows": {"input_ids": "int32", "attention_mask": "int8", "labels": "int64"},
     "packs": {"input_ids": "int32", "attention_mask": "int8", "labels": "int64", **_OF_PACKS},
     "bridge": {"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32", "sequences": "int32"},
 }
-"""Form of the files → columns, each with the type of its lists' elements."""
+"""Form of an export's files → its columns, each with the element type of its lists."""
 IGNORED_LABEL = -100
-"""The label that cross entropy ignores."""
+"""The label that PyTorch's cross entropy ignores."""
 ROWS_PER_GROUP = 500
 TOKENS_PER_FILE = 1 << 26
-"""Tokens of a file; also the limit for a row group, which readers load as a whole."""
+"""Approximate number of tokens in a file, and the limit for a row group, which readers load as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,29 +102,32 @@ class ExportFile:
     """The task of writing one file."""
 
     form: str
-    """One of COLUMNS."""
+    """A key of COLUMNS."""
     prefix: str
-    """The split's datasets, without `_text_document` and `_loss_mask`."""
+    """Prefix of the split's datasets, without `_text_document` and `_loss_mask`."""
     sequences: NDArray[np.int32]
     """Numbers of the sequences, row after row."""
     starts: NDArray[np.int64]
-    """Start of each row in `sequences`, then the end of the last."""
+    """Start of each row in `sequences`, then the end of the last row; shape [rows + 1]."""
     rows_per_group: int
     multiple: int
-    """Sequences are padded to a multiple of this number of places."""
+    """Each sequence is padded so that its positions in a pack are a multiple of this number."""
     pad_id: int
     path: str
 
 
 def export_schema(form: str) -> pa.Schema:
-    """Return the columns of a form."""
+    """Return the Arrow schema of a form's files."""
     import pyarrow as pa
 
     return pa.schema([(name, pa.list_(getattr(pa, kind)())) for name, kind in COLUMNS[form].items()])
 
 
 def places_of(lengths: NDArray[np.integer[Any]], form: str, multiple: int) -> NDArray[np.int32]:
-    """Return the places that sequences take in a pack; in Bridge packs, a sequence without a target takes one, too."""
+    """Return how many positions of a pack each sequence takes: its length, or in Bridge packs its length - 1.
+
+    A sequence of one token has no target, but takes one position of a Bridge pack all the same.
+    """
     own = np.maximum(lengths - 1, 1) if form == "bridge" else lengths
     return (-(-own // multiple) * multiple).astype(np.int32)
 
@@ -134,7 +135,7 @@ def places_of(lengths: NDArray[np.integer[Any]], form: str, multiple: int) -> ND
 def lay_out_bridge_packs(
     lengths: NDArray[np.int32], *, sequence_length: int, multiple: int, drop_longer: bool
 ) -> BlockLayout:
-    """Assign sequences to packs of Megatron-Bridge."""
+    """Assign sequences to Megatron-Bridge packs of `sequence_length` positions."""
     places = np.where(lengths > sequence_length, sequence_length + 1, places_of(lengths, "bridge", multiple))
     return lay_out_blocks(places, sequence_length=sequence_length, drop_longer=drop_longer)
 
@@ -142,15 +143,15 @@ def lay_out_bridge_packs(
 def plan_files(
     form: str, prefix: str, lengths: NDArray[np.int32], layout: BlockLayout, *, multiple: int, pad_id: int, path: str
 ) -> Iterator[ExportFile]:
-    """Yield the tasks of a split. A file has whole row groups with about TOKENS_PER_FILE tokens.
+    """Yield one task for each file of a split. A file has whole row groups and about TOKENS_PER_FILE tokens.
 
     Args:
-        form: One of COLUMNS.
-        prefix: The split's datasets.
-        lengths: Tokens of the sequences.
-        layout: The sequences of each row; its `sequence_length` is 0 if rows are no packs.
-        multiple: Sequences are padded to a multiple of this number of places.
-        pad_id: The token of padding.
+        form: A key of COLUMNS.
+        prefix: Prefix of the split's datasets.
+        lengths: Number of tokens of each sequence.
+        layout: The sequences of each row; its `sequence_length` is 0 if a row is a single sequence.
+        multiple: Each sequence is padded so that its positions in a pack are a multiple of this number.
+        pad_id: The padding token.
         path: Prefix of the files' paths.
     """
     rows, longest = layout.num_blocks, max(layout.sequence_length, int(lengths.max(initial=1)))
@@ -174,7 +175,7 @@ def plan_files(
 
 
 def describe_packs(lengths: NDArray[np.int32], layout: BlockLayout, multiple: int) -> dict[str, float] | None:
-    """Return Megatron-Bridge's metadata of a packing, with which it pads the boundaries of all packs to one shape."""
+    """Return the metadata of a packing that Megatron-Bridge needs to pad the boundaries of all packs to one shape."""
     if not layout.num_blocks:
         return None
     places = places_of(lengths, "bridge", multiple)[layout.conversations]
@@ -198,23 +199,23 @@ def make_rows(
     sequences: NDArray[np.int32],
     starts: NDArray[np.int64],
 ) -> pa.RecordBatch:
-    """Return rows of a file, which have fewer than 2**31 tokens together.
+    """Return rows of a file as a record batch; the rows must have fewer than 2**31 tokens in total.
 
     Args:
-        file: The file.
+        file: The file that the rows belong to.
         tokens: The tokens of the sequences, concatenated.
-        mask: 1 for trainable; same shape.
-        offsets: Start of each sequence in `tokens`, then the end of the last.
+        mask: 1 for trainable, 0 for masked; same shape as `tokens`.
+        offsets: Start of each sequence in `tokens`, then the end of the last sequence.
         sequences: Numbers of the sequences in the dataset.
-        starts: Start of each row in `sequences`, then the end of the last.
+        starts: Start of each row in `sequences`, then the end of the last row.
     """
     import pyarrow as pa
 
     lengths, ids, trainable = np.diff(offsets), tokens.astype(np.int32), mask.copy()
     if file.form != "rows":
-        trainable[offsets[:-1][lengths > 0]] = 0  # no token of the sequence predicts its first
+        trainable[offsets[:-1][lengths > 0]] = 0  # nothing in a sequence predicts its first token
     if file.form == "bridge":
-        trainable[:-1], trainable[-1:] = trainable[1:].copy(), 0  # the mask of the next token
+        trainable[:-1], trainable[-1:] = trainable[1:].copy(), 0  # shift: each position has the mask of its target
     if file.multiple > 1:
         padded = starts_of(places_of(lengths, file.form, file.multiple) + (file.form == "bridge"))
         at = np.arange(len(ids)) + np.repeat(padded[:-1] - offsets[:-1], lengths)

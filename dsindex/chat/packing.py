@@ -1,9 +1,10 @@
-"""Assemble conversations into blocks of L tokens, as a training step reads them.
+"""Pack conversations into blocks of L tokens, and assemble the arrays that a training step reads.
 
-Every conversation keeps all its tokens. Target i is token i + 1 of the **same** conversation; its last token has no
+A block contains whole conversations. Target i is token i + 1 of the **same** conversation; the last token has no
 target. So the loss mask at i is the mask of token i + 1, and 0 at the end of a conversation and on padding.
 
-For context parallelism, each conversation is padded to a multiple of tokens, so that it can be split among all ranks.
+For context parallelism, each conversation is padded to a multiple of some number of tokens, so that all ranks get
+equal shares of it.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One row of a batch; the arrays before `sequence_boundaries` have shape [L]."""
+    """One row of a batch; `tokens`, `targets`, `loss_mask` and `position_ids` have shape [L]."""
 
     tokens: NDArray[np.int64]
     targets: NDArray[np.int64]
-    """Next token of the same conversation; the pad id at its end."""
+    """Next token of the same conversation; the pad id at the last token and on padding."""
     loss_mask: NDArray[np.float32]
-    """1 where the target is trainable."""
+    """1 where the target is trainable, else 0."""
     position_ids: NDArray[np.int64]
-    """Position in the padded conversation, or in the padding at the end of the block, from 0."""
+    """Position within the padded conversation, or within the padding at the end of the block; both count from 0."""
     sequence_boundaries: NDArray[np.int32]
     """Start of each conversation, then the end of the last, where padding begins; shape [conversations + 1]."""
     cu_seqlens: NDArray[np.int32]
-    """The same, and L if the block ends with padding, which is a sequence of its own."""
+    """`sequence_boundaries`, plus L if padding ends the block: attention treats that padding as one more sequence."""
     cu_seqlens_unpadded: NDArray[np.int32]
     """Cumulative numbers of tokens without padding; same shape as `cu_seqlens`."""
 
@@ -47,16 +48,17 @@ def assemble_block(
     pad_id: int,
     pad_to_multiple: int = 1,
 ) -> Block:
-    """Return a block with these conversations, in order.
+    """Assemble a block from conversations, in the given order.
 
     Args:
         conversations: Tokens and mask (1 = trainable) of each conversation.
         sequence_length: L, in tokens.
-        pad_id: The token of padding.
+        pad_id: The padding token.
         pad_to_multiple: Each conversation is padded to a multiple of this number of tokens.
 
     Raises:
-        ValueError: If the conversations have more than L tokens together, or a mask is not as long as its tokens.
+        ValueError: If the padded conversations have more than L tokens in total, or a mask and its tokens differ in
+            length.
 
     >>> block = assemble_block([(np.array([7, 8, 9]), np.array([0, 0, 1]))], sequence_length=4, pad_id=0)
     >>> block.tokens.tolist(), block.targets.tolist(), block.loss_mask.tolist()
@@ -101,14 +103,14 @@ def _sums(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
 
 # Assign whole conversations to blocks of L tokens: best fit, longest first.
 #
-# The packing is a function of the lengths, L and the multiple to which they are padded, not of shards, workers or time.
-# A conversation goes into the fullest block that has room for it; among equally full blocks, into the one that was
-# filled last. Among equally long conversations, the first goes first. In the result, the conversations of a block are
-# in ascending order. Blocks are shuffled with a fixed seed, because some trainers read packs in the order of the file,
-# and blocks of short conversations would otherwise come first.
+# The packing depends only on the lengths, L and the multiple to which lengths are padded, not on shards, workers or
+# time. Each conversation goes into the fullest block with enough room; among equally full blocks, into the one that was
+# filled last. Conversations of equal length are placed in the order of their ids. In the result, the conversations of a
+# block are in ascending order. Blocks are shuffled with a fixed seed, because best fit sorts them by the length of
+# their conversations and some trainers read packs in file order.
 
 MAX_SEQUENCE_LENGTH = 2**27
-"""Largest block in tokens; the search stores two integers per possible remainder."""
+"""Largest L, in tokens: the search keeps an integer for each possible amount of free space."""
 MAX_SEQUENCES = 2**31 - 1
 ORDER_SEED = 1234
 
@@ -120,11 +122,11 @@ class BlockLayout:
     sequence_length: int
     """L: tokens per block."""
     conversations: NDArray[np.int32]
-    """Ids of conversations, block after block, ascending in each."""
+    """Ids of the conversations, block after block; ascending within each block."""
     block_starts: NDArray[np.int64]
     """Start of each block in `conversations`, then the end of the last; shape [blocks + 1]."""
     num_tokens: int
-    """Tokens in all blocks, without padding."""
+    """Number of tokens in all blocks, without padding."""
 
     @property
     def num_blocks(self) -> int:
@@ -138,7 +140,7 @@ class BlockLayout:
 
     @property
     def fill(self) -> float:
-        """Share of the blocks' capacity that is filled; 1 if there are no blocks."""
+        """Fraction of the blocks' positions that hold tokens rather than padding; 1 if there are no blocks."""
         return self.num_tokens / (self.num_blocks * self.sequence_length) if self.num_blocks else 1.0
 
     def block(self, number: int) -> NDArray[np.int32]:
@@ -149,16 +151,16 @@ class BlockLayout:
 def lay_out_blocks(
     lengths: ArrayLike, *, sequence_length: int, pad_to_multiple: int = 1, drop_longer: bool = False
 ) -> BlockLayout:
-    """Assign conversations to blocks by best fit, longest first, with about 16 bytes of memory per conversation.
+    """Assign conversations to blocks by best fit, longest first; takes about 16 bytes of memory per conversation.
 
     Args:
-        lengths: Tokens of each conversation, each in [1, sequence_length]; its index is its id.
+        lengths: Number of tokens of each conversation, in [1, sequence_length]; the index is the conversation's id.
         sequence_length: L, in tokens.
         pad_to_multiple: Each conversation is padded to a multiple of this number of tokens.
         drop_longer: Leave out conversations of more than L tokens.
 
     Returns:
-        An assignment in which every conversation occurs exactly once, except those left out.
+        An assignment with every conversation exactly once, except those that `drop_longer` leaves out.
 
     Raises:
         ValueError: If a length, L or the multiple is out of range.
@@ -168,7 +170,7 @@ def lay_out_blocks(
     >>> [plan.block(number).tolist() for number in range(plan.num_blocks)], plan.fill
     ([[0, 1], [2, 3]], 1.0)
     """
-    from dsindex.chat.best_fit import arrange, place_all  # numba: loaded only when it is used
+    from dsindex.chat.best_fit import arrange, place_all  # imports numba, which is slow
 
     given = np.asarray(lengths).reshape(-1)
     sizes = given if given.dtype.kind in "iu" else given.astype(np.int64)

@@ -1,13 +1,16 @@
-"""Find the replies in the text of a template that does not mark them with `{% generation %}`.
+"""Find the replies in the rendered text of a template that does not mark them with `{% generation %}`.
 
-Nothing is changed in the text. Two ways that use different evidence have to agree on each reply, or it is refused:
+The rendered text is not changed. Two methods, which use different evidence, must agree on each reply; otherwise the
+record is refused, because a wrong guess would silently train on the wrong tokens.
 
-- **By the loop**: the text that the template writes while its loop is at the reply, without the header in front.
-- **By sentinels**: the conversation is rendered once more with characters that no record has around its texts. The
-  reply begins behind the last header before the first of its own sentinels. After the last one, it ends with what the
-  template writes at the end of a conversation that ends with this reply.
+- **By the loop**: the reply is the text that the template writes while its loop is at the reply's message, without the
+  header in front.
+- **By sentinels**: the conversation is rendered a second time with sentinels, characters that no record contains,
+  around the texts of its messages. The reply begins after the last header before its first sentinel. After its last
+  sentinel, it ends with the same text as in a conversation that ends with this reply.
 
-The header is what `add_generation_prompt` adds to the messages before the reply, up to an opening tag of a thought.
+The header is the text that `add_generation_prompt` adds after the messages before the reply, up to an opening tag of a
+thought.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from dsindex.chat.conversations import Message
 
     Render: TypeAlias = Callable[[Sequence[Message], bool], "Rendered"]
-    """Renders messages, with the generation prompt or without; each output is a span."""
+    """Renders messages, with or without the generation prompt; each piece of output is a span."""
 
 _SENTINEL = re.compile("[\ud800-\udbff]")
 _FIRST_SENTINEL, _NUM_SENTINELS = 0xD800, 0x400
@@ -41,22 +44,22 @@ _SHOWN = 60
 
 
 class Span(NamedTuple):
-    """Generated characters of a text."""
+    """A span of the rendered text: a `{% generation %}` block, a reply, or a piece of output."""
 
     begin: int
     end: int
     message: int | None
-    """Position of the message that the loop around the block is at; None outside of such loops."""
+    """Position of the message that the template's loop is at; None outside a loop over the messages."""
 
 
 class Rendered(NamedTuple):
-    """The text of a conversation, with its generated spans."""
+    """The rendered text of a conversation, with its generated spans."""
 
     text: str
     spans: list[Span]
 
     def pieces(self) -> list[tuple[str, int | None]]:
-        """Return the text of each span with its message."""
+        """Return the text and the message of each span."""
         return [(self.text[span.begin : span.end], span.message) for span in self.spans]
 
 
@@ -77,13 +80,13 @@ class ReplyFinder:
         self._known_tails: dict[tuple[object, ...], list[str]] = {}
 
     def find(self, rendered: Rendered) -> Rendered:
-        """Return the text, and the spans of the replies.
+        """Return the text with the spans of its replies.
 
         Args:
-            rendered: The whole conversation; each output is a span.
+            rendered: The whole conversation; each piece of output is a span.
 
         Raises:
-            RecordProblem: If a reply is not found, or not at the same place by both ways.
+            RecordProblem: If a reply is not found, or the two methods disagree on it.
         """
         text, outputs = rendered
         if not self._replies:
@@ -109,7 +112,7 @@ class ReplyFinder:
         return Rendered(text, spans)
 
     def _check(self, text: str, number: int, found: list[Span], own: list[int]) -> list[Span]:
-        """Return the spans by the loop, behind the header, if the sentinels agree."""
+        """Return a reply's spans by the loop, without the header, if the sentinels agree with them."""
         where, message = f"message {number + 1}", self._messages[number]
         header, prompt = self._header(number)
         begin, end = found[0].begin + len(header), found[-1].end
@@ -155,14 +158,21 @@ class ReplyFinder:
         return found
 
     def _neighbour(self, number: int, place: int, step: int, default: int) -> int:
-        """Return the place of the next sentinel of another message, at `place` or before it, or after it."""
+        """Return the position of the nearest sentinel of another message.
+
+        Args:
+            number: The message whose own sentinels are skipped.
+            place: Where the search starts.
+            step: -1 to search backwards, including `place`; 1 to search forwards from `place` + 1.
+            default: The result if there is no such sentinel.
+        """
         at = bisect_right(self._places, place) - (step < 0)
         while 0 <= at < len(self._places) and self._owners[at] == number % _NUM_SENTINELS:
             at += step
         return self._places[at] if 0 <= at < len(self._places) else default
 
     def _has_other(self, number: int, span: Span) -> bool:
-        """Tell whether a sentinel of another message is inside of a span."""
+        """Tell whether a span contains a sentinel of another message."""
         inside = self._owners[bisect_right(self._places, span.begin) : bisect_left(self._places, span.end)]
         return any(owner != number % _NUM_SENTINELS for owner in inside)
 
@@ -188,9 +198,10 @@ class ReplyFinder:
             raise _problem(f"a part of the conversation, which is needed to find replies: {problem}") from problem
 
     def _tails(self, message: Message, header: str, prompt: str) -> list[str]:
-        """Return what a template may write after a reply's own texts, if it is the last message and if it is not.
+        """Return the texts that may follow a reply's last sentinel, before the next message and at the end.
 
-        Messages share them if they have the same text after their last sentinel, and texts under the same keys.
+        The result is cached for all messages with the same text after their last sentinel and values under the same
+        keys, because each tail takes a rendering.
         """
         key = (_rest(message), *(bool(message.get(name)) for name in ("tool_calls", *_TEXT_KEYS)))
         if key not in self._known_tails:
@@ -201,14 +212,14 @@ class ReplyFinder:
                     continue
                 marked = marked.removesuffix(prompt) if with_prompt else marked
                 last = max((match.end() for match in _SENTINEL.finditer(marked)), default=None)
-                # Without texts of its own: what stands behind the header, and behind an empty thought.
+                # The reply has no text: take what follows the header, and what follows an empty thought.
                 behind = marked.rpartition(header)[2] if header else ""
                 tails += [marked[last:]] if last is not None else [behind, _TAG.split(behind)[-1].lstrip()]
         return self._known_tails[key]
 
 
 def _rest(message: Message) -> str:
-    """Return what follows the last sentinel in a message: blanks and tags of its content, or the end of its calls."""
+    """Return the text after a message's last sentinel: blanks and tags of its content, or the end of its calls."""
     marked = _mark(message, 0)
     if marked.get("tool_calls"):
         text = json.dumps(marked["tool_calls"], ensure_ascii=False)
@@ -219,7 +230,7 @@ def _rest(message: Message) -> str:
 
 
 def _agree(text: str, last: int, end: int, tail: str) -> bool:
-    """Tell whether a text goes on after `last` as a tail does, at least up to `end`, where it may go on differently."""
+    """Tell whether `text[last:end]` is the tail except for blanks, or a prefix after which text and tail differ."""
     written = text[last:end]
     if written.rstrip() == tail.rstrip():
         return True
@@ -238,7 +249,10 @@ def _join_neighbours(outputs: Sequence[Span]) -> list[Span]:
 
 
 def _mark(message: Message, number: int) -> Message:
-    """Return a message with sentinels around each text of it, inside of its blanks and between tags of thoughts."""
+    """Return a message with sentinels around each of its texts, inside surrounding blanks and between thought tags.
+
+    Templates strip blanks and split at the tags, so sentinels outside would change what they write.
+    """
     sentinel = chr(_FIRST_SENTINEL + number % _NUM_SENTINELS)
 
     def mark(value: Any) -> Any:  # noqa: ANN401 - JSON data
@@ -267,7 +281,7 @@ def _mark_call(call: dict[str, Any], mark: Callable[[Any], Any], sentinel: str) 
     own = function_of(call)
     arguments = own.get("arguments")
     if isinstance(arguments, str):
-        # Inside of the braces: templates ask whether it begins with one.
+        # Put the sentinels inside the braces: templates test whether the arguments begin with `{`.
         marked = {**own, "arguments": arguments[:1] + sentinel + arguments[1:-1] + sentinel + arguments[-1:]}
     else:
         marked = {**own, "arguments": mark(arguments)}

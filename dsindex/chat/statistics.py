@@ -1,4 +1,4 @@
-"""Assign conversations to splits, and count what the manifests say of them."""
+"""Assign conversations to splits, and count conversations and tokens for the manifests."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ SPLITS = ("train", "valid", "test")
 
 
 def fingerprint_content(content: object) -> bytes:
-    """Return a hash of a conversation's content, independent of its id, its position and the order of its keys.
+    """Hash a conversation's content; the hash does not depend on its id, its position or the order of its keys.
 
     Args:
-        content: JSON data, the fields or messages in use.
+        content: The fields or messages that are encoded, as JSON data.
 
     Returns:
-        XXH3-128, 16 bytes, seed 0, big-endian, of JSON in UTF-8 with sorted keys and without white space.
+        XXH3-128 (16 bytes, big-endian, seed 0) of the content as UTF-8 JSON with sorted keys and no white space.
     """
     text = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_128_digest(text.encode(errors="surrogatepass"))
 
 
 def split_by_hash(fingerprint: bytes, *, fractions: Sequence[float], seed: int = 1234) -> str:
-    """Return the split of a conversation. Equal conversations are in the same split.
+    """Return the split of a conversation. Duplicates get the same split, so no training text leaks into the test split.
 
     Args:
         fingerprint: The result of `fingerprint_content`.
-        fractions: Shares of train, valid and test; normalised by their sum.
-        seed: Seed of the hash.
+        fractions: Shares of train, valid and test, relative to their sum.
+        seed: Hash seed; another seed gives another assignment.
 
     Returns:
         `train`, `valid` or `test`.
@@ -55,7 +55,7 @@ def split_by_hash(fingerprint: bytes, *, fractions: Sequence[float], seed: int =
     total = sum(fractions)
     if len(fractions) != len(SPLITS) or min(fractions) < 0 or not 0 < total < float("inf"):
         raise ValueError(f"fractions {list(fractions)} are not three numbers of at least 0 with a sum above 0")
-    # 53 bits: the quotient is exact and below 1, so a split with share 0 gets nothing.
+    # 53 bits fit a float's mantissa, so `place` is exact and below 1, and a split with share 0 gets nothing.
     place = (xxhash.xxh3_64_intdigest(fingerprint, seed=seed) >> 11) / 2**53
     if place < fractions[0] / total:
         return "train"
@@ -63,7 +63,7 @@ def split_by_hash(fingerprint: bytes, *, fractions: Sequence[float], seed: int =
 
 
 NOTE = "note: "
-"""Prefix of the counts of notes in a manifest."""
+"""Prefix that marks the counts of notes among a manifest's counts."""
 _MEANINGS = {
     UNTRAINED_END: "a model may not learn to stop; move the token into {% generation %}",
     TRAINED_QUESTION: "only replies are trained on",
@@ -74,18 +74,18 @@ _MEANINGS = {
 
 
 def explain_note(note: str) -> str:
-    """Return what a note means. Most notes are keys that the template does not use."""
+    """Return what a note means. Most notes are keys of the record that the template does not use."""
     return _MEANINGS.get(note, "the template does not use it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionStatistics:
-    """Counts of the conversations of a dataset and their tokens."""
+    """Counts of a dataset's conversations and tokens."""
 
     conversations: int = 0
     """Number of encoded records."""
     sequences: int = 0
-    """Number of sequences: one per conversation, more if it was split."""
+    """Number of sequences: one per conversation, or several if the conversation was split."""
     tokens: int = 0
     trainable: int = 0
     """Number of trainable tokens (mask 1)."""
@@ -94,13 +94,13 @@ class InstructionStatistics:
     shortened: int = 0
     """Number of conversations that were truncated or split."""
     special_in_text: int = 0
-    """Number of conversations whose text contains a special token's string."""
+    """Number of conversations whose text contains the string of a special token."""
     notes: Mapping[str, int] = field(default_factory=dict)
-    """Note → number of conversations."""
+    """Note → number of conversations with it."""
 
     @classmethod
     def of_counts(cls, counts: Mapping[str, int]) -> InstructionStatistics:
-        """Return statistics from the counts of a manifest."""
+        """Build statistics from the counts in a manifest."""
         notes = {name.removeprefix(NOTE): value for name, value in counts.items() if name.startswith(NOTE)}
         numbers = {own.name: counts.get(own.name, 0) for own in fields(cls) if own.name != "notes"}
         return cls(notes=notes, **numbers)

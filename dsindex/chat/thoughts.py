@@ -1,7 +1,7 @@
-"""Find the thoughts in a reply by the tags around them, in time linear in the text.
+"""Find the thoughts (reasoning) in a reply by the tags around them, in time linear in the length of the text.
 
-A thought may lack one of its tags. Models whose template writes `<think>` into the prompt (DeepSeek R1, Qwen3-Thinking)
-return only `</think>`, and an answer that was cut off has only `<think>`.
+A thought may lack one of its tags. If the template writes `<think>` into the prompt (DeepSeek R1, Qwen3-Thinking), the
+model returns only `</think>`; an answer that was cut off has only `<think>`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CharacterSpan: TypeAlias = tuple[int, int]
-"""First character, and one past the last."""
+"""Index of the first character, and of the one after the last."""
 TagPair: TypeAlias = tuple[str, str]
 """Opening and closing tag."""
 
@@ -31,11 +31,11 @@ TAG_PAIRS: tuple[TagPair, ...] = (
     ("<|channel|>analysis<|message|>", "<|end|>"),
     ("to=self<|message|>", "<|eom|>"),
 )
-"""The tags of current model families."""
+"""The tags of the known model families."""
 _END_OF_ANYTHING = frozenset({"<|end|>", "<|eom|>"})
-"""Closing tags that also end texts that are no thoughts."""
+"""Closing tags that also end other text, so one without an opening tag does not close a thought."""
 _NOT_QUOTED = "(?<![`'\"])"
-"""Before a tag: `<think>` in quotes is a text about tags."""
+"""Lookbehind in front of a tag: `<think>` in quotes is text about tags, not a tag."""
 _TAG_NAME = re.compile(r"<([\w:.-]{0,16}(?:think|thought|reason)[\w:.-]{0,16})>", re.IGNORECASE)
 _OPENING_TAGS = "|".join(re.escape(opening) for opening, _ in TAG_PAIRS)
 _LIKE_A_TAG = re.compile(
@@ -46,7 +46,7 @@ _BLANKS = re.compile(r"\s*")
 
 
 def find_tag_pairs(template: str) -> tuple[TagPair, ...]:
-    """Return the tags of thoughts that a template, or a list of tokens, contains; `<think>` is always among them.
+    """Return the tag pairs that appear in a template's source or in a list of tokens, always including `<think>`.
 
     >>> find_tag_pairs("{{ '[THINK]' + m.reasoning + '[/THINK]' }}")
     (('<think>', '</think>'), ('[THINK]', '[/THINK]'))
@@ -59,16 +59,17 @@ def find_tag_pairs(template: str) -> tuple[TagPair, ...]:
 def find_thoughts(
     text: str, pairs: tuple[TagPair, ...], begin: int = 0, end: int | None = None
 ) -> Iterator[CharacterSpan]:
-    """Yield the thoughts of a reply with their tags, in order.
+    """Yield the spans of a reply's thoughts in order, including the tags.
 
-    A closing tag alone ends a thought that began with the reply or after the thought before; an opening tag alone
-    begins one that lasts to the end. Tags of other families count if the reply begins with them.
+    A closing tag without an opening tag ends a thought that began at the start of the reply or at the end of the
+    previous thought. An opening tag without a closing tag begins a thought that lasts to the end of the reply. Tags of
+    other model families count only if the reply begins with one.
 
     Args:
-        text: A text with the reply.
+        text: The text that contains the reply.
         pairs: The tags in use.
-        begin: First character of the reply.
-        end: One past its last character.
+        begin: Index of the reply's first character.
+        end: Index after its last character; None for the end of the text.
 
     >>> list(find_thoughts("a</think>b<think>c", (THINK,)))
     [(0, 9), (10, 18)]
@@ -89,13 +90,13 @@ def find_thoughts(
 
 
 def skip_blanks(text: str, begin: int, end: int) -> int:
-    """Return the place of the first character that is not white space, at most `end`."""
+    """Return the index of the first character from `begin` on that is not white space; at most `end`."""
     return _BLANKS.match(text, begin, end).end()  # type: ignore[union-attr]  # it matches any text
 
 
 @functools.lru_cache(maxsize=64)
 def _compile(pairs: tuple[TagPair, ...]) -> tuple[re.Pattern[str], list[re.Pattern[str]]]:
-    """Return a pattern with two groups for each pair, and the pattern of each closing tag."""
+    """Return a pattern with two groups (opening, closing) for each pair, and a pattern for each closing tag."""
     groups = []
     for opening, closing in pairs:
         is_element = opening[1:-1].isalnum() and opening[0] == "<"
@@ -107,7 +108,7 @@ def _compile(pairs: tuple[TagPair, ...]) -> tuple[re.Pattern[str], list[re.Patte
 
 
 def drop_thoughts(text: str, pairs: tuple[TagPair, ...]) -> str:
-    """Return a reply without its thoughts. Words on both sides of one stay apart.
+    """Remove the thoughts from a reply, keeping white space between the words around a thought.
 
     >>> drop_thoughts("<think>Sum.</think> Sure<think>I add.</think>two.", (THINK,))
     'Sure two.'
@@ -124,5 +125,5 @@ def drop_thoughts(text: str, pairs: tuple[TagPair, ...]) -> str:
 
 
 def has_other_tags(text: str) -> bool:
-    """Tell whether a text contains something that looks like the tag of a thought."""
+    """Tell whether a text contains something that looks like the opening tag of a thought, known or unknown."""
     return _LIKE_A_TAG.search(text) is not None

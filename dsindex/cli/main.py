@@ -191,7 +191,7 @@ def _say(label: str, message: str, *details: str) -> None:
 
 def _what_is_kept(options: argparse.Namespace | None, stop: BaseException) -> str:
     notes: list[str] = getattr(stop, "__notes__", [])
-    if notes:  # the command said what it kept
+    if notes:  # the command noted what it keeps
         return notes[0]
     if hasattr(options, "work_dir"):
         return "finished shards are kept; rerun the command to continue"

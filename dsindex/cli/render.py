@@ -366,7 +366,7 @@ def _lengths(what: str, summary: LengthSummary) -> Iterator[str]:
 
 
 def _tokens(excerpt: findings.Excerpt) -> Iterator[str]:
-    """Yield lines of tokens; those that are trained on are in brackets. A token with a newline ends its line."""
+    """Yield lines of tokens; brackets mark tokens that are trained on. A token with a newline ends its line."""
     line, width, place = "", 0, 0
     columns = min(shutil.get_terminal_size((TOKEN_COLUMNS, 0)).columns, TOKEN_COLUMNS) - 4
     for piece in excerpt.pieces:

@@ -1,4 +1,4 @@
-"""`dsindex --version --verbose`: what a bug report needs, without secrets: no variables, addresses or paths."""
+"""`dsindex --version --verbose`: versions for a bug report; no variables, addresses or paths, which may be secret."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetCounts:
-    """The counts of an intact index."""
+    """The counts in an intact index."""
 
     documents: int
     empty_documents: int

@@ -360,7 +360,7 @@ def _check_blends(config: IndexConfig, settings: CacheSettings, blends: Sequence
         raise LimitError(f"--full-validation: {what}", hint=hint)
 
 
-# The work.
+# Counting, building and publishing.
 
 
 def _count_parts(

@@ -1,4 +1,4 @@
-"""`dsindex inspect`: what a path is, how long its documents are, and some of their tokens as text with borders.
+"""`dsindex inspect`: what a path leads to, how long its documents are, and some of their tokens as text with borders.
 
 Nothing is written. Damage is reported as a finding.
 """
@@ -56,7 +56,7 @@ SAMPLE_TOKENS = 1024
 BEFORE = 2
 """Tokens to decode before an excerpt, since the text of its first token may depend on them."""
 SHOWN_ITEMS = 3
-"""Documents or lines of an overview, spread over all of them."""
+"""Number of documents or lines in an overview, spread over all of them."""
 LINE_CHARACTERS = 400
 CHUNK_ITEMS = 1 << 22
 _DOCUMENTS = frozenset({"MMIDIDX", "instruction data", "pbin", "raw index"})
@@ -287,7 +287,7 @@ def _describe_phases(blend: BlendedDataset) -> list[str]:
 
 
 def find_work_folder(path: str) -> str | None:
-    """Return the path if it is a work folder, or the folder `<output-prefix>.build` of a dataset in the making."""
+    """Return the path if it is a work folder, or the folder `<output-prefix>.build` of an unfinished dataset."""
     folder, name = os.path.split(path.rstrip("/"))
     stems = [name] + [name[:at] for at in range(len(name) - 1, 0, -1) if name[at] == "_"]
     candidates = [path, *(os.path.join(folder, f"{stem}.build") for stem in stems)]

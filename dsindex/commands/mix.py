@@ -45,11 +45,11 @@ class MixedDataset:
 
     prefix: str
     tokens: int
-    """Tokens of one epoch, which has the dataset's part in train."""
+    """Tokens of the dataset's part in train, which is one epoch."""
     valid_tokens: int
     test_tokens: int
     weight: str | None
-    """As written for Megatron; None in a blend without weights."""
+    """The weight as written for Megatron; None in a blend without weights."""
     share: float
     """The dataset's share of the samples, and so of the tokens that are drawn."""
     num_samples: int
@@ -77,7 +77,7 @@ class MixResult:
     data_path: tuple[str, ...]
     """The words of Megatron's `--data-path`; a single dataset needs no weight."""
     flags: tuple[str, ...]
-    """The training script's flags for these datasets."""
+    """The training script's flags for the datasets."""
     warnings: tuple[str, ...]
 
     @property
@@ -87,7 +87,7 @@ class MixResult:
 
     @property
     def first_to_run_out(self) -> MixedDataset:
-        """The dataset whose tokens last for the shortest part of the run."""
+        """The dataset that is read most often, so its tokens run out first."""
         return max(self.datasets, key=lambda each: each.epochs)
 
 

@@ -90,7 +90,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportResult:
-    """The page that was written."""
+    """The written page and its findings."""
 
     output: str
     size_bytes: int
@@ -158,7 +158,6 @@ def _render(**parts: Any) -> bytes:  # noqa: ANN401 - what the template shows
 
 
 def _show(value: Any) -> Any:  # noqa: ANN401 - what the template has
-    """Return a cell as text."""
     if value is None:
         return "-"
     if type(value) is str:

@@ -120,7 +120,7 @@ class Sources:
 
     names: list[str]
     path: str | None = None
-    """The provenance file."""
+    """Path of the provenance file."""
     num_documents: Sequence[int] = ()
     """Documents of each source, without a provenance file."""
 

@@ -111,7 +111,7 @@ def find_origin(prefix: str, options: DecodingConfig, *, documents: Documents | 
     Args:
         prefix: Path without suffix.
         options: The tokenizer to use instead of the recorded one, and addresses to contact.
-        documents: The dataset, of which the manifest has to be.
+        documents: The dataset's documents, whose numbers the manifest must match; None to skip this check.
 
     Raises:
         TokenizerError: If the tokenizer that was given cannot be read.

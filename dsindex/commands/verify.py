@@ -351,7 +351,7 @@ def first_difference(one: Documents, other: Documents) -> tuple[int, str] | None
 def _first_unequal_length(one: Documents, other: Documents) -> tuple[int, int]:
     """Return the first document that differs in length, or that only one dataset has, and where it begins."""
     number = begin = 0
-    for own, others in zip(one.lengths(), other.lengths(), strict=False):  # in blocks of the same size, but the last
+    for own, others in zip(one.lengths(), other.lengths(), strict=False):  # all blocks but the last have the same size
         size = min(len(own), len(others))
         unequal = np.flatnonzero(own[:size] != others[:size])
         same = int(unequal[0]) if len(unequal) else size
@@ -479,7 +479,7 @@ def _first_documents(provenance: str, tasks: Sequence[ShardTask]) -> list[int]:
 
 
 def _selection_of(prefix: str, manifest: Manifest) -> Selection | None:
-    """Return the selection of texts from records for the dataset, as first output; None if it has no records.
+    """Return the selection that produced the dataset, as its first output; None if it was not made from records.
 
     Raises:
         InputError: If the dataset was made from conversations, or a jq program in the manifest does not compile.

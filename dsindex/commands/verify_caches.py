@@ -87,7 +87,7 @@ def verify_cache(description: str, prefix: str) -> list[str]:
 
 
 def _leads_to(path: str, prefix: str) -> bool:
-    """Tell whether a description's path leads to a dataset; a path of another machine only has to have its name."""
+    """Tell whether a description's path leads to a dataset; a path of another machine only has to end like it."""
     if os.path.abspath(path) == os.path.abspath(prefix):
         return True
     try:
@@ -103,7 +103,7 @@ def _findings(description: str, prefix: str) -> Iterator[str]:
         raise FormatError(f"{description}: its name does not match its content, which needs {ending!r}")
     arrays = list(map(files.open, files.arrays))
     record = files.read_record()
-    if record is not None:  # then dsindex wrote it, and its digests tell what changed
+    if record is not None:  # dsindex wrote it, and the recorded digests show what changed
         yield from (f"{name} changed since dsindex wrote it" for name in files.changed(record))
         yield from source_changes(prefix, record.source) if record.source is not None else ()
     elif described["class"] == BLENDED_CLASS:
@@ -168,7 +168,7 @@ def _check_samples(
 ) -> Iterator[str]:
     """Check that row k is at token k * L of the concatenated documents, which makes all samples correct.
 
-    Only the last row may be before that, if a partial sample was kept.
+    Only the last row may be earlier, if a partial sample was kept.
     """
     row = before = 0
     for first in range(0, len(documents), CHUNK_ITEMS):

@@ -28,7 +28,7 @@ PATHS |= {"dataset_index", "dataset_sample_index"}
 
 
 class MapDataset(ABC, Generic[Item]):
-    """A map-style dataset: `ds[i]`, `ds[-1]`, `ds[a:b]`. Its pickle has only arguments, with which it is reopened."""
+    """A map-style dataset: `ds[i]`, `ds[-1]`, `ds[a:b]`. Its pickle has only the arguments that reopen it."""
 
     item: ClassVar[str] = "sample"
     """Name of an item in messages."""

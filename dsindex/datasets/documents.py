@@ -170,7 +170,7 @@ class ShuffledDocuments:
         return sum(part.num_documents for part in self.parts)
 
     def sources(self, begin: int, end: int) -> NDArray[np.int64]:
-        """Return rows [dataset, number in it] of the documents [begin, end)."""
+        """Return rows [dataset, number of the document in it] of the documents [begin, end)."""
         starts = np.array([0, *accumulate(part.num_documents for part in self.parts)])
         numbers = permute(np.arange(begin, end), self.num_documents, self.seed)
         places = np.searchsorted(starts, numbers, side="right") - 1

@@ -98,7 +98,7 @@ def add_document_bounds(sample: dict[str, NDArray[Any]], lengths: list[int], *, 
         lengths: Tokens of each of its parts in order, empty ones included, with the extra token if there is one.
         extra: Tokens at the end that only labels have: 1 or 0.
 
-    `cu_seqlens`, int32, shape [sequence_length + 1], has the start of each part, then sequence_length in all items.
+    `cu_seqlens`, int32, shape [sequence_length + 1], has the start of each part; all later items are sequence_length.
     `max_seqlen`, int32, shape [], is the length of the longest part. Padding belongs to the last part.
 
     Source: Megatron-core 0.19, GPTDataset.__getitem__.
@@ -333,7 +333,6 @@ class GPTDataset(MegatronSamples):
         return self, number
 
     def _copy_tokens(self, number: int, out: NDArray[np.int64]) -> None:
-        """Copy the tokens of a sample to an array, as `tokens` returns them."""
         row = int(self.shuffle_index[number])
         if not self._copy_sample(self._tokens, self._columns, row, self._extra, self._pad, out):
             raise self._damaged(number)

@@ -227,7 +227,7 @@ class IndexedDataset(MapDataset["NDArray[Any]"]):
 
 
 def _plain_ints(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:
-    """Return a view of an array whose items are plain ints; a tuple if it is empty, since no memoryview is."""
+    """Return a view of an array whose items are plain ints; a tuple if it is empty, since memoryviews cannot be."""
     if not len(array):
         return ()
     native = array.astype(array.dtype.newbyteorder("="), copy=False)

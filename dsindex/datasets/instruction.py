@@ -281,7 +281,6 @@ class Packs(SampleDataset[Any]):
     def __init__(self, dataset: IndexedDataset, plan: BlockLayout) -> None:
         self.dataset, self.place = dataset, dataset.prefix
         self.plan = plan
-        """The sequences in each block."""
 
     def __len__(self) -> int:
         """Return the number of blocks."""

@@ -71,7 +71,7 @@ def open(
         block_size: For a `.pbin`: return blocks of this many tokens instead of documents.
         sequence_length: For instruction data: tokens per block; may be None if only one block layout is stored.
         pad_id: For instruction data: token that fills up blocks; 0 if None. Loss is masked on padding.
-        pad_to_multiple: For instruction data: each conversation takes a multiple of so many tokens of its block.
+        pad_to_multiple: For instruction data: pad each conversation to a multiple of this many tokens.
         split: For index caches or instruction data: train, valid or test, if there are several; train if None.
         prefix: For an index cache: the dataset, if its path differs from the description's; a list for a blend.
         options: For an index cache: how masks and positions of samples are made.

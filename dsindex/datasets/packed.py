@@ -76,7 +76,6 @@ class _Parts(MapDataset["NDArray[Any]"]):
         return len(self._begins)
 
     def _read(self, number: int) -> NDArray[Any]:
-        """Return the tokens of a block or document."""
         return self._convert(self._part(number))
 
     def _part(self, number: int) -> NDArray[Any]:

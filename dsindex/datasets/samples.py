@@ -22,7 +22,6 @@ class SamplePart:
     """A run of a sample's tokens, and the sequence that it comes from."""
 
     prefix: str
-    """Prefix of the dataset."""
     sequence: int
     """Number of the sequence in the dataset."""
     offset: int
@@ -78,7 +77,6 @@ class TracedPart:
     """A run of a sample's tokens within one sequence of a document."""
 
     prefix: str
-    """Prefix of the dataset."""
     dataset: int
     """Number of the dataset in the blend, from 0; 0 if there is no blend."""
     document: int
@@ -109,7 +107,7 @@ class SampleTrace:
     sample: int
     """Number of the sample, in the order of training."""
     parts: tuple[TracedPart, ...]
-    """In the order of the tokens."""
+    """The parts, in the order of their tokens."""
     notes: tuple[str, ...] = ()
     """Sentences about sources that are unknown."""
     step: int | None = None

@@ -1,4 +1,4 @@
-"""Make the contents of one cache."""
+"""Count the parts of datasets, and build the contents of one cache."""
 
 from __future__ import annotations
 

@@ -142,7 +142,6 @@ def read_description(path: str) -> dict[str, Any]:
 
 
 def _check_dataset(identifiers: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
-    """Check the description of one dataset."""
     if isinstance(identifiers, dict) and identifiers.get("class") == MAXTEXT_CLASS:
         msgspec.convert(identifiers, _DescribedMaxText)
         return with_megatron_names(identifiers)
@@ -302,7 +301,7 @@ def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None
     >>> cache_files("cache", {"class": "GPTDataset", "index_split": "train"}).stem
     'cache/ea5bb378baa5a235645b597098926baf-GPTDataset-train'
     """
-    import hashlib  # slow to import for readers
+    import hashlib  # slow to import, and needed only for names
 
     begin = name or hashlib.md5(description_text(identifiers).encode(), usedforsecurity=False).hexdigest()
     if is_maxtext(identifiers):

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 TRAIN = SPLIT_NAMES[0]
 ROUNDING = 1e-6
-"""A dataset draws no sample if its weight adds up to no more samples than this: the sum is in floating point."""
+"""A dataset whose weight adds up to at most this many samples draws none: the sum has rounding errors."""
 
 
 def plan_over_time(
@@ -283,7 +283,7 @@ def _plan_dataset(cache: GPTCache, first: FirstCache | None, *, taken: int, want
     """Return a dataset's cache with its continuation planned, large enough for all samples that the run draws from it.
 
     Raises:
-        FormatError: If the first job's index is damaged, or draws from other sequences.
+        FormatError: If the first job's index is damaged, or draws from sequences outside the part.
         LimitError: If the part has no tokens.
     """
     begin, rule, per_epoch = cache.part.begin, cache.rule, cache.part.tokens

@@ -7,7 +7,7 @@ fall anywhere; the packed order arranges documents so that few borders fall insi
 
 A document of k * L + r tokens, with r in [1, L], fills k whole samples and r tokens of one more, wherever it begins, if
 the open sample has r free tokens. So this is exact bin packing of the sizes r into bins of L tokens. The largest
-document opens a bin, others follow in random order, and one document, two, or a subset that fits exactly closes it.
+document opens a bin, more follow in random order, and one document, two, or a subset that fits exactly closes it.
 If nothing fits, a document is cut, preferably one longer than L.
 
 Each epoch is a permutation of the documents. The next epoch fills the room left in the last sample.

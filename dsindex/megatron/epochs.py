@@ -158,7 +158,7 @@ def count_samples(num_tokens: int, *, rule: SampleRule) -> int:
 def samples_for_epochs(epochs: Fraction, tokens_per_epoch: int, *, rule: SampleRule) -> int:
     """Return the number of samples for `--epochs E`: the full ones in the first floor(E * T) tokens.
 
-    Source: docs/architecture.md, "Publishing".
+    Source: docs/formats.md §2.
 
     >>> from fractions import Fraction
     >>> samples_for_epochs(Fraction("2.5"), 1000, rule=SampleRule(sequence_length=10))

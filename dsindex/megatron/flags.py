@@ -42,7 +42,7 @@ FIM_CLASS = "GPTFIMDataset"
 
 
 def is_before(release: str | None, first: str) -> bool:
-    """Tell whether a release is known to be an earlier one."""
+    """Tell whether a release is known to be older than `first`."""
     return release is not None and release in RELEASES and RELEASES.index(release) < RELEASES.index(first)
 
 

@@ -223,7 +223,6 @@ class CacheSettings:
     tokenizer: Mapping[str, Any] | None = None
     """The tokenizer's identifiers; None to name caches after datasets instead of hashes."""
     class_name: str = GPT_CLASS
-    """Megatron's dataset class."""
     multiple_validation_sets: bool = False
     """Whether the datasets of valid are not blended; only with a path for each split."""
     order: DocumentOrder = STOCK_ORDER
@@ -247,7 +246,7 @@ class CacheSettings:
         )
 
     def files_of(self, identifiers: Mapping[str, Any], prefix: str, name: str | None) -> CacheFiles:
-        """Return the paths of a cache; file names begin with `name`, or with the hash without one."""
+        """Return the paths of a cache; file names begin with `name` or, without it, with the hash."""
         folder = self.folder or os.path.join(prefix, "cache", f"{self.class_name}_indices")  # Megatron's default
         return cache_files(os.path.abspath(folder), identifiers, name=name)
 
@@ -429,7 +428,7 @@ class BlendedCache:
 
     @property
     def weights(self) -> list[float]:
-        """Weights, normalised twice; the datasets' lengths if there is no size."""
+        """Weights, normalised as often as in Megatron, since that decides the last bit; lengths if there is no size."""
         weights: list[float] = self.identifiers["weights"]
         return weights
 
@@ -493,9 +492,9 @@ class _Planner:
     counts: Mapping[str, Sequence[PartCounts | None]]
     job_path: Callable[[str], str]
     plain_names: Mapping[str, str]
-    """Prefix → begin of its caches' names, instead of a hash."""
+    """Prefix → start of its caches' names, instead of a hash."""
     blend_names: Sequence[str | None]
-    """For each split, begin of its blend's cache names; None for a hash."""
+    """For each split, start of its blend's cache names; None for a hash."""
     datasets: dict[str, GPTCache] = field(default_factory=dict)
 
     def plan_split(self, split: int, blend: Blend, size: int | None) -> BlendedCache | None:

@@ -74,7 +74,7 @@ def take_command(
     """Read the options of a job's caches from its command, or from its flags alone.
 
     Args:
-        words: Such as `torchrun --nnodes 2 pretrain_gpt.py --seq-length 4096 …`.
+        words: The command, such as `torchrun --nnodes 2 pretrain_gpt.py --seq-length 4096 …`.
         release: The job's release of Megatron; None for any.
         dataset_path_as: The values of --dataset-path-as, which map beginnings of paths here to the job's.
 
@@ -189,7 +189,7 @@ def _value(name: str, values: list[str]) -> Any:  # noqa: ANN401 - a switch, a t
 
 
 def _derive_batch_size(command: JobCommand, sizes: dict[str, int]) -> None:
-    """Without --global-batch-size, it is the micro-batch size times the number of data-parallel ranks."""
+    """Derive the batch size: the micro-batch size times the number of data-parallel ranks."""
     world, model = sizes.get("nnodes", 1) * sizes.get("nproc_per_node", 0), 1
     for name in MODEL_SIZES:
         model *= sizes.get(name, 1)

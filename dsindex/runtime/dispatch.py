@@ -48,7 +48,7 @@ class _Flight(Generic[K]):
     key: K
     call: Call
     turn: tuple[bool, int]
-    """Order for reporting errors: calls that results released come last, then the order in which calls began."""
+    """Sort key; the error of the first call is reported: calls of the job, then released calls, as they began."""
     begins: float = 0.0
     """When the next attempt begins (time.monotonic), if the call waits for a retry."""
     failures: int = 0

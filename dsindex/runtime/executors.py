@@ -143,7 +143,7 @@ class Executor(ABC):
         self._idle: list[Worker] = []
         self._num_starting = 0
         self._ended: queue.SimpleQueue[tuple[Worker, Future[Any]]] = queue.SimpleQueue()
-        """Workers whose futures ended; with a queue, each costs the same however many workers run."""
+        """Workers whose futures ended. Thanks to the queue, waiting costs the same for any number of workers."""
         self._looks_from = 0.0
         self._num_attempts = 0
         self._hires_from = 0.0

@@ -52,7 +52,7 @@ TEXT_PER_STORED_BYTE = 4
 SMALL_PART = 4
 """Inputs of at most 1/4 of a shard share shards."""
 FILE_WEIGHT_BYTES = 2 << 10
-"""Least size that an input counts for, since opening a file takes as long as encoding this many bytes."""
+"""An input counts for at least this many bytes, since opening a file takes as long as encoding them."""
 _EXAMINED_AT_ONCE = 48
 _WAITING = 4096
 _QUICK_SECONDS = 0.0005

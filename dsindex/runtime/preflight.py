@@ -190,7 +190,7 @@ def _stored_per_byte(part: TextPart) -> float:
 
 
 def _first_blocks(blocks: Iterator[RecordBlock], part: TextPart, num_bytes: int) -> Iterator[RecordBlock]:
-    """Yield the blocks of a part: `num_bytes` if it cannot be cut, and those before damage if it is compressed."""
+    """Yield blocks of a part: the first `num_bytes` if it cannot be cut, and the blocks before damage if compressed."""
     try:
         for block in blocks:
             yield block

@@ -230,7 +230,7 @@ def conclude(prefix: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return why a command ended, and for an interrupted one what is kept."""
+    """Return why a command ended; for an interrupted one, also what is kept."""
     if isinstance(error, KeyboardInterrupt):
         return "; ".join([str(error) or "interrupted", *getattr(error, "__notes__", [])[:1]])
     return error.sentence if isinstance(error, DsindexError) else f"{type(error).__name__}: {error}"

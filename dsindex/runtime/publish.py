@@ -56,7 +56,7 @@ class _Commit(msgspec.Struct, frozen=True):
     withdrawn: list[str]
     """Files to remove before the first rename, in this order."""
     files: list[tuple[str, StoredFile | None]]
-    """Final names in the order of the renames, with what was written; None for a folder."""
+    """Final names in the order of the renames, each with the written file, or None for a folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +255,7 @@ def begin_in_bucket(first: Artifact, artifacts: Sequence[Artifact], present: Ite
 
 
 def is_publishing(artifacts: Sequence[Artifact]) -> bool:
-    """Tell whether a run was stopped while it wrote under these final names, which is possible only in a bucket.
+    """Tell whether a run was stopped while it wrote under these final names, as it does only in a bucket.
 
     Args:
         artifacts: The artifacts; if they have a plan, only a run of that plan counts.

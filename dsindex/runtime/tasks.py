@@ -54,7 +54,7 @@ class ShardTask(Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """What it reads, for messages."""
+        """The part or the files that it reads, for messages."""
         first, *others = self.parts
         if others:
             return f"{len(self.parts):,} files from {first.path} to {others[-1].path}"

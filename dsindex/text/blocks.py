@@ -106,7 +106,7 @@ class RecordBlock:
     bad: tuple[BadRecord, ...]
     """Bad records, in file order; they are in no column."""
     text_bytes: int = 0
-    """Size of what was read: its lines with newlines, or the texts of its table rows."""
+    """Bytes of text that were read: lines with newlines, or the texts of table rows."""
     read_line: Callable[[int, int], bytes] = lambda _part, _line: b""
     """Returns the bytes of a line, given the numbers of its part and line."""
 
@@ -185,7 +185,7 @@ class Sample:
     low: float = 0.0
     high: float = 1.0
     prefix: str = ""
-    """What precedes the key in the name of their dataset."""
+    """Prefix of the key in the name of their dataset."""
 
     def holds(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Tell which records are in the sample, shape [records]."""

@@ -1,9 +1,9 @@
 """Encode texts as token ids: one call per block, by gigatoken or by the library that defines the tokenizer's format.
 
-gigatoken returns the tokens of one text as an array, but those from many texts as an awkward array, lists or padded
+gigatoken returns the tokens of one text as an array, but the tokens of many texts as an awkward array, lists or padded
 rows. So texts are joined by a special token of the tokenizer and encoded as one: a text is split at special tokens
 before anything else. They are passed as a BytesSource, since gigatoken imports awkward (0.3 s of CPU time) to examine a
-list. A block is so small that gigatoken encodes it in the calling thread; it holds no lock meanwhile.
+list. A block is so small that gigatoken encodes it in the calling thread; it holds no lock while it does.
 """
 
 from __future__ import annotations
@@ -385,7 +385,7 @@ def _load_ranks(encoding: TiktokenEncoding) -> Backend:
 # SentencePiece BPE models with byte fallback: gigatoken converts them to a tokenizer.json.
 
 TEXT_SEPARATOR = "\U000fd51d<between two texts>\U000fd51e"
-"""A string that texts do not contain; the reference encodes any text that does."""
+"""A string that real texts do not contain; the reference encodes a text that does."""
 SPACE_MARK = "▁"
 REPLACE_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
 PREPEND_SPACE = {"type": "Prepend", "prepend": SPACE_MARK}
@@ -446,7 +446,7 @@ def convert_sentencepiece(tokenizer: Tokenizer) -> tuple[bytes, tuple[str, ...]]
 # The reference of each tokenizer: the library that defines its format, and is therefore correct.
 
 TEXTS_PER_CALL = 32
-"""Texts per call of `tokenizers`; with a whole block per call, it takes twice the memory and a third longer."""
+"""Texts per call of `tokenizers`; a whole block per call takes twice the memory and a third longer."""
 
 _T = TypeVar("_T")
 

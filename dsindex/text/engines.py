@@ -288,7 +288,7 @@ def byte_characters() -> list[str]:
 def _name_splits(steps: list[dict[str, Any]]) -> str:
     """Return the name of the patterns by which text is split before a byte-level model.
 
-    Several published tokenizers remove the text between matches; there is no such text if the only pattern matches any.
+    Several published tokenizers remove the text between matches; it is empty if the only pattern matches all text.
     """
     splits, last = steps[:-1], steps[-1] if steps else {}
     if last.get("type") == "ByteLevel":
@@ -340,7 +340,7 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -
     """Refuse added tokens on which the engines can differ.
 
     Args:
-        document: The content of a tokenizer.json, all of whose parts were compared.
+        document: The content of a tokenizer.json whose parts were all compared.
         loaded: The same tokenizer, loaded by `tokenizers`.
 
     Raises:
@@ -403,7 +403,7 @@ def find_overlap(raw: Sequence[str], late: Sequence[str]) -> tuple[str, str] | N
 
 
 def choose_separator(document: dict[str, Any]) -> Separator | None:
-    """Return an added token that can separate texts: no added token overlaps it or itself does, and it strips no space.
+    """Return an added token that can separate texts: it overlaps no added token, not even itself, and strips no space.
 
     A tokenizer that adds a space only before the first text has no separator.
     """

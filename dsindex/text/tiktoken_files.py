@@ -74,7 +74,7 @@ class TokenizerOptions:
     tokenizer_type: str | None = None
     """Megatron's name for the type that the file must have; None to accept any."""
     vocab_file: str | None = None
-    """GPT-2's vocab.json, which is read together with `merge_file` in place of the path."""
+    """GPT-2's vocab.json, which is read with `merge_file` instead of the tokenizer's path."""
     merge_file: str | None = None
     tiktoken_encoding: str | None = None
     """Name of the pattern and special tokens of a tiktoken file; None to take it from the file's name."""

@@ -47,7 +47,7 @@ LibraryName = Literal["tokenizers", "sentencepiece", "tiktoken"]
 """The library that defines a tokenizer's format, which is the reference for its tokens."""
 
 LARGEST_FILE_BYTES = 128 << 20
-"""The largest published tokenizers have 35 MB. Parsing a file of tiny tokens takes up to 60 times its size."""
+"""The largest published tokenizers have 35 MB. Parsing one of tiny tokens takes up to 60 times its size in memory."""
 LARGEST_CONFIG_BYTES = 16 << 20
 
 _SHOWN_CHARACTERS = 200
@@ -431,8 +431,8 @@ def _read_gpt2_files(vocab_file: str, merge_file: str) -> Tokenizer:
     return _of("tokenizers", loaded.to_str().encode(), size=size, special=special, eod=eod)
 
 
-# A tokenizer.json and the other files of its folder: either they mean here what they mean to transformers, and so to
-# Megatron, or they are refused. Source: `TokenizersBackend.__init__` and `update_post_processor` of transformers 5.
+# A tokenizer.json and the other files of its folder are read as transformers, and so Megatron, reads them, or refused.
+# Source: `TokenizersBackend.__init__` and `update_post_processor` of transformers 5.
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
