@@ -222,6 +222,9 @@ class CacheRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """File name → states of this file that dsindex wrote."""
 
 
+_RECORD = msgspec.json.Decoder(CacheRecord)  # made once: threads that first decode a type at the same time can crash
+
+
 # Names.
 
 
@@ -278,7 +281,7 @@ class CacheFiles:
         """Read dsindex's record; None if this version cannot read one."""
         try:
             with open_file(self.record) as file:
-                return msgspec.json.decode(file.read(), type=CacheRecord)
+                return _RECORD.decode(file.read())
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 

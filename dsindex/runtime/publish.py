@@ -59,6 +59,9 @@ class _Commit(msgspec.Struct, frozen=True):
     """Final names in the order of the renames, each with the written file, or None for a folder."""
 
 
+msgspec.json.Decoder(_Commit)  # prepares the type: threads that first decode one at the same time can crash
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
     """Files that readers use together."""

@@ -104,7 +104,7 @@ class Trial:
         self.log.append(f"{shown}: {ended.code} after {time.monotonic() - began:.1f} s; {ended.struck or ''}")
         said = ended.errors.strip().splitlines()
         if ended.code not in {0, -9}:
-            self.log += [f"    {line}" for line in said[-40 if ended.code == HANGS else -4 :]]
+            self.log += [f"    {line}" for line in (said[:80] if ended.code < 0 else said[-4:])]
         if ended.code == HANGS:
             raise Failed("hang")
         check_said(said if ended.code != -9 else [])
@@ -419,6 +419,7 @@ def check_what_stands(found, before, expected):
         stem, end = match["stem"], match["end"]
         for source in (before, expected):
             own = [f"{stem}.bin"] if end == ".idx" else [each for each in source if each.startswith(stem + end[0])]
+            own = [each for each in own if ".build/" not in each]
             own = (
                 []
                 if end == ".pbin"
