@@ -278,8 +278,8 @@ def _report(
 
 
 TOO_LONG: dict[str | None, str] = {"refuse": "refuse", "truncate": "truncate", "split-turns": "split"}
-"""Value of --longer-than-pack → value of `too_long`. `drop` is missing because it leaves conversations out of the packs,
-not out of the dataset."""
+"""Value of --longer-than-pack → value of `too_long`. `drop` is missing because it leaves conversations out of the
+packs, not out of the dataset."""
 
 
 def instruction_of(config: InstructConfig) -> InstructionConfig:
