@@ -1,9 +1,9 @@
 """Render chat templates as transformers' `apply_chat_template` does, and return the spans marked by `{% generation %}`.
 
 jinja2's immutable sandbox runs the template with the settings of transformers: `trim_blocks`, `lstrip_blocks`, loop
-controls, `tojson` without HTML escapes, `raise_exception`, `strftime_now`. The text depends only on the record and the
-configuration: a template cannot read random numbers, the clock, other files, the order of a set or memory addresses.
-If a template writes an undefined variable, the record is refused; jinja2 would write an empty text.
+controls, `tojson` without HTML escapes, `raise_exception`, `strftime_now`. The text depends only on the template, its
+constants and the record: a template cannot read random numbers, the clock, other files, the order of a set or memory
+addresses. If a template writes an undefined variable, the record is refused; jinja2 would write an empty text.
 
 A template may come from an untrusted source, so its time and memory are bounded. The bounds are counts, not times, so
 they do not depend on the machine. Each iteration of a loop and each call of a macro is a step; a step costs more once
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 _BEGIN, _END = "\udfa0", "\udfa1"
 _AFTER_MARKS = "\udfa2"
 _TURNS = "positions of messages"
-"""Template variable that maps id(message) to the message's position. It is no identifier, so no template can use it."""
+"""Template variable that maps id(message) to its position. No template can use the name, since it has spaces."""
 _STEP, _CONCAT, _COUNT, _ITEMS, _BUDGET = "\udfa2", "\udfa3", "\udfa4", "\udfa5", "\udfa6"
-"""Names of the counting filters and of the variable that holds the budget. No template can use them."""
+"""Names of the counting filters and of the variable that holds the budget. No name in a template can be a surrogate."""
 _ALWAYS_GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _OF_ANY_DICT = frozenset(dir(dict))
 """Attributes of dict. They take precedence over keys of the same name, as in transformers."""
@@ -612,7 +612,7 @@ def _begin_generation(context: Context, *turns: object) -> str:
 
     Args:
         context: jinja2's context.
-        *turns: Values of the loop variables around the block, the innermost loop first.
+        *turns: Values of the variables that may hold the block's message, the innermost loop first.
     """
     positions = context.parent[_TURNS]
     for turn in turns:

@@ -25,7 +25,7 @@ TOKENIZERS = {
     "bos": GOLDEN / "tokenizers" / "bos",
     **{path.name: path for path in (SHARED / "corpus").glob("bos8k")},
 }
-"""Folders of tokenizers that were trained on real text; a larger one with a BOS where the shared corpora are."""
+"""Folders of tokenizers that were trained on real text; if `shared` exists, also a larger one with a BOS."""
 DATASETS = [idx.with_suffix("") for folder in (GOLDEN, SHARED_GOLDEN) for idx in sorted(folder.glob("*.idx"))]
 """Prefixes of datasets that Megatron-LM wrote."""
 
