@@ -97,8 +97,8 @@ class ChatTemplate:
         constants: Variables for all conversations: special tokens by name, `template_variables`.
         date: The date for `strftime_now`. Without it, a template fails on every record for which it asks for the date.
         join_lines: Remove newlines between `}` and `{` in `source` first, as Modalities does.
-        reply_role: The role of replies. If the template has no `{% generation %}`, their spans are found in the text;
-            None to return no such spans.
+        reply_role: The role of replies, which are searched for in the text if the template has no `{% generation %}`;
+            None to skip the search, for templates with markers, whose spans are not used.
 
     Raises:
         InputError: If a source is not a valid template, or uses what the sandbox does not allow.
