@@ -1,10 +1,10 @@
-"""Bucket → bucket: text in an object store becomes a dataset there, is verified there, and one document is read back.
+"""Bucket → bucket: build a dataset from text in an object store, verify it there, and read one document back.
 
     python workflows/bucket_to_bucket.py workflows/bucket_to_bucket.yaml
     ray job submit --working-dir . -- python workflows/bucket_to_bucket.py workflows/bucket_to_bucket.yaml
 
-Each node's environment has credentials, and AWS_ENDPOINT_URL for servers other than Amazon's. The work folder is in the
-bucket, so nodes need no shared disk.
+Every node needs credentials in its environment, and AWS_ENDPOINT_URL if the server is not Amazon's. The work folder is
+in the bucket, so the nodes need no shared disk.
 """
 
 import sys

@@ -1,7 +1,8 @@
-"""The text of the demo and the tests: readable documents in many scripts, from the word lists in lexicon.toml.
+"""Generate the text of the demo and the tests: readable documents in many scripts, from the word lists in lexicon.toml.
 
-A document depends only on the seed and its position, so it has the same bytes on every machine. Therefore no function
-of the system's mathematics library is used (logarithms differ in the last bit), and no order that depends on hashing.
+A document depends only on the seed and its position, so it has the same bytes on every machine. For this reason, the
+code calls no function of the system's math library (logarithms differ in the last bit) and uses no order that depends
+on hashing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class DemoDocument:
 
 
 def write_demo_jsonl(folder: Path, *, num_documents: int = 6000, num_files: int = 3, seed: int = 2026) -> list[Path]:
-    """Write documents to `demo-0.jsonl`, `demo-1.jsonl`, …; every eighth in ASCII with escapes, as many dumps are."""
+    """Write documents to `demo-0.jsonl`, `demo-1.jsonl`, …; every eighth is ASCII with escapes, like many dumps."""
     folder.mkdir(parents=True, exist_ok=True)
     documents = demo_documents(num_documents, seed=seed)
     paths = []
@@ -52,7 +53,7 @@ def write_demo_jsonl(folder: Path, *, num_documents: int = 6000, num_files: int 
 
 
 def demo_documents(num_documents: int, *, seed: int = 2026) -> Iterator[DemoDocument]:
-    """Yield documents with different texts, at random prose, chats, tables or code."""
+    """Yield distinct documents; the seed decides which are prose, chats, tables or code."""
     rng = random.Random(seed)
     lexicon = tomllib.loads(LEXICON.read_text(encoding="utf-8"))
     emoji = _draw_by_rank(rng, lexicon.pop("emoji"))
@@ -76,7 +77,7 @@ def demo_documents(num_documents: int, *, seed: int = 2026) -> Iterator[DemoDocu
 
 
 class _Language:
-    """Endless sentences of one language (or snippets of a programming language)."""
+    """Generates sentences of one language, or snippets of one programming language."""
 
     def __init__(self, rng: random.Random, name: str, table: dict[str, Any]) -> None:
         self.name = name
@@ -89,7 +90,7 @@ class _Language:
         for slot, phrases in words.items():
             self.words[slot] = _draw_by_rank(rng, phrases)
             self.words[slot.upper()] = _draw_by_rank(rng, [phrase[:1].upper() + phrase[1:] for phrase in phrases])
-        # A template becomes a %-format and the streams that fill it: ten times as fast as replacing slots one by one.
+        # Compile each template to a %-format and the streams that fill it: 10 times as fast as replacing its slots.
         compiled = [
             (_SLOT.sub("%s", template.replace("%", "%%")), [self.words[slot] for slot in _SLOT.findall(template)])
             for template in table["templates"]
@@ -102,20 +103,20 @@ class _Language:
 
 
 def _draw_by_rank(rng: random.Random, items: list[_Item]) -> Iterator[_Item]:
-    """Draw forever, the nth item with weight 1/(n + 1): a shifted Zipf's law, as natural words follow it."""
+    """Draw items forever, the nth (from 1) with weight 1/(n + 1): a shifted Zipf's law, like words in natural text."""
     cumulative = list(itertools.accumulate(1 / (rank + 2) for rank in range(len(items))))
     while True:
         yield from rng.choices(items, cum_weights=cumulative, k=64)
 
 
 def _invent_names(rng: random.Random, syllables: list[str]) -> list[str]:
-    """Return up to 400 names of two or three syllables: the long tail of rare words."""
+    """Return up to 400 names of two or three syllables, which give the text a long tail of rare words."""
     names = ["".join(rng.choices(syllables, k=rng.choice((2, 2, 3)))) for _ in range(400)]
     return [name[:1].upper() + name[1:] for name in dict.fromkeys(names)]
 
 
 def _draw_length(rng: random.Random) -> int:
-    """Draw a number of sentences of at least 1: a product of uniform draws, hence about log-normal."""
+    """Draw a number of sentences, at least 1: a product of uniform draws, which is roughly log-normal."""
     length = 1.9
     for _ in range(6):
         length *= 0.25 + 2.2 * rng.random()

@@ -1,7 +1,9 @@
-"""Conversations → tokens and loss masks → exports for other trainers.
+"""Conversations → tokens and loss masks → packs and exports for other trainers.
 
-python workflows/instruction.py workflows/instruction.yaml
-ray job submit --working-dir . -- python workflows/instruction.py workflows/instruction.yaml
+    python workflows/instruction.py workflows/instruction.yaml
+    ray job submit --working-dir . -- python workflows/instruction.py workflows/instruction.yaml
+
+To continue an interrupted run, repeat the command.
 """
 
 import sys

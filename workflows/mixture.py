@@ -1,9 +1,9 @@
-"""Datasets → mixture → index caches: a blend from the tokens that the datasets really have.
+"""Datasets → mixture → index caches: blend datasets by the number of tokens that they really have.
 
     python workflows/mixture.py workflows/mixture.yaml
     ray job submit --working-dir . -- python workflows/mixture.py workflows/mixture.yaml
 
-Datasets that are complete already are not built again.
+Datasets that are already complete are not built again.
 """
 
 import sys

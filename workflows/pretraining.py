@@ -1,11 +1,11 @@
-"""Text → tokenizer → dataset → index caches → verified → a sample and its lines: the main job, to copy and change.
+"""The main job, to copy and change: text → tokenizer → dataset → index caches → verification → a sample and its lines.
 
-    python workflows/pretraining.py                 # the demo: in demo-output, on text that is generated
-    python workflows/pretraining.py FOLDER          # on your FOLDER/text/*.jsonl, with FOLDER/tokenizer if it is there
+    python workflows/pretraining.py                 # the demo: generates text, and writes to demo-output
+    python workflows/pretraining.py FOLDER          # your FOLDER/text/*.jsonl, with FOLDER/tokenizer if it exists
     ray job submit --working-dir workflows -- python pretraining.py /shared/FOLDER
 
-A submitted job uses the cluster that it runs on, other runs the threads of this machine. An interrupted run is
-continued by the same command, and what is complete is not done again.
+A submitted job runs on its cluster; any other run uses threads on this machine. To continue an interrupted run, repeat
+the command: completed steps are not repeated.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main(name: str = "demo-output") -> int:
 
 
 def train_tokenizer(paths: list[Path], folder: Path, *, vocabulary_size: int = 8000) -> Path:
-    """Train a byte-level BPE on about TRAINING_BYTES of the texts, in the format of transformers."""
+    """Train a byte-level BPE on about TRAINING_BYTES of the files, and save it in the format of transformers."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -78,7 +78,7 @@ def train_tokenizer(paths: list[Path], folder: Path, *, vocabulary_size: int = 8
 
 
 def sample_texts(paths: list[Path]) -> Iterator[str]:
-    """Yield the text of every nth record."""
+    """Yield the text of every nth record, with n such that about TRAINING_BYTES of the files are used."""
     step = -(-sum(path.stat().st_size for path in paths) // TRAINING_BYTES)
     for path in paths:
         with path.open(encoding="utf-8") as file:

@@ -101,7 +101,7 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Field names, in the order in which the texts of the fields are concatenated; empty to use a chat template."""
     loss_masking_jq_patterns: tuple[str, ...] = ()
     """Patterns that select masked text: `.field` masks a whole field, `.field | filter` each message of the field for
-    which the filter is true."""
+    which the jq filter has a result other than null and false."""
     jq_patterns: dict[str, str] | tuple[str, ...] | None = None
     """jq patterns that extract the fields of `message_construction` from a record; by default, field `x` is `.x`."""
     loss_masking_spans: dict[str, str] = {}
@@ -111,7 +111,7 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Fields that a record may lack. By default, the fields that a pattern such as `.role` masks entirely, because
     nothing in them is trained on."""
     unmatched_patterns: Literal["refuse", "allow"] = "refuse"
-    """Whether to refuse a record if a masking pattern selects nothing in a field that the record has."""
+    """What to do with a record if a masking pattern selects nothing in a field that it has: refuse or allow it."""
     role_prefixes: dict[str, str] = {}
     """Mapped role -> text added before each message of that role; never trainable."""
     separator: str = ""

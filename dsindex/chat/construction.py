@@ -56,7 +56,7 @@ class PromptPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A segment of the token sequence: text of a part, a prefix or separator, or a special token."""
+    """A separately tokenized piece of a sequence: text of a part, a prefix with separator, or a special token."""
 
     text: str
     trainable: bool

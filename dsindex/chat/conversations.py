@@ -62,7 +62,7 @@ DEFAULT_ROLES: Mapping[str, str] = {
     **dict.fromkeys(("tool", "observation", "tool_response"), "tool"),
     **{role: role for role in ("system", "developer", "function", "ipython")},
 }
-"""Role in a record, in any case -> role in chat templates."""
+"""Role in a record (upper or lower case) -> role in chat templates."""
 TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 """Roles of tool results. They do not end a turn: the model continues after them."""
 
@@ -304,7 +304,7 @@ class ConversationReader:
         elif (is_call or message["role"] == self.assistant_role) and any(key in message for key in ARGUMENT_KEYS):
             call = {key: message.pop(key) for key in ("name", *ARGUMENT_KEYS) if key in message}
             message["tool_calls"] = [_read_call(call, where)]
-        given = parse_json(message.get("function_call"))  # OpenAI's key before `tool_calls`
+        given = parse_json(message.get("function_call"))  # OpenAI's older form of `tool_calls`
         if _is_empty(given) or (isinstance(given, str) and given.strip().lower() in _NO_CALL):
             message.pop("function_call", None)
         elif "tool_calls" not in message:
@@ -446,7 +446,7 @@ def read_objects(value: object, name: str) -> list[dict[str, Any]]:
 
 
 def require(value: object, kind: type[_T], where: str) -> _T:
-    """Return a value after checking its type.
+    """Check the type of a value, and return the value.
 
     Raises:
         RecordProblem: If the value has another type.
@@ -459,7 +459,7 @@ def require(value: object, kind: type[_T], where: str) -> _T:
 def _is_empty(value: object) -> bool:
     """Tell whether a value is null, false, 0 or blank, or contains only such values.
 
-    Arrow gives every row all keys of a column, and fills the missing ones with such values.
+    In an Arrow table every row has all keys of a column, so a row without a value has null or an empty value.
     """
     items = list(value.values()) if isinstance(value, dict) else value
     if isinstance(items, list):
@@ -718,7 +718,7 @@ def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
         # There, a row without tools has an empty text.
         if value is not None and not (isinstance(value, str) and not value.strip()):
             variables[key] = read_objects(value, f"`{key}`")
-    if "tools" not in variables and record.get("functions"):  # OpenAI's key before `tools`
+    if "tools" not in variables and record.get("functions"):  # OpenAI's older form of `tools`
         functions = read_objects(record["functions"], "`functions`")
         variables["tools"] = [{"type": "function", "function": function} for function in functions]
     given = require(parse_json(record.get("chat_template_kwargs")) or {}, dict, "`chat_template_kwargs`")

@@ -438,7 +438,7 @@ class _Chat:
             yield from found
 
     def _find_notes(self, text: str, spans: Sequence[CharacterSpan]) -> Iterator[str]:
-        """Yield notes, each once: keys that the template does not write, and problems that training would learn."""
+        """Yield notes, each once: data that the template does not write, and text that teaches the model bad habits."""
         variables = self._conversation.variables
         notes = {name for name in variables if name not in _DATA and name not in self._template.names}
         texts: defaultdict[str, SearchedText] = defaultdict(lambda: SearchedText(text))

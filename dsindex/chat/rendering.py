@@ -1,14 +1,15 @@
-"""Render chat templates as transformers' `apply_chat_template` does, with the spans that `{% generation %}` marks.
+"""Render chat templates as transformers' `apply_chat_template` does, and return the spans marked by `{% generation %}`.
 
-jinja2's immutable sandbox runs the template: `trim_blocks`, `lstrip_blocks`, loop controls, `tojson` without HTML
-escapes, `raise_exception`, `strftime_now`. A text is a function of its record: chance, the clock, other files, the
-order of sets and addresses in memory cannot be read. A variable that nobody has set is refused when a template writes
-it, rather than written as nothing.
+jinja2's immutable sandbox runs the template with the settings of transformers: `trim_blocks`, `lstrip_blocks`, loop
+controls, `tojson` without HTML escapes, `raise_exception`, `strftime_now`. The text depends only on the template, its
+constants and the record: a template cannot read random numbers, the clock, other files, the order of a set or memory
+addresses. If a template writes an undefined variable, the record is refused; jinja2 would write an empty text.
 
-A template may be a stranger's, so its time and memory are bounded, by counting and never by a clock. Each iteration of
-a loop and each call of a macro is a step, which costs more once there are large values. Each value that an operator, a
-filter or a method makes takes its characters from a budget that grows with the record. They are counted before it is
-made wherever it could be much larger than its operands.
+A template may come from an untrusted source, so its time and memory are bounded. The bounds are counts, not times, so
+they do not depend on the machine. Each iteration of a loop and each call of a macro is a step; a step costs more once
+there are large values. The characters of each value that an operator, a filter or a method makes are taken from a
+budget that grows with the record. If a value could be much larger than its operands, its characters are counted before
+it is made.
 """
 
 from __future__ import annotations
@@ -42,63 +43,65 @@ if TYPE_CHECKING:
 
     from dsindex.chat.replies import Render
 
-# Marks are pieces of their own: record texts have no lone surrogates. A begin is followed by the message's position.
+# A template writes each mark as a separate piece of output: _BEGIN and the position of the message, or _END. No text
+# can be mistaken for a mark, because record texts have no lone surrogates.
 _BEGIN, _END = "\udfa0", "\udfa1"
 _AFTER_MARKS = "\udfa2"
 _TURNS = "positions of messages"
-"""Variable with the position of each message by its identity; no template can spell it."""
+"""Template variable that maps id(message) to its position. No template can use the name, since it has spaces."""
 _STEP, _CONCAT, _COUNT, _ITEMS, _BUDGET = "\udfa2", "\udfa3", "\udfa4", "\udfa5", "\udfa6"
-"""Names of the filters that count, and of the variable with the budget; no template can spell them."""
+"""Names of the counting filters and of the variable that holds the budget. No name in a template can be a surrogate."""
 _ALWAYS_GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _OF_ANY_DICT = frozenset(dir(dict))
-"""Names that mean the attribute, as in transformers, even where a key has the same name."""
+"""Attributes of dict. They take precedence over keys of the same name, as in transformers."""
 _OF_LOOPS = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
 _OF_TEXTS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
 _REFUSED_FILTERS = ("batch", "center", "pprint", "random", "slice", "striptags", "sum", "urlize", "wordwrap", "xmlattr")
 _FREE_FILTERS = frozenset({"default", "d", "first", "items", "last", "length", "count"})
-"""Filters that make no new text or list."""
+"""Filters that make no new text or list, so nothing is counted."""
 _LIST_FILTERS = frozenset({"map", "reject", "rejectattr", "select", "selectattr"})
-"""Filters of the items of a list, one at a time."""
+"""Filters that yield the items of a list one at a time."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 _SHOWN_CHARACTERS = 1000
 MAX_STEPS = 1_000_000
-"""Iterations of loops and calls of macros in one rendering, all together: some seconds."""
+"""Limit for iterations of loops plus calls of macros in one rendering; they take a few seconds."""
 _MAX_CHARACTERS = 1 << 24
-"""Characters of all values that a rendering makes, and of its text; more for a large record."""
+"""Limit for the characters of all values that a rendering makes, and of its text; higher for a large record."""
 _MAX_VALUE = 1 << 20
-"""Characters of one value; more for a large record."""
+"""Limit for the characters of one value; higher for a large record."""
 _FORM_ERRORS = (TypeError, AttributeError, UndefinedError)
-"""What a template raises if a content or arguments have another form than it reads."""
+"""Errors that a template raises if a content or arguments do not have the form that it reads."""
 _MAX_NUMBER = 10_000
-"""Largest number for a filter or a width."""
+"""Largest numeric argument of a filter."""
 _MAX_INDENT = 16
-"""Characters of an indentation of JSON, and of a separator."""
+"""Largest length of an indentation and of a separator for `tojson`."""
 _REFUSED_METHODS = ("encode", "expandtabs", "format_map", "maketrans", "translate")
 _ENLARGING = {"center", "ljust", "rjust", "zfill", "replace", "join", "format", "indent"}
-"""Methods of a text, and filters, whose result may be much longer than it."""
+"""Methods and filters whose result may be much longer than the text that they are applied to."""
 _SMALL = 4096
-"""Characters of a text that is not counted until it is put into a list or buffer: steps bound how many there are."""
+"""Texts of up to this many characters are counted only when they are put into a list or buffer: the limit on steps
+already bounds how many there are."""
 _LARGE_WIDTH = {
     "%": re.compile(r"\d{4,}(?:\.\d*)?[hlL]?[diouxXeEfFgGcrsa%]"),
     "format": re.compile(r":[^{}:]*(?:\d{4}|\{)"),
 }
-"""Part of a format such as `%09999d` or `{:>9999}`."""
+"""Pattern for a width of four or more digits in a format, such as `%09999d` or `{:>9999}`."""
 
 
 class ChatTemplate:
-    """A compiled template. Thread-safe.
+    """A compiled chat template. Thread-safe.
 
     Args:
-        source: jinja2 text.
-        tool_source: The template for conversations with `tools`, which some tokenizers have; None for the same.
-        constants: Variables for all conversations: names of special tokens, `template_variables`.
-        date: The date for `strftime_now`; without it, a template that calls it fails on every record.
-        join_lines: Remove newlines between `}` and `{` first, as Modalities does.
-        reply_role: The role of the messages that are found in the text of a template without `{% generation %}`; None
-            for no spans.
+        source: jinja2 source.
+        tool_source: Another template for conversations with `tools`, which some tokenizers have; None to use `source`.
+        constants: Variables for all conversations: special tokens by name, `template_variables`.
+        date: The date for `strftime_now`. Without it, a template fails on every record for which it asks for the date.
+        join_lines: Remove newlines between `}` and `{` in `source` first, as Modalities does.
+        reply_role: The role of replies, which are searched for in the text if the template has no `{% generation %}`;
+            None to skip the search, for templates with markers, whose spans are not used.
 
     Raises:
-        InputError: If the source is not an allowed template.
+        InputError: If a source is not a valid template, or uses what the sandbox does not allow.
     """
 
     def __init__(
@@ -112,25 +115,25 @@ class ChatTemplate:
         reply_role: str | None = "assistant",
     ) -> None:
         self._reply_role = reply_role
-        # None rather than missing, as in transformers: templates test `tools is not none`.
+        # Set to None instead of leaving them undefined, as transformers does: templates test `tools is not none`.
         self._constants = {"tools": None, "documents": None, **(constants or {}), "add_generation_prompt": False}
         self._main = _Compiled(source.replace("}\n{", "}{") if join_lines else source, date)
         self._for_tools = self._main if tool_source is None else _Compiled(tool_source, date)
-        # An address spelled out in the template or its constants is not a memory address.
+        # Text such as ` at 0x12>` in the template or its constants is not the address of an object.
         self._known_text = json.dumps([source, tool_source, self._constants], ensure_ascii=False)
         self.sources = tuple(filter(None, [source, tool_source]))
         self.names = self._main.names | self._for_tools.names
-        """Names of variables that the template reads or sets."""
+        """Names of the variables that the templates read or set."""
 
     def render(self, messages: Sequence[dict[str, Any]], **variables: object) -> Rendered:
         """Render one conversation.
 
         Args:
             messages: Messages with `role` and `content`, without lone surrogates.
-            **variables: Further JSON data, such as `tools`.
+            **variables: Further template variables, such as `tools`; JSON data.
 
         Raises:
-            RecordProblem: If the template does not render this conversation.
+            RecordProblem: If the template fails on this conversation, or its replies cannot be found.
         """
         compiled = self._main if variables.get("tools") is None else self._for_tools
 
@@ -144,7 +147,7 @@ class ChatTemplate:
                 return _take_marks(pieces, budget, has_ends=compiled.marks_generation)
             except MemoryError:
                 raise
-            except Exception as error:  # a template's own code may raise any type
+            except Exception as error:  # the template's code may raise any exception
                 reason = _ADDRESS.sub(">", str(error) or type(error).__name__)[:_SHOWN_CHARACTERS]
                 line = compiled.line_of(error)
                 raise RecordProblem(
@@ -159,10 +162,13 @@ class ChatTemplate:
     def _choose_form(
         self, render: Render, messages: Sequence[dict[str, Any]], variables: Mapping[str, object]
     ) -> tuple[Rendered, list[dict[str, Any]]]:
-        """Render messages as given; or in another form, if the template cannot read this one, or leaves contents out.
+        """Render messages in the first form that the template can read without leaving contents out.
+
+        The first form is the given one. Further forms have contents as a text or as parts, and the arguments of calls
+        as JSON text or as an object, since templates differ in what they accept.
 
         Returns:
-            The text, and the messages in the form that was taken.
+            The rendered text, and the messages in the chosen form.
 
         Raises:
             RecordProblem: If the template renders no form, or refuses the conversation.
@@ -172,7 +178,7 @@ class ChatTemplate:
         tried: list[list[dict[str, Any]]] = []
         has_parts = any(isinstance(message.get("content"), list) for message in messages)
         for change_content, change_call in product((None, _as_text, _as_parts), (None, _other_arguments)):
-            # Each message is an object of its own, so that equal messages have their own positions.
+            # Copy each message: positions are looked up by id(message), and a caller may pass the same object twice.
             fitting = [_change(message, change_content, change_call) for message in map(dict, messages)]
             if fitting in tried:
                 continue
@@ -197,7 +203,7 @@ class ChatTemplate:
         raise RecordProblem("template-failed", f"{problem}{note}") from problem
 
     def _check(self, text: str, messages: Sequence[dict[str, Any]], variables: Mapping[str, object]) -> None:
-        """Refuse what no template means to write: Python's form of parts, and addresses of objects."""
+        """Refuse text that a template writes only by mistake: the repr of a list of parts, or an object's address."""
         if " at 0x" not in text and "[{'type': 'text'" not in text:
             return
         record = json.dumps([*messages, variables], ensure_ascii=False)
@@ -220,7 +226,10 @@ def _change(
 
 
 class SearchedText:
-    """A text in which each search begins at the place of the one before: parts in the text's order take one pass."""
+    """A text in which each search starts where the last one matched, so finding parts in text order takes one pass.
+
+    If a part is not found from there on, the search is repeated from the beginning of the text.
+    """
 
     def __init__(self, text: str) -> None:
         self._text, self._place = text, 0
@@ -234,9 +243,13 @@ class SearchedText:
 
 
 def has_content(message: Mapping[str, Any], text: SearchedText) -> bool:
-    """Tell whether a text has the content of a message; always of a tool, which may be JSON, and of a thought."""
+    """Tell whether a text contains the content of a message.
+
+    Contents of tools and contents with thoughts always count as present: a template may rewrite a tool's JSON and may
+    drop thoughts.
+    """
     content = message.get("content") or ""
-    if isinstance(content, str) and content.strip() in text:  # nearly always; quickly
+    if isinstance(content, str) and content.strip() in text:  # a shortcut for almost all messages
         return True
     parts = [content] if isinstance(content, str) else [part["text"] for part in content]
     return message["role"] in TOOL_ROLES or all(
@@ -253,7 +266,7 @@ def _as_text(content: Any) -> Any:  # noqa: ANN401 - as above
 
 
 def _other_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    """Return a call with its arguments as an object if they are JSON in a text, or the other way round."""
+    """Return a call with its arguments converted from JSON text to an object, or from an object to JSON text."""
     own = function_of(call)
     given = own.get("arguments")
     other = {**own, "arguments": parse_json(given) if isinstance(given, str) else _tojson(given)}
@@ -261,7 +274,10 @@ def _other_arguments(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _take_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Rendered:
-    """Return the text between the marks, and its spans: up to an end mark, or to the next mark if there are no ends."""
+    """Remove the marks from the pieces of output; return the text and the spans that the marks delimit.
+
+    A span ends at an end mark or, without `has_ends`, at the next begin mark or the end of the text.
+    """
     kept, spans, position, limit = [], [], 0, _MAX_VALUE
     begin, message = -1, -1
     for piece in pieces:
@@ -284,7 +300,7 @@ def _take_marks(pieces: Iterator[str], budget: _Budget, *, has_ends: bool) -> Re
 
 
 class _Compiled:
-    """One source, compiled, with what its tree tells."""
+    """A compiled template source, and facts about it from its syntax tree."""
 
     def __init__(self, source: str, date: datetime.date | None) -> None:
         environment = _make_environment(date)
@@ -301,14 +317,14 @@ class _Compiled:
             _count_steps(tree)
             _CountCharacters().visit(tree)
             self.template = environment.from_string(tree)
-        except Exception as error:  # Python's and jinja2's compilers raise many types
+        except Exception as error:  # the compilers of jinja2 and Python raise many types
             raise InputError(f"chat template: {_explain_refusal(error)}") from error
         environment.undefined = _undefined_type(needed)
-        # jinja2's own, in several layers, takes half of a short rendering's time.
+        # A plain dict: jinja2's layered mapping takes half of the time of a short rendering.
         self.template.globals = dict(self.template.globals)
 
     def line_of(self, error: Exception) -> int:
-        """Return the line of the template at which it failed."""
+        """Return the line of the template that raised the error; 1 if it is unknown."""
         found = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == "<template>"]
         line: int = self.template.get_corresponding_lineno(found[-1]) if found else 1
         return line
@@ -322,7 +338,7 @@ def _explain_refusal(error: Exception) -> str:
 
 
 class _Budget:
-    """What one rendering may still use."""
+    """The steps and characters that one rendering may still use."""
 
     __slots__ = ("_limit", "_record", "largest", "left", "steps")
 
@@ -331,19 +347,22 @@ class _Budget:
         self.steps, self.left, self._limit, self.largest = MAX_STEPS, _MAX_CHARACTERS, _MAX_VALUE, 0
 
     def check_steps(self) -> None:
-        """Allow more steps for a large record, or refuse."""
+        """If no steps are left, allow more for a large record; raise TemplateError if that is not enough."""
         if self.steps < 0 and not (self._extend() and self.steps >= 0):
             raise TemplateError(f"its loops and macros take more than {MAX_STEPS:,} steps; it may never end")
 
     def take(self, size: int) -> None:
-        """Count a value of so many characters."""
+        """Count a value of `size` characters; raise TemplateError if it, or all values together, are too large."""
         self.left -= size
         if (self.left < 0 or size > self._limit) and not (self._extend() and self.left >= 0 and size <= self._limit):
             raise TemplateError(f"the texts that it makes are too large (one of {size:,} characters)")
         self.largest = max(self.largest, size)
 
     def weigh(self, *values: object) -> int:
-        """Return the characters of values with all that is in them, at least 8 for each; stop far above the limit."""
+        """Return the size of values and everything in them, in characters; stop once it is far above the limit.
+
+        Each value counts for 8 more, since a list of many empty texts takes memory, too.
+        """
         total, stack = 0, [*values]
         while stack and total <= self.left + _MAX_CHARACTERS:
             value = stack.pop()
@@ -359,7 +378,10 @@ class _Budget:
         return total
 
     def _extend(self) -> bool:
-        """Allow more for a large record, once."""
+        """Raise the limits in proportion to the record, once; return False if that was done before.
+
+        This is done only when a limit is reached, because weighing a record takes time.
+        """
         if self._record is None:
             return False
         weight, self._record = self.weigh(self._record), None
@@ -370,14 +392,17 @@ class _Budget:
 
 
 class _Namespace(Namespace):  # type: ignore[misc]  # read without its types
-    """A namespace that is never written with what is in it, which may be itself many times over."""
+    """A namespace whose repr omits its contents: it may contain itself many times over, so its text could be huge."""
 
     def __repr__(self) -> str:
         return "<Namespace>"
 
 
 class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # as above
-    """The sandbox, in which `message.role`, `loop.first` and `text.strip` pass without its checks, as they would."""
+    """The sandbox, which also counts the values that a template makes.
+
+    To save time, expressions that it always allows skip its checks: `message.role`, `loop.first`, `text.strip`.
+    """
 
     intercepted_binops = frozenset({"*", "**", "-", "+", "%"})
 
@@ -410,13 +435,13 @@ class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # as a
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **names: Any) -> Any:  # noqa: ANN401 - as above
-        if type(__obj) is Macro:  # what it writes is counted when it is written
+        if type(__obj) is Macro:  # its output is counted when it is written
             return __context.call(__obj, *args, **names)
         budget = __context.parent[_BUDGET]
         owner = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)
         if not isinstance(owner, str):
             return _counted(budget, super().call(__context, __obj, *args, **names))
-        for name in ("_loop_vars", "_block_vars"):  # jinja2's own, for functions that read the context
+        for name in ("_loop_vars", "_block_vars"):  # jinja2 adds them for functions that read the context
             names.pop(name, None)
         if __obj.__name__ in _REFUSED_METHODS:
             raise SecurityError(f"a template cannot use the method {__obj.__name__!r} of a text")
@@ -436,7 +461,7 @@ def _counted(budget: _Budget, made: Any) -> Any:  # noqa: ANN401 - any value
 
 
 def _measure(budget: _Budget, operator: str, left: object, right: object) -> int:
-    """Return at least the characters that an operation on two values makes."""
+    """Return an upper bound for the characters of an operation's result; 0 if it is about as large as its operands."""
     if isinstance(left, int) and isinstance(right, int):
         return (left.bit_length() * max(right, 1) if operator == "**" else left.bit_length() + right.bit_length()) >> 3
     if operator == "%" and isinstance(left, str):
@@ -446,13 +471,14 @@ def _measure(budget: _Budget, operator: str, left: object, right: object) -> int
         if isinstance(times, int) and isinstance(repeated, (str, list, tuple)):
             return budget.weigh(repeated) * max(times, 0)
     if operator == "+" and isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
-        # The longer one was counted when it was made; counted again, adding one item at a time would be quadratic.
+        # Weigh only the shorter list. The longer one was weighed when it was made, and weighing it again would make a
+        # loop that appends one item at a time quadratic.
         return len(left) + len(right) + budget.weigh(min(left, right, key=len))
     return 0
 
 
 def _measure_text(budget: _Budget, text: str, name: str, values: Sequence[Any]) -> int:
-    """Return at least the characters that a method or filter makes of a text, if they may be many more than its own."""
+    """Return an upper bound for the characters of a method's or filter's result; 0 if it is about as long as `text`."""
     match name, *values:
         case (("center" | "ljust" | "rjust" | "zfill"), int(width), *_):
             return width
@@ -472,7 +498,7 @@ def _measure_text(budget: _Budget, text: str, name: str, values: Sequence[Any]) 
 
 
 def _guard(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that takes what it makes from the budget."""
+    """Wrap a filter so that its result is taken from the budget."""
     needed = _PassArg.from_obj(make)
 
     def guarded(context: Context, value: Any, *args: Any, **names: Any) -> Any:  # noqa: ANN401 - as above
@@ -498,7 +524,7 @@ def _guard(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
 
 @pass_context
 def _concat(context: Context, *values: object) -> str:
-    """Return texts as one: for `~`, and for what is written into a buffer, whose text is made at its end."""
+    """Join texts and count the result: for `~`, and for output that goes into a buffer, such as a macro's."""
     try:
         text = "".join(values)  # type: ignore[arg-type]  # mostly texts
     except TypeError:
@@ -527,7 +553,10 @@ _BUFFERS = (nodes.Macro, nodes.CallBlock, nodes.AssignBlock, nodes.FilterBlock)
 
 
 class _CountCharacters(NodeTransformer):  # type: ignore[misc]  # as above
-    """Put filters that count around `~`, literals, slices, and what is written into a buffer."""
+    """Wrap `~`, literals, slices and output into buffers in filters that count them.
+
+    The hooks of the sandbox do not see how these values are made.
+    """
 
     is_buffer = False
 
@@ -571,7 +600,7 @@ def _make_environment(date: datetime.date | None) -> ImmutableSandboxedEnvironme
     environment.globals["namespace"] = _Namespace
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _clock(date)
-    # Not the class, whose `update` would bypass the immutable sandbox.
+    # A function instead of the class: `dict.update(messages[0], ...)` would bypass the immutable sandbox.
     environment.globals["dict"] = lambda *pairs, **names: dict(*pairs, **names)
     del environment.globals["lipsum"]
     return environment
@@ -579,7 +608,12 @@ def _make_environment(date: datetime.date | None) -> ImmutableSandboxedEnvironme
 
 @pass_context
 def _begin_generation(context: Context, *turns: object) -> str:
-    """Return the mark that begins a block in loops over these turns, the innermost first."""
+    """Return a begin mark with the position of the first value that is a message, or -1.
+
+    Args:
+        context: jinja2's context.
+        *turns: Values of the variables that may hold the block's message, the innermost loop first.
+    """
     positions = context.parent[_TURNS]
     for turn in turns:
         if id(turn) in positions:
@@ -589,7 +623,7 @@ def _begin_generation(context: Context, *turns: object) -> str:
 
 @pass_context
 def _step(context: Context, _: object) -> None:
-    """Count a step; with large values about, one costs more, since it may copy them."""
+    """Count a step. A step costs more once a large value exists, since each step may copy the value."""
     budget = context.parent[_BUDGET]
     budget.steps -= 1 + (budget.largest >> 14)
     if budget.steps < 0:
@@ -597,7 +631,7 @@ def _step(context: Context, _: object) -> None:
 
 
 def _count_steps(tree: nodes.Template) -> None:
-    """Begin the body of each loop, macro and block with a step."""
+    """Insert a step at the start of the body of each loop, macro and block."""
     for found in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)):
         step = _filtered(_STEP, nodes.Const(None, lineno=found.lineno))
         found.body.insert(0, nodes.ExprStmt(step, lineno=found.lineno))
@@ -615,7 +649,7 @@ def _clock(date: datetime.date | None) -> Callable[[str], str]:
 
 
 def _needed_variables(tree: nodes.Template) -> frozenset[str]:
-    """Return the variables that must be given: a template neither sets them nor asks whether they are there."""
+    """Return the variables that must be defined: the template neither sets them nor tests whether they are defined."""
     asked = [
         found.test if isinstance(found, (nodes.If, nodes.CondExpr)) else found.node
         for found in tree.find_all((nodes.If, nodes.CondExpr, nodes.Test, nodes.Filter))
@@ -625,12 +659,12 @@ def _needed_variables(tree: nodes.Template) -> frozenset[str]:
     optional |= {
         name.name for node in asked for name in (node, *node.find_all(nodes.Name)) if isinstance(name, nodes.Name)
     }
-    # A tokenizer may lack a special token, for which transformers writes nothing.
+    # Special tokens are exempt: if the tokenizer has no such token, transformers writes nothing.
     return frozenset(name for name in meta.find_undeclared_variables(tree) - optional if not name.endswith("_token"))
 
 
 def _mark_outputs(node: nodes.Node) -> None:
-    """Put a mark before each output that is not written into a buffer."""
+    """Insert a begin mark before each output node, except those that write into a buffer."""
     for body in (getattr(node, name, []) for name in ("body", "elif_", "else_") if not isinstance(node, _BUFFERS)):
         for child in body:
             _mark_outputs(child)
@@ -643,9 +677,10 @@ def _mark(line: int) -> nodes.Output:
 
 
 def _name_turns(node: nodes.Node, names: list[str]) -> None:
-    """Give each mark the names that may stand for its message.
+    """Pass each mark the variables that may hold its message.
 
-    They are the targets of the loops around it, and what is set in them, as by `{% set message = messages[i] %}`.
+    They are the targets of the loops around it, and variables set in these loops, such as `message` in
+    `{% set message = messages[i] %}`.
     """
     for child in node.iter_child_nodes():
         if isinstance(child, nodes.Filter) and child.name == _BEGIN:
@@ -660,7 +695,7 @@ def _name_turns(node: nodes.Node, names: list[str]) -> None:
 
 def _undefined_type(needed: frozenset[str]) -> type[Undefined]:
     class NamedUndefined(Undefined):  # type: ignore[misc]  # as above
-        """An undefined value that says where a variable is set, and refuses to be written if it is needed."""
+        """An undefined value. Its error message says where to set the variable; writing a needed one is an error."""
 
         __slots__ = ()
 
@@ -705,7 +740,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return JSON as chat templates expect it, without the HTML escapes of jinja2's own filter."""
+    """Return JSON without the HTML escapes of jinja2's `tojson`, as transformers does."""
     sizes = [size if isinstance(size, int) else len(size) for size in (indent, *(separators or ())) if size]
     if any(size > _MAX_INDENT for size in sizes):
         raise SecurityError("an indentation or separator of JSON is too large")

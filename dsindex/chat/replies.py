@@ -3,8 +3,8 @@
 The rendered text is not changed. Two methods, which use different evidence, must agree on each reply; otherwise the
 record is refused, because a wrong guess would silently train on the wrong tokens.
 
-- **By the loop**: the reply is the text that the template writes while its loop is at the reply's message, without the
-  header in front.
+- **By the loop**: the reply is the text that the template writes in the loop iteration of the reply's message, without
+  the header in front.
 - **By sentinels**: the conversation is rendered a second time with sentinels, characters that no record contains,
   around the texts of its messages. The reply begins after the last header before its first sentinel. After its last
   sentinel, it ends with the same text as in a conversation that ends with this reply.
@@ -177,7 +177,10 @@ class ReplyFinder:
         return any(owner != number % _NUM_SENTINELS for owner in inside)
 
     def _header(self, number: int) -> tuple[str, str]:
-        """Return the header before a reply, and the whole generation prompt."""
+        """Return the header before a reply, and the whole generation prompt that begins with it.
+
+        Both are cached by the role of the message before the reply.
+        """
         before = self._messages[:number]
         key = before[-1]["role"] if before else ""
         if key not in self._headers:

@@ -1,9 +1,9 @@
-"""Turn text with trainable spans into tokens and a mask; masking never changes how a text is tokenized.
+"""Turn text with trainable spans into tokens and a mask; masking never changes how the text is tokenized.
 
 The whole text is tokenized once, and the tokenizer returns the characters that each token covers (its offsets). **A
-token is trainable if and only if at least one of its characters is in a trainable span**, so one that straddles a
-boundary is trainable. Pieces of a byte-level tokenizer that share a character all cover it. A token without
-characters, which some tokenizers produce, is trainable if the character at its position is.
+token is trainable if and only if at least one of its characters is in a trainable span**, so a token that straddles a
+boundary is trainable. If a byte-level tokenizer splits a character, every piece counts as covering it. A token that
+covers no characters, which some tokenizers produce, is trainable if the character at its position is trainable.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class MarkedText(NamedTuple):
     encoded: bytes
     """The text in UTF-8."""
     ends: tuple[int, ...]
-    """First byte of each span, and one past its last: shape [2 * spans]."""
+    """For each span, the offset of its first byte and of the byte after its last; shape [2 * spans]."""
 
     @classmethod
     def of(cls, text: str, spans: Iterable[CharacterSpan]) -> MarkedText:
-        """Return a text with its spans.
+        """Encode a text, and convert its spans from characters to bytes.
 
         Raises:
-            RecordProblem: If it has a lone surrogate.
+            RecordProblem: If the text has a lone surrogate.
         """
         encoded, kept = check_text(text), tuple(spans)
         ends = tuple(chain.from_iterable(kept))
@@ -73,7 +73,7 @@ class MarkedText(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedTokens:
-    """The tokens of a text with their mask."""
+    """The tokens of a text, and their mask."""
 
     tokens: NDArray[np.uint32]
     mask: NDArray[np.uint8]
@@ -86,7 +86,7 @@ class EncodedText:
 
     ids: NDArray[np.uint32]
     offsets: NDArray[np.int64]
-    """First character of each token, and one past the last; shape [tokens, 2]."""
+    """For each token, the index of its first character and of the character after its last; shape [tokens, 2]."""
 
 
 class ChatTokenizer:
@@ -94,8 +94,8 @@ class ChatTokenizer:
 
     Args:
         tokenizer_json: The text of a `tokenizer.json`.
-        special_tokens: Names such as `bos_token` -> text, for templates.
-        chat_templates: Name -> jinja2 text; the main one is called `default`.
+        special_tokens: Name, such as `bos_token` -> text of the token; templates read them as variables.
+        chat_templates: Name -> jinja2 source; the main template is called `default`.
 
     Raises:
         TokenizerError: If the text is not a tokenizer.
@@ -132,11 +132,11 @@ class ChatTokenizer:
         return make, (self._json,)
 
     def encode(self, text: str) -> EncodedText:
-        """Tokenize a text as a whole, without the tokens that a post-processor would add.
+        """Tokenize a text, without the tokens that a post-processor would add.
 
         Raises:
             RecordProblem: If the text contains a lone surrogate.
-            UnencodableError: If the library fails on it.
+            UnencodableError: If the library fails on the text.
         """
         check_text(text)
         call = functools.partial(self._tokenizer.encode, add_special_tokens=False)
@@ -145,10 +145,10 @@ class ChatTokenizer:
         return EncodedText(ids=np.array(encoding.ids, dtype=np.uint32), offsets=offsets)
 
     def encode_ids(self, texts: Sequence[str]) -> TokenBatch:
-        """Tokenize texts without lone surrogates, each on its own.
+        """Tokenize each text separately; the texts must not contain lone surrogates.
 
         Raises:
-            UnencodableError: If the library fails on some of them.
+            UnencodableError: If the library fails on some of the texts.
         """
         return TokenBatch.of(encode_by_reference(self._data, texts, add_special_tokens=False))
 
@@ -159,7 +159,7 @@ class ChatTokenizer:
             TokenizerError: If the text is not exactly one token with its own id.
         """
         ids = self.encode(text).ids.tolist()
-        # One id is not enough: it may be the unknown token.
+        # A single id is not enough: it may be the id of the unknown token.
         if len(ids) != 1 or self._tokenizer.token_to_id(text) != ids[0]:
             shown = ", ".join(f"{self.token_text(i)!r} ({i})" for i in ids) or "none"
             raise TokenizerError(
@@ -169,11 +169,11 @@ class ChatTokenizer:
         return int(ids[0])
 
     def split_tokens(self, texts: Iterable[str]) -> list[str]:
-        """Return the texts that are not exactly one token with their own id."""
+        """Return the texts that the tokenizer does not encode as one token with its own id."""
         return [text for text in texts if self.encode(text).ids.tolist() != [self._tokenizer.token_to_id(text)]]
 
     def token_text(self, token_id: int) -> str:
-        """Return a token as written in the vocabulary, for display."""
+        """Return a token as the vocabulary spells it, for messages."""
         return str(self._tokenizer.id_to_token(token_id))
 
     def decode(self, ids: NDArray[np.uint32]) -> str:
@@ -181,16 +181,16 @@ class ChatTokenizer:
         return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=False))
 
     def special_contents(self) -> list[str]:
-        """Return the strings of special tokens."""
+        """Return the strings of the special tokens among the added tokens."""
         return [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
 
 
 def read_chat_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the texts of special tokens, and the chat templates, of a tokenizer's folder; both by name.
+    """Read the special tokens and the chat templates of a tokenizer's folder, each as name -> text.
 
-    The layout is Hugging Face's: `chat_template` of `tokenizer_config.json` is a text, called `default`, or a list of
-    named ones; `chat_template.jinja` and `additional_chat_templates/`, of newer folders, come first. A `tokenizer.json`
-    alone has none.
+    The layout is Hugging Face's: `chat_template` in `tokenizer_config.json` is one template, called `default`, or a
+    list of named templates. The files `chat_template.jinja` and `additional_chat_templates/*.jinja`, which newer
+    folders have, override it. If the path is a `tokenizer.json`, both mappings are empty.
 
     Raises:
         TokenizerError: If a file is unreadable or invalid.
@@ -220,13 +220,15 @@ def read_chat_files(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def mask_from_spans(begins: NDArray[np.int64], ends: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Return a mask of the tokens that cover at least one trainable character, or byte.
+    """Return a mask that is 1 for the tokens that cover at least one trainable position.
+
+    Positions are characters, or bytes, in all arguments.
 
     Args:
-        begins: First character of each token, ascending; tokens may overlap.
-        ends: One past the last, ascending; same shape. A token without characters counts as covering the one at its
-            position.
-        spans: Trainable characters: begin and end of spans that are not empty, shape [spans, 2].
+        begins: First position of each token, ascending; tokens may overlap.
+        ends: Position after the last of each token, ascending; same shape. A token that covers nothing counts as
+            covering the position where it begins.
+        spans: Begin and end (exclusive) of the trainable spans, none of them empty; shape [spans, 2].
 
     Returns:
         1 for trainable, 0 for masked; shape [tokens].
@@ -243,18 +245,19 @@ def mask_from_spans(begins: NDArray[np.int64], ends: NDArray[np.int64], spans: N
 
 
 def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int) -> MaskedTokens | RecordProblem:
-    """Return tokens with a mask of those strictly between begin and end markers, as in Modalities.
+    """Mask all tokens except those strictly between a begin marker and an end marker, as in Modalities.
 
     Args:
         ids: The tokens of one whole conversation.
-        begin_id: Opens a trainable part; not itself trainable.
-        end_id: Closes a trainable part; not itself trainable.
+        begin_id: The token that opens a trainable part; it is masked.
+        end_id: The token that closes a trainable part; it is masked.
 
     Returns:
-        The tokens; or a problem if the markers do not alternate, beginning with `begin_id` and ending with `end_id`.
+        The tokens and their mask; or a problem if the markers do not alternate, starting with `begin_id` and ending
+        with `end_id`.
 
-    Source: Modalities, LossMaskingCollateFnWrapper, which runs on blocks cut from a stream, where a part may lack its
-    end. Here conversations are complete, and every part has both.
+    Source: Modalities, LossMaskingCollateFnWrapper. It runs on blocks cut from a stream, so it accepts a part without
+    its end marker; a conversation is complete, so here every part must have both markers.
 
     >>> mask_between_markers(np.array([5, 0, 7, 8, 1, 5], dtype=np.uint32), begin_id=0, end_id=1).mask
     array([0, 0, 1, 1, 0, 0], dtype=uint8)
@@ -271,7 +274,7 @@ def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int)
 
 
 def _with_exact_offsets(tokenizer_json: str) -> str:
-    """Return the tokenizer without `trim_offsets`, which removes blanks from offsets and never affects ids."""
+    """Turn off `trim_offsets` in a tokenizer: it excludes blanks from offsets and never affects ids."""
     if "trim_offsets" not in tokenizer_json:
         return tokenizer_json
     described = json.loads(tokenizer_json)
@@ -285,28 +288,28 @@ def _with_exact_offsets(tokenizer_json: str) -> str:
     return json.dumps(described, ensure_ascii=False)
 
 
-# Tokenize many texts at once, with the fast engine where it also says which characters a token is made of.
+# Tokenize many texts at once with the fast engine, and derive from the ids which bytes each token covers.
 #
-# The fast engine returns ids alone. **A token of byte-level BPE is a run of the text's own bytes**, so the lengths of
-# the tokens in bytes, added up, are their places in the text. This holds if the vocabulary is written in byte
-# characters, no space is put before the text, and the text is what the normalizer makes of it. Whether it holds is
-# decided in three steps: from the tokenizer's parts; for each text, whose tokens must have as many bytes as it has (an
-# added token that swallows blanks has fewer, for one); and by an audit of some texts. A text for which it does not hold
-# is left to the reference.
+# The fast engine returns only ids, no offsets. **A token of byte-level BPE is a run of the text's bytes**, so the
+# cumulative byte lengths of the tokens are their positions in the text. This holds if the vocabulary is written in byte
+# characters, the tokenizer does not prepend a space, and the normalizer does not change the text. There are three
+# checks. `why_unplaced` checks the tokenizer's configuration. Each text must be unchanged by the normalizer and have as
+# many bytes as its tokens (it has more if, for example, an added token swallows blanks); the reference tokenizes texts
+# that fail this check. An audit compares some texts with the reference; a difference is an error.
 
 AUDITED_SHARE = 512
-"""One text in so many is tokenized with the reference as well, chosen by a hash of it."""
+"""One text in this many, chosen by a hash of the text, is also tokenized with the reference and compared."""
 AUDITED_BYTES = 64 << 10
-"""Longest text that is audited: the reference needs seconds for some MB."""
+"""Longest text that is audited, because the reference takes seconds for a few MB."""
 
 
 class FastTexts:
-    """The fast engine for instruction data. Threads may share it.
+    """The fast engine for instruction data. Thread-safe.
 
     Args:
         tokenizer: The tokenizer.
-        engine: An engine for it other than the reference, without the post-processor.
-        reference: The same tokenizer with offsets.
+        engine: A fast engine for the tokenizer, without the post-processor.
+        reference: The same tokenizer in the reference implementation, which returns offsets.
     """
 
     def __init__(self, tokenizer: Tokenizer, engine: Engine, reference: ChatTokenizer) -> None:
@@ -314,10 +317,10 @@ class FastTexts:
         self._encoder = make_encoder(tokenizer, engine)
 
     def encode_ids(self, texts: Sequence[str]) -> TokenBatch:
-        """Tokenize texts, each on its own.
+        """Tokenize each text separately.
 
         Raises:
-            TokenizerError: If the engine and the reference return other tokens for an audited text.
+            TokenizerError: If the engine and the reference return different tokens for an audited text.
         """
         batch = self._encoder.encode(texts)
         for text, tokens in zip(texts, batch.split(), strict=True):
@@ -326,17 +329,17 @@ class FastTexts:
         return batch
 
     def encode_spans(self, texts: Sequence[MarkedText]) -> list[MaskedTokens]:
-        """Tokenize texts, each on its own, and mask the tokens without a trainable byte.
+        """Tokenize each text separately, and mask the tokens without a trainable byte.
 
         Args:
             texts: Texts with their trainable spans.
 
         Raises:
-            TokenizerError: If the engine and the reference return other tokens or masks for an audited text.
+            TokenizerError: If the engine and the reference return different tokens or masks for an audited text.
         """
         batch = self._encoder.encode([text.text for text in texts])
         places = starts_of(self._lengths.take(batch.tokens))
-        # Where each text begins, in bytes of tokens.
+        # The byte offset, counted over the tokens of all texts, at which each text's tokens begin.
         bases = places[starts_of(batch.lengths)]
         mask = mask_from_spans(places[:-1], places[1:], _places_of_spans(texts, bases))
         found = [
@@ -355,7 +358,7 @@ class FastTexts:
         return found
 
     def why_unplaced(self) -> str | None:
-        """Return why the places of tokens cannot be told from their bytes; None if they can."""
+        """Return why the byte lengths of tokens do not give their positions in the text; None if they do."""
         document = self._document
         if document["model"].get("byte_fallback"):
             return "masks need the characters of each token, which it tells for byte-level BPE alone"
@@ -367,7 +370,7 @@ class FastTexts:
         return None
 
     def _is_unchanged(self, encoded: bytes) -> bool:
-        """Tell whether the normalizer leaves a text as it is: NFC is the only one that the fast engine has."""
+        """Tell whether the normalizer leaves a text unchanged; for byte-level BPE, the fast engine accepts only NFC."""
         return not self._normalizes or encoded.isascii() or unicodedata.is_normalized("NFC", encoded.decode())
 
     @functools.cached_property
@@ -381,12 +384,12 @@ class FastTexts:
 
     @functools.cached_property
     def _lengths(self) -> NDArray[np.int32]:
-        """Bytes of each token by id; 0 for an id without one."""
+        """Byte length of each token, indexed by id; 0 for an unused id."""
         vocabulary: dict[str, int] = self._document["model"]["vocab"]
         added = self._document.get("added_tokens") or []
         size = 1 + max(chain(vocabulary.values(), (token["id"] for token in added)), default=0)
         lengths = np.zeros(size, np.int32)
-        # A character stands for a byte; a token in other characters is an added one.
+        # In the vocabulary, each character stands for one byte. Added tokens are plain text, so they are set below.
         lengths[list(vocabulary.values())] = list(map(len, vocabulary))
         for token in added:
             lengths[token["id"]] = len(token["content"].encode())
@@ -394,7 +397,7 @@ class FastTexts:
 
 
 def encode_with_reference(tokenizer: ChatTokenizer, text: MarkedText) -> MaskedTokens:
-    """Tokenize a text and mask the tokens without a trainable character, by the offsets of the reference."""
+    """Tokenize a text with the reference, and mask the tokens without a trainable character by their offsets."""
     encoded = tokenizer.encode(text.text)
     spans = np.array([span for span in text.spans if span[0] < span[1]], np.int64).reshape(-1, 2)
     begins, ends = encoded.offsets.T
@@ -402,9 +405,10 @@ def encode_with_reference(tokenizer: ChatTokenizer, text: MarkedText) -> MaskedT
 
 
 def _places_of_spans(texts: Sequence[MarkedText], bases: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (first byte, one past the last) of all spans that are not empty, shape [spans, 2].
+    """Return begin and end (exclusive) of all non-empty spans, as byte offsets over all texts; shape [spans, 2].
 
-    If a text's tokens have fewer bytes than it, its spans end with its tokens, so that they touch no other text.
+    If a text's tokens have fewer bytes than the text, its spans are cut at the end of its tokens, so that they do not
+    mark tokens of the next text.
     """
     counts = [len(text.ends) for text in texts]
     ends = np.fromiter(chain.from_iterable(text.ends for text in texts), np.int64, count=sum(counts))

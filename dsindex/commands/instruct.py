@@ -1,9 +1,9 @@
-"""The driver of `dsindex instruct`: plan, encode, pack, merge, publish. It can be interrupted and resumed at any point.
+"""The driver of `dsindex instruct`: plan, encode, merge, publish, pack, export. A killed job can always be resumed.
 
-Per split (or once, without a split) it makes `<prefix>_text_document` (tokens) and `<prefix>_loss_mask` (uint8); each
-is an MMIDIDX pair with a manifest. The tokens are published last: if their `.idx` exists, the masks are complete.
-Packs (dsindex.commands.instruct_packs) and exports are made of what is published, so a finished job takes more of them
-at any time.
+For each split (or once, without a split) it writes `<prefix>_text_document` (tokens) and `<prefix>_loss_mask` (uint8),
+each an MMIDIDX pair with a manifest. The tokens are published last: if their `.idx` exists, the masks are complete.
+Packs (dsindex.commands.instruct_packs) and exports are made from the published datasets, so they can be added to a
+finished job later.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ if TYPE_CHECKING:
 
 OWN_TEMPLATE = "the tokenizer's own chat template is used"
 THREADS_UP_TO_BYTES = 4 << 20
-"""Text that is encoded in this process: about as much as one CPU encodes in the time that worker processes take to
-start."""
+"""Up to this much text is encoded by threads of this process: one CPU encodes it in about the time that worker
+processes take to start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,39 +78,39 @@ class BuiltSplit:
     """The published datasets of one split."""
 
     prefix: str
-    """The prefix to open with PackedInstructionDataset."""
+    """Prefix of the split's datasets; pass it to PackedInstructionDataset."""
     statistics: InstructionStatistics
     packing: RecordedPacking | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructResult(TextResult):
-    """The result of a job; its datasets include masks and block layouts."""
+    """The result of `dsindex instruct`; its datasets include masks and packs."""
 
     splits: tuple[BuiltSplit, ...]
     bad_kinds: dict[str, int]
-    """Numbers of quarantined records by kind of problem."""
+    """Kind of problem → number of quarantined records."""
     packed: bool = False
-    """Whether packs were made, by a job that was already complete or by this one."""
+    """Whether this run made packs, which it may do for datasets that were already complete."""
     exports: tuple[MadeExport, ...] = ()
-    """The folders in formats of other trainers."""
+    """The exports in formats of other trainers."""
 
 
 def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, reporter: Reporter) -> InstructResult:
-    """Build instruction data, continuing an interrupted run of the same plan.
+    """Build instruction data, resuming an interrupted run of the same plan.
 
     Args:
         config: The options of the job.
-        instruction: The configuration of records and of the text that is trained on.
+        instruction: The options for reading and masking records.
         reporter: Shows progress.
 
     Raises:
-        DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
+        DsindexError: If the job fails. No incomplete file ever has a final name.
     """
     source = open_source(as_text_config(config), append_eod=False, reporter=reporter)
     if config.config is None:
         reporter.say(f"note: no CONFIG: {OWN_TEMPLATE}")
-    # Reports wrong tokens, patterns and templates before work begins.
+    # This also reports wrong special tokens, patterns and templates before any work is done.
     recipe = make_recipe(instruction, source.tokenizer, config.tokenizer_model, engine=source.engine)
     source = replace(source, engine=recipe.engine)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
@@ -136,7 +136,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
                 reporter.say(f"note: {note}")
             check_packs(config, list(prefixes.values()))
             examine_exports(config, eos_id)
-            # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.
+            # Assume 3 bytes per token and 500 bytes per conversation, so that no sample has to be rendered.
             estimate = Estimate(tokens=source.text_bytes / 3, documents=source.text_bytes / 500)
             check_room(config, estimate, itemsize=dtype.itemsize + MASK_DTYPE.itemsize, num_keys=2)
             settings = InstructionSettings(
@@ -152,7 +152,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
 
 
 def show_records(config: InstructConfig, instruction: InstructionConfig) -> InspectResult:
-    """Encode the first `config.show` records, and return them as the model will see them; write nothing.
+    """Return the first `config.show` records as the model will see them; nothing is written.
 
     Raises:
         DsindexError: If an input, the tokenizer or the configuration cannot be used.
@@ -187,9 +187,9 @@ def show_records(config: InstructConfig, instruction: InstructionConfig) -> Insp
 
 
 def _mark_trained(pieces: Iterable[Piece], mask: NDArray[np.uint8]) -> str:
-    """Return the text of tokens, in which each line of trained text is in brackets, with a sign for its newline.
+    """Return the text of tokens with each line of trained text in [[brackets]] and each trained newline shown as ⏎.
 
-    A character of several tokens is trained on if one of them is.
+    A character that consists of several tokens is shown as trained on if one of the tokens is trainable.
     """
     runs: list[tuple[bool, str]] = []
     place = 0
@@ -208,7 +208,7 @@ def _prefix_of(config: InstructConfig, split: str | None) -> str:
 
 
 def _settings(config: InstructConfig, source: TextSource, recipe: EncoderRecipe) -> dict[str, Any]:
-    """Return everything but the inputs that the output depends on."""
+    """Return all settings that the output depends on, for the plan; the inputs are added separately."""
     files = msgspec.json.encode([recipe.special_tokens, recipe.chat_templates])
     return {
         **source.settings(),
@@ -220,13 +220,16 @@ def _settings(config: InstructConfig, source: TextSource, recipe: EncoderRecipe)
 
 
 def _find_eos(recipe: EncoderRecipe, instruction: InstructionConfig) -> int | None:
-    """Return the id of the EOS that the tokenizer's folder names, as trainers read it, or else the configuration."""
+    """Return the id of the EOS that the tokenizer's folder names, or else the configuration; None if neither does.
+
+    The folder comes first because trainers read the EOS from it.
+    """
     text = dict(recipe.special_tokens).get("eos_token") or instruction.special_tokens.get("eos_token")
     return None if text is None else shared_tokenizer(recipe.tokenizer).token_to_id(text)
 
 
 def _describe(config: InstructConfig, recipe: EncoderRecipe, shards: Shards) -> list[dict[str, Any]]:
-    """Return the fields of the manifests of tokens and masks that other jobs do not have."""
+    """Return, for the manifest of each dataset, the fields that only `dsindex instruct` writes."""
     counts = shards.counts
 
     def counts_of(beginning: str) -> dict[str, int]:
@@ -275,15 +278,16 @@ def _report(
 
 
 TOO_LONG: dict[str | None, str] = {"refuse": "refuse", "truncate": "truncate", "split-turns": "split"}
-"""`too_long` of CONFIG for a value of --longer-than-pack; `drop` leaves the tokens as they are."""
+"""Value of --longer-than-pack → value of `too_long`. `drop` is missing because it leaves conversations out of the
+packs, not out of the dataset."""
 
 
 def instruction_of(config: InstructConfig) -> InstructionConfig:
-    """Return the configuration of a job, with the changes that its options make.
+    """Read the configuration of a job, and apply the command-line options that override it.
 
     Raises:
-        InputError: If it is not a configuration.
-        UsageError: If the job's options do not fit it.
+        InputError: If the configuration is invalid.
+        UsageError: If the command-line options contradict the configuration.
     """
     given, source, folder = read_instruction(config.config)
     settings = option_names(given, source=source)

@@ -1,7 +1,7 @@
-"""The exports of a job of `dsindex instruct`: folders of files whose rows dsindex.chat.exports makes.
+"""Exports of `dsindex instruct`: folders of Parquet files for other trainers. dsindex.chat.exports makes their rows.
 
-An export is a function of the published tokens and masks, so its bytes do not depend on shards, workers or crashes. Its
-folder gets its name, with its manifest, in one rename.
+An export is made from the published tokens and masks, so its bytes do not depend on shards, workers or crashes. One
+rename publishes its folder together with its manifest.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from dsindex.runtime.progress import Reporter
 
 FORMAT = 3
-"""Raised whenever the same datasets give other bytes."""
+"""Version of the exports. It is increased when a change of the code gives different bytes for the same datasets."""
 SPLIT_NAMES = {None: "train", "train": "train", "valid": "validation", "test": "test"}
-"""A split's names in the exports, as `datasets` and the trainers call them."""
+"""Split → its name in exports, which is the name that the `datasets` library and the trainers use."""
 METADATA_FILE = "packed_metadata.json"
 
 
@@ -59,18 +59,18 @@ class MadeExport:
 
     kind: ExportKind
     path: str
-    """Its folder, below the prefix as it was given."""
+    """Path of the folder; it begins with the output prefix, which may be relative."""
     splits: dict[str, dict[str, int]]
-    """Split → its rows, sequences, tokens, trainable tokens and targets."""
+    """Split → its numbers of rows, sequences, tokens, trainable tokens and targets."""
     already_complete: bool
 
 
 def examine_exports(config: InstructConfig, eos_id: int | None) -> None:
-    """Check that exports can be made: their folders are absent, or hold the files of their manifests alone.
+    """Check that exports can be made: each folder is absent, or contains only the files that its manifest lists.
 
     Raises:
-        InputError: If the tokenizer has no EOS to pad with.
-        OutputError: If a folder holds another file, naming it.
+        InputError: If padding needs an EOS and the tokenizer has none.
+        OutputError: If a folder contains any other file.
         FormatError: If a manifest cannot be read.
     """
     if config.export and config.pad_to_multiple > 1 and eos_id is None:
@@ -89,7 +89,7 @@ def examine_exports(config: InstructConfig, eos_id: int | None) -> None:
 
 
 def _folder_of(config: InstructConfig, kind: ExportKind) -> str:
-    """Return the folder of an export; its name tells the length of its packs."""
+    """Return the folder of an export; its name includes the length and padding of its packs."""
     shape = "" if config.seq_length is None else packing_prefix("", config.seq_length, config.pad_to_multiple)
     return f"{config.output_prefix}_{kind}{shape.removeprefix('_packing')}"
 
@@ -102,17 +102,17 @@ def make_exports(
     executor: Executor,
     reporter: Reporter,
 ) -> list[MadeExport]:
-    """Make the exports that are not there yet; replace exports of other tokens.
+    """Make the exports that are missing, and replace those that were made from different datasets or options.
 
     Args:
         config: The options of the job.
-        prefixes: Split → prefix of its published datasets, with their packs.
-        eos_id: What sequences are padded with; None if nothing is padded.
-        executor: Writes the files.
+        prefixes: Split → prefix of its published datasets, which have packs if --seq-length is set.
+        eos_id: The padding token; may be None if nothing is padded.
+        executor: Runs the calls that write the files.
         reporter: Shows progress.
 
     Raises:
-        DsindexError: If one cannot be made; its folder is then unchanged.
+        DsindexError: If an export cannot be made; its folder is then unchanged.
     """
     import pyarrow as pa
 
@@ -179,7 +179,7 @@ def _write_files(
     executor: Executor,
     reporter: Reporter,
 ) -> dict[str, dict[str, int]]:
-    """Write all files of an export; return the counts of each split, by its name there."""
+    """Write all files of an export; return exported split name → its counts."""
     tasks: list[ExportFile] = []
     described, counts = [], {SPLIT_NAMES[split]: Counter[str]() for split in prefixes}
     length, multiple = config.seq_length, config.pad_to_multiple
@@ -212,7 +212,7 @@ def _write_files(
 
 
 def write_file(task: ExportFile) -> Counter[str]:
-    """Write the rows of a file, with one row group in memory; return its counts, as in an ExportManifest.
+    """Write a file, keeping one row group in memory; return its counts, with the names in `ExportManifest.splits`.
 
     Raises:
         FormatError: If tokens or masks are missing or damaged.

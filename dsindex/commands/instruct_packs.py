@@ -1,8 +1,8 @@
-"""The packs of instruction data: an index over the published tokens and masks, which stay once on disk.
+"""The packs of instruction data: an index over the published tokens and masks, which are not copied.
 
-`<prefix>_packing_<L>` is an MMIDIDX of int32 whose sequences are packs and whose entries are sequence numbers; with
---pad-to-multiple N its name ends in `_pad<N>`. It depends on the lengths of the published sequences, L and N alone, so
-packs of another length take seconds.
+`<prefix>_packing_<L>` is an MMIDIDX pair of int32. Each of its sequences is a pack, and lists the numbers of the
+sequences in that pack. With --pad-to-multiple N the name ends in `_pad<N>`. The packs depend only on the lengths of the
+published sequences, L and N, so packs of another length take seconds to make.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from dsindex.options.instruct import InstructConfig
 
 FORMAT = 2
-"""Raised whenever the same lengths give other packs, so that packs of earlier releases are made again."""
+"""Version of the packing. It is increased when a change of the code gives different packs for the same lengths, so that
+packs of earlier releases are made again."""
 LAYOUT_DTYPE = np.dtype("<i4")
 
 
@@ -57,10 +58,10 @@ class MadePacking:
 
 
 def read_published(prefix: str) -> Manifest:
-    """Return the manifest of a dataset that the job has published.
+    """Read the manifest of a dataset that the job has published.
 
     Raises:
-        FormatError: If it is gone.
+        FormatError: If the manifest is missing.
     """
     manifest = read_manifest(prefix)
     if manifest is None:
@@ -69,14 +70,14 @@ def read_published(prefix: str) -> Manifest:
 
 
 def pack_splits(config: InstructConfig, prefixes: Sequence[str]) -> list[MadePacking]:
-    """Make the missing packs of a job's splits, and remove packs of earlier tokens.
+    """Make the missing packs of a job's splits, and delete packs of datasets that have been replaced since.
 
     Args:
         config: The options of the job; without --seq-length no packs are made.
-        prefixes: The splits' prefixes, such as `out/chat_train`.
+        prefixes: Prefixes of the splits, such as `out/chat_train`.
 
     Raises:
-        InputError: If a sequence is longer than a pack, and is not to be dropped.
+        InputError: If a sequence is longer than a pack, and --longer-than-pack is not drop.
         OutputError: If the packs cannot be written.
     """
     made = []
@@ -91,10 +92,10 @@ def pack_splits(config: InstructConfig, prefixes: Sequence[str]) -> list[MadePac
 
 
 def check_packs(config: InstructConfig, prefixes: Sequence[str]) -> None:
-    """Check that packs can be written.
+    """Check that packs can be written without overwriting files that dsindex did not make.
 
     Raises:
-        OutputError: If there is an index of which no manifest says that dsindex wrote it.
+        OutputError: If there is an index without a manifest that shows dsindex made it.
     """
     for prefix in prefixes if config.seq_length is not None else ():
         path = packs_path(config, prefix)
@@ -116,7 +117,7 @@ def packs_path(config: InstructConfig, prefix: str) -> str:
 def _pack(
     config: InstructConfig, length: int, prefix: str, tokens: Content, sources: dict[str, list[Any]]
 ) -> MadePacking:
-    """Make the packs of a split, unless they are there."""
+    """Make the packs of a split, unless packs of the same plan exist."""
     path = packs_path(config, prefix)
     settings = {
         "packing": FORMAT,
@@ -190,7 +191,7 @@ def _lay_out(config: InstructConfig, length: int, tokens: str) -> tuple[BlockLay
 
 
 def _remove_old(prefix: str, sources: dict[str, list[Any]]) -> None:
-    """Remove the packs of a split that were made of earlier tokens."""
+    """Delete the packs of a split that were made from datasets other than `sources`."""
     ending = re.compile(rf"({re.escape(prefix)}_packing_[0-9]+(_pad[0-9]+)?)\.{re.escape(MANIFEST_SUFFIX)}")
     for found in filter(None, map(ending.fullmatch, find_stored(f"{prefix}_packing_"))):
         manifest = read_manifest(found[1])

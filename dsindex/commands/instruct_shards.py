@@ -1,7 +1,8 @@
-"""The unit of work of `dsindex instruct`: encode the conversations of a part of an input into tokens and masks.
+"""The unit of work of `dsindex instruct`: encode the conversations of one shard's inputs into tokens and masks.
 
-Each split has a `.bin` and `.idx` of tokens and one of masks (uint8, 1 = trainable), with the same sequences and
-documents. A conversation is a document; it has more than one sequence only if it was too long and was split.
+For each split, a shard has a `.bin` and `.idx` of tokens, and another pair of masks (uint8, 1 = trainable) with the
+same sequences and documents. A conversation is a document; it has several sequences only if it was too long and was
+split.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
 
 MASK_DTYPE = np.dtype(np.uint8)
 BLOCK_BYTES = 1 << 20
-"""Text encoded before it is written; a longer line takes memory for its own size."""
+"""How much text is encoded before it is written; a longer line takes memory in proportion to its length."""
 BAD = "bad."
-"""Beginning of the counts of bad records by kind in a shard's result; a split's counts begin with its tokens' key."""
+"""Prefix of the counts of bad records, by kind, in a shard's result. The prefix of a split's counts is the key of its
+tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +46,12 @@ class InstructionSettings(WorkSettings):
 
     recipe: EncoderRecipe
     fractions: tuple[float, float, float] | None
-    """Shares of train, valid and test; None for a single dataset."""
+    """Shares of train, valid and test; None for a single dataset without splits."""
     split_seed: int
 
 
 def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
-    """Return the splits with a share above 0, or None alone for a single dataset.
+    """Return the splits with a share above 0, or (None,) for a single dataset without splits.
 
     >>> split_names(None), split_names((0.9, 0.1, 0))
     ((None,), ('train', 'valid'))
@@ -60,7 +62,7 @@ def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
 
 
 def keys_of(split: str | None) -> tuple[str, str]:
-    """Return the keys of a split's tokens and masks in a shard's result; after P_ they are the names of the datasets.
+    """Return the keys of a split's tokens and masks; a dataset's name is the output prefix, `_`, and its key.
 
     >>> keys_of(None), keys_of("valid")
     (('text_document', 'loss_mask'), ('valid_text_document', 'valid_loss_mask'))
@@ -70,7 +72,7 @@ def keys_of(split: str | None) -> tuple[str, str]:
 
 
 def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
-    """Encode the conversations of a task into files under names unique to this attempt, synced to disk.
+    """Encode the conversations of a task into files with names unique to this attempt, and sync them to disk.
 
     Raises:
         BadRecordError: At the first bad record, unless bad records are quarantined.
@@ -117,7 +119,12 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
 def encode_block(
     block: LineBlock, encoder: InstructionEncoder, settings: InstructionSettings
 ) -> Iterator[tuple[int, int, EncodedConversation | RecordProblem, bytes]]:
-    """Yield for each record its offset, its line, what becomes of it, and what is kept of a bad one's line."""
+    """Encode the records of a block; blank lines are skipped.
+
+    Yields:
+        For each record: its byte offset (or row group), its line number (from 0), the encoded conversation or the
+        problem, and the bytes of its line that go to quarantine (empty unless there is a problem).
+    """
     limit, sizes = settings.max_record_bytes, block.sizes.tolist()
     lines = [block.text(number) for number in range(block.num_lines)]
     records = [number for number, line in enumerate(lines) if sizes[number] > limit or line.strip(JSON_WHITESPACE)]
@@ -150,7 +157,7 @@ class _Split(GroupWriter):
         self._dtype = dtype_for_vocabulary(self._vocabulary_size)
         super().__init__(attempt, split or "0", [self._dtype, MASK_DTYPE], provenance=settings.provenance)
         self.kept = np.zeros(len(attempt.bad), np.int64)
-        """Conversations of each part."""
+        """Number of conversations from each part of the input."""
         self._held: list[tuple[EncodedConversation, int, int, int]] = []
 
     def hold(self, encoded: EncodedConversation, part: int, offset: int, line: int) -> None:
@@ -169,7 +176,7 @@ class _Split(GroupWriter):
         self.statistics.update(f"{NOTE}{note}" for note in encoded.notes)
 
     def write(self) -> None:
-        """Write the conversations that are held."""
+        """Write the held conversations, and release them."""
         if not self._held:
             return
         conversations, *places = zip(*self._held, strict=True)

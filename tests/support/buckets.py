@@ -1,4 +1,4 @@
-"""moto's server of S3, and a proxy before it that watches requests and lets them fail as it is told to."""
+"""An S3 server (moto) behind a proxy that records requests and makes chosen ones fail."""
 
 import contextlib
 import http.client
@@ -14,34 +14,36 @@ ACCESS_KEY, SECRET_KEY = "planted-key", "planted-secret"
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-east-1"}
 HOP_BY_HOP = {"connection", "content-length", "date", "server", "transfer-encoding"}
 CUT = "cut"
-"""A fault: the answer ends in the middle of its body."""
+"""A fault: the connection is closed in the middle of the response's body."""
 LOST = "lost"
-"""A fault: the request is carried out, and the connection is closed in place of an answer."""
+"""A fault: the server executes the request, but the connection is closed without a response."""
 
 
 @dataclass
 class Fault:
-    """What happens to requests whose method and path match."""
+    """A failure for the next `times` requests that match."""
 
     match: str
+    """Regular expression that is searched for in a request's method, path and range."""
     answer: int | str
-    """A status, CUT or LOST."""
+    """An HTTP status, CUT or LOST."""
     times: int = 1
     code: str = "SlowDown"
-    """The store's name of the error."""
+    """The error code in the body of the response."""
     taken: int = 0
 
 
 @dataclass
 class Buckets:
-    """Buckets of a server at `url`, which is the proxy."""
+    """The buckets of one server, and the faults of its proxy."""
 
     url: str
+    """Address of the proxy."""
     client: object
-    """Of boto3, behind the proxy."""
+    """A boto3 client that bypasses the proxy."""
     faults: list[Fault] = field(default_factory=list)
     rate: float = 0.0
-    """Share of requests that fail in a way that is drawn."""
+    """Share of requests that fail at random."""
     rng: random.Random = field(default_factory=lambda: random.Random(1))
     requests: list[str] = field(default_factory=list)
     """Method, path and range of each request."""
@@ -50,7 +52,7 @@ class Buckets:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fail(self, match, answer, times=1, code="SlowDown"):
-        """Let requests fail."""
+        """Make the next `times` requests that match fail."""
         self.faults.append(Fault(match=match, answer=answer, times=times, code=code))
 
     def fault_of(self, request):
@@ -65,7 +67,7 @@ class Buckets:
         return None
 
     def put(self, place, source):
-        """Store a file, or what is in a folder."""
+        """Upload bytes as one object, or all files below a folder."""
         bucket, _, prefix = place.partition("/")
         with contextlib.suppress(self.client.exceptions.BucketAlreadyOwnedByYou):
             self.client.create_bucket(Bucket=bucket)
@@ -153,7 +155,7 @@ def serving_buckets(*names):
     handler.buckets = Buckets(url=f"http://127.0.0.1:{proxy.server_port}", client=client)
     try:
         with contextlib.closing(http.client.HTTPConnection(host, port)) as connection:
-            connection.request("POST", "/moto-api/reset")  # it remembers what an earlier server of the process had
+            connection.request("POST", "/moto-api/reset")  # moto keeps the buckets of earlier servers in this process
             connection.getresponse().read()
         for name in names:
             client.create_bucket(Bucket=name)

@@ -1,4 +1,4 @@
-"""Three kinds of tokenizer, trained on a few lines of several scripts: byte-level BPE, WordPiece, Unigram."""
+"""Three kinds of tokenizer (byte-level BPE, WordPiece, Unigram), trained on a few lines in several scripts."""
 
 import functools
 
@@ -22,11 +22,11 @@ KINDS = ("bytes", "wordpiece", "unigram")
 
 @functools.cache
 def train(kind):
-    """Return the tokenizer of a kind, with the special tokens above."""
+    """Train a tokenizer of a kind with the special tokens SPECIAL."""
     if kind == "bytes":
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        # Trims blanks from offsets, as GPT-2's does: ChatTokenizer has to undo it.
+        # It excludes blanks from offsets, as GPT-2's post-processor does; ChatTokenizer must turn that off.
         tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
         tokenizer.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
@@ -39,7 +39,7 @@ def train(kind):
         tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        # Adds tokens of its own, which must not stand in a conversation.
+        # It adds <s> and </s> to every text; ChatTokenizer must not add them to conversations.
         tokenizer.post_processor = processors.TemplateProcessing(
             single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
         )

@@ -1,4 +1,4 @@
-"""Compressed files of every kind, made as the tools of their users make them."""
+"""Compressed files in every supported format, in the variants that common tools write."""
 
 import bz2
 import gzip
@@ -20,7 +20,7 @@ def _cut(data, size):
 
 
 def bgzf(data, size=0xFF00):
-    """As bgzip writes it: members that say their own sizes, and an empty one at the end."""
+    """Compress like bgzip: gzip members whose headers have their sizes, and an empty member at the end."""
     members = []
     for piece in _cut(data, size):
         deflate = zlib.compressobj(6, zlib.DEFLATED, -15)
@@ -31,14 +31,14 @@ def bgzf(data, size=0xFF00):
 
 
 def zstd_frames(data, size):
-    """As `pzstd` and `cat *.zst` make it: frames, here with a skippable one among them."""
+    """Compress to several frames, like `pzstd` or `cat *.zst`, with a skippable frame after the first."""
     frames = [zstd.compress(piece, options={zstd.CompressionParameter.checksum_flag: 1}) for piece in _cut(data, size)]
     frames.insert(1, struct.pack("<II", 0x184D2A53, 5) + b"jump!")
     return b"".join(frames)
 
 
 def zstd_stream(data):
-    """As `zstd` makes it of a pipe: one frame that does not know its size."""
+    """Compress like `zstd` from a pipe: one frame whose header does not have the size of its content."""
     compressor = zstd.ZstdCompressor()
     return compressor.compress(data) + compressor.flush()
 
@@ -55,4 +55,4 @@ COMPRESSORS = {
     "one.xz": lambda data: lzma.compress(data, preset=1),
     "streams.xz": lambda data: b"".join(lzma.compress(piece) + bytes(8) for piece in _cut(data, 2000)),
 }
-"""File name → its content for a text."""
+"""File name → function that compresses the file's content."""

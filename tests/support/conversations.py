@@ -1,4 +1,4 @@
-"""Conversations and configurations of instruction tuning that tests of several folders share."""
+"""Conversations and instruction configurations that tests in several folders share."""
 
 from dsindex.chat.config import parse_config
 from tests.support.golden import GOLDEN
@@ -18,7 +18,7 @@ BAD = {
     b'{"role": "x", "instruction": "y", "conversations": [{"from": "gpt", "value": "z"}]}': "pattern-no-match",
     b'{"role": "\\ud800", "instruction": "y", "conversations": [{"from": "gpt", "value": "z"}]}': "bad-text",
 }
-# As printed in Modalities' indexed_dataset_and_finetuning.md.
+# The example in Modalities' indexed_dataset_and_finetuning.md.
 SPEC_YAML = """
 special_tokens:
     bos_token: <s>

@@ -1,4 +1,4 @@
-"""Damage files as bytes and JSON documents as values, by chance."""
+"""Damage the bytes of files and the values of JSON documents at random."""
 
 import copy
 
@@ -10,7 +10,7 @@ VALUES = [
 
 
 def damage_bytes(data, rng):
-    """Flip, overwrite, cut off, lengthen, repeat or drop bytes, one to four times."""
+    """Return a copy of `data` with one to four random changes: bytes flipped, overwritten, cut, added or repeated."""
     mutated = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(mutated) + 1)
@@ -33,7 +33,7 @@ def damage_bytes(data, rng):
 
 
 def damage_json(value, rng, values=VALUES):
-    """Replace, drop or repeat a value somewhere in a JSON document."""
+    """Replace, drop or repeat a random value in a JSON document, in place where possible; return the document."""
     if isinstance(value, dict | list) and value and rng.random() < 0.9:
         key = rng.choice(list(value)) if isinstance(value, dict) else rng.randrange(len(value))
         how = rng.random()

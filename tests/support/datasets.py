@@ -10,19 +10,19 @@ from dsindex.text.reader import TaskReader
 
 
 def part_of(path, **fields):
-    """All of a file as it is now, or a part of it."""
+    """Return a whole file as a TextPart; `fields` override its fields, such as `begin` and `end`."""
     status = input_status(str(path))
     known = {"size_bytes": status.size_bytes, "version": status.version, "begin": 0, "end": status.size_bytes}
     return TextPart(path=str(path), **known | fields)
 
 
 def read_part(part, selection, **options):
-    """The records of a part, in blocks."""
+    """Yield the records of a part in blocks."""
     return TaskReader([part]).records(selection, **options)
 
 
 def write_dataset(prefix, documents, *, dtype=np.uint16, modes=None):
-    """Write documents, each a list of sequences of tokens, and give the prefix."""
+    """Write documents, each a list of token sequences, as a dataset; return its prefix."""
     sequences = [np.array(sequence, np.dtype(dtype)) for document in documents for sequence in document]
     with atomic_writer(f"{prefix}.bin") as file:
         for sequence in sequences:
@@ -34,7 +34,7 @@ def write_dataset(prefix, documents, *, dtype=np.uint16, modes=None):
         builder.add_documents(lengths, per_document)
         with atomic_writer(f"{prefix}.idx") as file:
             builder.write(file)
-            file.write(np.array(modes or [], np.int8).tobytes())  # the last section
+            file.write(np.array(modes or [], np.int8).tobytes())  # the modes are the last section of an .idx
     finally:
         builder.close()
     return str(prefix)

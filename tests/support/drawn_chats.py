@@ -1,4 +1,4 @@
-"""Conversations drawn by a seed, with tools, nulls, parts, reasoning, several systems, empty turns and many scripts."""
+"""Random conversations with tools, nulls, content parts, reasoning, several system messages and many scripts."""
 
 import json
 import random
@@ -23,7 +23,7 @@ VARIABLES = [{"enable_thinking": False}, {"enable_thinking": True}, {"reasoning_
 
 
 def draw(seed):
-    """A record."""
+    """Return a random record of chat messages."""
     rng = random.Random(seed)
     kind = rng.choice(["plain", "plain", "nulls", "parts", "tools", "tools", "reasoning", "systems"])
     messages = [{"role": "system", "content": text(rng)}] if rng.random() < 0.4 else []
@@ -51,7 +51,7 @@ def draw(seed):
 
 
 def draw_call(rng, call_id):
-    """A call, whose arguments are an object, JSON in a text or another text, and its answer."""
+    """Return a tool call and its result; the arguments are an object, JSON text or other text."""
     arguments = {"place": text(rng)}
     arguments = rng.choice([arguments, arguments, json.dumps(arguments), 'place = "x"'])
     content = rng.choice([{}, {"content": None}, {"content": text(rng)}])
@@ -61,5 +61,5 @@ def draw_call(rng, call_id):
 
 
 def text(rng):
-    """A text, which may be empty."""
+    """Return a random text, sometimes an empty one."""
     return "" if rng.random() < 0.05 else " ".join(rng.choices(WORDS, k=rng.randint(1, 6)))

@@ -1,4 +1,4 @@
-"""Small SentencePiece models and ranks of tiktoken in the shapes of published tokenizers, trained where needed."""
+"""Small SentencePiece models and tiktoken ranks with the settings of published tokenizers, trained when first used."""
 
 import base64
 import functools
@@ -29,12 +29,12 @@ SENTENCEPIECE_SHAPES = {
     },
     "t5": {"model_type": "unigram"},
 }  # fmt: skip
-"""Options of the trainer by the family."""
+"""Model family → options of the SentencePiece trainer."""
 
 
 @functools.cache
 def sentencepiece_model(shape):
-    """Train a model of about 600 pieces in a quarter of a second."""
+    """Train a model of about 600 pieces; takes a quarter of a second."""
     content = io.BytesIO()
     texts = [*SENTENCES * 3, *["a a a b b  c c   1 1 1 . . , , s's s's"] * 4]
     sentencepiece.SentencePieceTrainer.train(
@@ -46,7 +46,7 @@ def sentencepiece_model(shape):
 
 @functools.cache
 def ranks():
-    """Train 560 tokens, every byte among them."""
+    """Train a byte-level BPE of 560 tokens, including every single byte; return token → rank."""
     tokenizer = Tokenizer(models.BPE())
     words = pre_tokenizers.Split(" ", "merged_with_next")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(False, use_regex=False)])
@@ -58,12 +58,12 @@ def ranks():
 
 
 def tiktoken_file():
-    """Ranks as tiktoken's files have them."""
+    """Return the ranks in the format of tiktoken's files."""
     return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks().items())
 
 
 def rank_entries():
-    """Ranks as Megatron's files have them."""
+    """Return the ranks in the format of Megatron's JSON files."""
     return [
         {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": token.decode(errors="replace")}
         for token, rank in ranks().items()

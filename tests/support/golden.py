@@ -1,8 +1,8 @@
-"""Where the golden files lie: outputs of the programs whose formats dsindex writes, to compare with byte for byte.
+"""Paths of the golden files: outputs of Megatron-LM and Modalities that dsindex must reproduce byte for byte.
 
-Of Megatron-LM, `GOLDEN_SETS` has the project's own set (tests/golden/, always there) and a second, larger one where a
-folder `shared` lies beside the checkout. Tests parametrize over `golden_runs()`, `GOLDEN_SETS`,
-`golden_caches()` or `DATASETS`. Of Modalities there is one set, `MODALITIES`.
+For Megatron-LM, `GOLDEN_SETS` contains the project's own set (tests/golden/) and, if there is a folder `shared` next to
+the checkout, a second, larger set. Tests parametrize over `golden_runs()`, `GOLDEN_SETS`, `golden_caches()` or
+`DATASETS`. For Modalities there is one set, `MODALITIES`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SHARED = ROOT.parent / "shared"
 """Larger golden files and corpora; not in a plain clone."""
 SHARED_GOLDEN = SHARED / "golden" / "megatron"
 MODALITIES = GOLDEN / "modalities"
-"""nonempty.jsonl, and what Modalities makes of it with the tokenizer in gpt2/."""
+"""Folder with nonempty.jsonl, and with the files that Modalities writes for it with the tokenizer in gpt2/."""
 TOKENIZERS = {
     "gpt2": MODALITIES / "gpt2",
     "plain": GOLDEN / "tokenizers" / "plain",
     "bos": GOLDEN / "tokenizers" / "bos",
     **{path.name: path for path in (SHARED / "corpus").glob("bos8k")},
 }
-"""Folders of tokenizers that were trained on real text; a larger one with a BOS where the shared corpora are."""
+"""Folders of tokenizers that were trained on real text; if `shared` exists, also a larger one with a BOS."""
 DATASETS = [idx.with_suffix("") for folder in (GOLDEN, SHARED_GOLDEN) for idx in sorted(folder.glob("*.idx"))]
 """Prefixes of datasets that Megatron-LM wrote."""
 
@@ -46,7 +46,7 @@ class GoldenRun:
 
     @property
     def prefixes(self):
-        """Each key's expected pair, without suffix."""
+        """JSON key → prefix of its expected pair."""
         return {key: self.folder / f"{self.name}_{key}_document" for key in self.json_keys}
 
 
@@ -56,12 +56,12 @@ class GoldenIndexCase:
 
     name: str
     folder: Path
-    """What `prefixes` and the `dataset_path` of the descriptions are relative to."""
+    """Folder that `prefixes` and the `dataset_path` in the cache descriptions are relative to."""
     prefixes: tuple[str, ...]
 
     @property
     def cache(self):
-        """The folder with its files."""
+        """Folder with the cache files of the case."""
         return self.folder / "cache" / self.name
 
 
@@ -76,9 +76,9 @@ class GoldenSet:
     bos_tokenizer: Path
     runs: tuple[GoldenRun, ...]
     merged: Path
-    """Prefix of what merge_datasets.py wrote."""
+    """Prefix of the dataset that merge_datasets.py wrote."""
     merge_inputs: tuple[Path, ...]
-    """Prefixes in the order in which they were merged."""
+    """Prefixes of the merged datasets, in order."""
     index_cases: tuple[GoldenIndexCase, ...]
 
     def run(self, name):
@@ -89,7 +89,7 @@ class GoldenSet:
 
 
 def _golden_set(name, *, texts, outputs, plain, bos):
-    """Describe one set: its texts, its pairs, caches and cases, a tokenizer that adds no token, and one with a BOS."""
+    """Return the golden set in two folders, with a tokenizer that adds no tokens and one that adds a BOS."""
     docs, sentences = texts / "docs.jsonl", texts / "sentences.jsonl"
     runs = [
         GoldenRun(name="eod", folder=outputs, input=docs, tokenizer=plain),
@@ -132,11 +132,11 @@ if SHARED_GOLDEN.is_dir():
         )
     )
 FAST = GoldenRun(name="fast", folder=GOLDEN, input=GOLDEN / "fast.jsonl", tokenizer=OWN.plain_tokenizer)
-"""The run of preprocess_data_fast.py, by which a text without tokens is a document of EOD alone."""
+"""The run of preprocess_data_fast.py, which writes a text without tokens as a document with only EOD."""
 
 
 def golden_runs():
-    """All runs of all sets by a test id: `own-eod`, …, `shared-nobos`."""
+    """Return test id → run for all runs of all sets; the ids are `own-eod`, …, `shared-nobos`."""
     return {f"{golden.name}-{run.name}": run for golden in GOLDEN_SETS for run in golden.runs}
 
 
@@ -146,13 +146,13 @@ def dataset_name(prefix):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenCache:
-    """The cache of one split that megatron-core wrote, and what it was asked for."""
+    """A cache that megatron-core wrote for one split, and the arguments that it was given."""
 
     folder: Path
-    """Where the datasets are."""
+    """Folder with the datasets."""
     description_path: Path
     case: dict[str, Any]
-    """The entry of gpt_index_cases.json."""
+    """The cache's entry in gpt_index_cases.json."""
 
     @property
     def split(self):

@@ -1,10 +1,10 @@
-"""A Hugging Face cache with tokenizers in it, as `huggingface_hub` lays it out."""
+"""A Hugging Face cache of tokenizers, in the layout of `huggingface_hub`."""
 
 COMMIT = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
 
 
 def put_in_cache(home, name, files, *, commit=COMMIT, reference="main"):
-    """Store the files of one commit, to which a branch or tag refers."""
+    """Store the files of one commit, and let the branch or tag `reference` point to it."""
     root = home / "hub" / f"models--{name.replace('/', '--')}"
     folder = root / "snapshots" / commit
     folder.mkdir(parents=True)

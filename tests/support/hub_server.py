@@ -1,7 +1,8 @@
-"""A server that speaks the Hugging Face Hub's API for datasets, and is the storage to which it redirects.
+"""A server with the Hugging Face Hub's API for datasets, which is also the storage that the Hub redirects to.
 
-Files of `inline` are served by the Hub itself, as small files in git are; all others by signed addresses. A token sent
-to the storage, which has another name, is recorded in `leaks`.
+The Hub itself serves the files in `inline`, like small files in git; it redirects requests for all other files to a
+signed address in the storage. The storage has a different host name, so a client must not send its token there: the
+server records such tokens in `leaks`.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ SIGNATURE = "planted-signature-of-the-storage"
 
 @dataclass
 class Hub:
-    """What it keeps, what it was asked, and what goes wrong."""
+    """The state of the server: its files, the requests that it received, and the faults to inject."""
 
     url: str = ""
     storage: str = ""
@@ -31,12 +32,12 @@ class Hub:
     private: bool = False
     gated: bool = False
     faults: list = field(default_factory=list)
-    """Part of an address, and the status that is the answer to one request."""
+    """(part of an address, HTTP status): the next request with that part in its address gets this status."""
     requests: list = field(default_factory=list)
     leaks: list = field(default_factory=list)
 
     def commit(self, files):
-        """Add a commit, to which the branch main then leads."""
+        """Add a commit, and move the branch main to it."""
         sha = hashlib.sha1(repr((sorted(files), len(self.commits))).encode(), usedforsecurity=False).hexdigest()
         self.commits[sha] = dict(files)
         self.revisions["main"] = sha
@@ -141,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving_hub():
-    """Serve a dataset without commits."""
+    """Run a server whose dataset has no commits yet."""
     hub = Hub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"hub": hub}))
     hub.url, hub.storage = (f"http://{name}:{server.server_port}" for name in ("127.0.0.1", "localhost"))

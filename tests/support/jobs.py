@@ -1,4 +1,4 @@
-"""Configurations of jobs with the options that most tests give."""
+"""Run jobs with the options that most tests use."""
 
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,14 +20,14 @@ Config = TypeVar("Config", bound="Options")
 
 
 def config_of(kind, source, **options):
-    """A job over one input or a tuple of them, in two threads, with the plain golden tokenizer."""
+    """Return options for one input or a tuple of inputs, two local workers and the plain golden tokenizer."""
     inputs = source if isinstance(source, tuple) else (str(source),)
     own = {"input": inputs, "tokenizer_model": str(OWN.plain_tokenizer), "executor": "local", "workers": 2}
     return kind(**{**own, **options})
 
 
 def run_config(config, *more):
-    """Run the job that a configuration is of, without showing its progress."""
+    """Run the job that matches the type of a configuration, without showing progress."""
     jobs = {BuildConfig: run_build, InstructConfig: run_instruct, MergeConfig: run_merge, PackConfig: run_pack}
     run = jobs[type(config)]
     return run(config, *more, reporter=Reporter())

@@ -1,4 +1,4 @@
-"""A Ray cluster of several raylets on this machine, made by cluster_configs/local.sh, which has tokens on."""
+"""A Ray cluster of several raylets on this machine, started by cluster_configs/local.sh with token authentication."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class LocalCluster:
     """A running cluster."""
 
     folder: Path
-    """Also the HOME of everything that is started for it."""
+    """Folder of the cluster; also the HOME of its processes."""
     environment: dict[str, str]
-    """For what is started for it."""
+    """Environment in which local.sh runs."""
     access: dict[str, str] = field(default_factory=dict)
-    """Variables that local.sh prints: with them a command reaches the cluster."""
+    """Variables that local.sh prints and that a command needs to reach the cluster."""
     wrapper: tuple[str, ...] = ()
-    """Words before the command of local.sh, in whose surroundings the nodes then are."""
+    """Command that runs local.sh and the nodes that it starts, such as one that limits them."""
 
     def script(self, *words):
-        """Run local.sh; return what it printed."""
+        """Run local.sh and return its output."""
         command = [*self.wrapper, "bash", str(ROOT / "cluster_configs" / "local.sh"), *words]
-        # Into a file: the daemons that it leaves running would hold a pipe open.
+        # Write the output to a file: the daemons that stay running would keep a pipe open.
         with tempfile.TemporaryFile("w+") as out:
             ended = subprocess.run(
                 command, env=self.environment, stdout=out, stderr=out, timeout=PATIENCE_SECONDS, check=False
@@ -42,18 +42,18 @@ class LocalCluster:
         return shown
 
     def processes(self):
-        """Return the ids of all processes that have the cluster's folder in their environment."""
+        """Return the ids of all processes of the cluster, found by a variable in their environment."""
         return find_marked(f"DSINDEX_CLUSTER_DIR={self.folder}/c")
 
 
 @contextlib.contextmanager
 def local_cluster(num_workers, *, wrapper=(), variables=None):
-    """Start a cluster with so many workers of one CPU, and stop it at the end.
+    """Start a cluster of nodes with one CPU each, stop it at the end, and check that no process is left.
 
     Args:
-        num_workers: Nodes beside the head.
-        wrapper: Words before each command of local.sh.
-        variables: More of the nodes' environment.
+        num_workers: Number of nodes in addition to the head.
+        wrapper: Command that runs local.sh.
+        variables: Further environment variables of the nodes.
     """
     with tempfile.TemporaryDirectory(prefix="dsx", dir="/tmp") as name:  # Ray's sockets need a short path.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}

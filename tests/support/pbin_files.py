@@ -1,4 +1,4 @@
-"""`.pbin` files for tests, written byte by byte as docs/formats.md §3 says."""
+"""`.pbin` files for tests, written byte by byte from the specification in docs/formats.md §3."""
 
 import pickle
 
@@ -20,7 +20,7 @@ def pbin_bytes(documents, *, version, token_bytes=4):
 
 
 def joined_by_modalities(files):
-    """Join current files as Modalities does, with offsets that are 12 bytes low per file before."""
+    """Join current files as Modalities does: each offset is too low by 12 bytes for every file before its own."""
     sizes = [int.from_bytes(file[:8], "little") for file in files]
     index, base = [], 0
     for file, size in zip(files, sizes, strict=True):

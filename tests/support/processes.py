@@ -1,15 +1,15 @@
-"""Waiting for what other processes do: with much patience, since a machine may be busy."""
+"""Wait for other processes, with long time limits because the machine may be busy."""
 
 import contextlib
 import time
 from pathlib import Path
 
 PATIENCE_SECONDS = 240.0
-"""How long a test waits for what takes a moment on an idle machine."""
+"""How long a test waits for an event that takes a moment on an idle machine."""
 
 
 def wait_until(condition, what="what was awaited"):
-    """Return when the condition holds; fail the test if it does not for minutes."""
+    """Return when the condition holds; fail the test if it does not within PATIENCE_SECONDS."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         if time.monotonic() > end:
@@ -18,18 +18,18 @@ def wait_until(condition, what="what was awaited"):
 
 
 def start_ray(start):
-    """Return what a call that starts a node of Ray's returns, which Ray gives up within seconds on a busy machine."""
+    """Call `start`, which starts a Ray node, and repeat it if Ray times out, as it does on a busy machine."""
     end = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return start()
-        except Exception as error:  # Ray raises no other kind
+        except Exception as error:  # Ray raises plain Exception here
             if "timed out during startup" not in str(error) or time.monotonic() > end:
                 raise
 
 
 def find_marked(variable):
-    """Return the ids of all processes that have a variable of the environment, given as `NAME=VALUE`."""
+    """Return the ids of all processes with an environment variable, given as `NAME=VALUE`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -39,7 +39,7 @@ def find_marked(variable):
 
 
 def is_running(pid):
-    """Return whether a process is there that has not ended, whoever has to wait for it."""
+    """Return whether a process exists and has not ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):

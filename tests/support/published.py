@@ -1,22 +1,25 @@
-"""What a job has published."""
+"""Read and change the files that a job has published."""
 
 import json
 from pathlib import Path
 
 
 def published(folder):
-    """Return every file of a folder that does not tell of the run; of manifests, the part under the one law."""
+    """Return file name → bytes for a folder, without the parts that may differ between runs of the same job.
+
+    Of a manifest it returns only `content`; the progress file, which has times, is left out.
+    """
     files = {}
     for path in sorted(folder.iterdir()):
         if path.name.endswith("manifest.json"):
             files[path.name] = json.dumps(json.loads(path.read_bytes())["content"]).encode()
-        elif path.is_file() and not path.name.endswith(".progress.json"):  # has times of the run
+        elif path.is_file() and not path.name.endswith(".progress.json"):  # has the run's times
             files[path.name] = path.read_bytes()
     return files
 
 
 def move_tokenizer_away(prefix):
-    """Change a dataset's manifest as if its tokenizer were no longer where it was, nor near the first input."""
+    """Change a dataset's manifest so that its tokenizer is neither at the recorded path nor near the first input."""
     path = Path(f"{prefix}.manifest.json")
     manifest = json.loads(path.read_bytes())
     manifest["run"]["tokenizer_path"] = "/nowhere/tokenizer"

@@ -1,4 +1,4 @@
-"""Small tokenizers of every kind, trained in the test that needs them: a second for all."""
+"""Small tokenizers of every kind, trained when a test first needs them; training all of them takes a second."""
 
 import functools
 import hashlib
@@ -27,7 +27,7 @@ PIECES = ["<|eot|>", "<|bos|>", " ", "  ", "\n", "\r\n", "\t", "\0", "a", "Wheel
 
 
 def mixed_texts(count, *, seed):
-    """Texts put together from pieces that tokenizers tell apart."""
+    """Return random concatenations of PIECES, which tokenizers treat in different ways."""
     rng = random.Random(seed)
     return ["".join(rng.choices(PIECES, k=rng.randint(1, 12))) for _ in range(count)]
 
@@ -49,7 +49,7 @@ def _byte_level_json():
 
 
 def byte_level(change=None):
-    """A byte-level BPE of 500 tokens, <|eot|> = 0 and <|bos|> = 1 among them."""
+    """Return a byte-level BPE of 500 tokens, including <|eot|> = 0 and <|bos|> = 1, after applying `change`."""
     tokenizer = tokenizers.Tokenizer.from_str(_byte_level_json())
     if change is not None:
         change(tokenizer)
@@ -57,7 +57,7 @@ def byte_level(change=None):
 
 
 def byte_level_document(**changes):
-    """The same with top-level keys of its JSON replaced."""
+    """Return the byte-level BPE with top-level keys of its JSON replaced."""
     return json.dumps({**json.loads(_byte_level_json()), **changes}).encode()
 
 
@@ -92,19 +92,19 @@ def word_piece():
 
 
 def sentencepiece_bpe():
-    """A BPE with byte fallback over ▁ for spaces, as Llama 2 has it."""
+    """Return a BPE with byte fallback and ▁ for spaces, like Llama 2's."""
     tokenizer = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     specials = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=specials, show_progress=False)
     tokenizer.train_from_iterator(SENTENCES, trainer)
     document = json.loads(tokenizer.to_str())
-    document["added_tokens"] = document["added_tokens"][:3]  # the bytes are tokens of the model, not added ones
+    document["added_tokens"] = document["added_tokens"][:3]  # in Llama 2, the byte tokens are not added tokens
     return json.dumps(document).encode()
 
 
 def as_tokenizer(content):
-    """Describe a tokenizer.json without a file."""
+    """Return a Tokenizer for the bytes of a tokenizer.json."""
     loaded = tokenizers.Tokenizer.from_buffer(content)
     added = loaded.get_added_tokens_decoder().values()
     return Tokenizer(

@@ -1,4 +1,4 @@
-"""Folders of a tokenizer with random settings, and the digest of what a tokenizer makes of some texts."""
+"""Tokenizer folders with random settings, and a digest of how a tokenizer encodes some texts."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ WITHOUT_EFFECT = {
 
 
 def draw(number):
-    """Return the files of a folder: named tokens, lists and flags, most of them of words in the vocabulary."""
+    """Return file name → JSON for a folder with random named tokens, token lists and flags, mostly for known words."""
     rng = random.Random(number)
 
     def flags(word):
@@ -56,7 +56,7 @@ def draw(number):
 
 
 def write(folder, number):
-    """Write a folder, and return its path."""
+    """Write the folder of `draw(number)`; return its path."""
     path = folder / str(number)
     path.mkdir()
     for name, content in draw(number).items():
@@ -65,5 +65,5 @@ def write(folder, number):
 
 
 def digest(rows, size, eos, special):
-    """Identify the ids of TEXTS, the size of a vocabulary, the EOS token and the special tokens."""
+    """Return a digest of the ids of TEXTS, the vocabulary size, the EOS token and the special tokens."""
     return hashlib.sha256(json.dumps([rows, size, eos, sorted(special)]).encode()).hexdigest()[:16]
