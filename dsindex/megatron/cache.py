@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -36,7 +37,7 @@ from dsindex.megatron.flags import FIM_CLASS
 from dsindex.megatron.maxtext import MAXTEXT_BLEND, MAXTEXT_CLASS, hashed_settings, with_megatron_names
 from dsindex.store.errors import ABSENT, reading
 from dsindex.store.json_text import parse_json
-from dsindex.store.local import BlockDigester, is_there, open_file
+from dsindex.store.local import BlockDigester, is_there, open_file, retried
 from dsindex.store.read import digest_file, input_status, version_number
 from dsindex.store.urls import absolute
 
@@ -325,7 +326,7 @@ def descriptions_in(folder: str, ending: str = "") -> list[str]:
     """
     names: list[str] = []
     with reading(folder), contextlib.suppress(*ABSENT):
-        names = os.listdir(folder or ".")
+        names = retried(lambda: os.listdir(folder or "."))
     return sorted(os.path.join(folder, name) for name in names if name.endswith(f"{ending}{DESCRIPTION_SUFFIX}"))
 
 
@@ -397,7 +398,7 @@ def open_array(source: IndexSource, name: str, *, length: int | None = None) -> 
     if not isinstance(array, np.ndarray):
         try:
             with np.errstate(over="ignore"):  # a damaged header may claim any shape
-                array = np.load(place, mmap_mode="r", allow_pickle=False)
+                array = retried(lambda: np.load(place, mmap_mode="r", allow_pickle=False))
         except DAMAGED_ARRAY_ERRORS as error:
             raise FormatError(f"{place}: cannot be read as a {what} ({error})") from error
     shape: tuple[int, ...] = array.shape if isinstance(array, np.ndarray) else ()  # an .npz archive has none
@@ -469,9 +470,11 @@ def _state_at(path: str) -> FileState | None:
     """Return the state of a file; None if it is missing, and a state that equals no other if it is no regular file."""
     if not is_there(path):
         return None
-    if not os.path.isfile(path):
-        return 0, "not a regular file"
-    return os.path.getsize(path), digest_file(path)
+    with reading(path), contextlib.suppress(FileNotFoundError):  # a link to nothing
+        status = retried(lambda: os.stat(path))
+        if stat.S_ISREG(status.st_mode):
+            return status.st_size, digest_file(path)
+    return 0, "not a regular file"
 
 
 def array_bytes(count: int, dtype: np.dtype[Any]) -> int:

@@ -488,7 +488,8 @@ def make_folder(path: str) -> None:
         try:
             os.makedirs(path, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
-            raise OutputError(f"{path}: a file is in place of this folder", hint="move it away") from error
+            if not is_there(os.path.join(path, ".")):  # os.makedirs takes an error of a disk for a file
+                raise OutputError(f"{path}: a file is in place of this folder", hint="move it away") from error
 
 
 def nearest_folder(path: str) -> str:

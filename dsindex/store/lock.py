@@ -148,7 +148,7 @@ class _FileLock(Lock):
             except OSError:  # a file system without flock
                 pass
             # A power cut may have truncated our own lock; any other file must not be overwritten.
-            fields = (b'"host": ', b'"pid": ', b'"token": ')
+            fields = (b'"host": ', b'"space": ', b'"pid": ', b'"token": ')
             is_ours = b'{"host": '.startswith(content) or any(field in content for field in fields)
             if content.strip(b"\0\n ") and not is_ours:
                 raise PlanError(f"{self.path}: this file is not a lock of dsindex", hint="move it away")

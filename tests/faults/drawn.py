@@ -97,7 +97,7 @@ def draw(seed, *, is_long=False):
         has_work_dir=command in REPLACING and rng.random() < 0.2,
         executors=tuple(executors),
         varies_shards=rng.random() < 0.15,
-        range_bytes=rng.choice((512, 1 << 10, 2 << 10, 8 << 10)),
+        range_bytes=8 << 10 if command == "index" else rng.choice((512, 1 << 10, 2 << 10, 8 << 10)),  # of its input
     )
 
 
