@@ -247,6 +247,9 @@ class Manifest(_Part, frozen=True, kw_only=True):
         return encoded if len(encoded) > LARGEST_INDENTED_BYTES else msgspec.json.format(encoded, indent=2) + b"\n"
 
 
+msgspec.json.Decoder(Manifest)  # prepares the type: threads that first decode one at the same time can crash
+
+
 def manifest_path(prefix: str) -> str:
     """Return the path of a dataset's manifest."""
     return f"{prefix}.{MANIFEST_SUFFIX}"

@@ -120,6 +120,10 @@ class _DescribedBlend(msgspec.Struct):
     datasets: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
 
 
+for _kind in (_Described, _DescribedMaxText, _DescribedBlend):
+    msgspec.json.Decoder(_kind)  # prepares the type: threads that first decode one at the same time can crash
+
+
 def read_description(path: str) -> dict[str, Any]:
     """Read a description.txt; settings for MaxText are added again under Megatron's names.
 
