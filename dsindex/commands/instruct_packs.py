@@ -129,9 +129,12 @@ def _pack(
     plan = make_plan(settings)
     artifact = _artifact(path, plan.plan_id)
     bin_path, idx_path, own_manifest = artifact.finals
+    options = msgspec.structs.replace(tokens.options, seq_length=length)
     with writing_artifacts([path], [artifact]):
         found = read_manifest(path)
-        if found is not None and found.run.plan == plan and files_have_recorded_sizes(path, found):
+        # Other inputs may have become the same tokens; the manifest of the packs names the inputs, too.
+        is_current = found is not None and (found.content.inputs, found.content.options) == (tokens.inputs, options)
+        if found is not None and is_current and found.run.plan == plan and files_have_recorded_sizes(path, found):
             return MadePacking(prefix=path, content=found.content, already_complete=True)
         _require_own(path)
         layout, facts = _lay_out(config, length, f"{prefix}_text_document")
@@ -151,7 +154,7 @@ def _pack(
             sequences=layout.num_blocks,
             tokens=len(layout.conversations),
             token_dtype=LAYOUT_DTYPE.name,
-            options=msgspec.structs.replace(tokens.options, seq_length=length),
+            options=options,
             packing=facts,
             digests={"bin": file.as_stored("bin"), "idx": index.as_stored("idx")},
         )

@@ -23,6 +23,7 @@ from dsindex.commands import instruct
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
 from dsindex.errors import BadRecordError, OutputError, PlanError, RecordProblem
+from dsindex.formats.manifest import read_manifest
 from dsindex.formats.provenance import read_rows
 from dsindex.text.fields import parse_record
 from tests.commands.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
@@ -298,3 +299,18 @@ def test_show_prints_the_records_that_a_build_would_train_on_and_writes_nothing(
     assert "note: no CONFIG: the tokenizer's own chat template is used" in cli([*words, *own]).err
     tokens, mask = (IndexedDataset(str(tmp_path / f"out_{name}"))[0] for name in ("text_document", "loss_mask"))
     assert f"line 1: {len(tokens)} tokens, {mask.sum()} trained on, " in shown
+
+
+def test_packs_of_the_same_tokens_name_the_inputs_of_the_last_build(tmp_path, cli):
+    """A blank line changes the input, but no token."""
+    (tmp_path / "chat.yaml").write_text("chat_template: chatml\ncontrol_tokens: allow\n")
+    (tmp_path / "chats.jsonl").write_bytes(b"".join(CONVERSATIONS.read_bytes().splitlines(keepends=True)[:9]))
+    words = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / "chats.jsonl"), "--seq-length", "999"]
+    words += ["--longer-than-pack", "drop", "--tokenizer-model", str(OWN.plain_tokenizer)]
+    words += ["--output-prefix", str(tmp_path / "x"), "--replace"]
+    cli(words)
+    with (tmp_path / "chats.jsonl").open("a") as file:
+        file.write("\n")
+    cli(words)
+    tokens, packs = (read_manifest(str(tmp_path / f"x_{name}")) for name in ("text_document", "packing_999"))
+    assert packs.content.inputs == tokens.content.inputs
