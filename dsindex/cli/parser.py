@@ -32,7 +32,7 @@ COMMANDS = {
     "raw-index": "datasets.RawIndexConfig",
     "convert": "datasets.ConvertCommand",
     "pack": "pack.PackFlags",
-    "instruct": "instruct.InstructConfig",
+    "instruct": "instruct.InstructFlags",
 }
 """Command → the model of its options in `dsindex.options`; the docstring of the model is the help text."""
 COMMON = frozenset({

@@ -26,7 +26,7 @@ from dsindex.options.datasets import (
     VerifyConfig,
 )
 from dsindex.options.index import IndexConfig
-from dsindex.options.instruct import InstructConfig
+from dsindex.options.instruct import InstructConfig, InstructFlags
 from dsindex.options.mix import MixConfig
 from dsindex.options.model import Option, Options, options_of
 from dsindex.options.pack import JoinConfig, PackConfig
@@ -293,8 +293,8 @@ def instruct(config: InstructConfig, reporter: Reporter) -> InstructResult:
     return run_instruct(config, instruction, reporter=reporter)
 
 
-@takes(InstructConfig)
-def show_conversations(config: InstructConfig, _: Reporter) -> InspectResult:
+@takes(InstructFlags)
+def show_conversations(config: InstructFlags, _: Reporter) -> InspectResult:
     """Show the first conversations as the model will see them, as `dsindex instruct --show` does."""
     from dsindex.commands.instruct import instruction_of, show_records
 

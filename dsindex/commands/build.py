@@ -151,9 +151,9 @@ def _fit_datasets(
     what = f"about {estimate.documents:,.0f} documents, {format_size(estimate.tokens * itemsize)} of tokens"
     if config.index_config(config.output_prefix) is not None:
         hint = "leave out the options of index caches, and run `dsindex index` afterwards"
-        raise UsageError(f"{what}: more than one dataset holds, and index caches need all datasets at once", hint=hint)
+        raise UsageError(f"{what}: too much for one dataset, and index caches need all datasets at once", hint=hint)
     size = 1 << int(source.total_bytes / share).bit_length() - 1
-    note = f"{what}: more than one dataset holds, so several are made, as with --max-dataset-size {size}B"
+    note = f"{what}: too much for one dataset, so several are made, as with --max-dataset-size {size}B"
     return config.replaced(max_dataset_size=size), [note]
 
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from dsindex.commands.instruct_packs import MadePacking
     from dsindex.commands.token_data import Piece
     from dsindex.formats.manifest import RecordedPacking
-    from dsindex.options.instruct import InstructConfig
+    from dsindex.options.instruct import InstructConfig, InstructFlags
     from dsindex.runtime.job import Job
     from dsindex.runtime.progress import Reporter
     from dsindex.runtime.source import TextSource
@@ -151,7 +151,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     return _report(config, source, job, packed, exports)
 
 
-def show_records(config: InstructConfig, instruction: InstructionConfig) -> InspectResult:
+def show_records(config: InstructFlags, instruction: InstructionConfig) -> InspectResult:
     """Return the first `config.show` records as the model will see them; nothing is written.
 
     Raises:

@@ -19,23 +19,7 @@ LongerThanPack: TypeAlias = Literal["refuse", "drop", "truncate", "split-turns"]
 
 
 class InstructConfig(RecordsConfig):
-    r"""Turn conversations into tokens, loss masks and packed blocks.
-
-    Writes P_text_document (tokens) and P_loss_mask (uint8, 1 = trained on), with the same sequences and documents. With
-    --seq-length L it also writes P_packing_L, which assigns whole conversations to blocks of L tokens. With --split,
-    each split has its own files: P_train_text_document, and so on.
-
-    CONFIG says how records become prompts and which text is trained on (special_tokens, message_construction,
-    loss_masking_jq_patterns, or a chat template). Without it, the tokenizer's own chat template is used. The options
-    below can also be set in its section `job`, with underscores for dashes; flags override it.
-
-    Rerun the command to continue after an interruption.
-
-    Examples:
-        dsindex instruct --show 3 --input chats.jsonl --tokenizer-model FOLDER
-        dsindex instruct chat.yaml --input chats.jsonl --tokenizer-model FOLDER \
-          --output-prefix out/chat --seq-length 4096
-    """
+    """Options of the command and of the Python function."""
 
     group: ClassVar = "input and output"
     largest_shard: ClassVar[int] = 8 << 20
@@ -47,10 +31,6 @@ class InstructConfig(RecordsConfig):
     """Outputs are named P_text_document.*, P_loss_mask.* and so on, on a disk or in a bucket (s3://, gs://)."""
     tokenizer_model: Tokenizer = option("PATH", default=..., alias="tokenizer")
     """A tokenizer.json or its folder."""
-    show: int | None = option("N", default=None, ge=1, le=1000)
-    """Write nothing; show the first N records as the model will see them, with the trained text in [[brackets]]."""
-    dry_run: bool = option(default=False)
-    """The same as --show 3."""
     seq_length: int | None = option("L", default=None, ge=2, le=2**27)
     """Pack conversations into blocks of L tokens. Also sets max_length if CONFIG does not."""
     pad_to_multiple: int = option("N", default=1, ge=1, le=2**20, needs=("seq_length",))
@@ -78,10 +58,6 @@ class InstructConfig(RecordsConfig):
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Take options from the section `job` of the configuration."""
-        if values.get("dry_run"):
-            values = {"show": 3, **values}
-        if values.get("show"):
-            values = {"output_prefix": "not-written", **values}
         if values.get("config") is None:
             return values
         settings, source, _ = read_instruction(values["config"])
@@ -102,6 +78,38 @@ class InstructConfig(RecordsConfig):
             below = self.seq_length - self.seq_length % self.pad_to_multiple
             msg = f"--seq-length {self.seq_length} is not a multiple of --pad-to-multiple {self.pad_to_multiple}"
             raise UsageError(msg, hint=f"for example --seq-length {below or self.pad_to_multiple}")
+
+
+class InstructFlags(InstructConfig):
+    r"""Turn conversations into tokens, loss masks and packed blocks.
+
+    Writes P_text_document (tokens) and P_loss_mask (uint8, 1 = trained on), with the same sequences and documents. With
+    --seq-length L it also writes P_packing_L, which assigns whole conversations to blocks of L tokens. With --split,
+    each split has its own files: P_train_text_document, and so on.
+
+    CONFIG says how records become prompts and which text is trained on (special_tokens, message_construction,
+    loss_masking_jq_patterns, or a chat template). Without it, the tokenizer's own chat template is used. The options
+    below can also be set in its section `job`, with underscores for dashes; flags override it.
+
+    Rerun the command to continue after an interruption.
+
+    Examples:
+        dsindex instruct --show 3 --input chats.jsonl --tokenizer-model FOLDER
+        dsindex instruct chat.yaml --input chats.jsonl --tokenizer-model FOLDER \
+          --output-prefix out/chat --seq-length 4096
+    """
+
+    show: int | None = option("N", default=None, ge=1, le=1000, group="input and output")
+    """Write nothing; show the first N records as the model will see them, with the trained text in [[brackets]]."""
+    dry_run: bool = option(default=False, group="input and output")
+    """The same as --show 3."""
+
+    @classmethod
+    def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Complete the options of a command that writes nothing, which needs no --output-prefix."""
+        if values.get("dry_run"):
+            values = {"show": 3, **values}
+        return super().prepare({"output_prefix": "not-written", **values} if values.get("show") else values)
 
 
 def read_instruction(config: Any) -> tuple[Mapping[str, Any], str, Folder]:  # noqa: ANN401 - a path, a mapping or None

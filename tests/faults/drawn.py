@@ -149,11 +149,11 @@ OPTIONS = {
     ),
 }
 """Groups of words of each command, and how often they are taken."""
-OTHERS = dict.fromkeys(SHARDING, ("fewer inputs", "unasked", "changed input", "nothing piped", "shard size"))
+OTHERS = dict.fromkeys(SHARDING, ("fewer inputs", "without --replace", "changed input", "nothing piped", "shard size"))
 OTHERS["build"] += ("--append-eod", "records", "prefix")
 OTHERS["pack"] += ("prefix",)
 OTHERS["instruct"] += ("records",)
-OTHERS["merge"] = ("fewer inputs", "unasked", "prefix")
+OTHERS["merge"] = ("fewer inputs", "without --replace", "prefix")
 """What the other run of a command has of its own: its files have the same names, or its work folder."""
 
 

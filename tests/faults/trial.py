@@ -220,7 +220,7 @@ class Trial:
     def run_other(self, event):
         """Run another job of the same output, perhaps until it is killed; the job then replaces what that one made."""
         replaced = self.replaces
-        self.replaces = (replaced or event.replaces) and event.what != "unasked"
+        self.replaces = (replaced or event.replaces) and event.what != "without --replace"
         is_killed = event.share < 1 and event.what != "prefix"
         strike = Strike(at=int(event.share * len(self.calls[0]))) if is_killed else None
         with self.changed_input() if event.what == "changed input" else contextlib.nullcontext():
@@ -231,7 +231,7 @@ class Trial:
         if event.what == "prefix":
             for path in self.out.glob("y*"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        elif event.what not in {"unasked", "nothing piped"}:  # which may finish this job, and no other
+        elif event.what not in {"without --replace", "nothing piped"}:  # which may finish this job, and no other
             self.replaces |= ended.code != 1
 
     @contextlib.contextmanager

@@ -22,7 +22,7 @@ from dsindex.cli.render import describe
 from dsindex.commands import instruct
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
-from dsindex.errors import BadRecordError, OutputError, PlanError, RecordProblem
+from dsindex.errors import BadRecordError, OutputError, PlanError, RecordProblem, UsageError
 from dsindex.formats.manifest import read_manifest
 from dsindex.formats.provenance import read_rows
 from dsindex.text.fields import parse_record
@@ -294,6 +294,8 @@ def test_show_prints_the_records_that_a_build_would_train_on_and_writes_nothing(
     assert "chats.jsonl, line 2: bad record\n    no conversation" in shown
     assert "line 3" not in shown
     assert "chats.jsonl, line 3: " in cli([*words, "--dry-run"]).out
+    with pytest.raises(UsageError, match="there is no option 'show'"):
+        dsindex.instruct(input=str(tmp_path / "chats.jsonl"), tokenizer=str(tmp_path / "model"), show=2)  # type: ignore[call-arg]
     assert sorted(tmp_path.rglob("*")) == before
     own = ["--output-prefix", str(tmp_path / "out"), "--on-bad-record", "quarantine"]
     assert "note: no CONFIG: the tokenizer's own chat template is used" in cli([*words, *own]).err
