@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -116,13 +115,13 @@ def remove_work(path: str) -> None:
 def remove_unused(path: str, used: Iterable[str]) -> None:
     """Remove temporary files, and shards' files except the used ones, which are named relative to the work folder."""
     removable = {name for name in _files(path) if name.startswith(f"{SHARDS_FOLDER}/") or name.endswith(".tmp")}
-    _delete(path, removable.difference(used))
+    store_of(path).delete(joined(path, name) for name in removable.difference(used))
 
 
 def remove_work_folder(path: str) -> None:
     """Remove everything that jobs wrote in their folder, except the held lock; the marker goes last."""
     _remove(path, (*_WORK, STDIN_FILE, f"{MARKER_FILE}."))
-    _delete(path, [MARKER_FILE])
+    store_of(path).delete([joined(path, MARKER_FILE)])
     remove_work(path)  # files of a worker that had checked the marker before it was removed
 
 
@@ -134,21 +133,9 @@ def _files(path: str) -> list[str]:
 def _remove(path: str, beginnings: tuple[str, ...]) -> None:
     """Remove files; the journal goes last, since it proves that the folder belongs to dsindex."""
     names = [name for name in _files(path) if name.startswith(beginnings)]
-    _delete(path, [name for name in names if not name.startswith("journal")])
-    _delete(path, [name for name in names if name.startswith("journal")])
+    for is_journal in (False, True):
+        store_of(path).delete(joined(path, name) for name in names if name.startswith("journal") == is_journal)
     _remove_empty(path)
-
-
-def _delete(path: str, names: Iterable[str]) -> None:
-    """Delete files of a folder in parallel, since each deletion waits for the file system."""
-    paths = [joined(path, name) for name in names]
-    batches = [paths[begin : begin + _DELETED_AT_ONCE] for begin in range(0, len(paths), _DELETED_AT_ONCE)]
-    with ThreadPoolExecutor(max(1, min(_DELETING_THREADS, len(batches))), thread_name_prefix="dsindex-delete") as pool:
-        list(pool.map(store_of(path).delete, batches))
-
-
-_DELETED_AT_ONCE = 256
-_DELETING_THREADS = 16
 
 
 def _remove_empty(path: str) -> None:
