@@ -218,24 +218,3 @@ def _cut_part(part: PromptPart) -> Iterator[Segment]:
             if text:
                 yield Segment(text=text, trainable=trainable)
         position = max(position, end)
-
-
-def group_exchanges(parts: Sequence[PromptPart]) -> list[list[int]]:
-    """Divide a conversation into exchanges: each masked message that follows a trainable one begins an exchange.
-
-    Args:
-        parts: The parts of one record.
-
-    Returns:
-        Positions of the messages of each exchange; text fields belong to no exchange.
-    """
-    groups: list[list[int]] = []
-    answered = True
-    for number, part in enumerate(parts):
-        if not part.is_message:
-            continue
-        if (answered and not part.trainable) or not groups:
-            groups.append([])
-        groups[-1].append(number)
-        answered = part.trainable
-    return groups

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from dsindex.chat.config import InstructionConfig, control_tokens
-from dsindex.chat.construction import MessageConstruction, group_exchanges
+from dsindex.chat.construction import MessageConstruction
 from dsindex.chat.conversations import (
     MESSAGE_KEYS,
     OTHER_THOUGHTS,
@@ -296,11 +296,9 @@ class InstructionEncoder:
             sources: Either all MarkedText or all lists of segments.
         """
         try:
-            if not sources:
-                return []
-            if isinstance(sources[0], list):
-                return self._tokenize_segments([source for source in sources if isinstance(source, list)])
-            return self._tokenize_texts([source for source in sources if isinstance(source, MarkedText)])
+            texts = [source for source in sources if isinstance(source, MarkedText)]
+            segments = [source for source in sources if isinstance(source, list)]
+            return [*self._tokenize_texts(texts), *self._tokenize_segments(segments)]
         except UnencodableError as error:
             if len(sources) == 1:
                 return [RecordProblem("not-encodable", next(iter(error.reasons.values())))]
@@ -366,14 +364,10 @@ class _Chat:
         An exchange begins at each message that follows a reply and is neither a reply nor a tool result.
         """
         messages, assistant = self._conversation.messages, self._encoder.config.assistant_role
-        groups: list[list[int]] = []
-        first = _num_system(messages)
-        for number in range(first, len(messages)):
-            follows_reply = number > first and messages[number - 1]["role"] == assistant
-            if not groups or (follows_reply and messages[number]["role"] not in {assistant, *TOOL_ROLES}):
-                groups.append([])
-            groups[-1].append(number)
-        return groups
+        numbers = range(_num_system(messages), len(messages))
+        replies = {number for number in numbers if messages[number]["role"] == assistant}
+        results = {number for number in numbers if messages[number]["role"] in TOOL_ROLES}
+        return _group_exchanges(numbers, replies, replies | results)
 
     def _find_spans(self, rendered: Rendered, kept: Sequence[int]) -> Iterator[CharacterSpan]:
         """Yield the trainable spans: the generated text of the replies to train on, minus masked spans."""
@@ -523,8 +517,20 @@ class _Constructed:
         return self._construction.lay_out(kept)
 
     def exchanges(self) -> list[list[int]]:
-        """Divide the messages into exchanges, as `group_exchanges` does."""
-        return group_exchanges(self._parts)
+        """Divide the messages into exchanges: each masked message that follows a trainable one begins an exchange."""
+        messages = [number for number, part in enumerate(self._parts) if part.is_message]
+        trained = {number for number in messages if self._parts[number].trainable}
+        return _group_exchanges(messages, trained, trained)
+
+
+def _group_exchanges(numbers: Sequence[int], replies: set[int], continuations: set[int]) -> list[list[int]]:
+    """Divide messages into exchanges: one begins at each message that follows a reply and does not continue it."""
+    groups: list[list[int]] = []
+    for previous, number in zip((None, *numbers), numbers, strict=False):
+        if previous is None or (previous in replies and number not in continuations):
+            groups.append([])
+        groups[-1].append(number)
+    return groups
 
 
 def open_template(config: InstructionConfig, tokenizer: ChatTokenizer) -> ChatTemplate:
