@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 import msgspec
 from msgspec import structs
 
-from dsindex.chat.conversations import DEFAULT_ROLES, RESERVED_VARIABLES, ConversationReader, Learn, Reasoning
 from dsindex.errors import InputError
 from dsindex.store.config_files import parse_yaml, read_yaml
 from dsindex.store.local import open_file
@@ -25,6 +24,17 @@ from dsindex.text.jq import parse_mask_pattern
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+CALL_ROLES = frozenset({"function_call", "tool_call"})
+"""Roles of turns whose text consists of tool calls."""
+DEFAULT_ROLES: Mapping[str, str] = {
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "model", *CALL_ROLES), "assistant"),
+    **dict.fromkeys(("tool", "observation", "tool_response"), "tool"),
+    **{role: role for role in ("system", "developer", "function", "ipython")},
+}
+"""Role in a record (upper or lower case) -> role in chat templates."""
+RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
+"""Template variables that neither a configuration nor `chat_template_kwargs` may set."""
 
 # dsindex ships chat templates for the most common model families; a configuration refers to them by name.
 #
@@ -149,9 +159,9 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Role in a record -> role in the template, added to the usual roles. A record with an unknown role is bad."""
     assistant_role: str = "assistant"
     """The mapped role of replies. A reply ends an exchange, and a long conversation is split between exchanges."""
-    learn: Learn = "all"
+    learn: Literal["all", "last_turn"] = "all"
     """Train on all replies, or only on the replies after the last user message."""
-    reasoning: Reasoning = "learn"
+    reasoning: Literal["learn", "mask", "drop"] = "learn"
     """Train on reasoning (`reasoning_content`, `<think>`), mask it, or drop it from the messages."""
     unwritten: Literal["count", "refuse"] = "count"
     """If the template leaves out a part of a record, such as its reasoning: count the record, or treat it as bad."""
@@ -169,17 +179,6 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def roles(self) -> dict[str, str]:
         """Role in a record -> role in the template: the usual roles, extended by `role_mapping`."""
         return {**DEFAULT_ROLES, **self.role_mapping}
-
-    @property
-    def reader(self) -> ConversationReader:
-        """Reader of conversations, set up by the options above."""
-        return ConversationReader(
-            roles=self.roles,
-            assistant_role=self.assistant_role,
-            learn=self.learn,
-            reasoning=self.reasoning,
-            turns_key=self.turns_field,
-        )
 
     @property
     def markers(self) -> dict[str, str]:

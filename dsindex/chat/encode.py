@@ -17,7 +17,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -31,6 +31,7 @@ from dsindex.chat.conversations import (
     REASONING_KEYS,
     TOOL_ROLES,
     UNTRAINED_END,
+    ConversationReader,
     check_text,
     content_text,
     function_of,
@@ -54,6 +55,7 @@ from dsindex.text.tokenizer import find_tokenizer, shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
 
     from numpy.typing import NDArray
 
@@ -67,6 +69,8 @@ if TYPE_CHECKING:
 
     Source = MarkedText | list[Segment]
     """The untokenized form of one sequence: a text with its trainable spans, or segments."""
+    Prompt: TypeAlias = "_Chat | _Constructed"
+    """A record that was read and can be laid out, as a whole or some of its messages."""
 
 _T = TypeVar("_T")
 
@@ -94,22 +98,6 @@ class EncodedConversation:
     def fingerprint(self) -> bytes:
         """16-byte hash of the content, for `split_by_hash`."""
         return fingerprint_content(self.content)
-
-
-class _Prompt(Protocol):
-    """A record that was read and can be laid out, as a whole or some of its messages."""
-
-    content: object
-    has_special: bool
-    notes: tuple[str, ...]
-
-    def lay_out(self, chosen: Sequence[int] | None = None) -> Source:
-        """Return the source of the whole record, or of its prompt and the chosen messages."""
-        ...
-
-    def exchanges(self) -> list[list[int]]:
-        """Return the positions of the messages of each exchange."""
-        ...
 
 
 class InstructionEncoder:
@@ -145,7 +133,7 @@ class InstructionEncoder:
         """Keys of messages that the template never mentions, so their values are not written."""
         blocks = (rf"{re.escape(opening)}\s*{re.escape(closing)}\s*" for opening, closing in self.tag_pairs)
         self.empty_thought = re.compile("|".join(blocks))
-        self._reader = replace(config.reader, tag_pairs=self.tag_pairs)
+        self._reader = ConversationReader(config, self.tag_pairs)
 
     def why_not_fast(self) -> str | None:
         """Return why the fast engine cannot make this configuration's masks; None if it can, or is not used."""
@@ -180,7 +168,7 @@ class InstructionEncoder:
         Yields:
             For each record, the result of `encode`, or the problem that `encode` would raise.
         """
-        prompts: list[_Prompt | RecordProblem] = []
+        prompts: list[Prompt | RecordProblem] = []
         sources: list[Source] = []
         for line in lines:
             try:
@@ -202,7 +190,7 @@ class InstructionEncoder:
             except RecordProblem as problem:
                 yield problem
 
-    def _read_line(self, line: bytes) -> _Prompt:
+    def _read_line(self, line: bytes) -> Prompt:
         if self._template is not None:
             return _Chat(self, self._template, self._reader.read_line(line))
         record = parse_record(line)
@@ -210,7 +198,7 @@ class InstructionEncoder:
             check_text(text)
         return _Constructed(self, self._construction, self._construction.read(record))
 
-    def _finish(self, prompt: _Prompt, whole: MaskedTokens) -> EncodedConversation:
+    def _finish(self, prompt: Prompt, whole: MaskedTokens) -> EncodedConversation:
         if not whole.mask.any():
             raise RecordProblem("no-trained-tokens", "nothing is trained on: the mask is 0 for every token")
         sequences, limit, cut = [whole], self.config.max_length, 0
@@ -229,7 +217,7 @@ class InstructionEncoder:
             notes=prompt.notes,
         )
 
-    def _shorten(self, prompt: _Prompt, whole: MaskedTokens, limit: int) -> tuple[list[MaskedTokens], int]:
+    def _shorten(self, prompt: Prompt, whole: MaskedTokens, limit: int) -> tuple[list[MaskedTokens], int]:
         """Truncate or split a conversation to sequences of at most `limit` tokens; also count the tokens left out."""
         if self.config.too_long == "refuse":
             raise RecordProblem(
@@ -248,7 +236,7 @@ class InstructionEncoder:
             raise RecordProblem("no-trained-tokens", "nothing is trained on in any of the parts")
         return kept, sum(len(part.tokens) for part in sequences) - sum(len(part.tokens) for part in kept)
 
-    def _split(self, prompt: _Prompt, limit: int) -> list[MaskedTokens]:
+    def _split(self, prompt: Prompt, limit: int) -> list[MaskedTokens]:
         """Divide the exchanges, in order, into sequences, each with as many exchanges as fit."""
         exchanges, sequences, first = prompt.exchanges(), [], 0
         if not exchanges:
