@@ -19,7 +19,6 @@ from msgspec import structs
 from dsindex.errors import InputError
 from dsindex.store.config_files import parse_yaml, read_yaml
 from dsindex.store.local import open_file
-from dsindex.text.jq import parse_mask_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -185,14 +184,6 @@ class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         """Option name -> text of the markers around trainable text; empty if `{% generation %}` marks it."""
         names = ("b_include_to_loss_token", "e_include_to_loss_token")
         return {name: text for name in names if (text := getattr(self, name)) is not None}
-
-    @property
-    def lenient_fields(self) -> frozenset[str]:
-        """Fields of `message_construction` that a record may lack."""
-        if self.optional_fields is not None:
-            return frozenset(self.optional_fields)
-        masks = [parse_mask_pattern(pattern) for pattern in self.loss_masking_jq_patterns]
-        return frozenset(mask.field for mask in masks if mask.rest == "true")
 
     def __post_init__(self) -> None:
         if self.message_construction:

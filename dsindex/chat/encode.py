@@ -45,7 +45,6 @@ from dsindex.chat.tokens import (
     FastTexts,
     MarkedText,
     MaskedTokens,
-    encode_with_reference,
     mask_between_markers,
     read_chat_files,
 )
@@ -299,9 +298,7 @@ class InstructionEncoder:
                 mask_between_markers(ids, begin_id=begin_id, end_id=end_id)
                 for ids in self._encode([text.text for text in texts])
             ]
-        if self._fast is not None:
-            return self._fast.encode_spans(texts)
-        return [encode_with_reference(self._tokenizer, text) for text in texts]
+        return (self._fast or self._tokenizer).encode_spans(texts)
 
     def _tokenize_segments(self, sequences: Sequence[Sequence[Segment]]) -> list[MaskedTokens]:
         texts = [segment.text for sequence in sequences for segment in sequence if segment.special is None]

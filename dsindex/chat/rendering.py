@@ -14,6 +14,7 @@ it is made.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import KeysView, ValuesView
@@ -596,7 +597,7 @@ def _make_environment(date: datetime.date | None) -> ImmutableSandboxedEnvironme
     } | {_BEGIN: _begin_generation, _STEP: _step, _CONCAT: _concat, _COUNT: _count, _ITEMS: _items}
     environment.globals["namespace"] = _Namespace
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _clock(date)
+    environment.globals["strftime_now"] = functools.partial(_format_date, date)
     # A function instead of the class: `dict.update(messages[0], ...)` would bypass the immutable sandbox.
     environment.globals["dict"] = lambda *pairs, **names: dict(*pairs, **names)
     del environment.globals["lipsum"]
@@ -634,15 +635,10 @@ def _count_steps(tree: nodes.Template) -> None:
         found.body.insert(0, nodes.ExprStmt(step, lineno=found.lineno))
 
 
-def _clock(date: datetime.date | None) -> Callable[[str], str]:
-    def strftime_now(date_format: str) -> str:
-        if date is None:
-            raise TemplateError(
-                "it asks for today's date; set `template_date`, since output must not depend on the day"
-            )
-        return date.strftime(date_format)
-
-    return strftime_now
+def _format_date(date: datetime.date | None, date_format: str) -> str:
+    if date is None:
+        raise TemplateError("it asks for today's date; set `template_date`, since output must not depend on the day")
+    return date.strftime(date_format)
 
 
 def _needed_variables(tree: nodes.Template) -> frozenset[str]:
