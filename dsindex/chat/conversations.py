@@ -361,9 +361,8 @@ def read_flag(turn: Mapping[str, Any], where: str) -> bool | None:
     flag: bool | None = None
     if where and MASKED_ROLE_KEY in turn:
         raise RecordProblem("bad-field", f"{where}`mask` may mean either; use `loss_mask` or `masked`")
-    for key in turn.keys() & LEARN_KEYS.keys():
-        value = turn[key]
-        if value is None:
+    for key, value in turn.items():
+        if value is None or key not in LEARN_KEYS:
             continue
         if not isinstance(value, (bool, int, float)) or value not in (0, 1):
             shown = show_value(value) if isinstance(value, (int, float)) else type_name(value)
@@ -468,8 +467,8 @@ def _is_empty(value: object) -> bool:
 
 
 def _refuse_media(holder: Mapping[str, Any], where: str) -> None:
-    for key in MEDIA_KEYS.intersection(holder):
-        if not _is_empty(parse_json(holder[key])):
+    for key, value in holder.items():
+        if key in MEDIA_KEYS and not _is_empty(parse_json(value)):
             raise RecordProblem("bad-field", f"{where} has `{key}`, but only text can be encoded")
 
 

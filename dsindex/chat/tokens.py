@@ -111,9 +111,12 @@ class ChatTokenizer:
         self._json = tokenizer_json
         self.special_tokens = dict(special_tokens or {})
         self.chat_templates = dict(chat_templates or {})
-        exact = _with_exact_offsets(tokenizer_json).encode()
-        self._data = Tokenizer(name="the tokenizer", content=exact, sha256="", vocabulary_size=0, special_tokens=())
         with refused("not the text of a tokenizer.json"):
+            # Without special tokens, a post-processor only changes offsets: it may exclude the blanks of a token.
+            content = json.dumps(json.loads(tokenizer_json) | {"post_processor": None}, ensure_ascii=False).encode()
+            self._data = Tokenizer(
+                name="the tokenizer", content=content, sha256="", vocabulary_size=0, special_tokens=()
+            )
             self._tokenizer = shared_tokenizer(self._data)
 
     @classmethod
@@ -273,21 +276,6 @@ def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int)
     return MaskedTokens(tokens=ids, mask=((depth == 1) & ~opens).astype(np.uint8))
 
 
-def _with_exact_offsets(tokenizer_json: str) -> str:
-    """Turn off `trim_offsets` in a tokenizer: it excludes blanks from offsets and never affects ids."""
-    if "trim_offsets" not in tokenizer_json:
-        return tokenizer_json
-    described = json.loads(tokenizer_json)
-    stack = [described.get("post_processor")]
-    while stack:
-        processor = stack.pop()
-        if isinstance(processor, dict):
-            if "trim_offsets" in processor:
-                processor["trim_offsets"] = False
-            stack.extend(processor.get("processors") or [])
-    return json.dumps(described, ensure_ascii=False)
-
-
 # Tokenize many texts at once with the fast engine, and derive from the ids which bytes each token covers.
 #
 # The fast engine returns only ids, no offsets. **A token of byte-level BPE is a run of the text's bytes**, so the
@@ -371,16 +359,13 @@ class FastTexts:
 
     def _is_unchanged(self, encoded: bytes) -> bool:
         """Tell whether the normalizer leaves a text unchanged; for byte-level BPE, the fast engine accepts only NFC."""
-        return not self._normalizes or encoded.isascii() or unicodedata.is_normalized("NFC", encoded.decode())
+        has_normalizer = self._document.get("normalizer") is not None
+        return not has_normalizer or encoded.isascii() or unicodedata.is_normalized("NFC", encoded.decode())
 
     @functools.cached_property
     def _document(self) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(self._tokenizer.content)
         return document
-
-    @functools.cached_property
-    def _normalizes(self) -> bool:
-        return self._document.get("normalizer") is not None
 
     @functools.cached_property
     def _lengths(self) -> NDArray[np.int32]:

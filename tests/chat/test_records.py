@@ -216,6 +216,7 @@ BAD = {
     "kwargs": ({"messages": [USER], "chat_template_kwargs": "{"}, "bad-field", "is a string, not an object"),
     "a variable": ({"messages": [USER], "chat_template_kwargs": {"messages": [1]}}, "bad-field", "cannot set"),
     "thinking": ({"messages": [USER], "enable_thinking": "yes"}, "bad-field", "is a string, not true or false"),
+    "several flags": ({"messages": [USER, {**REPLY, "train": "x", "loss": "x", "learn": "x"}]}, "bad-field", "`train`"),
     **{text: ({"messages": [{"role": "tool_call", "content": text}]}, "bad-call", "message 1.* tool call")
        for text in ("f()", "", '{"arguments": {}}', "[]", '{"name": "f"} and more', '"f"', "<tool_call>{}")},
     **{key: ({"messages": [USER], key: ["x.jpg"]}, "bad-field", f"the record has `{key}`, but only text")
