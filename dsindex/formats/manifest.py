@@ -103,6 +103,8 @@ class RecordedOptions(_Part, frozen=True, kw_only=True):
     token_ids: str | None = None
     jq_pattern: str | None = None
     pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] | None = None
+    shuffle_documents: Count | None = None
+    """Seed of the random order of the documents; absent if they are in the order of the inputs."""
     append_eod: bool = False
     empty_documents: Literal["eod"] | None = None
     """Is "eod" if a document without tokens holds EOD alone; absent if such a document stays empty."""
