@@ -258,7 +258,8 @@ def _pbin_documents(path: str, header: PbinHeader) -> Documents:
 def _lengths(parts: Sequence[Documents], seed: int | None) -> NDArray[np.int64]:
     """Return the number of tokens of each document, in output order."""
     if seed is not None:
-        return ShuffledDocuments(parts, seed).lengths()
+        shuffled = ShuffledDocuments(parts, seed)
+        return shuffled.lengths(0, shuffled.num_documents)
     return np.concatenate([np.empty(0, np.int64), *(own for part in parts for own in part.lengths())])
 
 

@@ -122,8 +122,6 @@ CASES = {
     "engine": (TEXT.replace("tok ", "word.json ") + " --engine gigatoken", {"--engine": PRINTED}),
     "ray": (TEXT + " --address localhost:1", {"--executor": PRINTED, "--address": None}),
     # Other commands.
-    "join-shuffled": ("pack --input docs.jsonl --tokenizer-model tok --output x.pbin --shuffle-documents 3",
-        {"dsindex convert FILE.pbin OTHER.pbin --shuffle-documents SEED": "convert made.pbin NEW.pbin"}),
     "pbin-era": ("convert made.pbin NEW --pbin-era spec", {"--pbin-era": None}),
     "build-it": ("inspect docs.jsonl", {"dsindex build": TEXT}),
     "index-it": ("inspect docs.jsonl", {"dsindex raw-index": "raw-index docs.jsonl --output NEW.idx"}),
