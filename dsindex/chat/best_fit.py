@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @njit(cache=True, nogil=True)
-def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], int, NDArray[np.int32]]:
+def place_all(sizes: NDArray[np.int32], order: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], int]:
     """Assign conversations to blocks, the longest conversation first, each into the fullest block with enough room.
 
     The cost is O(n) copies, plus a search of O(sqrt(capacity)) for each block and each distinct length. Conversations
@@ -25,25 +25,25 @@ def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32
     a block, so the search can skip a stretch without any.
 
     Args:
-        sizes: Length of each conversation in tokens, at least 1. Conversations longer than `capacity` are left out. At
-            most 2**31 - 1 conversations.
+        sizes: Length of each conversation in tokens, at least 1.
+        order: The conversations to place, the longest first; none is longer than `capacity`. At most 2**31 - 1.
         capacity: Length of a block in tokens.
 
     Returns:
-        (blocks, num_blocks, order): the block of each conversation, −1 if it is left out, and the placed conversations,
-        longest first. Blocks are numbered in the order in which they were opened.
+        (blocks, num_blocks): the block of each conversation of `order`, numbered in the order in which blocks were
+        opened, and how many there are.
     """
-    order, ends = _longest_first(sizes, capacity)
     stretch = int(np.sqrt(capacity)) + 1
     num_used = np.zeros(capacity // stretch + 1, np.int32)
     newest = np.full(capacity + 1, -1, np.int32)
     older = np.empty(order.size, np.int32)  # one entry per block; there are at most as many blocks as conversations
-    blocks = np.full(sizes.size, -1, np.int32)
+    blocks = np.empty(order.size, np.int32)
     num_blocks = 0
-    at = 0
+    at = end = 0
     while at < order.size:
         size = sizes[order[at]]
-        end = ends[size]
+        while end < order.size and sizes[order[end]] == size:
+            end += 1
         while at < end:
             free = size
             while free <= capacity and newest[free] == -1:
@@ -57,59 +57,9 @@ def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32
                 num_used[free // stretch] -= newest[free] == -1
             last = min(at + free // size, end)
             free -= (last - at) * size
-            while at < last:
-                blocks[order[at]] = block
-                at += 1
+            blocks[at:last] = block
+            at = last
             num_used[free // stretch] += newest[free] == -1
             older[block] = newest[free]
             newest[free] = block
-    return blocks, num_blocks, order
-
-
-@njit(cache=True, nogil=True)
-def _longest_first(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Sort the conversations of at most `capacity` tokens, longest first; also return where each length ends."""
-    longest = 0
-    for size in sizes:
-        if longest < size <= capacity:
-            longest = size
-    ends = np.zeros(longest + 2, np.int64)
-    for size in sizes:
-        if size <= capacity:
-            ends[size] += 1
-    total = 0
-    for size in range(longest, -1, -1):
-        total, ends[size] = total + ends[size], total
-    order = np.empty(total, np.int32)
-    for conversation in range(sizes.size):
-        size = sizes[conversation]
-        if size <= capacity:
-            order[ends[size]] = conversation
-            ends[size] += 1
-    return order, ends
-
-
-@njit(cache=True, nogil=True)
-def arrange(
-    blocks: NDArray[np.int32], numbers: NDArray[np.int32], conversations: NDArray[np.int32]
-) -> NDArray[np.int64]:
-    """Write the conversations of each block, in ascending order, to `conversations`; return where each block starts.
-
-    Args:
-        blocks: The block of each conversation, −1 if it is left out.
-        numbers: The position of each block in the result; a permutation.
-        conversations: Output array with one entry for each placed conversation.
-    """
-    starts = np.zeros(numbers.size + 1, np.int64)
-    for block in blocks:
-        if block >= 0:
-            starts[numbers[block] + 1] += 1
-    for number in range(numbers.size):
-        starts[number + 1] += starts[number]
-    nexts = starts[:-1].copy()
-    for conversation in range(blocks.size):
-        if blocks[conversation] >= 0:
-            number = numbers[blocks[conversation]]
-            conversations[nexts[number]] = conversation
-            nexts[number] += 1
-    return starts
+    return blocks, num_blocks

@@ -26,62 +26,19 @@ The folder of an export contains a manifest. One rename publishes both, so a fol
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from dsindex.chat.packing import BlockLayout, lay_out_blocks
-from dsindex.errors import FormatError
 from dsindex.formats.dtypes import starts_of
-from dsindex.store.local import StoredFile, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
     from numpy.typing import NDArray
-
-EXPORT_MANIFEST = "export.manifest.json"
-_LARGEST_MANIFEST_BYTES = 1 << 26
-
-
-class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of an export. It depends only on the datasets, the options and the versions of the writers."""
-
-    format: Literal["dsindex export 3"] = "dsindex export 3"
-    kind: str
-    plan: dict[str, Any]
-    """Datasets and options; `sources` maps the name of each dataset, without its prefix, to its digests."""
-    tokenizer: dict[str, Any]
-    writer: str
-    """Library and version that wrote the Parquet files; another version may write different bytes."""
-    splits: dict[str, dict[str, int]]
-    """Split → its numbers of rows, sequences, tokens, trainable tokens, and targets. Targets are the trainable tokens
-    that a trainer predicts: all except the first token of a sequence."""
-    digests: dict[str, StoredFile]
-
-
-def read_export_manifest(folder: str) -> ExportManifest | None:
-    """Read the manifest of an export's folder; return None if the folder has no manifest.
-
-    Raises:
-        FormatError: If the manifest cannot be read, or names a file outside the folder.
-    """
-    path = os.path.join(folder, EXPORT_MANIFEST)
-    try:
-        with open_file(path) as file:
-            manifest = msgspec.json.decode(file.read(_LARGEST_MANIFEST_BYTES), type=ExportManifest)
-        if any(os.path.basename(name) != name for name in manifest.digests):
-            raise ValueError("it names files outside of its folder")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: not a valid manifest of an export ({error})", hint="export again") from error
-    return manifest
-
 
 _OF_PACKS = {"position_ids": "int32", "seq_lengths": "int32", "sequences": "int32"}
 COLUMNS = {

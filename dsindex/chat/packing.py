@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.errors import LimitError
+from dsindex.formats.dtypes import starts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,37 +69,30 @@ def assemble_block(
         if len(tokens) != len(mask):
             raise ValueError(f"a conversation has {len(tokens)} tokens, but its mask has {len(mask)}")
     lengths = np.array([len(tokens) for tokens, _ in conversations], dtype=np.int64)
-    boundaries, unpadded = _sums(-(-lengths // pad_to_multiple) * pad_to_multiple), _sums(lengths)
+    padded = -(-lengths // pad_to_multiple) * pad_to_multiple
+    boundaries, unpadded = (starts_of(sizes).astype(np.int32) for sizes in (padded, lengths))
     total = int(boundaries[-1])
     if total > sequence_length:
         raise ValueError(f"the conversations have {total} tokens, more than the {sequence_length} of a block")
     all_tokens = np.full(sequence_length, pad_id, dtype=np.int64)
     targets = np.full(sequence_length, pad_id, dtype=np.int64)
     loss_mask = np.zeros(sequence_length, dtype=np.float32)
-    position_ids = np.zeros(sequence_length, dtype=np.int64)
-    for (tokens, mask), begin, next_begin in zip(
-        conversations, boundaries[:-1].tolist(), boundaries[1:].tolist(), strict=True
-    ):
+    for (tokens, mask), begin in zip(conversations, boundaries.tolist(), strict=False):
         end = begin + len(tokens)
         all_tokens[begin:end] = tokens
         targets[begin : end - 1] = tokens[1:]
         loss_mask[begin : end - 1] = mask[1:]
-        position_ids[begin:next_begin] = np.arange(next_begin - begin)
-    position_ids[total:] = np.arange(sequence_length - total)
     rest = [sequence_length] if total < sequence_length else []
+    cu_seqlens = np.append(boundaries, np.array(rest, np.int32))
     return Block(
         tokens=all_tokens,
         targets=targets,
         loss_mask=loss_mask,
-        position_ids=position_ids,
+        position_ids=np.arange(sequence_length) - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens)),
         sequence_boundaries=boundaries,
-        cu_seqlens=np.append(boundaries, np.array(rest, np.int32)),
+        cu_seqlens=cu_seqlens,
         cu_seqlens_unpadded=np.append(unpadded, unpadded[-1:] if rest else unpadded[:0]),
     )
-
-
-def _sums(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
-    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
 
 
 # Assign whole conversations to blocks of L tokens: best fit, longest first.
@@ -151,7 +145,7 @@ class BlockLayout:
 def lay_out_blocks(
     lengths: ArrayLike, *, sequence_length: int, pad_to_multiple: int = 1, drop_longer: bool = False
 ) -> BlockLayout:
-    """Assign conversations to blocks by best fit, longest first; takes about 16 bytes of memory per conversation.
+    """Assign conversations to blocks by best fit, longest first; takes about 24 bytes of memory per conversation.
 
     Args:
         lengths: Number of tokens of each conversation, in [1, sequence_length]; the index is the conversation's id.
@@ -170,7 +164,7 @@ def lay_out_blocks(
     >>> [plan.block(number).tolist() for number in range(plan.num_blocks)], plan.fill
     ([[0, 1], [2, 3]], 1.0)
     """
-    from dsindex.chat.best_fit import arrange, place_all  # imports numba, which is slow
+    from dsindex.chat.best_fit import place_all  # imports numba, which is slow
 
     given = np.asarray(lengths).reshape(-1)
     sizes = given if given.dtype.kind in "iu" else given.astype(np.int64)
@@ -188,12 +182,23 @@ def lay_out_blocks(
     places = np.minimum(sizes, sequence_length + 1).astype(np.int32)
     if pad_to_multiple > 1:
         places = -(-places // pad_to_multiple) * pad_to_multiple
-    blocks, num_blocks, conversations = place_all(np.ascontiguousarray(places, np.int32), sequence_length)
-    numbers = np.random.RandomState(ORDER_SEED).permutation(num_blocks)
-    starts = arrange(blocks, numbers.astype(np.int32), conversations)
+    num_longer = np.count_nonzero(places > sequence_length)
+    order = _sort_by(sequence_length - places, np.arange(len(places), dtype=np.int32))[num_longer:]
+    blocks, num_blocks = place_all(places, order, sequence_length)
+    blocks = np.random.RandomState(ORDER_SEED).permutation(num_blocks).astype(np.int32)[blocks]
+    conversations = _sort_by(blocks, order)
     return BlockLayout(
         sequence_length=sequence_length,
         conversations=conversations,
-        block_starts=starts,
+        block_starts=starts_of(np.bincount(blocks, minlength=num_blocks)),
         num_tokens=int(sizes[conversations].sum(dtype=np.int64)),
     )
+
+
+def _sort_by(keys: NDArray[np.int32], ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return ids sorted by key, and by id where keys are equal; sorting both as one number is the fastest way."""
+    combined = keys.astype(np.int64)
+    combined <<= 32
+    combined |= ids
+    combined.sort()
+    return combined.astype(np.int32)  # the low 32 bits

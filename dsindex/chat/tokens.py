@@ -111,9 +111,12 @@ class ChatTokenizer:
         self._json = tokenizer_json
         self.special_tokens = dict(special_tokens or {})
         self.chat_templates = dict(chat_templates or {})
-        exact = _with_exact_offsets(tokenizer_json).encode()
-        self._data = Tokenizer(name="the tokenizer", content=exact, sha256="", vocabulary_size=0, special_tokens=())
         with refused("not the text of a tokenizer.json"):
+            # Without special tokens, a post-processor only changes offsets: it may exclude the blanks of a token.
+            content = json.dumps(json.loads(tokenizer_json) | {"post_processor": None}, ensure_ascii=False).encode()
+            self._data = Tokenizer(
+                name="the tokenizer", content=content, sha256="", vocabulary_size=0, special_tokens=()
+            )
             self._tokenizer = shared_tokenizer(self._data)
 
     @classmethod
@@ -151,6 +154,20 @@ class ChatTokenizer:
             UnencodableError: If the library fails on some of the texts.
         """
         return TokenBatch.of(encode_by_reference(self._data, texts, add_special_tokens=False))
+
+    def encode_spans(self, texts: Sequence[MarkedText]) -> list[MaskedTokens]:
+        """Tokenize each text separately, and mask the tokens without a trainable character.
+
+        Raises:
+            UnencodableError: If the library fails on one of the texts.
+        """
+        found = []
+        for text in texts:
+            encoded = self.encode(text.text)
+            spans = np.array([span for span in text.spans if span[0] < span[1]], np.int64).reshape(-1, 2)
+            begins, ends = encoded.offsets.T
+            found.append(MaskedTokens(tokens=encoded.ids, mask=mask_from_spans(begins, ends, spans)))
+        return found
 
     def special_id(self, name: str, text: str) -> int:
         """Return the id of a special token.
@@ -273,21 +290,6 @@ def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int)
     return MaskedTokens(tokens=ids, mask=((depth == 1) & ~opens).astype(np.uint8))
 
 
-def _with_exact_offsets(tokenizer_json: str) -> str:
-    """Turn off `trim_offsets` in a tokenizer: it excludes blanks from offsets and never affects ids."""
-    if "trim_offsets" not in tokenizer_json:
-        return tokenizer_json
-    described = json.loads(tokenizer_json)
-    stack = [described.get("post_processor")]
-    while stack:
-        processor = stack.pop()
-        if isinstance(processor, dict):
-            if "trim_offsets" in processor:
-                processor["trim_offsets"] = False
-            stack.extend(processor.get("processors") or [])
-    return json.dumps(described, ensure_ascii=False)
-
-
 # Tokenize many texts at once with the fast engine, and derive from the ids which bytes each token covers.
 #
 # The fast engine returns only ids, no offsets. **A token of byte-level BPE is a run of the text's bytes**, so the
@@ -351,7 +353,7 @@ class FastTexts:
             placed = is_placed[number] and self._is_unchanged(rendered.encoded)
             if placed and not _is_audited(rendered.encoded):
                 continue
-            wanted = encode_with_reference(self._reference, rendered)
+            [wanted] = self._reference.encode_spans([rendered])
             if placed and not _are_equal(found[number], wanted):
                 raise differing_tokens(self._tokenizer, self._engine, rendered.text)
             found[number] = wanted
@@ -371,16 +373,13 @@ class FastTexts:
 
     def _is_unchanged(self, encoded: bytes) -> bool:
         """Tell whether the normalizer leaves a text unchanged; for byte-level BPE, the fast engine accepts only NFC."""
-        return not self._normalizes or encoded.isascii() or unicodedata.is_normalized("NFC", encoded.decode())
+        has_normalizer = self._document.get("normalizer") is not None
+        return not has_normalizer or encoded.isascii() or unicodedata.is_normalized("NFC", encoded.decode())
 
     @functools.cached_property
     def _document(self) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(self._tokenizer.content)
         return document
-
-    @functools.cached_property
-    def _normalizes(self) -> bool:
-        return self._document.get("normalizer") is not None
 
     @functools.cached_property
     def _lengths(self) -> NDArray[np.int32]:
@@ -394,14 +393,6 @@ class FastTexts:
         for token in added:
             lengths[token["id"]] = len(token["content"].encode())
         return lengths
-
-
-def encode_with_reference(tokenizer: ChatTokenizer, text: MarkedText) -> MaskedTokens:
-    """Tokenize a text with the reference, and mask the tokens without a trainable character by their offsets."""
-    encoded = tokenizer.encode(text.text)
-    spans = np.array([span for span in text.spans if span[0] < span[1]], np.int64).reshape(-1, 2)
-    begins, ends = encoded.offsets.T
-    return MaskedTokens(tokens=encoded.ids, mask=mask_from_spans(begins, ends, spans))
 
 
 def _places_of_spans(texts: Sequence[MarkedText], bases: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -99,7 +99,8 @@ def convert_to_pbin(
     """
     dataset = IndexedDataset(prefix)
     if reason := _why_not(dataset, flatten=flatten):
-        raise FormatError(f"{prefix}.idx: {reason}")
+        what, _, hint = reason.partition("; ")
+        raise FormatError(f"{prefix}.idx: {what}", hint=hint or None)
     token_bytes = dataset.dtype.itemsize if version.names_token_size else 4
     header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=dataset.num_tokens * token_bytes)
     _write_pbin(output, header, [documents_of(dataset)], seed)
@@ -257,7 +258,8 @@ def _pbin_documents(path: str, header: PbinHeader) -> Documents:
 def _lengths(parts: Sequence[Documents], seed: int | None) -> NDArray[np.int64]:
     """Return the number of tokens of each document, in output order."""
     if seed is not None:
-        return ShuffledDocuments(parts, seed).lengths()
+        shuffled = ShuffledDocuments(parts, seed)
+        return shuffled.lengths(0, shuffled.num_documents)
     return np.concatenate([np.empty(0, np.int64), *(own for part in parts for own in part.lengths())])
 
 

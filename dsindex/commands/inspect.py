@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from dsindex.chat.exports import read_export_manifest
 from dsindex.commands.findings import Excerpt, InspectResult
 from dsindex.commands.token_data import (
     file_sizes,
@@ -30,6 +29,7 @@ from dsindex.datasets.packed import PbinDocuments
 from dsindex.datasets.raw import RawLines
 from dsindex.datasets.samples import trace_samples
 from dsindex.errors import DsindexError, FormatError, InputError
+from dsindex.formats.manifest import read_export_manifest
 from dsindex.formats.mmididx import read_header
 from dsindex.megatron.cache import BLENDED_CLASS, descriptions_in, files_of, find_cache, read_description, split_of
 from dsindex.megatron.plan import parse_data_path

@@ -16,21 +16,19 @@ import numpy as np
 
 from dsindex.chat.exports import (
     COLUMNS,
-    EXPORT_MANIFEST,
     ExportFile,
-    ExportManifest,
     describe_packs,
     export_schema,
     lay_out_bridge_packs,
     make_rows,
     plan_files,
-    read_export_manifest,
 )
 from dsindex.commands.instruct_packs import read_published
 from dsindex.commands.instruct_shards import keys_of
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import one_per_block, open_masked, packing_prefix, read_layout
 from dsindex.errors import InputError, OutputError
+from dsindex.formats.manifest import EXPORT_MANIFEST, ExportManifest, read_export_manifest
 from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
 from dsindex.runtime.plan import make_plan

@@ -9,14 +9,14 @@ import numpy as np
 
 from dsindex.commands.convert import TYPE_OF_SIZE
 from dsindex.commands.results import MadeDataset, TextResult, outcome_fields
+from dsindex.datasets.documents import permute
 from dsindex.errors import TokenizerError
-from dsindex.formats.mmididx import LENGTH
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.options.common import work_folder_path
 from dsindex.runtime.dispatch import run_in_order
 from dsindex.runtime.executors import Call
 from dsindex.runtime.job import Output, open_job
-from dsindex.runtime.merge import answering_damage, read_sections
+from dsindex.runtime.merge import answering_damage, read_lengths
 from dsindex.runtime.plan import make_plan
 from dsindex.runtime.preflight import check_room, examine_sample
 from dsindex.runtime.shards import Shards
@@ -59,6 +59,8 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     settings = source.settings()
     settings["eod-token"] = settings.pop("append-eod")
     settings |= {"jq-pattern": config.jq_pattern, "pbin-era": config.pbin_era}
+    if config.shuffle_documents is not None:
+        settings["shuffle-documents"] = config.shuffle_documents
     plan = make_plan(settings, source.files)
     output = Output(
         prefix=absolute(config.output_prefix),
@@ -67,6 +69,7 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
         head=SourceFile(
             path=joined(work_folder_path(config), f"{SHARDS_FOLDER}/head"), size_bytes=version.header_bytes
         ),
+        seed=config.shuffle_documents,
     )
     uses_jq = selection.needs_jq
     with open_job(config, plan, [output], reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
@@ -74,7 +77,8 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
             for note in source.first_notes():
                 reporter.say(f"note: {note}")
             estimate = examine_sample(source, selection)
-            check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1)
+            is_shuffled = config.shuffle_documents is not None
+            check_room(config, estimate, itemsize=output.dtype.itemsize, num_keys=1, is_shuffled=is_shuffled)
             shared = ShardSettings(
                 tokenizer=source.tokenizer,
                 engine=source.engine,
@@ -88,7 +92,9 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
             shards = Shards(job, source, shared)
             shards.tokenize_and_merge()
             _add_ends(shards, output, version)
-            options = source.describe_options(jq_pattern=config.jq_pattern, pbin_era=config.pbin_era)
+            options = source.describe_options(
+                jq_pattern=config.jq_pattern, pbin_era=config.pbin_era, shuffle_documents=config.shuffle_documents
+            )
             shards.publish([{"token_dtype": np.dtype(f"u{token_bytes}").name, "options": options}])
     return PackResult(
         datasets=(MadeDataset.of(config.output, job.manifests[0].content),),
@@ -126,7 +132,7 @@ def _add_ends(shards: Shards, output: Output, version: PbinVersion) -> None:
     """Write the `.pbin` header and index to the work folder, and append the index to the output."""
     data_bytes = sum(segment.bin.size_bytes for segment in output.segments)
     header = PbinHeader(version=version, token_bytes=output.dtype.itemsize, data_bytes=data_bytes)
-    arguments = (output.segments, header, joined(shards.job.work_dir, SHARDS_FOLDER))
+    arguments = (output.segments, header, joined(shards.job.work_dir, SHARDS_FOLDER), output.seed)
     call = Call(name="pack-index", place=output.prefix, function=_write_ends, arguments=arguments)
     [tail] = run_in_order(shards.job.executor, [call])
     if isinstance(tail, Damaged):
@@ -137,15 +143,22 @@ def _add_ends(shards: Shards, output: Output, version: PbinVersion) -> None:
 
 
 @answering_damage
-def _write_ends(segments: Sequence[Segment], header: PbinHeader, folder: str) -> SourceFile:
+def _write_ends(segments: Sequence[Segment], header: PbinHeader, folder: str, seed: int | None) -> SourceFile:
     """Write the header, and the index from the lengths in the shards' `.idx` files; return the index file.
+
+    Args:
+        segments: The shards; each of their documents has one sequence.
+        header: The header.
+        folder: The folder of both files.
+        seed: Seed for a random order of the documents; None to keep their order.
 
     Raises:
         OutputError: If the work folder cannot be written.
     """
     replace_file(joined(folder, "head"), header.to_bytes())
-    path = joined(folder, "index")
-    lengths = (items for _, section, items in read_sections(segments) if section == "lengths")
+    path, lengths = joined(folder, "index"), read_lengths(segments)
+    if seed is not None:
+        lengths = lengths[permute(np.arange(len(lengths)), len(lengths), seed)]
     with open_output(path) as file:
-        write_pbin_index(file, header, np.concatenate([np.empty(0, LENGTH), *lengths]))
+        write_pbin_index(file, header, lengths)
     return SourceFile(path=path, size_bytes=file.size_bytes)

@@ -21,11 +21,12 @@ from dsindex.commands.findings import CACHE, SAME_AS, CheckResult, DatasetCounts
 from dsindex.commands.verify_caches import is_cache_of, list_caches, verify_cache
 from dsindex.datasets.decoding import load_recorded
 from dsindex.datasets.detect import DetectedDataset, detect_dataset
-from dsindex.datasets.documents import documents_of, open_documents
+from dsindex.datasets.documents import Documents, ShuffledDocuments, documents_of, open_documents, permute
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.lineage import find_document_origins, input_path
 from dsindex.datasets.packed import PbinDocuments
 from dsindex.errors import FormatError, InputError
+from dsindex.formats.dtypes import starts_of
 from dsindex.formats.manifest import manifest_path, read_manifest
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.formats.provenance import PROVENANCE_SUFFIX, ROWS_PER_GROUP, count_rows, provenance_path, read_rows
@@ -38,7 +39,7 @@ from dsindex.runtime.plan import cut_input, look_at_inputs, plan_shards
 from dsindex.runtime.tokenize import ShardSettings, tokenize_shard
 from dsindex.runtime.work_folder import write_marker
 from dsindex.store.local import DIGEST_BLOCK_BYTES, combine_digests
-from dsindex.store.read import digest_blocks, fingerprint_input, input_status, is_stored
+from dsindex.store.read import digest_blocks, fingerprint_input, input_status, is_stored, open_items
 from dsindex.store.urls import absolute
 from dsindex.text.blocks import Sample
 from dsindex.text.selection import open_pattern, open_selection
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.datasets.detect import DetectedDataset, KindName
-    from dsindex.datasets.documents import Documents
     from dsindex.formats.manifest import Manifest
     from dsindex.options.datasets import VerifyConfig
     from dsindex.runtime.executors import Executor
@@ -384,6 +384,8 @@ class SourceShards:
     detected: DetectedDataset
     settings: ShardSettings
     tasks: Sequence[ShardTask]
+    seed: int | None
+    """Seed of the random order of the documents; None if they are in the order of the inputs."""
 
     def choose(self, num_documents: int, *, share: float) -> tuple[str, list[tuple[Any, ...]]]:
         """Choose the shards to make again by a hash of their numbers, so that every run chooses the same ones.
@@ -394,10 +396,12 @@ class SourceShards:
         Raises:
             FormatError: If the provenance is damaged.
         """
-        firsts = [*_first_documents(provenance_path(self.detected.prefix), self.tasks), num_documents]
+        path, is_shuffled = provenance_path(self.detected.prefix), self.seed is not None
+        firsts = [*_first_documents(path, self.tasks, is_shuffled=is_shuffled), num_documents]
         order = sorted(range(len(self.tasks)), key=lambda number: xxhash.xxh3_64_intdigest(number.to_bytes(8, "big")))
         chosen = sorted(order[: max(1, -(-int(len(order) * share * 1e6) // 10**6))])
-        pieces = [(self.tasks[at], firsts[at], firsts[at + 1], self.detected, self.settings) for at in chosen]
+        shared = (self.detected, self.settings, self.seed)
+        pieces = [(self.tasks[at], firsts[at], firsts[at + 1], *shared) for at in chosen]
         return f"{len(chosen):,} of {len(self.tasks):,} shards", pieces
 
 
@@ -443,34 +447,50 @@ def open_source(detected: DetectedDataset, manifest: Manifest | None, config: Ve
             samples=(Sample(low=options.leave_out or 0.0, high=options.sample or 1.0),),
         ),
         tasks=tuple(plan_shards(_find_inputs(prefix, manifest, config.contact), shard_bytes=SHARD_BYTES)),
+        seed=options.shuffle_documents,
     )
 
 
 def compare_shard(
-    task: ShardTask, first: int, end: int, detected: DetectedDataset, settings: ShardSettings
+    task: ShardTask, first: int, end: int, detected: DetectedDataset, settings: ShardSettings, seed: int | None
 ) -> list[str]:
-    """Make a shard again and compare it with the documents [first, end) of a dataset."""
+    """Make a shard again and compare it with its documents in a dataset: [first, end) in the order of the inputs."""
     stored = open_documents(detected)
     with tempfile.TemporaryDirectory(prefix="dsindex-verify-") as folder:
         write_marker(folder)
         made = tokenize_shard(task, replace(settings, work_dir=folder)).keys[0]
         again = IndexedDataset(os.path.join(folder, made.bin.name).removesuffix(".bin"), check=False)
-        found = first_difference(stored.window(first, end - first), documents_of(again))
+        own = stored.window(first, end - first) if seed is None else _restored(stored, first, end, seed, folder)
+        found = first_difference(own, documents_of(again))
     if found is None:
         return []
     number, what = first + found[0], found[1]
+    if seed is not None and number < stored.num_documents:
+        number = int(permute(np.array(number), stored.num_documents, seed, inverse=True))
     line = _tell_line(detected, stored, number) or task.place
     where = f"{detected.path}: document {number:,} differs from its source, {line}"
     return [f"{where}: {what} in the dataset and made again; restore the files, or build the dataset again"]
 
 
-def _first_documents(provenance: str, tasks: Sequence[ShardTask]) -> list[int]:
-    """Return the number of rows of the provenance before each shard."""
+def _restored(stored: Documents, first: int, end: int, seed: int, folder: str) -> Documents:
+    """Copy documents of a shuffled dataset into a folder: [first, end) in the order of the inputs."""
+    in_order = ShuffledDocuments([stored], seed, inverse=True)
+    path, dtype = os.path.join(folder, "restored"), stored.tokens.dtype.newbyteorder("=")
+    with open(path, "wb") as file:
+        file.writelines(piece.astype(dtype, copy=False).data for piece in in_order.tokens(first, end))
+    return Documents.between(path, open_items(path, dtype), starts_of(in_order.lengths(first, end)))
+
+
+def _first_documents(provenance: str, tasks: Sequence[ShardTask], *, is_shuffled: bool) -> list[int]:
+    """Return the number of documents before each shard, in the order of the inputs."""
     begins = [(task.input, task.parts[0].begin) for task in tasks]
     counts = np.zeros(len(begins), np.int64)
     wanted = np.array([number for number, _ in begins], np.int64)
     for first in range(0, num_rows := count_rows(provenance), ROWS_PER_GROUP):
         inputs, offsets, _ = read_rows(provenance, first, min(first + ROWS_PER_GROUP, num_rows))
+        if is_shuffled:
+            order = np.lexsort((offsets, inputs))
+            inputs, offsets = inputs[order], offsets[order]
         low, high = np.searchsorted(inputs, wanted, "left"), np.searchsorted(inputs, wanted, "right")
         counts += low
         for place in np.flatnonzero(high > low).tolist():
@@ -486,7 +506,7 @@ def _selection_of(prefix: str, manifest: Manifest) -> Selection | None:
     """
     content, options = manifest.content, manifest.content.options
     if options.instruction is not None:
-        hint = "run the same command with another --output-prefix and compare the two with --same-as"
+        hint = "build it again under another name and compare: dsindex verify A --same-as B"
         raise InputError(f"{prefix}: instruction data cannot be compared with its source", hint=hint)
     if options.jq_pattern is not None:
         return open_pattern(options.jq_pattern)

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NoReturn, TypeAlias
 
-from dsindex.chat.exports import EXPORT_MANIFEST
 from dsindex.datasets.arguments import PBIN_SUFFIX
 from dsindex.errors import FormatError, InputError
 from dsindex.formats import PICKLE_START
+from dsindex.formats.manifest import EXPORT_MANIFEST
 from dsindex.formats.mmididx import refuse_foreign_index
 from dsindex.formats.pbin import read_pbin_header
 from dsindex.formats.pickled_pairs import raw_index_path

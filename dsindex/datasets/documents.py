@@ -38,6 +38,11 @@ class Documents:
     ends_of: Callable[[NDArray[np.integer[Any]]], NDArray[np.int64]]
     """Returns where documents end in `tokens`, given their numbers; 0 for -1, which ends before the first."""
 
+    @classmethod
+    def between(cls, path: str, tokens: Items, bounds: NDArray[np.int64]) -> Documents:
+        """Return the documents that end at `bounds[1:]`; the first bound is 0."""
+        return cls(path=path, tokens=tokens, num_documents=len(bounds) - 1, ends_of=lambda last: bounds[last + 1])
+
     def spans(self, documents: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """Return rows [first token, one past the last] of documents."""
         return np.stack([self.ends_of(documents - 1), self.ends_of(documents)], axis=1)
@@ -91,8 +96,7 @@ def open_documents(detected: DetectedDataset, *, check: bool = False) -> Documen
 def documents_of(dataset: IndexedDataset | PbinDocuments) -> Documents:
     """Return the documents of an open dataset."""
     if isinstance(dataset, PbinDocuments):
-        bounds, path, size = dataset.document_bounds, dataset.path, len(dataset)
-        return Documents(path=path, tokens=dataset.tokens, num_documents=size, ends_of=lambda last: bounds[last + 1])
+        return Documents.between(dataset.path, dataset.tokens, dataset.document_bounds)
     tokens, _, pointers, shift = dataset.token_columns()
     boundaries, num_sequences = dataset.document_indices, len(dataset)
 
@@ -124,13 +128,14 @@ PIECE_TOKENS = 1 << 22
 """Most tokens of a piece."""
 
 
-def permute(numbers: NDArray[np.integer[Any]], count: int, seed: int) -> NDArray[np.int64]:
-    """Return the images of numbers under a pseudorandom permutation of range(count).
+def permute(numbers: NDArray[np.integer[Any]], count: int, seed: int, *, inverse: bool = False) -> NDArray[np.int64]:
+    """Return the images of numbers under a pseudorandom permutation of range(count), or under its inverse.
 
     Args:
         numbers: From 0 to count - 1, in any shape.
-        count: At least 1.
+        count: More than any of the numbers.
         seed: From 0 to 2**64 - 1.
+        inverse: Whether to return the numbers whose images these are.
 
     >>> permute(np.arange(8), 8, seed=1234)
     array([0, 6, 7, 3, 2, 1, 4, 5])
@@ -141,8 +146,11 @@ def permute(numbers: NDArray[np.integer[Any]], count: int, seed: int) -> NDArray
     outside = np.ones(images.shape, np.bool_)
     while outside.any():  # an image beyond the range is mapped again, until it is inside
         left, right = images[outside] >> half, images[outside] & mask
-        for number in range(ROUNDS):
-            left, right = right, left ^ (splitmix64(right, seed, number) & mask)
+        for number in range(ROUNDS)[:: -1 if inverse else 1]:
+            if inverse:
+                left, right = right ^ (splitmix64(left, seed, number) & mask), left
+            else:
+                left, right = right, left ^ (splitmix64(right, seed, number) & mask)
         images[outside] = left << half | right
         outside = images >= np.uint64(count)
     return images.astype(np.int64)
@@ -163,6 +171,8 @@ class ShuffledDocuments:
 
     parts: Sequence[Documents]
     seed: int
+    inverse: bool = False
+    """Whether the random order is undone."""
 
     @property
     def num_documents(self) -> int:
@@ -172,13 +182,13 @@ class ShuffledDocuments:
     def sources(self, begin: int, end: int) -> NDArray[np.int64]:
         """Return rows [dataset, number of the document in it] of the documents [begin, end)."""
         starts = np.array([0, *accumulate(part.num_documents for part in self.parts)])
-        numbers = permute(np.arange(begin, end), self.num_documents, self.seed)
+        numbers = permute(np.arange(begin, end), self.num_documents, self.seed, inverse=self.inverse)
         places = np.searchsorted(starts, numbers, side="right") - 1
         return np.stack([places, numbers - starts[places]], axis=1)
 
-    def lengths(self) -> NDArray[np.int64]:
-        """Return the number of tokens of each document, in the random order."""
-        blocks = [spans[:, 2] - spans[:, 1] for spans in self._blocks(0, self.num_documents)]
+    def lengths(self, begin: int, end: int) -> NDArray[np.int64]:
+        """Return the number of tokens of each of the documents [begin, end)."""
+        blocks = [spans[:, 2] - spans[:, 1] for spans in self._blocks(begin, end)]
         return np.concatenate(blocks) if blocks else np.empty(0, np.int64)
 
     def tokens(self, begin: int, end: int) -> Iterator[NDArray[Any]]:

@@ -8,6 +8,7 @@ apply to a job are absent from its manifest.
 from __future__ import annotations
 
 import contextlib
+import os
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,7 @@ from msgspec import Meta, Struct
 
 from dsindex.errors import FormatError, MissingObjectError
 from dsindex.store.json_text import decode_json, encode_json
-from dsindex.store.local import StoredFile  # noqa: TC001 - msgspec reads the annotations
+from dsindex.store.local import StoredFile, open_file
 from dsindex.store.protocol import find
 from dsindex.store.read import open_readable
 
@@ -102,6 +103,8 @@ class RecordedOptions(_Part, frozen=True, kw_only=True):
     token_ids: str | None = None
     jq_pattern: str | None = None
     pbin_era: Literal["spec", "2024-01-30", "2024-04", "current"] | None = None
+    shuffle_documents: Count | None = None
+    """Seed of the random order of the documents; absent if they are in the order of the inputs."""
     append_eod: bool = False
     empty_documents: Literal["eod"] | None = None
     """Is "eod" if a document without tokens holds EOD alone; absent if such a document stays empty."""
@@ -286,3 +289,43 @@ def files_have_recorded_sizes(prefix: str, manifest: Manifest) -> bool:
     """Whether the published files exist with their recorded sizes; only `dsindex verify` checks their content."""
     found = ((find(f"{prefix}.{suffix}"), file) for suffix, file in manifest.content.digests.items())
     return all(status is not None and status.size_bytes == file.size_bytes for status, file in found)
+
+
+EXPORT_MANIFEST = "export.manifest.json"
+"""Name of the manifest in the folder of an export for other trainers."""
+_LARGEST_EXPORT_MANIFEST_BYTES = 1 << 26
+
+
+class ExportManifest(Struct, frozen=True, kw_only=True):
+    """The manifest of an export. It depends only on the datasets, the options and the versions of the writers."""
+
+    format: Literal["dsindex export 3"] = "dsindex export 3"
+    kind: str
+    plan: dict[str, Any]
+    """Datasets and options; `sources` maps the name of each dataset, without its prefix, to its digests."""
+    tokenizer: dict[str, Any]
+    writer: str
+    """Library and version that wrote the Parquet files; another version may write different bytes."""
+    splits: dict[str, dict[str, int]]
+    """Split → its numbers of rows, sequences, tokens, trainable tokens, and targets. Targets are the trainable tokens
+    that a trainer predicts: all except the first token of a sequence."""
+    digests: dict[str, StoredFile]
+
+
+def read_export_manifest(folder: str) -> ExportManifest | None:
+    """Read the manifest of an export's folder; return None if the folder has no manifest.
+
+    Raises:
+        FormatError: If the manifest cannot be read, or names a file outside the folder.
+    """
+    path = os.path.join(folder, EXPORT_MANIFEST)
+    try:
+        with open_file(path) as file:
+            manifest = msgspec.json.decode(file.read(_LARGEST_EXPORT_MANIFEST_BYTES), type=ExportManifest)
+        if any(os.path.basename(name) != name for name in manifest.digests):
+            raise ValueError("it names files outside of its folder")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: not a valid manifest of an export ({error})", hint="export again") from error
+    return manifest

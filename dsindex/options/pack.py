@@ -40,15 +40,14 @@ class PackConfig(TextConfig):
     """jq expression for the text of a record; anything but a single key runs jq, which is slower (default: .text)."""
     pbin_era: PbinEra = option(default="current")
     """Version of the .pbin to write (default: current)."""
+    shuffle_documents: int | None = option("SEED", default=None)
+    """Write the documents in a random order, for readers that keep the order."""
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Derive the prefix of the other files from the name of the `.pbin`."""
         if "output_prefix" in values:
             raise UsageError("there is no option 'output_prefix'", hint="use --output FILE.pbin")
-        if "shuffle_documents" in values:
-            hint = "pack it, then: dsindex convert FILE.pbin OTHER.pbin --shuffle-documents SEED"
-            raise UsageError("--shuffle-documents: text is packed in the order of its inputs", hint=hint)
         return {**values, "output_prefix": str(values.get("output") or "out").removesuffix(PBIN_SUFFIX)}
 
 
@@ -70,5 +69,3 @@ class PackFlags(PackConfig):
 
     merge: Paths = option("FILE.pbin", default=(), group="input and output")
     """Join these files instead of packing text."""
-    shuffle_documents: int | None = option("SEED", default=None, group="input and output", needs=("merge",))
-    """Write the documents of all files in a random order, for readers that keep the order."""

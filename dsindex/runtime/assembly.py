@@ -2,7 +2,7 @@
 
 On a local disk, a token file is merged in byte ranges, each as soon as its shards are recorded, so most ranges are
 merged while other shards are still being made. A shard's tokens are deleted once the ranges that need them are recorded
-and synced. In a bucket, and for all other files, one task writes the whole file.
+and synced. In a bucket, for documents in a random order, and for all other files, one task writes the whole file.
 
 What an earlier run of the same plan recorded is checked first: a range or file that differs from its record is written
 again. If a worker finds a damaged shard, the shard is made again, and then the ranges or files that needed it.
@@ -25,6 +25,7 @@ from dsindex.runtime.merge import (
     make_provenance,
     make_quarantine,
     merge_range,
+    merge_shuffled,
     merge_whole,
 )
 from dsindex.runtime.publish import begin_in_bucket
@@ -75,7 +76,7 @@ class Assembly:
 
     def range_calls(self, output: Output, numbers: Iterable[int]) -> Iterator[tuple[Key, Call]]:
         """Yield the calls that merge ranges of an output on a disk, skipping merged ranges."""
-        for number in () if output.in_bucket else numbers:
+        for number in numbers if output.by_ranges else ():
             if number not in self._merged(output):
                 yield self._call(output, number)
 
@@ -87,14 +88,16 @@ class Assembly:
             name = f"merge[{output.name}.{output.token_suffix}:{what:05d}]"
             place = f"{task.output}, bytes {task.begin} to {task.begin + task.size_bytes}"
             return (output, what), Call(name=name, place=place, function=merge_range, arguments=(task,))
-        functions: dict[str, tuple[Any, Any]] = {
-            output.token_suffix: (merge_whole, output.sources),
-            PROVENANCE_SUFFIX: (make_provenance, output.segments),
+        merge_tokens = (merge_whole, output.sources)
+        shuffle_tokens = (merge_shuffled, output.sources, output.segments, output.seed)
+        functions: dict[str, tuple[Any, ...]] = {
+            output.token_suffix: merge_tokens if output.seed is None else shuffle_tokens,
+            PROVENANCE_SUFFIX: (make_provenance, output.segments, output.seed),
             QUARANTINE_SUFFIX: (make_quarantine, [segment for segment in output.segments if segment.quarantine]),
             "idx": (make_index, output.segments),
         }
-        function, sources = functions[what]
-        name, arguments = f"{what.partition('.')[0]}[{output.name}]", (sources, output.partial(what))
+        function, sources, *others = functions[what]
+        name, arguments = f"{what.partition('.')[0]}[{output.name}]", (sources, output.partial(what), *others)
         return (output, what), Call(name=name, place=output.final(what), function=function, arguments=arguments)
 
     def run(self, calls: Calls, first: Calls = ()) -> None:
@@ -160,9 +163,9 @@ class Assembly:
         outputs = self.job.outputs
         work, last = list[Work](), list[Work]()
         for output in outputs:
-            if not output.in_bucket:
+            if output.by_ranges:
                 work += [(output, number) for number in output.ranges if number not in self._merged(output)]
-            whole = [suffix for suffix in output.suffixes if output.in_bucket or suffix != output.token_suffix]
+            whole = [suffix for suffix in output.suffixes if suffix != output.token_suffix or not output.by_ranges]
             missing = [suffix for suffix in whole if suffix not in self._merged(output)]
             if output.in_bucket and output.suffixes[-1] in missing:
                 last.insert(0, (output, missing.pop()))
@@ -183,7 +186,7 @@ class Assembly:
         """Return an output's files by suffix, sorted as in manifests; a local token file comes from its ranges."""
         lines = self._merged(output).values()
         files = {line.file.name: line.file for line in lines if isinstance(line, FileComplete)}
-        if not output.in_bucket:
+        if output.by_ranges:
             files[output.token_suffix] = self._token_file(output)
         return {suffix: files[suffix] for suffix in sorted(output.suffixes)}
 

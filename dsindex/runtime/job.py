@@ -105,6 +105,8 @@ class Output:
     """Whether it has a value for each token of another output, which keeps the provenance and bad records of both."""
     head: SourceFile | None = None
     """Header of a `.pbin`, written after all tokens are known; None for a `.bin` with an `.idx`."""
+    seed: int | None = None
+    """Seed for a random order of the documents of a `.pbin`; None to keep their order."""
     list_path: str | None = None
     """File that lists this and other datasets; published with this one, after the other datasets are complete."""
     segments: list[Segment] = field(init=False, default_factory=list)
@@ -129,6 +131,11 @@ class Output:
     def in_bucket(self) -> bool:
         """Whether its files are objects in a bucket."""
         return self.artifact.in_bucket
+
+    @property
+    def by_ranges(self) -> bool:
+        """Whether its token file is merged in ranges; otherwise one task writes the whole file."""
+        return not self.in_bucket and self.seed is None
 
     @property
     def all_suffixes(self) -> tuple[str, ...]:
@@ -433,7 +440,7 @@ def _take_over(job: Job) -> None:
     if journal.has_work and began.output_prefix != prefix and (settings or inputs):
         raise PlanError(
             f"{job.work_dir}: this work folder belongs to another build, of {began.output_prefix}",
-            hint=f"choose another --work-dir, or give that build up: rm -r {job.work_dir}",
+            hint="choose another --work-dir, or remove this folder to give that build up",
         )
     if settings and journal.has_work and not job.config.replace:
         raise PlanError(

@@ -10,8 +10,10 @@ a result (`Damaged`), not as an error, because the driver can have the shard mad
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import mmap
 import os
 import tempfile
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
@@ -19,9 +21,11 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 import numpy as np
 import xxhash
 
+from dsindex.datasets.documents import Documents, ShuffledDocuments, permute
 from dsindex.errors import InputError
-from dsindex.formats.mmididx import SECTIONS, IndexBuilder, check_index, read_index
-from dsindex.formats.provenance import PROVENANCE_SUFFIX, ROW, write_provenance
+from dsindex.formats.dtypes import starts_of
+from dsindex.formats.mmididx import LENGTH, SECTIONS, IndexBuilder, check_index, read_index
+from dsindex.formats.provenance import PROVENANCE_SUFFIX, ROW, ROWS_PER_GROUP, write_provenance
 from dsindex.formats.quarantine import QUARANTINE_SUFFIX, write_quarantine
 from dsindex.runtime.tasks import Damaged
 from dsindex.runtime.tokenize import BLOCK_BYTES
@@ -32,13 +36,13 @@ from dsindex.store.protocol import find, open_output
 from dsindex.store.read import Extent, digest_blocks, digest_file, open_in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from dsindex.runtime.tasks import MergeRange, Segment, SourceFile
     from dsindex.runtime.work_folder import FileComplete
-    from dsindex.store.local import StoredFile
+    from dsindex.store.local import Bytes, StoredFile
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -120,6 +124,49 @@ def merge_whole(files: Sequence[SourceFile], path: str) -> StoredFile:
     return out.as_stored(path.rpartition(".")[2])
 
 
+@answering_damage
+def merge_shuffled(files: Sequence[SourceFile], path: str, segments: Sequence[Segment], seed: int) -> StoredFile:
+    """Write a `.pbin` with its documents in a random order; it appears complete or not at all.
+
+    Args:
+        files: Its header, the tokens of each segment, and its index, which has the random order already.
+        path: The `.pbin`.
+        segments: The segments, whose documents have one sequence each.
+        seed: Seed of the order.
+
+    Raises:
+        InputError, OutputError: As `merge_range`.
+    """
+    head, *tokens, index = map(_whole, files)
+    dtype, bounds = np.dtype(f"u{segments[0].header.dtype.itemsize}"), starts_of(read_lengths(segments))
+    with (
+        _spooled((chunk for _, chunk in _read_pieces(tokens)), path) as spool,
+        open_output(path, size_bytes=sum(file.size_bytes for file in files)) as out,
+    ):
+        documents = Documents.between(path, np.frombuffer(spool, dtype), bounds)
+        for _, chunk in _read_pieces([head]):
+            out.write(chunk)
+        for piece in ShuffledDocuments([documents], seed).tokens(0, documents.num_documents):
+            out.write(piece.view(np.uint8).data)
+        for _, chunk in _read_pieces([index]):
+            out.write(chunk)
+    return out.as_stored("pbin")
+
+
+@contextlib.contextmanager
+def _spooled(chunks: Iterable[Bytes], path: str) -> Iterator[mmap.mmap | bytes]:
+    """Hold bytes of the file at `path` in an unnamed temporary file, to read them in any order."""
+    with writing(path), tempfile.TemporaryFile(dir=_temporary_folder(path)) as file:
+        for chunk in chunks:
+            file.write(chunk)
+        file.flush()
+        yield mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.tell() else b""
+
+
+def _temporary_folder(path: str) -> str:
+    return tempfile.gettempdir() if holds_writes(path) else os.path.dirname(path)
+
+
 def _whole(file: SourceFile) -> tuple[SourceFile, int, int]:
     return file, 0, file.size_bytes
 
@@ -184,9 +231,8 @@ def make_index(segments: Sequence[Segment], path: str) -> StoredFile:
     Raises:
         OutputError: If it cannot be written.
     """
-    folder = tempfile.gettempdir() if holds_writes(path) else os.path.dirname(path)
     with open_output(path) as file, writing(path):
-        builder = IndexBuilder(segments[0].header.dtype, folder=folder)
+        builder = IndexBuilder(segments[0].header.dtype, folder=_temporary_folder(path))
         try:
             first_sequences = np.cumsum([0, *(segment.header.num_sequences for segment in segments)])
             for number, section, items in read_sections(segments):
@@ -195,6 +241,12 @@ def make_index(segments: Sequence[Segment], path: str) -> StoredFile:
         finally:
             builder.close()
     return file.as_stored("idx")
+
+
+def read_lengths(segments: Sequence[Segment]) -> NDArray[np.int32]:
+    """Return the tokens of each sequence, shape [sequences]."""
+    lengths = (items for _, section, items in read_sections(segments) if section == "lengths")
+    return np.concatenate([np.empty(0, LENGTH), *lengths])
 
 
 def read_sections(segments: Sequence[Segment]) -> Iterator[tuple[int, str, NDArray[Any]]]:
@@ -231,8 +283,8 @@ def read_sections(segments: Sequence[Segment]) -> Iterator[tuple[int, str, NDArr
 
 
 @answering_damage
-def make_provenance(segments: Sequence[Segment], path: str) -> StoredFile:
-    """Write the merged provenance; the file appears complete or not at all."""
+def make_provenance(segments: Sequence[Segment], path: str, seed: int | None) -> StoredFile:
+    """Write the merged provenance, in a random order if there is a seed; it appears complete or not at all."""
 
     def read() -> Iterator[NDArray[np.void]]:
         for segment, data in _read_rows(segments, "provenance", lambda data: len(data) // ROW.itemsize * ROW.itemsize):
@@ -241,8 +293,16 @@ def make_provenance(segments: Sequence[Segment], path: str) -> StoredFile:
             rows["line"] += segment.line
             yield rows
 
+    def read_shuffled(rows: NDArray[np.void], seed: int) -> Iterator[NDArray[np.void]]:
+        for begin in range(0, len(rows), ROWS_PER_GROUP):
+            yield rows[permute(np.arange(begin, min(begin + ROWS_PER_GROUP, len(rows))), len(rows), seed)]
+
     with open_output(path) as file:
-        write_provenance(file, read())
+        if seed is None:
+            write_provenance(file, read())
+        else:
+            with _spooled((rows.view(np.uint8).data for rows in read()), path) as spool:
+                write_provenance(file, read_shuffled(np.frombuffer(spool, ROW), seed))
     return file.as_stored(PROVENANCE_SUFFIX)
 
 

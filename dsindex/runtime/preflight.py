@@ -249,7 +249,9 @@ def examine_sample(
 # Disk space.
 
 
-def check_room(config: WorkConfig, estimate: Estimate, *, itemsize: int, num_keys: int) -> None:
+def check_room(
+    config: WorkConfig, estimate: Estimate, *, itemsize: int, num_keys: int, is_shuffled: bool = False
+) -> None:
     """Refuse a job whose shards and output would not fit on disk, unless an earlier run began it.
 
     Args:
@@ -257,6 +259,7 @@ def check_room(config: WorkConfig, estimate: Estimate, *, itemsize: int, num_key
         estimate: Its estimated size.
         itemsize: Bytes per token on disk.
         num_keys: Number of keys, each of which makes a dataset.
+        is_shuffled: Whether documents are shuffled, from a temporary file with all tokens.
 
     Raises:
         OutputError: If space is short, naming the folder and the needed and free space.
@@ -266,8 +269,9 @@ def check_room(config: WorkConfig, estimate: Estimate, *, itemsize: int, num_key
         return
     output = int(estimate.tokens * itemsize + estimate.documents * num_keys * IDX_BYTES)
     shards = output + int(estimate.documents * PROVENANCE_BYTES)
-    if not (config.keep_shards or holds_writes(output_folder)):
+    if not (config.keep_shards or holds_writes(output_folder) or is_shuffled):
         shards = int(LATE_SHARE * shards)
+    output *= 2 if is_shuffled else 1
     require_room({output_folder: output, work_dir: shards}, what="shards and output")
 
 
@@ -286,4 +290,4 @@ def require_room(needs: Mapping[str, int], *, what: str) -> None:
         needed = sum(needs[each] for each in disks if disks[each] == disk)
         if needed > (free := free_bytes(folder)):
             sizes = f"about {format_size(needed)} are needed for {what}, {format_size(free)} are free"
-            raise OutputError(f"{folder}: {sizes}", hint="make room, or choose another --output-prefix or --work-dir")
+            raise OutputError(f"{folder}: {sizes}", hint="make room, or move the output or --work-dir elsewhere")

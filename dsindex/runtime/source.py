@@ -20,8 +20,8 @@ from dsindex.runtime.plan import (
     look_at_inputs,
     plan_shards,
 )
-from dsindex.runtime.work_folder import INPUTS_FOLDER, hold_work_folder, is_marked, read_shard_size
-from dsindex.store.local import holds_writes, make_folder
+from dsindex.runtime.work_folder import STDIN_FILE, hold_work_folder, read_shard_size
+from dsindex.store.local import holds_writes
 from dsindex.store.protocol import find, open_output, store_of
 from dsindex.store.read import digest_file
 from dsindex.store.urls import joined
@@ -202,7 +202,7 @@ def open_source(
     engine = choose_engine(tokenizer, config.engine, add_special_tokens=special)
     eod_id = require_eod(tokenizer) if append_eod else None
     work_dir = work_folder_path(config)
-    stored = joined(work_dir, f"{INPUTS_FOLDER}/stdin")
+    stored = joined(work_dir, STDIN_FILE)
     paths = find_paths(
         config.input,
         lists=config.input_list,
@@ -248,15 +248,13 @@ def _store_standard_input(work_dir: str, path: str, *, say: Callable[[str], None
         PlanError: If the folder belongs to another program or another driver.
         OutputError: If it cannot be stored.
     """
-    kept, folder = find(path) if is_marked(work_dir) else None, os.path.dirname(path)
+    kept = find(path)
     try:
         stream = piped_input()
         with hold_work_folder(work_dir):
             say("reading standard input to its end, into the work folder")
-            if not holds_writes(path):
-                make_folder(folder)
-                left = (each.path for each in store_of(folder).list(folder) if each.path != path)
-                store_of(folder).delete(left)  # leftovers of a killed driver
+            left = (each.path for each in store_of(path).list(work_dir) if each.path.startswith(f"{path}."))
+            store_of(path).delete(left)  # leftovers of a killed driver
             with open_output(path) as file:
                 while chunk := stream.read1(_READ_BYTES):  # Ctrl-C takes effect between reads
                     file.write(chunk)

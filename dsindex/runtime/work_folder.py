@@ -3,7 +3,7 @@
 dsindex-work-folder.json   the marker; a folder without it must be empty
 owner.json                 the lock of the driver that works here
 journal.jsonl              completed work; in a bucket journal/00000001.jsonl and so on
-inputs/stdin               standard input, if the job reads it
+dsindex-stdin              standard input, if the job reads it
 shard-size.txt             the smallest shard size that was chosen when the work began
 shards/                    files of attempts, each under a unique name
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -41,7 +40,7 @@ MARKER_FILE = "dsindex-work-folder.json"
 MARKER = b'{"format":"dsindex work folder 4","note":"made and removed by dsindex"}\n'
 LOCK_FILE = "owner.json"
 SHARDS_FOLDER = "shards"
-INPUTS_FOLDER = "inputs"
+STDIN_FILE = "dsindex-stdin"
 SHARD_SIZE_FILE = "shard-size.txt"
 _WORK = (SHARDS_FOLDER, SHARD_SIZE_FILE, JOURNAL_FILE, JOURNAL_FOLDER)
 
@@ -73,15 +72,11 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
         PlanError: If the folder belongs to another program or version, or another driver works there.
         OutputError: If it cannot be created.
     """
-    # A foreign file in place of the lock is refused when the lock is taken. If a disk damaged the marker, a line of
-    # the journal (with its digest) proves the same; before the journal, only standard input can be in the folder.
-    own: tuple[str, ...] = (LOCK_FILE, f"{MARKER_FILE}.")
-    found = store_of(path).read(joined(path, MARKER_FILE))
-    if found is not None and (b"dsindex" in found[0] or MARKER.startswith(found[0])):
-        own = (LOCK_FILE, MARKER_FILE, f"{INPUTS_FOLDER}/")
+    # A foreign file in place of the lock is refused when the lock is taken. If the marker was damaged or lost, a line
+    # of the journal (with its digest) proves the same; before the journal, the names of all files do.
     if (
         not is_marked(path)
-        and (foreign := [name for name in _files(path) if not name.startswith(own)])
+        and (foreign := [name for name in _files(path) if not name.startswith((LOCK_FILE, "dsindex-"))])
         and next(open_log(path).read(), None) is None
     ):
         hint = "choose another --work-dir, or remove it if an earlier version of dsindex made it"
@@ -120,13 +115,13 @@ def remove_work(path: str) -> None:
 def remove_unused(path: str, used: Iterable[str]) -> None:
     """Remove temporary files, and shards' files except the used ones, which are named relative to the work folder."""
     removable = {name for name in _files(path) if name.startswith(f"{SHARDS_FOLDER}/") or name.endswith(".tmp")}
-    _delete(path, removable.difference(used))
+    store_of(path).delete(joined(path, name) for name in removable.difference(used))
 
 
 def remove_work_folder(path: str) -> None:
     """Remove everything that jobs wrote in their folder, except the held lock; the marker goes last."""
-    _remove(path, (*_WORK, INPUTS_FOLDER, f"{MARKER_FILE}."))
-    _delete(path, [MARKER_FILE])
+    _remove(path, (*_WORK, STDIN_FILE, f"{MARKER_FILE}."))
+    store_of(path).delete([joined(path, MARKER_FILE)])
     remove_work(path)  # files of a worker that had checked the marker before it was removed
 
 
@@ -138,21 +133,9 @@ def _files(path: str) -> list[str]:
 def _remove(path: str, beginnings: tuple[str, ...]) -> None:
     """Remove files; the journal goes last, since it proves that the folder belongs to dsindex."""
     names = [name for name in _files(path) if name.startswith(beginnings)]
-    _delete(path, [name for name in names if not name.startswith("journal")])
-    _delete(path, [name for name in names if name.startswith("journal")])
+    for is_journal in (False, True):
+        store_of(path).delete(joined(path, name) for name in names if name.startswith("journal") == is_journal)
     _remove_empty(path)
-
-
-def _delete(path: str, names: Iterable[str]) -> None:
-    """Delete files of a folder in parallel, since each deletion waits for the file system."""
-    paths = [joined(path, name) for name in names]
-    batches = [paths[begin : begin + _DELETED_AT_ONCE] for begin in range(0, len(paths), _DELETED_AT_ONCE)]
-    with ThreadPoolExecutor(max(1, min(_DELETING_THREADS, len(batches))), thread_name_prefix="dsindex-delete") as pool:
-        list(pool.map(store_of(path).delete, batches))
-
-
-_DELETED_AT_ONCE = 256
-_DELETING_THREADS = 16
 
 
 def _remove_empty(path: str) -> None:

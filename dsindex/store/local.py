@@ -18,6 +18,7 @@ import stat
 import sys
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -513,6 +514,10 @@ def holds_writes(folder: str) -> bool:
     return is_url(folder)
 
 
+_MANY_FILES = 256
+_REMOVING_THREADS = 16
+
+
 class LocalStore:
     """The local file systems."""
 
@@ -555,16 +560,25 @@ class LocalStore:
         return by_path(found)
 
     def delete(self, paths: Iterable[str]) -> Sequence[str]:
-        """Remove files; return those that cannot be removed."""
-        left = []
-        for path in paths:
-            try:
-                retried(functools.partial(os.unlink, path))
-            except FileNotFoundError:
-                continue
-            except OSError:
-                left.append(path)
-        return left
+        """Remove files; return those that cannot be removed. Many are removed in threads, since each call waits."""
+
+        def remove(some: Sequence[str]) -> list[str]:
+            left = []
+            for path in some:
+                try:
+                    retried(functools.partial(os.unlink, path))
+                except FileNotFoundError:
+                    continue
+                except OSError:
+                    left.append(path)
+            return left
+
+        wanted = list(paths)
+        if len(wanted) < _MANY_FILES:
+            return remove(wanted)
+        with ThreadPoolExecutor(_REMOVING_THREADS, thread_name_prefix="dsindex-remove") as pool:
+            parts = (wanted[first::_REMOVING_THREADS] for first in range(_REMOVING_THREADS))
+            return [path for left in pool.map(remove, parts) for path in left]
 
     def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - for objects
         """Open a file for writing; it appears complete and synced, or not at all."""

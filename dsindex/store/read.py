@@ -165,7 +165,7 @@ def open_items(path: str, dtype: np.dtype[Any], *, offset: int = 0, count: int |
 
 FINGERPRINT_SAMPLES = 16
 FINGERPRINT_SAMPLE_BYTES = 16 << 10
-SPOOLED = "/inputs/stdin"
+SPOOLED = "/dsindex-stdin"
 """Suffix of a work folder's copy of standard input. Its fingerprint always comes from its bytes, never from an ETag."""
 
 

@@ -319,7 +319,7 @@ def _check_columns(path: str, schema: pa.Schema, columns: Columns | None, compar
             what = got or f"its type is {kind}, not strings or lists of strings"
             raise InputError(
                 f"{path}: column {name!r}: {what}",
-                hint=f"choose with --json-keys from the columns {shown[: 4 * _SHOWN_CHARACTERS]}{more}",
+                hint=f"choose from the columns {shown[: 4 * _SHOWN_CHARACTERS]}{more}",
             )
 
 

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.chat import exports as row_plans
-from dsindex.chat.exports import EXPORT_MANIFEST
 from dsindex.cli.main import main
 from dsindex.commands import instruct
 from dsindex.commands import instruct_exports as exports
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import OutputError
+from dsindex.formats.manifest import EXPORT_MANIFEST
 from tests.commands.instruct import instruct_jobs
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN

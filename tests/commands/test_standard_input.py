@@ -14,7 +14,7 @@ TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 TEXT = b"".join(LINES[:60])
 OTHER = b"".join(LINES[60:90])
-STORED = Path("out/x.build/inputs/stdin")
+STORED = Path("out/x.build/dsindex-stdin")
 WORDS = ("build", "--input", "-", *TOKENIZER, "--output-prefix", "out/x", "--shard-size", "4KiB")
 
 
@@ -44,7 +44,7 @@ def test_bytes_are_those_of_a_file_and_nothing_is_left(pipe):
         manifest = files.pop("x_text_document.manifest.json").replace(b'"path": "in.jsonl"', b'"path": "-"')
         files["content"] = manifest
     assert got == expected
-    assert not STORED.parent.parent.exists()
+    assert not STORED.parent.exists()
 
 
 @pytest.mark.parametrize(("again", "text", "says"), [
@@ -61,7 +61,7 @@ def test_interrupted_build_continues_with_what_is_piped_now(again, text, says, p
     pipe(again)
     assert says in cli(WORDS).err
     assert published(Path("out")) == published(Path("whole"))
-    assert not STORED.parent.parent.exists()
+    assert not STORED.parent.exists()
 
 
 def test_stored_input_that_was_damaged_is_not_used(pipe, monkeypatch, cli):
@@ -71,6 +71,17 @@ def test_stored_input_that_was_damaged_is_not_used(pipe, monkeypatch, cli):
     pipe(b"")
     assert "what an interrupted run stored is damaged" in cli(WORDS, 1).err
     assert not list(Path("out").glob("x_text*"))
+
+
+@pytest.mark.parametrize("marker", [None, b"", b"another"])
+def test_marker_may_be_damaged_when_only_standard_input_is_stored(marker, pipe, cli):
+    STORED.parent.mkdir(parents=True)
+    STORED.write_bytes(OTHER)
+    if marker is not None:
+        STORED.with_name("dsindex-work-folder.json").write_bytes(marker)
+    pipe(TEXT)
+    cli(WORDS)
+    assert not STORED.parent.exists()
 
 
 @pytest.mark.parametrize(("words", "message", "code"), [

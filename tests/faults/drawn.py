@@ -133,7 +133,7 @@ OF_TEXT = (
 OPTIONS = {
     "build": (*OF_RECORDS, *OF_TEXT, (("--where", ".title != null"), 0.2), (("--hold-out", "30%"), 0.2)),
     "build with index": (*OF_RECORDS, *OF_TEXT, (("--where", ".title | length > 0"), 0.2), (("--join", "\\n"), 0.2)),
-    "pack": OF_RECORDS,
+    "pack": (*OF_RECORDS, (("--shuffle-documents", "7"), 0.5)),
     "instruct": (
         *OF_RECORDS,
         (("--seq-length", "768", "--export", "parquet"), 0.3),
@@ -141,7 +141,8 @@ OPTIONS = {
         (("--seq-length", "768"), 0.3),
         (("--split", "8,1,1"), 0.2),
     ),
-    "convert": ((("--flatten",), 0.3),),
+    "pack --merge": ((("--shuffle-documents", "7"), 0.3),),
+    "convert": ((("--flatten",), 0.3), (("--shuffle-documents", "7"), 0.3)),
     "index": (
         (("--document-order", "packed"), 0.3),
         (("--continue-from", "IN/cache", "--consumed-samples", "100", "--global-batch-size", "10"), 0.3),
@@ -150,7 +151,7 @@ OPTIONS = {
 """Groups of words of each command, and how often they are taken."""
 OTHERS = dict.fromkeys(SHARDING, ("fewer inputs", "without --replace", "changed input", "nothing piped", "shard size"))
 OTHERS["build"] += ("--append-eod", "records", "prefix")
-OTHERS["pack"] += ("prefix",)
+OTHERS["pack"] += ("prefix", "order")
 OTHERS["instruct"] += ("records",)
 OTHERS["merge"] = ("fewer inputs", "without --replace", "prefix")
 """What the other run of a command has of its own: its files have the same names, or its work folder."""

@@ -54,7 +54,7 @@ LEFT = [  # a file, the share of calls after which it is there, whether of those
     ("-lock", 0.3, False, {"zeros"}),
     ("journal", 0.6, False, {"digits", "flips", "truncate"}),
     ("shard-size.txt", 0.4, False, {"digits"}),
-    ("inputs/stdin", 0.3, False, {"flip"}),
+    ("stdin", 0.3, False, {"flip"}),
     ("/shards/", 0.5, False, {"flips", "remove"}),
     (r"\.bin\..*partial", 0.7, False, {"flips", "lengthen", "remove"}),
     (r"\.idx\..*partial", 0.42, True, {"flip"}),

@@ -380,6 +380,8 @@ def other_words(words, what):
             return [*words, "--max-record-size", "100KiB"]
         case "records" if "--where" not in words and words[0] == "build":
             return [*words, "--where", ".title != null"]
+        case "order":
+            return [*words, "--shuffle-documents", "5"]
         case "fewer inputs":
             return fewer_inputs(words)
         case "prefix":

@@ -24,7 +24,7 @@ from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN, ROOT
 from tests.support.published import published
 
-KINDS = ("build", "merge", "pack", "instruct")
+KINDS = ("build", "merge", "pack", "shuffled", "instruct")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,7 @@ def words_of(kind, prefix, texts, *, source=None, shard_size="6KiB"):
         "build": ["build", *TOKENIZER, *lines, "--json-keys", "text", "title", *output],
         "merge": ["merge", "--input", source, source, "--executor", "local", *output],
         "pack": ["pack", *TOKENIZER[:2], *lines, "--output", f"{prefix}.pbin"],
+        "shuffled": ["pack", *TOKENIZER[:2], *lines, "--output", f"{prefix}.pbin", "--shuffle-documents", "3"],
         "instruct": ["instruct", f"{texts}/chat.yaml", *TOKENIZER[:2], "--input", f"{source}/c/*", *shared,
                      "--split", "8,1,1", "--seq-length", "768", *output],
     }[kind]  # fmt: skip

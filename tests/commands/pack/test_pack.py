@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import tokenizers
 
+import dsindex
 from dsindex.cli.main import main
 from dsindex.commands.pack import choose_token_bytes, run_pack
+from dsindex.datasets.documents import permute
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS
+from dsindex.formats.provenance import count_rows, provenance_path, read_rows
 from dsindex.options.pack import PackConfig
 from dsindex.runtime.progress import Reporter
 from dsindex.store.read import digest_file
@@ -112,18 +115,34 @@ def test_every_era_and_token_size_is_what_is_packed_by_hand(version, num_words, 
     assert made.files["pbin"].digest == digest_file(made.prefix)
 
 
-def test_every_file_is_the_same_for_any_cut(make_pack, tmp_path):
+@pytest.mark.parametrize("order", [{}, {"shuffle_documents": 5}], ids=str)
+def test_every_file_is_the_same_for_any_cut(order, make_pack, tmp_path):
     (tmp_path / "in.jsonl").write_bytes(OWN.docs.read_bytes() + b'\n{"text": 1}\n' + OWN.docs.read_bytes())
     outputs = []
     for size in ("3KiB", "31KiB", "64MiB"):
         out = tmp_path / size
         inputs = (str(tmp_path / "in.jsonl"), str(OWN.docs))
-        config = make_pack(input=inputs, output=str(out / "x.pbin"), shard_size=size, on_bad_record="quarantine")
-        run_config(config)
+        own = {"output": str(out / "x.pbin"), "shard_size": size, "on_bad_record": "quarantine"}
+        run_config(make_pack(input=inputs, **own, **order))
         outputs.append(published(out))
     names = {f"x.{suffix}" for suffix in ("pbin", "manifest.json", "provenance.parquet", "quarantine.jsonl.zst")}
     assert outputs[0].keys() == names
     assert outputs[0] == outputs[1] == outputs[2]
+
+
+@pytest.mark.parametrize("version", ["2024-01-30", "current"])
+def test_shuffled_documents_are_those_of_pack_and_then_convert(version, make_pack, tmp_path):
+    packed, shuffled = tmp_path / "out" / "packed.pbin", tmp_path / "out" / "shuffled.pbin"
+    for path, order in ((packed, {}), (shuffled, {"shuffle_documents": 2**63 - 1})):
+        run_config(make_pack(input=(str(OWN.docs), str(OWN.docs)), output=str(path), pbin_era=version, **order))
+    options = {"shuffle_documents": 2**63 - 1, "pbin_era": version}
+    dsindex.convert(packed, tmp_path / "converted.pbin", **options)
+    assert shuffled.read_bytes() == (tmp_path / "converted.pbin").read_bytes() != packed.read_bytes()
+    count = count_rows(provenance_path(str(packed.with_suffix(""))))
+    rows = [read_rows(provenance_path(str(path.with_suffix(""))), 0, count) for path in (packed, shuffled)]
+    order = permute(np.arange(count), count, 2**63 - 1)
+    assert all(np.array_equal(column[order], own) for column, own in zip(*rows, strict=True))
+    assert len(os.listdir(tmp_path / "out")) == 6 + 2  # and the files of progress
 
 
 def test_added_token_that_does_not_fit_is_refused_by_name(make_pack, tmp_path):

@@ -13,9 +13,11 @@ from tests.support.pbin_files import VERSION_NAMES, joined_by_modalities, write_
 @pytest.mark.parametrize("options", [
     *({"pbin_era": version} for version in VERSION_NAMES),
     {"jq_pattern": ".text | ."},
+    {"pbin_era": "2024-01-30", "shuffle_documents": 7},
     {"tokenizer_model": str(OWN.bos_tokenizer), "tokenizer_hf_no_include_special_tokens": True},
 ], ids=str)  # fmt: skip
-def test_packed_file_is_intact_and_equals_its_source(options, pack):
+def test_packed_file_is_intact_and_equals_its_source(options, pack, monkeypatch):
+    monkeypatch.setattr("dsindex.commands.verify.SHARD_BYTES", 1 << 12)
     tokenizer = options.get("tokenizer_model", TOKENIZER)
     report, version = verify(pack(**options), against_source=True, tokenizer_model=tokenizer), options.get("pbin_era")
     assert (report.findings, report.verdict) == ((), "intact")
