@@ -12,8 +12,9 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from dsindex.chat.config import CALL_ROLES, RESERVED_VARIABLES, InstructionConfig
 from dsindex.chat.thoughts import (
     THINK,
     CharacterSpan,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 Message = dict[str, Any]
-Learn = Literal["all", "last_turn"]
-Reasoning = Literal["learn", "mask", "drop"]
 
 TURN_KEYS = ("messages", "conversations", "conversation")
 """Keys under which a record may have its list of turns."""
@@ -53,16 +52,7 @@ TEXT_KEYS = ("content", "value")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 """Keys of a message's reasoning, in transformers' order of precedence. A template may read any of them, so the
 reasoning is passed under all three."""
-CALL_ROLES = frozenset({"function_call", "tool_call"})
-"""Roles of turns whose text consists of tool calls."""
 ARGUMENT_KEYS = ("arguments", "parameters")
-DEFAULT_ROLES: Mapping[str, str] = {
-    **dict.fromkeys(("user", "human"), "user"),
-    **dict.fromkeys(("assistant", "gpt", "model", *CALL_ROLES), "assistant"),
-    **dict.fromkeys(("tool", "observation", "tool_response"), "tool"),
-    **{role: role for role in ("system", "developer", "function", "ipython")},
-}
-"""Role in a record (upper or lower case) -> role in chat templates."""
 TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 """Roles of tool results. They do not end a turn: the model continues after them."""
 
@@ -86,8 +76,6 @@ MASKED_ROLE_KEY = "mask"
 MEDIA_KEYS = frozenset({"images", "image", "videos", "video", "audios", "audio", "image_url"})
 VARIABLE_KEYS: Mapping[str, type] = {"enable_thinking": bool, "reasoning_effort": str}
 """Keys of a record that are passed as template variables, as in verl's data -> their types."""
-RESERVED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
-"""Template variables that neither a configuration nor `chat_template_kwargs` may set."""
 
 # Notes about a conversation. Any other note is the name of a key that the template does not use.
 TRAINED_QUESTION = "a user turn marked for training"
@@ -127,22 +115,17 @@ class Conversation:
     """Notes about what was changed or left out; the manifest counts them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationReader:
-    """Reads conversations from records, with the options of one configuration."""
+    """Reads conversations from records.
 
-    roles: Mapping[str, str] = field(default_factory=lambda: DEFAULT_ROLES)
-    """Role in a record -> role in a message."""
-    assistant_role: str = "assistant"
-    """Role of replies, after mapping."""
-    learn: Learn = "all"
-    """`last_turn` trains only on the replies after the last message that is neither a reply nor a tool result."""
-    reasoning: Reasoning = "learn"
-    """`drop` removes reasoning from the messages."""
-    turns_key: str | None = None
-    """Key under which a record has its list of turns; None for TURN_KEYS."""
-    tag_pairs: tuple[TagPair, ...] = (THINK,)
-    """Tags that the template in use puts around thoughts."""
+    Args:
+        config: Roles, the key of the turns, and what to train on.
+        tag_pairs: Tags that the template in use puts around thoughts.
+    """
+
+    def __init__(self, config: InstructionConfig | None = None, tag_pairs: tuple[TagPair, ...] = (THINK,)) -> None:
+        self._config, self._tag_pairs = config or InstructionConfig(), tag_pairs
+        self._roles = self._config.roles
 
     def read_line(self, line: bytes) -> Conversation:
         """Read a conversation from one line of JSON.
@@ -172,7 +155,7 @@ class ConversationReader:
         notes: set[str] = set()
         turns, num_prompt_turns = self._find_turns(record, notes)
         if (masked_role := record.get(MASKED_ROLE_KEY)) is not None:
-            masked_role = map_role(require(masked_role, str, "`mask`"), self.roles, "`mask`")
+            masked_role = map_role(require(masked_role, str, "`mask`"), self._roles, "`mask`")
         messages: list[Message] = []
         trained: set[int] = set()
         spans_by_position: dict[int, Sequence[CharacterSpan]] = {}
@@ -193,14 +176,14 @@ class ConversationReader:
             messages.append(message)
             if spans:
                 spans_by_position[position] = spans
-            if role == self.assistant_role and is_wanted:
+            if role == self._config.assistant_role and is_wanted:
                 trained.add(position)
         if read_flag(record, "") is False or any(record.get(key) is False for key in UNWANTED_KEYS):
             raise RecordProblem("no-trained-tokens", "a key of the record says that it is not to be trained on")
         for position, added in calls.items():
             _add_calls(messages[position], added, notes)
         trained = self._keep_wanted(messages, trained)
-        num_replies = [message["role"] for message in messages].count(self.assistant_role)
+        num_replies = [message["role"] for message in messages].count(self._config.assistant_role)
         return Conversation(
             messages=messages,
             variables=_read_variables(record),
@@ -212,8 +195,10 @@ class ConversationReader:
     def _is_wanted(self, turn: Mapping[str, Any], role: str, number: int, notes: set[str]) -> bool:
         """Return whether a turn may be trained on: true unless one of its flags forbids it."""
         flag = read_flag(turn, f"message {number}: ")
-        if flag is False and role not in {self.assistant_role, *_NEVER_TRAINED}:
-            what = f"its role {role!r} is not the role of replies, {self.assistant_role!r}; set `assistant_role`"
+        if flag is False and role not in {self._config.assistant_role, *_NEVER_TRAINED}:
+            what = (
+                f"its role {role!r} is not the role of replies, {self._config.assistant_role!r}; set `assistant_role`"
+            )
             raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
         if flag is True and role == "user":
             notes.add(TRAINED_QUESTION)
@@ -221,21 +206,21 @@ class ConversationReader:
 
     def _keep_wanted(self, messages: Sequence[Message], trained: set[int]) -> set[int]:
         """Remove the replies that `learn` masks, or that are empty without their reasoning."""
-        if self.learn == "last_turn":
-            first = last_turn([message["role"] for message in messages], self.assistant_role)
+        if self._config.learn == "last_turn":
+            first = last_turn([message["role"] for message in messages], self._config.assistant_role)
             trained = {number for number in trained if number >= first}
             if not trained:
-                what = f"no message of the last turn has the role of replies, {self.assistant_role!r}"
+                what = f"no message of the last turn has the role of replies, {self._config.assistant_role!r}"
                 raise RecordProblem("no-trained-tokens", f"nothing is trained on: {what}; set `assistant_role`")
-        if self.reasoning == "drop":  # a reply that was only a thought is empty now
+        if self._config.reasoning == "drop":  # a reply that was only a thought is empty now
             trained = {n for n in trained if "tool_calls" in messages[n] or content_text(messages[n]).strip()}
         return trained
 
     def _find_turns(self, record: Mapping[str, Any], notes: set[str]) -> tuple[list[Any], int]:
         """Return the turns of a record, at least one, and how many of them belong to the prompt."""
-        keys = TURN_KEYS if self.turns_key is None else (self.turns_key,)
+        keys = TURN_KEYS if self._config.turns_field is None else (self._config.turns_field,)
         key = next((key for key in keys if record.get(key) is not None), None)
-        pair = None if key is not None or self.turns_key is not None else find_pair(record)
+        pair = None if key is not None or self._config.turns_field is not None else find_pair(record)
         ignored = {*IGNORED_KEYS}
         if key is not None:
             turns, num_prompt_turns = _read_turns(record[key], key), 0
@@ -245,7 +230,10 @@ class ConversationReader:
             ignored |= {*QUESTION_KEYS, *ANSWER_KEYS, *CONTEXT_KEYS, *REASONING_KEYS}.difference(pair, contexts)
         else:
             pairs = f", or a question ({', '.join(QUESTION_KEYS)}) and its answer ({', '.join(ANSWER_KEYS)})"
-            needed, found = " or ".join(keys) + ("" if self.turns_key else pairs), show_value(", ".join([*record][:8]))
+            needed, found = (
+                " or ".join(keys) + ("" if self._config.turns_field else pairs),
+                show_value(", ".join([*record][:8])),
+            )
             raise RecordProblem("missing-field", f"no conversation: it needs the key {needed}; its keys are {found}")
         if not turns:
             raise RecordProblem("no-turns", "the conversation has no messages")
@@ -265,9 +253,9 @@ class ConversationReader:
         turn = require(turn, dict, where := f"message {number}")
         name = message_role(turn, number)
         is_call = name.lower() in CALL_ROLES
-        role = self.assistant_role if is_call else map_role(name, self.roles, where)
+        role = self._config.assistant_role if is_call else map_role(name, self._roles, where)
         text = turn.get("content", turn.get("value"))
-        if len(turn) == 2 and isinstance(text, str) and not is_call and self.reasoning != "drop":
+        if len(turn) == 2 and isinstance(text, str) and not is_call and self._config.reasoning != "drop":
             return {"role": role, "content": text}, False
         message: Message = {"role": role}
         for key, value in turn.items():
@@ -296,12 +284,14 @@ class ConversationReader:
         if "tool_calls" in message:
             message["tool_calls"] = read_objects(given, f"{where}: `tool_calls`")
         elif is_call and (text := content_text(message)).strip():
-            before, message["tool_calls"], is_reordered = _parse_calls(text, where, self.tag_pairs)
+            before, message["tool_calls"], is_reordered = _parse_calls(text, where, self._tag_pairs)
             notes.update([REORDERED_REPLY] if is_reordered else [])
             del message["content"]
             if before:
                 message["content"] = before
-        elif (is_call or message["role"] == self.assistant_role) and any(key in message for key in ARGUMENT_KEYS):
+        elif (is_call or message["role"] == self._config.assistant_role) and any(
+            key in message for key in ARGUMENT_KEYS
+        ):
             call = {key: message.pop(key) for key in ("name", *ARGUMENT_KEYS) if key in message}
             message["tool_calls"] = [_read_call(call, where)]
         given = parse_json(message.get("function_call"))  # OpenAI's older form of `tool_calls`
@@ -318,15 +308,15 @@ class ConversationReader:
         given = [key for key in REASONING_KEYS if key in message]
         for key in given:
             require(message[key], str, f"message {number}: `{key}`")
-        if self.reasoning != "drop":
+        if self._config.reasoning != "drop":
             for key in REASONING_KEYS if given else ():
                 message.setdefault(key, message[given[0]])
             return
         for key in given:
             del message[key]
-        if message["role"] == self.assistant_role and ("content" in message or given):
+        if message["role"] == self._config.assistant_role and ("content" in message or given):
             text = content_text(message)
-            kept = drop_thoughts(text, self.tag_pairs)
+            kept = drop_thoughts(text, self._tag_pairs)
             notes.update([OTHER_THOUGHTS] if has_other_tags(kept) else [])
             if kept != text or "content" not in message:
                 message["content"] = kept

@@ -19,6 +19,8 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from itertools import groupby, takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsindex.chat.conversations import function_of, last_turn
@@ -101,8 +103,9 @@ class ReplyFinder:
         for place, owner in zip(self._places, self._owners, strict=True):
             own[owner].append(place)
         written: defaultdict[int | None, list[Span]] = defaultdict(list)
-        for span in _join_neighbours(outputs):
-            written[span.message].append(span)
+        for message, run in groupby((span for span in outputs if span.begin < span.end), key=attrgetter("message")):
+            first, *others = run
+            written[message].append(first._replace(end=[first, *others][-1].end))
         spans: list[Span] = []
         for number in self._replies:
             if number in written:
@@ -185,10 +188,8 @@ class ReplyFinder:
         key = before[-1]["role"] if before else ""
         if key not in self._headers:
             without, prompted = self._render_part(before, False).pieces(), self._render_part(before, True).pieces()
-            num_equal = next(
-                (at for at, (one, other) in enumerate(zip(without, prompted, strict=False)) if one != other),
-                len(without),
-            )
+            pairs = zip(without, prompted, strict=False)
+            num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             prompt = "".join(text for text, _ in prompted[num_equal:])
             opener = _OPENER.search(prompt)
             self._headers[key] = prompt[: opener.start()] if opener else prompt, prompt
@@ -239,16 +240,6 @@ def _agree(text: str, last: int, end: int, tail: str) -> bool:
         return True
     rest, other = _WORD.match(text, end), _WORD.match(tail, len(written))
     return tail.startswith(written) and rest is not None and other is not None and rest[0] != other[0]
-
-
-def _join_neighbours(outputs: Sequence[Span]) -> list[Span]:
-    spans: list[Span] = []
-    for output in outputs:
-        if spans and spans[-1].message == output.message:
-            spans[-1] = spans[-1]._replace(end=output.end)
-        elif output.begin < output.end:
-            spans.append(output)
-    return spans
 
 
 def _mark(message: Message, number: int) -> Message:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from dsindex.chat.config import InstructionConfig
 from dsindex.chat.conversations import (
     LEARN_KEYS,
     TRAINED_QUESTION,
@@ -30,7 +31,7 @@ def calling(*calls, **more):
 
 
 def read(record, **options):
-    return ConversationReader(**options).read(record)
+    return ConversationReader(InstructionConfig(**options)).read(record)
 
 
 SHAPES = {
@@ -109,8 +110,7 @@ def test_turn_of_a_call_is_a_call(form, role):
     text, arguments = CALLS[form]
     record = {"conversations": [{"from": "human", "value": "Hi"}, {"from": role, "value": text}]}
     assert read(record).messages == [USER, calling(*map(call, arguments))]
-    mapped = {**ConversationReader().roles, role: "assistant"}
-    assert read(record, roles=mapped).messages == [USER, calling(*map(call, arguments))]
+    assert read(record, role_mapping={role: "assistant"}).messages == [USER, calling(*map(call, arguments))]
 
 
 @pytest.mark.parametrize("key", LEARN_KEYS)
@@ -163,10 +163,11 @@ def test_trained_replies_need_the_role_of_replies():
     assert read({"prompt": [USER, REPLY, USER], "completion": [REPLY]}).trained == {3}
     bot, roles = {"role": "bot", "content": "x"}, {"user": "user", "bot": "Bot"}
     with pytest.raises(RecordProblem, match=r"message 2: .* its role 'Bot' is not the role of replies"):
-        read({"messages": [USER, {**bot, "weight": 0}]}, roles=roles)
+        read({"messages": [USER, {**bot, "weight": 0}]}, role_mapping=roles)
     with pytest.raises(RecordProblem, match="no message of the last turn has the role of replies"):
-        read({"messages": [USER, bot]}, roles=roles, learn="last_turn")
-    assert read({"messages": [USER, bot] * 2}, roles=roles, learn="last_turn", assistant_role="Bot").trained == {3}
+        read({"messages": [USER, bot]}, role_mapping=roles, learn="last_turn")
+    options = {"role_mapping": roles, "learn": "last_turn", "assistant_role": "Bot"}
+    assert read({"messages": [USER, bot] * 2}, **options).trained == {3}
 
 
 SPANS = {
@@ -233,9 +234,9 @@ def test_what_cannot_be_read_is_named(fault):
 
 
 def test_turns_may_have_a_key_of_their_own():
-    assert read({"dialog": TURNS, "messages": 1}, turns_key="dialog").messages == [USER, REPLY]
+    assert read({"dialog": TURNS, "messages": 1}, turns_field="dialog").messages == [USER, REPLY]
     with pytest.raises(RecordProblem, match="needs the key dialog; its keys are 'prompt, completion'"):
-        read({"prompt": "Hi", "completion": "Yo"}, turns_key="dialog")
+        read({"prompt": "Hi", "completion": "Yo"}, turns_field="dialog")
 
 
 def test_lone_surrogates_are_bad():

@@ -238,7 +238,3 @@ def test_caches_that_were_checked_are_named(tmp_path, cli):
         checked = re.findall("checked: index cache (.*)", shown)
         assert len(checked) == len(set(checked))
         assert set(checked) == (names if chosen == prefixes else {name for name in names if not name.startswith("b-")})
-    with pytest.raises(InputError, match="no index cache of a is here\nhint: build one: dsindex index"):
-        verify(prefixes[0], cache=str(OWN.docs.parent / "tokenizers"))
-    with pytest.raises(InputError, match="check --cache"):
-        verify(prefixes[0], cache="/nowhere")

@@ -192,7 +192,7 @@ WRONG = [
     ("cut.idx", {}, FormatError, "cut.idx: cut off: it has"),
     ("cut.pbin", {}, FormatError, "cut.pbin: not a .pbin of any version"),
     ("evil.idx", {}, FormatError, "evil.idx"),
-    ("x-description.txt", {}, FormatError, "is not the description of a datasets.GPTDataset or BlendedDataset"),
+    ("x-description.txt", {}, FormatError, "is not the description of a GPTDataset or BlendedDataset"),
 ]
 
 
