@@ -23,7 +23,6 @@ def pair(prefix):
 
 
 @pytest.mark.parametrize(("documents", "options", "message"), [
-    ([[[1], [2]]], {}, "document 0 has several sequences, .* --flatten"),
     ([[[1]], [[]]], {}, "sequence 1 has no tokens, .* --flatten"),
     ([[[1]]], {"dtype": "int64"}, "tokens of type int64 could not be restored from a .pbin, only uint8, uint16, int32"),
     ([[[1]]], {"modes": [1]}, "cannot store sequence modes"),

@@ -71,17 +71,10 @@ def die(_number):
 
 
 def die_once(number, folder):
-    if first_time(number, folder):
+    if not os.path.exists(path := f"{folder}/{number}"):
+        prepare(path)
         os.kill(os.getpid(), signal.SIGKILL)
     return number
-
-
-def first_time(number, folder):
-    try:
-        os.close(os.open(f"{folder}/{number}", os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    return True
 
 
 def call(function, *arguments):

@@ -142,11 +142,7 @@ def test_a_table_is_estimated_and_a_column_that_is_missing_or_of_another_type_is
     assert not list((tmp_path / "out").iterdir())
 
 
-@pytest.mark.parametrize(("name", "said"), [
-    ("x.txt", r"x\.txt: not JSON lines, .*\n.*--input-format lines .*--input-format document"),
-    ("x.parquet", r"x\.parquet: not JSON lines, Parquet or Arrow\nhint: unpack it"),
-])  # fmt: skip
-def test_a_name_is_held_to_what_it_promises(tmp_path, name, said):
-    (tmp_path / name).write_text('{"text": "a"}\n')
-    with pytest.raises(InputError, match=said):
-        build(tmp_path / name, tmp_path / "out")
+def test_a_name_is_held_to_what_it_promises(tmp_path):
+    (tmp_path / "x.parquet").write_text('{"text": "a"}\n')
+    with pytest.raises(InputError, match=r"x\.parquet: not JSON lines, Parquet or Arrow\nhint: unpack it"):
+        build(tmp_path / "x.parquet", tmp_path / "out")
