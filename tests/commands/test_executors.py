@@ -107,9 +107,9 @@ def test_executor_runs_calls_and_reports_errors(make):
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize(
-    ("function", "message"), [(panic, "Panic: over"), (leave, "SystemExit: 3"), (fail_twice, "anerror")]
-)
+@pytest.mark.parametrize(("function", "message"), [
+    (panic, "Panic: over"), (leave, "SystemExit: 3"), (fail_twice, "anerror"),
+])  # fmt: skip
 def test_whatever_a_call_raises_reaches_the_driver(make, function, message):
     """A thread was lost by it, and a process could not send it, so the driver waited or blamed the worker."""
     with contextlib.closing(make(2)) as executor, pytest.raises(Exception, match=message):

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import OrderedDict
 from pathlib import Path
 from typing import ClassVar
 
@@ -76,9 +75,7 @@ def merge(megatron):
 class ExampleTokenizer:
     """What a GPTDataset asks of a tokenizer: identifiers for the description, and ids that no token has."""
 
-    unique_identifiers: ClassVar = OrderedDict(
-        [("class", "example.Tokenizer"), ("tokenizer_path", ["plain"]), ("option", "1")]
-    )
+    unique_identifiers: ClassVar = {"class": "example.Tokenizer", "tokenizer_path": ["plain"], "option": "1"}
     vocab_size = 800
     pad = -1
     eod = -2
