@@ -125,7 +125,8 @@ class ConversationReader:
 
     def __init__(self, config: InstructionConfig | None = None, tag_pairs: tuple[TagPair, ...] = (THINK,)) -> None:
         self._config, self._tag_pairs = config or InstructionConfig(), tag_pairs
-        self._roles = self._config.roles
+        self._roles, self._reply_role = self._config.roles, self._config.assistant_role
+        self._drops_reasoning = self._config.reasoning == "drop"
 
     def read_line(self, line: bytes) -> Conversation:
         """Read a conversation from one line of JSON.
@@ -176,14 +177,14 @@ class ConversationReader:
             messages.append(message)
             if spans:
                 spans_by_position[position] = spans
-            if role == self._config.assistant_role and is_wanted:
+            if role == self._reply_role and is_wanted:
                 trained.add(position)
         if read_flag(record, "") is False or any(record.get(key) is False for key in UNWANTED_KEYS):
             raise RecordProblem("no-trained-tokens", "a key of the record says that it is not to be trained on")
         for position, added in calls.items():
             _add_calls(messages[position], added, notes)
         trained = self._keep_wanted(messages, trained)
-        num_replies = [message["role"] for message in messages].count(self._config.assistant_role)
+        num_replies = [message["role"] for message in messages].count(self._reply_role)
         return Conversation(
             messages=messages,
             variables=_read_variables(record),
@@ -195,10 +196,8 @@ class ConversationReader:
     def _is_wanted(self, turn: Mapping[str, Any], role: str, number: int, notes: set[str]) -> bool:
         """Return whether a turn may be trained on: true unless one of its flags forbids it."""
         flag = read_flag(turn, f"message {number}: ")
-        if flag is False and role not in {self._config.assistant_role, *_NEVER_TRAINED}:
-            what = (
-                f"its role {role!r} is not the role of replies, {self._config.assistant_role!r}; set `assistant_role`"
-            )
+        if flag is False and role not in {self._reply_role, *_NEVER_TRAINED}:
+            what = f"its role {role!r} is not the role of replies, {self._reply_role!r}; set `assistant_role`"
             raise RecordProblem("bad-field", f"message {number}: a key says that it is not trained on, but {what}")
         if flag is True and role == "user":
             notes.add(TRAINED_QUESTION)
@@ -207,20 +206,21 @@ class ConversationReader:
     def _keep_wanted(self, messages: Sequence[Message], trained: set[int]) -> set[int]:
         """Remove the replies that `learn` masks, or that are empty without their reasoning."""
         if self._config.learn == "last_turn":
-            first = last_turn([message["role"] for message in messages], self._config.assistant_role)
+            first = last_turn([message["role"] for message in messages], self._reply_role)
             trained = {number for number in trained if number >= first}
             if not trained:
-                what = f"no message of the last turn has the role of replies, {self._config.assistant_role!r}"
+                what = f"no message of the last turn has the role of replies, {self._reply_role!r}"
                 raise RecordProblem("no-trained-tokens", f"nothing is trained on: {what}; set `assistant_role`")
-        if self._config.reasoning == "drop":  # a reply that was only a thought is empty now
+        if self._drops_reasoning:  # a reply that was only a thought is empty now
             trained = {n for n in trained if "tool_calls" in messages[n] or content_text(messages[n]).strip()}
         return trained
 
     def _find_turns(self, record: Mapping[str, Any], notes: set[str]) -> tuple[list[Any], int]:
         """Return the turns of a record, at least one, and how many of them belong to the prompt."""
-        keys = TURN_KEYS if self._config.turns_field is None else (self._config.turns_field,)
+        own_key = self._config.turns_field
+        keys = TURN_KEYS if own_key is None else (own_key,)
         key = next((key for key in keys if record.get(key) is not None), None)
-        pair = None if key is not None or self._config.turns_field is not None else find_pair(record)
+        pair = None if key is not None or own_key is not None else find_pair(record)
         ignored = {*IGNORED_KEYS}
         if key is not None:
             turns, num_prompt_turns = _read_turns(record[key], key), 0
@@ -230,10 +230,7 @@ class ConversationReader:
             ignored |= {*QUESTION_KEYS, *ANSWER_KEYS, *CONTEXT_KEYS, *REASONING_KEYS}.difference(pair, contexts)
         else:
             pairs = f", or a question ({', '.join(QUESTION_KEYS)}) and its answer ({', '.join(ANSWER_KEYS)})"
-            needed, found = (
-                " or ".join(keys) + ("" if self._config.turns_field else pairs),
-                show_value(", ".join([*record][:8])),
-            )
+            needed, found = " or ".join(keys) + ("" if own_key else pairs), show_value(", ".join([*record][:8]))
             raise RecordProblem("missing-field", f"no conversation: it needs the key {needed}; its keys are {found}")
         if not turns:
             raise RecordProblem("no-turns", "the conversation has no messages")
@@ -253,9 +250,9 @@ class ConversationReader:
         turn = require(turn, dict, where := f"message {number}")
         name = message_role(turn, number)
         is_call = name.lower() in CALL_ROLES
-        role = self._config.assistant_role if is_call else map_role(name, self._roles, where)
+        role = self._reply_role if is_call else map_role(name, self._roles, where)
         text = turn.get("content", turn.get("value"))
-        if len(turn) == 2 and isinstance(text, str) and not is_call and self._config.reasoning != "drop":
+        if len(turn) == 2 and isinstance(text, str) and not is_call and not self._drops_reasoning:
             return {"role": role, "content": text}, False
         message: Message = {"role": role}
         for key, value in turn.items():
@@ -289,9 +286,7 @@ class ConversationReader:
             del message["content"]
             if before:
                 message["content"] = before
-        elif (is_call or message["role"] == self._config.assistant_role) and any(
-            key in message for key in ARGUMENT_KEYS
-        ):
+        elif (is_call or message["role"] == self._reply_role) and any(key in message for key in ARGUMENT_KEYS):
             call = {key: message.pop(key) for key in ("name", *ARGUMENT_KEYS) if key in message}
             message["tool_calls"] = [_read_call(call, where)]
         given = parse_json(message.get("function_call"))  # OpenAI's older form of `tool_calls`
@@ -308,13 +303,13 @@ class ConversationReader:
         given = [key for key in REASONING_KEYS if key in message]
         for key in given:
             require(message[key], str, f"message {number}: `{key}`")
-        if self._config.reasoning != "drop":
+        if not self._drops_reasoning:
             for key in REASONING_KEYS if given else ():
                 message.setdefault(key, message[given[0]])
             return
         for key in given:
             del message[key]
-        if message["role"] == self._config.assistant_role and ("content" in message or given):
+        if message["role"] == self._reply_role and ("content" in message or given):
             text = content_text(message)
             kept = drop_thoughts(text, self._tag_pairs)
             notes.update([OTHER_THOUGHTS] if has_other_tags(kept) else [])
