@@ -56,7 +56,16 @@ ARGUMENT_KEYS = ("arguments", "parameters")
 TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 """Roles of tool results. They do not end a turn: the model continues after them."""
 
-MESSAGE_KEYS = ("tools", "functions", "function_calls", "documents", "reasoning_details", "refusal")
+MESSAGE_KEYS = (
+    "tools",
+    "functions",
+    "function_calls",
+    "documents",
+    "reasoning_details",
+    "refusal",
+    "thinking_blocks",
+    "label",
+)
 """Keys of a message that few templates write; a record gets a note if it has one that its template never mentions."""
 
 LEARN_KEYS: Mapping[str, bool] = {
@@ -279,7 +288,8 @@ class ConversationReader:
         if _is_empty(given):
             message.pop("tool_calls", None)
         if "tool_calls" in message:
-            message["tool_calls"] = read_objects(given, f"{where}: `tool_calls`")
+            calls = read_objects(given, f"{where}: `tool_calls`")
+            message["tool_calls"] = [change_call(call, arguments=_find_arguments(function_of(call))) for call in calls]
         elif is_call and (text := content_text(message)).strip():
             before, message["tool_calls"], is_reordered = _parse_calls(text, where, self._tag_pairs)
             notes.update([REORDERED_REPLY] if is_reordered else [])
@@ -398,14 +408,14 @@ def map_role(role: str, roles: Mapping[str, str], where: str) -> str:
 
 
 def parse_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
-    """Parse a text that is a JSON list or object; return any other value unchanged.
+    """Parse a text that is a JSON list, object or null; return any other value unchanged.
 
     Datasets store such values as text because an Arrow column cannot hold objects with different keys.
 
     >>> parse_json('[{"name": "f"}]'), parse_json("f"), parse_json(3)
     ([{'name': 'f'}], 'f', 3)
     """
-    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+    if isinstance(value, str) and (value.lstrip()[:1] in ("[", "{") or value.strip() == "null"):
         try:
             return json.loads(value)
         except (ValueError, RecursionError):
@@ -549,6 +559,19 @@ def function_of(call: dict[str, Any]) -> dict[str, Any]:
     return function if isinstance(function, dict) else call
 
 
+def change_call(call: dict[str, Any], **changes: object) -> dict[str, Any]:
+    """Return a call with some values of its function replaced."""
+    own = function_of(call)
+    changed = {**own, **changes}
+    return changed if own is call else {**call, "function": changed}
+
+
+def _find_arguments(function: Mapping[str, Any]) -> object:
+    """Return the arguments of a call; `{}` if there are none, which some APIs write as null or an empty text."""
+    given = (function.get(key) for key in ARGUMENT_KEYS)
+    return next((value for value in given if parse_json(value) not in (None, "")), {})
+
+
 def _add_calls(reply: Message, calls: Sequence[Message], notes: set[str]) -> None:
     """Merge tool-call turns into the reply before them, including their texts and thoughts."""
     before = content_text(reply)
@@ -636,9 +659,8 @@ def _read_call(call: object, where: str) -> dict[str, Any]:
     function = function_of(outer)
     if not isinstance(function.get("name"), str):
         raise RecordProblem("bad-call", f"{where}: a tool call has no `name`: {show_value(call)}")
-    arguments: object = next((function[key] for key in ARGUMENT_KEYS if function.get(key) is not None), {})
     extra = {key: value for key, value in outer.items() if key in ("id", "index")}
-    described = {"name": function["name"], "arguments": parse_json(arguments)}
+    described = {"name": function["name"], "arguments": parse_json(_find_arguments(function))}
     return {**extra, "type": "function", "function": described}
 
 
@@ -697,13 +719,14 @@ def masked_spans(given: object, text: str, name: str) -> list[CharacterSpan]:
 def _read_variables(record: Mapping[str, Any]) -> dict[str, Any]:
     variables: dict[str, Any] = {}
     for key in ("tools", "documents"):
-        value = record.get(key)
+        value = parse_json(record.get(key))
         # Many datasets store tools as JSON text, because an Arrow column cannot hold objects with different keys.
         # There, a row without tools has an empty text.
         if value is not None and not (isinstance(value, str) and not value.strip()):
             variables[key] = read_objects(value, f"`{key}`")
-    if "tools" not in variables and record.get("functions"):  # OpenAI's older form of `tools`
-        functions = read_objects(record["functions"], "`functions`")
+    functions = parse_json(record.get("functions"))  # OpenAI's older form of `tools`
+    if "tools" not in variables and functions:
+        functions = read_objects(functions, "`functions`")
         variables["tools"] = [{"type": "function", "function": function} for function in functions]
     given = require(parse_json(record.get("chat_template_kwargs")) or {}, dict, "`chat_template_kwargs`")
     for name in RESERVED_VARIABLES:

@@ -128,7 +128,7 @@ class InstructionEncoder:
         self.tag_pairs = find_tag_pairs("\n".join([*sources, *tokenizer.special_contents()]))
         """Tags that may surround thoughts in replies."""
         own_keys = () if self._template is None else MESSAGE_KEYS
-        self.unread_keys = {key for key in own_keys if not any(key in source for source in sources)}
+        self.unread_keys = {key for key in own_keys if not re.search(rf"\.{key}\b|['\"]{key}['\"]", "\n".join(sources))}
         """Keys of messages that the template never mentions, so their values are not written."""
         blocks = (rf"{re.escape(opening)}\s*{re.escape(closing)}\s*" for opening, closing in self.tag_pairs)
         self.empty_thought = re.compile("|".join(blocks))
