@@ -44,10 +44,7 @@ def test_create_raw_index_gives_the_bytes_of_modalities(tmp_path):
     assert (account.num_entries, account.num_dropped) == (216, 0)
 
 
-@given(
-    st.lists(st.sampled_from([b"{}", b"", b" ", b"{", b'{"a": "\xff"}', b"\r", b'{"text": "x"}'])),
-    st.booleans(),
-)
+@given(st.lists(st.sampled_from([b"{}", b"", b" ", b"{", b'{"a": "\xff"}', b"\r", b'{"text": "x"}'])), st.booleans())
 def test_create_raw_index_drops_what_modalities_drops(tmp_path_factory, lines, newline):
     data = b"\n".join(lines) + (b"\n" if newline and lines else b"")
     index = index_of(tmp_path_factory.getbasetemp(), data, drop=True)
